@@ -1,0 +1,79 @@
+"""Retinue gives any LLM agent a retinue: sub-agents it can spawn, fork, delegate to, message, wait for and cancel.
+
+Open one, and work with it:
+
+>>> import asyncio, retinue
+>>> from retinue.providers.scripted import Script, ScriptedProvider, says
+>>> model = ScriptedProvider(Script().play("main", says("It was the connection pool.")))
+>>> async def main() -> str:
+...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
+...         outcome = await r.run("Why did throughput drop?")
+...         return outcome.text
+>>> asyncio.run(main())
+'It was the connection pool.'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retinue.version import __version__
+
+if TYPE_CHECKING:
+    from retinue.app.compose import MEMORY as MEMORY
+    from retinue.app.compose import open as open
+    from retinue.app.handle import RunHandle as RunHandle
+    from retinue.app.retinue import Retinue as Retinue
+    from retinue.app.sync import open_sync as open_sync
+    from retinue.core.agent import Agent as Agent
+    from retinue.core.errors import PolicyError as PolicyError
+    from retinue.core.errors import ProviderError as ProviderError
+    from retinue.core.errors import Refused as Refused
+    from retinue.core.errors import RetinueError as RetinueError
+    from retinue.core.errors import ToolError as ToolError
+    from retinue.core.policy import Policy as Policy
+    from retinue.core.ports import CallContext as CallContext
+    from retinue.core.run import Approval as Approval
+    from retinue.core.run import Limits as Limits
+    from retinue.core.run import Outcome as Outcome
+    from retinue.core.usage import Usage as Usage
+    from retinue.tools.function import tool as tool
+
+# Where each public name lives; imported when it is first used, so that `import retinue` stays light.
+_HOMES = {
+    "MEMORY": "retinue.app.compose:MEMORY",
+    "open": "retinue.app.compose:open",
+    "open_sync": "retinue.app.sync:open_sync",
+    "Retinue": "retinue.app.retinue:Retinue",
+    "RunHandle": "retinue.app.handle:RunHandle",
+    "Agent": "retinue.core.agent:Agent",
+    "Policy": "retinue.core.policy:Policy",
+    "Limits": "retinue.core.run:Limits",
+    "Outcome": "retinue.core.run:Outcome",
+    "Approval": "retinue.core.run:Approval",
+    "Usage": "retinue.core.usage:Usage",
+    "CallContext": "retinue.core.ports:CallContext",
+    "tool": "retinue.tools.function:tool",
+    "RetinueError": "retinue.core.errors:RetinueError",
+    "Refused": "retinue.core.errors:Refused",
+    "PolicyError": "retinue.core.errors:PolicyError",
+    "ProviderError": "retinue.core.errors:ProviderError",
+    "ToolError": "retinue.core.errors:ToolError",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll] the names are lazy
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'retinue' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

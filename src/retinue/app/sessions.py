@@ -1,0 +1,56 @@
+"""Sessions as an operator sees them: created, listed, archived, deleted, and their shared context inspected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from retinue.core.errors import BadInput, UnknownName
+from retinue.core.ids import SessionId
+from retinue.core.ports import Clock
+from retinue.core.records import CloseSession, OpenSession, SessionRow
+from retinue.engine.parts import Parts
+
+
+class Sessions:
+    """The sessions of a store; these are operations of the system, never tools of an agent."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._clock: Clock = parts.clock
+
+    async def create(self, session_id: SessionId) -> None:
+        """Begin an empty session; one that exists is an error."""
+        if not await self.ensure(session_id):
+            raise BadInput(f"session {session_id!r} already exists")
+
+    async def ensure(self, session_id: SessionId) -> bool:
+        """Begin a session unless it is there; whether it is new."""
+        (new,) = await self._parts.journal.commit(OpenSession(session_id=session_id, at=self._clock.now()))
+        return bool(new)
+
+    async def archive(self, session_id: SessionId) -> None:
+        """Make a session read-only."""
+        await self._close(CloseSession(session_id=session_id, how="archive"))
+
+    async def delete(self, session_id: SessionId) -> None:
+        """Let a session go, with its shared context, defined agents and handles; its runs stay on record."""
+        await self._close(CloseSession(session_id=session_id, how="delete"))
+
+    async def list(self) -> list[SessionRow]:
+        """All sessions, oldest first."""
+        return await self._parts.journal.read(self._parts.store.sessions)
+
+    async def context(self, session_id: SessionId) -> Mapping[str, Any]:
+        """A session's shared context, values included: for operators only."""
+        if await self._parts.journal.read(self._parts.store.session, session_id) is None:
+            raise UnknownName("session", session_id)
+        shelf = await self._parts.journal.read(self._parts.store.shelf, f"context/{session_id}")
+        return {key: msgspec.json.decode(body) for key, body in shelf.items()}
+
+    async def _close(self, closing: CloseSession) -> None:
+        (existed,) = await self._parts.journal.commit(closing)
+        if not existed:
+            raise UnknownName("session", closing.session_id)

@@ -1,0 +1,1 @@
+"""What things are: frozen data and pure rules; no input or output, no awaiting."""

@@ -1,0 +1,72 @@
+"""Who works: an agent's description, immutable and shared by all of its runs."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+ToolKind = Literal["pure", "idempotent", "keyed", "once"]
+"""What may happen to a call that a crash interrupted.
+
+`pure` and `idempotent` calls run again, `keyed` ones are entered again and find what they had begun, `once` calls never
+run again: the model reads that they were interrupted and may have happened.
+"""
+
+
+class ToolSpec(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A tool as a model sees it; `parameters` is a JSON Schema, kept as its JSON text so that it is encoded once."""
+
+    name: str
+    description: str = ""
+    parameters: str = '{"type":"object","properties":{}}'
+
+
+class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A specialist: its prompt, the names of its tools, its model and how long it may work.
+
+    `model` is `wire:name`, or a bare name that runs on the provider of whoever starts it; empty means the starter's
+    own.
+
+    >>> Agent(name="writer", description="Drafts reports", system_prompt="You write.").max_turns is None
+    True
+    """
+
+    name: str
+    description: str = ""
+    system_prompt: str = ""
+    tools: tuple[str, ...] = ()
+    model: str = ""
+    max_turns: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] lists are what people write
+            msgspec.structs.force_setattr(self, "tools", tuple(self.tools))
+
+
+class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """Everything about a run that its siblings share, so that a thousand of them store and hold it once.
+
+    It is kept in the store as a blob named by its hash. `system` is the whole system text as sent, assembled by whoever
+    started the run; `offered` the tools the model is shown, in order; `dialects` where delegation tools come from.
+    """
+
+    agent: str
+    system: str = ""
+    offered: tuple[str, ...] = ()
+    dialects: tuple[str, ...] = ()
+    provider: str = ""
+    model: str = ""
+    max_output: int | None = None
+    temperature: float | None = None
+
+    def digest(self) -> str:
+        """The name of this brief in the store."""
+        return blob_hash(msgspec.json.encode(self))
+
+
+def blob_hash(body: bytes) -> str:
+    """The name of a blob: the SHA-256 of its bytes."""
+    return hashlib.sha256(body).hexdigest()

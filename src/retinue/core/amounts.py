@@ -1,0 +1,105 @@
+"""How much: amounts of everything that can be used up, the limits on them, and sums that are cheap to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from retinue.core.usage import Usage
+
+Dimension = Literal["input", "output", "tokens", "cost", "turns", "calls"]
+Price: TypeAlias = tuple[int, int]
+"""Nanodollars for one token of input and one of output."""
+
+DIMENSIONS: Final[tuple[Dimension, ...]] = ("input", "output", "tokens", "cost", "turns", "calls")
+OUTPUT, TOKENS, COST = 1, 2, 3
+Numbers: TypeAlias = Sequence[int]
+"""One number for each of DIMENSIONS, in that order."""
+NOTHING: Final = (0, 0, 0, 0, 0, 0)
+
+
+class Amount(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Something used: tokens, nanodollars, model turns and tool calls.
+
+    >>> Amount.of(Usage(input=10, output=2), cost=None)
+    Amount(input=10, output=2, cost=0, turns=1, calls=0)
+    """
+
+    input: int = 0
+    output: int = 0
+    cost: int = 0
+    turns: int = 0
+    calls: int = 0
+
+    @classmethod
+    def of(cls, usage: Usage, cost: int | None, *, turns: int = 1, calls: int = 0) -> Amount:
+        """What one model turn used; a cost that nobody knows cannot be counted."""
+        return cls(usage.input, usage.output, cost or 0, turns, calls)
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input + self.output
+
+
+class Caps(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
+    """A number for each dimension, or None where there is no limit."""
+
+    input: int | None = None
+    output: int | None = None
+    tokens: int | None = None
+    cost: int | None = None
+    turns: int | None = None
+    calls: int | None = None
+
+
+UNLIMITED: Final = Caps()
+
+
+class Window(Struct, frozen=True):
+    """A limit on a stretch of time: only charges younger than `span_seconds` count.
+
+    Accounts that name the same window and span count together, each under its own caps.
+    """
+
+    name: str
+    span_seconds: float
+    caps: Caps
+
+
+def add(numbers: list[int], change: Numbers) -> None:
+    # Written out because it runs a dozen times a turn and a loop takes more than half as long again.
+    input, output, tokens, cost, turns, calls = change
+    numbers[0] += input
+    numbers[1] += output
+    numbers[2] += tokens
+    numbers[3] += cost
+    numbers[4] += turns
+    numbers[5] += calls
+
+
+def negative(numbers: Numbers) -> Numbers:
+    input, output, tokens, cost, turns, calls = numbers
+    return (-input, -output, -tokens, -cost, -turns, -calls)
+
+
+def vector(amount: Amount) -> Numbers:
+    return (amount.input, amount.output, amount.input + amount.output, amount.cost, amount.turns, amount.calls)
+
+
+def amount_of(numbers: Numbers) -> Amount:
+    return Amount(numbers[0], numbers[1], numbers[3], numbers[4], numbers[5])
+
+
+def numbers_of(caps: Caps | None) -> dict[int, int]:
+    """The dimensions that `caps` limits, by index."""
+    if caps is None:
+        return {}
+    found = (caps.input, caps.output, caps.tokens, caps.cost, caps.turns, caps.calls)
+    return {d: number for d, number in enumerate(found) if number is not None}
+
+
+def caps_of(numbers: dict[int, int]) -> Caps:
+    return Caps(*(numbers.get(d) for d in range(len(DIMENSIONS))))

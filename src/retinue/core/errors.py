@@ -1,0 +1,219 @@
+"""Every error that retinue raises on purpose, in one tree.
+
+::
+
+    RetinueError                      something retinue can explain
+    ├── BadInput                      the caller handed in something wrong: fix the call
+    │   └── UnknownName               an agent, run, session, tool, dialect or provider that is not there
+    ├── Refused                       the call was fine, the rules say no: facts say which rule
+    │   ├── DepthExceeded             deeper than the tree allows
+    │   ├── TooManyRunning            as many running already as the rule allows
+    │   ├── NoAllowance               the parent has too little left to carve a child from
+    │   ├── TreeCancelled             an ancestor is cancelled: nothing is born under it
+    │   ├── SessionClosed             the session is archived or deleted
+    │   ├── RunIsOver                 the run has ended: it takes no more input
+    │   ├── NotAdoptable              this process lacks a tool or provider of the run, or its format
+    │   └── PolicyError               more rights than the parent has: field, asked, allowed
+    ├── ProviderError                 a model call failed: kind, status, what to do
+    ├── ToolError                     a tool's own, expected failure: the model reads its text
+    ├── ToolCrashed                   a tool raised something it did not announce
+    └── StoreError                    what is remembered cannot be reached or trusted
+        ├── StoreUnavailable          the store refuses writes (disk full, read-only): runs stop where they are
+        ├── StoreCorrupt              what was read is not what was written
+        ├── UnknownFormat             written by a newer retinue than this one
+        └── Fenced                    this process was declared dead: nothing it writes is accepted
+
+What a model can act on becomes a tool result; what a person has to fix is raised.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+
+class RetinueError(Exception):
+    """Something retinue can explain; the message says what to do."""
+
+
+class BadInput(RetinueError):
+    """The caller handed in something wrong."""
+
+
+class UnknownName(BadInput):
+    """A name that nothing answers to; the names that exist are listed."""
+
+    def __init__(self, kind: str, name: str, known: tuple[str, ...] = ()) -> None:
+        listed = f"; known: {', '.join(known)}" if known else ""
+        super().__init__(f"unknown {kind}: {name!r}{listed}")
+        self.kind = kind
+        self.name = name
+        self.known = known
+
+
+class Refused(RetinueError):
+    """The call was understood and the rules say no."""
+
+
+class DepthExceeded(Refused):
+    """A run asked to delegate deeper than its tree allows."""
+
+    def __init__(self, *, depth: int, max_depth: int) -> None:
+        super().__init__(f"cannot delegate at depth {depth}; this tree stops at {max_depth}")
+        self.depth = depth
+        self.max_depth = max_depth
+
+
+class TooManyRunning(Refused):
+    """As many runs are running as the rule allows."""
+
+    def __init__(self, *, running: int, limit: int) -> None:
+        super().__init__(f"{running} runs are running already; the limit is {limit}")
+        self.running = running
+        self.limit = limit
+
+
+class NoAllowance(Refused):
+    """The parent has too little left to give a child its allowance."""
+
+    def __init__(self, *, account: str, dimension: str, asked: int, left: int) -> None:
+        super().__init__(f"account {account} has {left} {dimension} left; {asked} were asked for")
+        self.account = account
+        self.dimension = dimension
+        self.asked = asked
+        self.left = left
+
+
+class TreeCancelled(Refused):
+    """An ancestor is cancelled, so no run is born under it."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id} is cancelled; nothing can be started under it")
+        self.run_id = run_id
+
+
+class SessionClosed(Refused):
+    """The session is archived (read-only) or deleted."""
+
+    def __init__(self, session_id: str, state: Literal["archived", "deleted"]) -> None:
+        super().__init__(f"session {session_id!r} is {state}")
+        self.session_id = session_id
+        self.state = state
+
+
+class RunIsOver(Refused):
+    """The run has ended and takes no more input."""
+
+    def __init__(self, run_id: str, result: str) -> None:
+        super().__init__(f"run {run_id} has ended ({result}) and takes no more input")
+        self.run_id = run_id
+        self.result = result
+
+
+class NotAdoptable(Refused):
+    """This process cannot drive the run; the reason names what is missing."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"run {run_id} cannot be continued here: {reason}")
+        self.run_id = run_id
+        self.reason = reason
+
+
+class PolicyError(Refused):
+    """A child asked for more than its parent has; `field` names the axis."""
+
+    def __init__(self, message: str, *, field: str, asked: object = None, allowed: object = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.asked = asked
+        self.allowed = allowed
+
+
+ProviderFault = Literal[
+    "rate_limited",
+    "overloaded",
+    "unreachable",
+    "cut",
+    "timeout",
+    "auth",
+    "bad_request",
+    "too_long",
+    "refused",
+    "internal",
+]
+"""Why a model call failed; the first five are worth another attempt."""
+
+TRANSIENT: frozenset[ProviderFault] = frozenset({"rate_limited", "overloaded", "unreachable", "cut", "timeout"})
+
+
+class ProviderError(RetinueError):
+    """A model call failed.
+
+    `partial` is what had arrived before the failure; `retry_after` is the provider's own wish, in seconds.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fault: ProviderFault = "internal",
+        status: int | None = None,
+        retry_after: float | None = None,
+        partial: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.fault: ProviderFault = fault
+        self.status = status
+        self.retry_after = retry_after
+        self.partial = partial
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may succeed a little later."""
+        return self.fault in TRANSIENT
+
+
+class ToolError(RetinueError):
+    """A tool's own, expected failure; its text is what the model reads."""
+
+
+class ToolCrashed(RetinueError):
+    """A tool raised something it did not announce."""
+
+    def __init__(self, tool: str, details: str) -> None:
+        super().__init__(f"tool {tool} failed unexpectedly: {details}")
+        self.tool = tool
+        self.details = details
+
+
+class StoreError(RetinueError):
+    """What is remembered cannot be reached or trusted."""
+
+
+class StoreUnavailable(StoreError):
+    """The store refuses writes; the reason is what the operating system or database said."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the store cannot be written: {reason}; runs stopped where they were and can be resumed")
+        self.reason = reason
+
+
+class StoreCorrupt(StoreError):
+    """What was read is not what was written."""
+
+
+class UnknownFormat(StoreError):
+    """A record written by a newer retinue than this one."""
+
+    def __init__(self, what: str, *, found: int, known: int) -> None:
+        super().__init__(f"{what} has format {found}; this retinue knows up to {known}: upgrade retinue to drive it")
+        self.what = what
+        self.found = found
+        self.known = known
+
+
+class Fenced(StoreError):
+    """This process was declared dead by another; nothing it writes is accepted any more."""
+
+    def __init__(self, driver_id: str) -> None:
+        super().__init__(f"driver {driver_id} was declared dead and lost its runs; another process may be driving them")
+        self.driver_id = driver_id

@@ -1,0 +1,166 @@
+"""The facts of a run: a closed union, stored in the order they happened by the one driver of the run.
+
+A turn with k calls stores 1 + k of them: the reply, which is also the intent of all its calls, and one return each.
+Fields are only ever added, with defaults; anything else is a new format with an upcaster in the store's codec.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from retinue.core.amounts import Window
+from retinue.core.ids import DriverId, Key, RunId, SessionId
+from retinue.core.mail import Item
+from retinue.core.messages import Message, Reply
+from retinue.core.policy import Policy
+from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome
+
+FORMAT = 1
+"""The newest format of events that this retinue writes and knows."""
+
+
+class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="accepted"):
+    """A run exists. `brief` names the blob of what it shares with its siblings, `task` is its first input.
+
+    `carved` says that its limits were taken from its parent's; otherwise both draw on one pot.
+    """
+
+    at: float
+    run_id: RunId
+    session_id: SessionId
+    root_id: RunId
+    parent_id: RunId | None = None
+    depth: int = 0
+    path: str = "root"
+    key: Key | None = None
+    agent: str = ""
+    brief: str
+    task: str
+    policy: Policy
+    limits: Limits = Limits()
+    manner: Manner = Manner()
+    inherits: HistoryRef | None = None
+    handle: HandleRef | None = None
+    label: str = ""
+    dialect: str = ""
+    carved: bool = False
+    windows: tuple[Window, ...] = ()
+    format: int = FORMAT
+
+
+class RunAdopted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="adopted"):
+    """Another driver took the run over: what was in flight before this is known to be interrupted."""
+
+    at: float
+    driver_id: DriverId
+
+
+class MailTaken(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="mail"):
+    """Items of the inbox were taken; the same transaction marks them so."""
+
+    at: float
+    items: tuple[Item, ...]
+
+
+class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="reply"):
+    """The model answered; from now on this call is never made again."""
+
+    at: float
+    turn: int
+    reply: Reply
+
+
+class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="parked"):
+    """A call waits for a person."""
+
+    at: float
+    turn: int
+    index: int
+    tool: str
+    reason: str = ""
+
+
+class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="returned"):
+    """A call came to this; `crashed` marks an exception that the tool did not announce."""
+
+    at: float
+    turn: int
+    index: int
+    text: str
+    failed: bool = False
+    crashed: bool = False
+
+
+class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):
+    """The model could not be asked, after every attempt that was worth making."""
+
+    at: float
+    turn: int
+    fault: str
+    error: str
+    partial: str = ""
+
+
+class WrapUpAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="wrap_up"):
+    """A limit was met and the reserved last turn begins: the model is asked for what it has, without tools."""
+
+    at: float
+    limit: LimitMet
+    text: str
+
+
+class ExchangeEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="exchange_ended"):
+    """A run that stays has answered (or not) and is idle now."""
+
+    at: float
+    exchange: Exchange
+
+
+class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="compacted"):
+    """The first `replaced` messages are represented by `messages` from now on; the originals stay in the log."""
+
+    at: float
+    replaced: int
+    messages: tuple[Message, ...]
+
+
+class AgentDefined(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="agent_defined"):
+    """The run defined an agent in its session."""
+
+    at: float
+    key: Key
+    name: str
+
+
+class ResultCollected(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="collected"):
+    """The run has read how a child ended, so its end need not be announced any more."""
+
+    at: float
+    key: Key
+    run_id: RunId
+
+
+class RunEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="ended"):
+    """The last event of a run; nothing overwrites it."""
+
+    at: float
+    outcome: Outcome
+
+
+Event: TypeAlias = (
+    RunAccepted
+    | RunAdopted
+    | MailTaken
+    | ReplyReceived
+    | CallParked
+    | CallReturned
+    | TurnFailed
+    | WrapUpAsked
+    | ExchangeEnded
+    | HistoryCompacted
+    | AgentDefined
+    | ResultCollected
+    | RunEnded
+)

@@ -1,0 +1,415 @@
+"""What an agent is allowed to do, and the arithmetic by which a child is never allowed more than its parent.
+
+A policy is a complete statement: what is left out is the default written here, not "whatever the parent has".
+This module reads no file and asks no one. Paths are compared by their components, as text; whoever performs an action
+resolves symbolic links and looks again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, assert_never, cast
+
+import msgspec
+
+from retinue.core.errors import PolicyError
+
+Entry = Annotated[str, msgspec.Meta(min_length=1)]
+"""One item of a policy's list: a path, a command, a variable or the name of a tool."""
+
+Ceiling = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""The most there may be of something; zero means none at all."""
+
+NO_TOOLS: tuple[str, ...] = ("<no tools>",)
+"""The `allowed_tools` of a policy that allows no tool; an empty list cannot say it, because that is unrestricted."""
+
+DEFAULT_COMMANDS: tuple[str, ...] = (
+    *("git", "npm", "cargo", "ls", "cat", "grep", "find", "echo", "pwd", "wc", "head", "tail", "date"),
+    *("df", "du", "uname", "uptime", "hostname", "python", "python3", "pip", "node"),
+    *(("free",) if sys.platform.startswith("linux") else ()),
+)
+"""The shell commands of a policy that does not name its own."""
+
+DEFAULT_AUTO_APPROVE: tuple[str, ...] = (
+    *("file_read", "memory_recall", "web_search_tool", "web_fetch", "calculator", "glob_search"),
+    *("content_search", "image_info", "weather", "browser", "browser_open"),
+)
+"""What a risk profile in the settings approves ahead when it does not say; a bare `Policy()` approves nothing ahead."""
+
+
+class Autonomy(StrEnum):
+    """How far an agent acts by itself, in order: readonly, supervised, full.
+
+    >>> Autonomy.READONLY < Autonomy.SUPERVISED < Autonomy.FULL
+    True
+    """
+
+    READONLY = "readonly"
+    SUPERVISED = "supervised"
+    FULL = "full"
+
+    # A string compares by its letters, and then "full" would be the least of the three.
+    def __lt__(self, other: str) -> bool:
+        return _rank(self) < _rank(other)
+
+    def __le__(self, other: str) -> bool:
+        return _rank(self) <= _rank(other)
+
+    def __gt__(self, other: str) -> bool:
+        return _rank(self) > _rank(other)
+
+    def __ge__(self, other: str) -> bool:
+        return _rank(self) >= _rank(other)
+
+
+def _rank(level: str) -> int:
+    return tuple(Autonomy).index(Autonomy(level))
+
+
+def _in_messages(level: Autonomy) -> str:
+    return "ReadOnly" if level == Autonomy.READONLY else level.capitalize()
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an agent may do; a value of the wrong kind raises `PolicyError` with the name of the field.
+
+    What allows the same is spelled the same: lists become tuples, a repeated entry counts once, and absolute paths lose
+    `.`, `..` and extra slashes.
+
+    >>> Policy(allowed_roots=["/work/", "/work/../srv"]).allowed_roots
+    ('/work', '/srv')
+    """
+
+    autonomy: Autonomy = Autonomy.SUPERVISED
+    workspace_only: bool = True
+    """Whether file tools stay inside the workspace and the roots below."""
+    allowed_roots: tuple[Entry, ...] = ()
+    """Folders to read and write besides the workspace. A relative root contains nothing and is contained in nothing."""
+    allowed_roots_read_only: tuple[Entry, ...] = ()
+    """Folders to read as well. One inside an `allowed_roots` entry takes nothing away; `forbidden_paths` does."""
+    allowed_roots_write_only: tuple[Entry, ...] = ()
+    forbidden_paths: tuple[Entry, ...] = ()
+    """Paths that stay closed wherever they lie."""
+    allowed_commands: tuple[Entry, ...] = DEFAULT_COMMANDS
+    shell_env_passthrough: tuple[Entry, ...] = ()
+    """Environment variables that a shell command gets to see."""
+    shell_timeout_secs: Ceiling = 60
+    max_actions_per_hour: Ceiling = 20
+    max_cost_per_day_cents: Ceiling = 500
+    block_high_risk_commands: bool = True
+    require_approval_for_medium_risk: bool = True
+    allowed_tools: tuple[Entry, ...] | None = None
+    """The only tools that may be used. None is unrestricted; an empty list means the same and becomes None."""
+    excluded_tools: tuple[Entry, ...] = ()
+    """Tools that may not be used, even when they are allowed above."""
+    auto_approve: tuple[Entry, ...] = ()
+    """Tools that nobody needs to be asked about, unless `always_ask` has them too."""
+    always_ask: tuple[Entry, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in _KINDS:
+            msgspec.structs.force_setattr(self, field, _settled(field, getattr(self, field)))
+
+    @property
+    def tool_ceiling(self) -> tuple[str, ...] | None:
+        """The only tools that may be used, before `excluded_tools` are taken off; None when any may be used.
+
+        >>> Policy(allowed_tools=[]).tool_ceiling is None, Policy(allowed_tools=NO_TOOLS).tool_ceiling
+        (True, ())
+        """
+        return () if self.allowed_tools == NO_TOOLS else self.allowed_tools
+
+
+_KINDS = {field.name: field.type for field in msgspec.structs.fields(Policy)}
+_PATHS = frozenset({"allowed_roots", "allowed_roots_read_only", "allowed_roots_write_only", "forbidden_paths"})
+
+
+def _settled(field: str, given: object) -> object:
+    """The value of a field in its one spelling, so that policies which allow the same compare equal."""
+    try:
+        value: object = msgspec.convert(given, _KINDS[field])
+    except msgspec.ValidationError as wrong:
+        kinds = tuple(map(str, Autonomy)) if field == "autonomy" else None
+        expected = f"; expected one of: {', '.join(kinds)}" if kinds else ""
+        raise PolicyError(f"policy {field}: {wrong}{expected}", field=field, asked=given, allowed=kinds) from wrong
+    if not isinstance(value, tuple):
+        return value
+    entries = dict.fromkeys(cast("tuple[str, ...]", value))
+    if field in _PATHS:
+        return tuple(dict.fromkeys(map(_plain, entries)))
+    if field == "allowed_tools":
+        return tuple(tool for tool in entries if tool not in NO_TOOLS) or tuple(entries) or None
+    return tuple(entries)
+
+
+def _plain(path: str) -> str:
+    """An absolute path without `.`, `..` and extra slashes, by its text alone; a relative path as it is."""
+    if not path.startswith("/"):
+        return path
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+class Risk(StrEnum):
+    """How much harm a call can do: none worth mention, some that can be repaired, or some that cannot."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class Verdict(StrEnum):
+    """Whether a call goes ahead, waits for a person, or does not happen."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    REFUSE = "refuse"
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """A verdict with its reason, which names the setting and is written for the model that made the call."""
+
+    verdict: Verdict
+    reason: str
+
+
+def narrow(parent: Policy, asked: Policy) -> Policy:
+    """The policy of a child that asks for `asked` under `parent`.
+
+    Asking for more than the parent has raises `PolicyError`: the first violation in the published order, with `field`,
+    the offending value or entry as `asked`, and what the parent has as `allowed`. A child that does not restrict its
+    tools gets the parent's restriction.
+
+    >>> parent = Policy(allowed_roots=("/srv",), max_actions_per_hour=100, allowed_tools=("shell", "file_read"))
+    >>> child = narrow(parent, Policy(allowed_roots=("/srv/app",)))
+    >>> child.allowed_roots, child.max_actions_per_hour, child.allowed_tools
+    (('/srv/app',), 20, ('shell', 'file_read'))
+    >>> narrow(parent, Policy(max_actions_per_hour=200))
+    Traceback (most recent call last):
+    retinue.core.errors.PolicyError: subagent max_actions_per_hour=200 exceeds parent's 100
+    """
+    for violation in _violations(parent, asked):
+        raise violation
+    if asked.tool_ceiling is None:
+        return msgspec.structs.replace(asked, allowed_tools=parent.allowed_tools)
+    return asked
+
+
+def inherit(parent: Policy, grant: Policy | None) -> Policy:
+    """The policy of a child with or without a grant of its own; without one it has its parent's."""
+    return parent if grant is None else narrow(parent, grant)
+
+
+def intersect(a: Policy, b: Policy) -> Policy:
+    """The largest policy within both. It never raises: what the two do not share is left out.
+
+    >>> intersect(Policy(allowed_roots=("/srv", "/home")), Policy(allowed_roots=("/srv/app",))).allowed_roots
+    ('/srv/app',)
+    """
+    return Policy(
+        autonomy=min(a.autonomy, b.autonomy),
+        workspace_only=a.workspace_only or b.workspace_only,
+        allowed_roots=_shared_roots(a.allowed_roots, b.allowed_roots),
+        allowed_roots_read_only=_shared_lesser_roots(
+            a.allowed_roots, a.allowed_roots_read_only, b.allowed_roots, b.allowed_roots_read_only
+        ),
+        allowed_roots_write_only=_shared_lesser_roots(
+            a.allowed_roots, a.allowed_roots_write_only, b.allowed_roots, b.allowed_roots_write_only
+        ),
+        forbidden_paths=a.forbidden_paths + b.forbidden_paths,
+        allowed_commands=_shared(a.allowed_commands, b.allowed_commands),
+        shell_env_passthrough=_shared(a.shell_env_passthrough, b.shell_env_passthrough),
+        shell_timeout_secs=min(a.shell_timeout_secs, b.shell_timeout_secs),
+        max_actions_per_hour=min(a.max_actions_per_hour, b.max_actions_per_hour),
+        max_cost_per_day_cents=min(a.max_cost_per_day_cents, b.max_cost_per_day_cents),
+        block_high_risk_commands=a.block_high_risk_commands or b.block_high_risk_commands,
+        require_approval_for_medium_risk=a.require_approval_for_medium_risk or b.require_approval_for_medium_risk,
+        allowed_tools=_shared_tools(a.tool_ceiling, b.tool_ceiling),
+        excluded_tools=a.excluded_tools + b.excluded_tools,
+        auto_approve=_shared(a.auto_approve, b.auto_approve),
+        always_ask=a.always_ask + b.always_ask,
+    )
+
+
+def verdict(policy: Policy, *, tool: str, risk: Risk) -> Decision:
+    """What `policy` says to a call of `tool` with this much risk.
+
+    Refusals come first: neither a person's approval nor `auto_approve` opens what a policy closes. (If asking came
+    first, a child could turn its parent's refusal into a question by adding an `always_ask` entry.)
+
+    >>> verdict(Policy(), tool="file_write", risk=Risk.MEDIUM).verdict
+    <Verdict.ASK: 'ask'>
+    >>> verdict(Policy(autonomy="readonly"), tool="file_write", risk=Risk.MEDIUM).reason
+    "Security policy: read-only mode, cannot perform 'file_write'"
+    """
+    refusal = _refusal(policy, tool, risk)
+    if refusal is not None:
+        return Decision(Verdict.REFUSE, refusal)
+    if tool in policy.always_ask:
+        return Decision(Verdict.ASK, f"Security policy: '{tool}' needs approval every time (always_ask)")
+    if tool in policy.auto_approve:
+        return Decision(Verdict.ALLOW, f"'{tool}' is approved ahead (auto_approve)")
+    match risk:
+        case Risk.LOW:
+            return Decision(Verdict.ALLOW, f"'{tool}' is low risk")
+        case Risk.MEDIUM if policy.autonomy < Autonomy.FULL and policy.require_approval_for_medium_risk:
+            needed = "this medium-risk call needs approval (require_approval_for_medium_risk)"
+            return Decision(Verdict.ASK, f"Security policy: '{tool}': {needed}")
+        case Risk.MEDIUM:
+            return Decision(Verdict.ALLOW, f"'{tool}' may be called at medium risk without approval")
+        case Risk.HIGH if policy.autonomy < Autonomy.FULL:
+            needed = f"this high-risk call needs approval (autonomy = {policy.autonomy})"
+            return Decision(Verdict.ASK, f"Security policy: '{tool}': {needed}")
+        case Risk.HIGH:
+            return Decision(Verdict.ALLOW, f"'{tool}' may be called at high risk (autonomy = full)")
+        case _:
+            assert_never(risk)
+
+
+def _refusal(policy: Policy, tool: str, risk: Risk) -> str | None:
+    """Why nobody can approve this call, if so."""
+    if tool in policy.excluded_tools:
+        return f"Security policy: '{tool}' is excluded (excluded_tools); do without it"
+    ceiling = policy.tool_ceiling
+    if ceiling is not None and tool not in ceiling:
+        usable = ", ".join(name for name in ceiling if name not in policy.excluded_tools) or "(none)"
+        return f"Security policy: '{tool}' is not among the allowed tools (allowed_tools); use one of: {usable}"
+    if policy.autonomy == Autonomy.READONLY and risk != Risk.LOW:
+        return f"Security policy: read-only mode, cannot perform '{tool}'"
+    if policy.block_high_risk_commands and risk == Risk.HIGH:
+        return f"Security policy: '{tool}': high-risk calls are blocked (block_high_risk_commands); find a safer way"
+    return None
+
+
+def _violations(parent: Policy, asked: Policy) -> Iterator[PolicyError]:
+    """Everything in which `asked` goes beyond `parent`; the first thirteen rules have a published order and words."""
+    if asked.autonomy > parent.autonomy:
+        message = f"subagent autonomy={_in_messages(asked.autonomy)} exceeds parent's {_in_messages(parent.autonomy)}"
+        yield PolicyError(message, field="autonomy", asked=asked.autonomy, allowed=parent.autonomy)
+
+    yield from _outside(
+        "allowed_roots",
+        asked.allowed_roots,
+        parent.allowed_roots,
+        "any of the parent's allowed_roots entries",
+    )
+    yield from _outside(
+        "allowed_roots_read_only",
+        asked.allowed_roots_read_only,
+        parent.allowed_roots + parent.allowed_roots_read_only,
+        "the parent's allowed_roots or allowed_roots_read_only",
+    )
+    yield from _outside(
+        "allowed_roots_write_only",
+        asked.allowed_roots_write_only,
+        parent.allowed_roots + parent.allowed_roots_write_only,
+        "the parent's allowed_roots or allowed_roots_write_only",
+    )
+    yield from _added("allowed_commands", asked.allowed_commands, parent.allowed_commands, "allowed_commands")
+    if parent.workspace_only and not asked.workspace_only:
+        yield _switched_off("workspace_only", "disable workspace_only")
+    yield from _dropped("forbidden_paths", asked.forbidden_paths, parent.forbidden_paths)
+    yield from _added("shell_env_passthrough", asked.shell_env_passthrough, parent.shell_env_passthrough, "list")
+
+    yield from _above("max_actions_per_hour", asked.max_actions_per_hour, parent.max_actions_per_hour)
+    yield from _above("max_cost_per_day_cents", asked.max_cost_per_day_cents, parent.max_cost_per_day_cents)
+    yield from _above("shell_timeout_secs", asked.shell_timeout_secs, parent.shell_timeout_secs)
+    if parent.block_high_risk_commands and not asked.block_high_risk_commands:
+        yield _switched_off("block_high_risk_commands", "set block_high_risk_commands=false")
+    if parent.require_approval_for_medium_risk and not asked.require_approval_for_medium_risk:
+        yield _switched_off("require_approval_for_medium_risk", "set require_approval_for_medium_risk=false")
+
+    if parent.tool_ceiling is not None:
+        yield from _added("allowed_tools", asked.tool_ceiling or (), parent.tool_ceiling, "allowed_tools")
+    yield from _dropped("excluded_tools", asked.excluded_tools, parent.excluded_tools)
+    yield from _dropped("always_ask", asked.always_ask, parent.always_ask)
+    yield from _added("auto_approve", asked.auto_approve, parent.auto_approve, "auto_approve")
+
+
+def _outside(field: str, asked: tuple[str, ...], allowed: tuple[str, ...], whose: str) -> Iterator[PolicyError]:
+    for root in asked:
+        if not _inside_any(root, allowed):
+            message = f"subagent {field} entry {_quoted(root)} is not contained within {whose}"
+            yield PolicyError(message, field=field, asked=root, allowed=allowed)
+
+
+def _added(field: str, asked: tuple[str, ...], allowed: tuple[str, ...], whose: str) -> Iterator[PolicyError]:
+    for entry in asked:
+        if entry not in allowed:
+            message = f"subagent {field} entry {_quoted(entry)} is not present on the parent's {whose}"
+            yield PolicyError(message, field=field, asked=entry, allowed=allowed)
+
+
+def _dropped(field: str, asked: tuple[str, ...], enforced: tuple[str, ...]) -> Iterator[PolicyError]:
+    for entry in enforced:
+        if entry not in asked:
+            message = f"subagent drops {field} entry {_quoted(entry)} that the parent enforces"
+            yield PolicyError(message, field=field, asked=entry, allowed=enforced)
+
+
+def _above(field: str, asked: int, allowed: int) -> Iterator[PolicyError]:
+    if asked > allowed:
+        message = f"subagent {field}={asked} exceeds parent's {allowed}"
+        yield PolicyError(message, field=field, asked=asked, allowed=allowed)
+
+
+def _switched_off(field: str, attempt: str) -> PolicyError:
+    message = f"subagent attempts to {attempt} but the parent enforces it"
+    return PolicyError(message, field=field, asked=False, allowed=True)
+
+
+def _quoted(entry: str) -> str:
+    return json.dumps(entry, ensure_ascii=False)
+
+
+def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(entry for entry in a if entry in b)
+
+
+def _shared_tools(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if a is None and b is None:
+        return None
+    shared = _shared(a, b) if a is not None and b is not None else a or b
+    return shared or NO_TOOLS
+
+
+def _shared_roots(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """The roots of either side that lie inside a root of the other: of two nested roots, the inner one."""
+    return tuple(root for root in a if _inside_any(root, b)) + tuple(root for root in b if _inside_any(root, a))
+
+
+def _shared_lesser_roots(
+    full_a: tuple[str, ...], lesser_a: tuple[str, ...], full_b: tuple[str, ...], lesser_b: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The read-only (or write-only) roots that both sides share, given each side's read-write roots as well.
+
+    A read-write root of one side becomes a lesser one where the other side has no more than that.
+    """
+    shared_in_full = _shared_roots(full_a, full_b)
+    return tuple(
+        root
+        for root in _shared_roots(lesser_a + full_a, lesser_b + full_b)
+        if root in lesser_a or root in lesser_b or not _inside_any(root, shared_in_full)
+    )
+
+
+def _inside_any(path: str, roots: tuple[str, ...]) -> bool:
+    return any(_inside(path, root) for root in roots)
+
+
+def _inside(path: str, root: str) -> bool:
+    """Whether `path` is `root` or below it. Both are plain already, so components can be compared as text.
+
+    A relative path is inside nothing: what it means depends on where somebody stands.
+    """
+    if not (path.startswith("/") and root.startswith("/")):
+        return False
+    return path == root or path.startswith(root.rstrip("/") + "/")

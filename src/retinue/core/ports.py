@@ -1,0 +1,276 @@
+"""What the engine needs from others, said as interfaces; whoever has these methods can be plugged in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from msgspec import Struct
+
+from retinue.core.agent import Brief, ToolKind, ToolSpec
+from retinue.core.events import Event
+from retinue.core.ids import DriverId, Key, RunId, SessionId
+from retinue.core.mail import Item
+from retinue.core.messages import Delta, Message, Reply
+from retinue.core.policy import Policy, Risk
+from retinue.core.records import Charge, Decide, DriverRow, RunQuery, RunRow, SessionRow, Write, Written
+from retinue.core.run import HandleRef
+
+
+class Clock(Protocol):
+    """What time it is for people; timeouts use the event loop's own time."""
+
+    def now(self) -> float:
+        """Seconds since 1970, UTC."""
+        ...
+
+
+class Ids(Protocol):
+    """Where new names come from."""
+
+    def new(self) -> str:
+        """A name nobody has."""
+        ...
+
+
+Publish: TypeAlias = Callable[[Delta], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question to a model.
+
+    `messages` is a live, append-only view: read it, keep nothing of it but the messages themselves. `run_id`, `agent`,
+    `path` and `turn` say who asks; they go to no vendor. `memo` belongs to the wire for as long as the run lives, for
+    what it has already encoded.
+    """
+
+    model: str
+    system: str
+    messages: Sequence[Message]
+    tools: tuple[ToolSpec, ...] = ()
+    max_output: int | None = None
+    temperature: float | None = None
+    run_id: RunId = ""
+    agent: str = ""
+    path: str = ""
+    turn: int = 1
+    memo: dict[str, object] = field(default_factory=dict[str, object])
+
+
+class Provider(Protocol):
+    """Who answers. Any object with this one method will do.
+
+    `answer` makes one attempt. It calls `publish` for what streams in, in order, and returns the whole reply; it raises
+    `ProviderError` when there is none, with what had arrived so far in `partial`. Being cancelled, it closes its
+    connection and lets the cancellation through. It keeps no state between calls that a restart would lose.
+    """
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """The model's reply to `request`."""
+        ...
+
+
+@runtime_checkable
+class Prices(Protocol):
+    """A provider that knows what its models cost."""
+
+    def price(self, model: str) -> tuple[int, int] | None:
+        """Nanodollars per input and output token, or None where unknown."""
+        ...
+
+
+class ToolResult(Struct, frozen=True, gc=False):
+    """What a call came to; `failed` marks a text that tells of a failure."""
+
+    text: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """Who calls a tool, and under which rights.
+
+    `key` is the same when the call is entered again after a crash; `again` says that this may be such a time.
+    """
+
+    run_id: RunId
+    session_id: SessionId
+    root_id: RunId
+    key: Key
+    turn: int
+    index: int
+    depth: int
+    agent: str
+    path: str
+    handle: HandleRef | None
+    policy: Policy
+    offered: tuple[str, ...]
+    again: bool = False
+
+
+class Tool(Protocol):
+    """Something an agent can use.
+
+    `call` gets the arguments as the model wrote them. It returns a result, raises `ToolError` with a text that the
+    model can act on, or raises anything else for what should not have happened. `timeout` of None means the run's
+    own limit; `waits` marks a tool that waits for other runs and has no deadline of its own.
+    """
+
+    @property
+    def spec(self) -> ToolSpec:
+        """How the model sees it."""
+        ...
+
+    @property
+    def kind(self) -> ToolKind:
+        """What a crash in the middle means."""
+        ...
+
+    @property
+    def risk(self) -> Risk:
+        """How much there is to lose."""
+        ...
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds a call may take."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether the call waits for other runs."""
+        ...
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether cancelling the call stops the work; a thread, for one, goes on."""
+        ...
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Make the call."""
+        ...
+
+
+class Toolbox(Protocol):
+    """All tools that this process has."""
+
+    def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
+        """The tool of that name, as a run with these dialects sees it."""
+        ...
+
+
+class Providers(Protocol):
+    """All providers that this process can reach."""
+
+    def find(self, name: str) -> Provider | None:
+        """The provider of that name."""
+        ...
+
+
+class Shelf(Protocol):
+    """Durable values by name, kept in spaces: shared context, defined agents, memory."""
+
+    async def look(self, space: str) -> Mapping[str, bytes]:
+        """All that is on a shelf."""
+        ...
+
+    async def change(
+        self,
+        space: str,
+        decide: Decide,
+        *,
+        key: Key | None = None,
+        session_id: SessionId | None = None,
+    ) -> Written:
+        """Change a shelf by a pure decision; see `records.Change`."""
+        ...
+
+
+class Store(Protocol):
+    """What is remembered.
+
+    `commit` is called from one thread at a time, reads from any thread. `blocking` says whether they take real time
+    (then the engine keeps them off its loop), `shared` whether other processes can reach it (then the engine beats
+    its heart and looks for their mail). A commit is all or nothing: it raises `StoreUnavailable` if the store refuses,
+    and `Fenced` if `driver_id` was declared dead, and then nothing of it happened.
+    """
+
+    @property
+    def blocking(self) -> bool:
+        """Whether calls take real time."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes can reach this store."""
+        ...
+
+    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+        """Make these writes happen, in order, as one; `durable` asks for the disk to have them."""
+        ...
+
+    def changed(self) -> bool:
+        """Whether another process may have written since this was last asked."""
+        ...
+
+    def run(self, run_id: RunId) -> RunRow | None:
+        """A run's row."""
+        ...
+
+    def run_by_key(self, key: Key) -> RunRow | None:
+        """The run that a spawn with this key made."""
+        ...
+
+    def runs(self, query: RunQuery) -> list[RunRow]:
+        """Rows, newest first."""
+        ...
+
+    def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
+        """A run's numbered events."""
+        ...
+
+    def brief(self, digest: str) -> Brief:
+        """What runs share; raises `StoreCorrupt` when it is not there."""
+        ...
+
+    def mail(self, run_id: RunId) -> list[Item]:
+        """A run's untaken items, in the order they were posted."""
+        ...
+
+    def mail_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
+        """The untaken items of all unfinished runs of a driver."""
+        ...
+
+    def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
+        """Names, runs and who retired them, in the order they were given."""
+        ...
+
+    def drivers(self) -> list[DriverRow]:
+        """Every driver that has not left, dead ones included as long as they own unfinished runs."""
+        ...
+
+    def session(self, session_id: SessionId) -> SessionRow | None:
+        """A session, if it is there."""
+        ...
+
+    def sessions(self) -> list[SessionRow]:
+        """All sessions, oldest first."""
+        ...
+
+    def shelf(self, space: str) -> Mapping[str, bytes]:
+        """All that is on a shelf."""
+        ...
+
+    def answered(self, key: Key) -> bytes | None:
+        """What a change with this key answered, if it happened."""
+        ...
+
+    def charges(self, window: str, since: float) -> list[Charge]:
+        """What a window remembers from then on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections; nothing committed is lost."""
+        ...

@@ -1,0 +1,300 @@
+"""A run as its events tell it: the fold.
+
+Only `apply` changes a `Run`, one event at a time, in place: the state is a linear value with one owner, so that a long
+run costs as much per event as a short one. Whatever the engine needs after a crash has to be in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from retinue.core.agent import Brief
+from retinue.core.events import (
+    AgentDefined,
+    CallParked,
+    CallReturned,
+    Event,
+    ExchangeEnded,
+    HistoryCompacted,
+    MailTaken,
+    ReplyReceived,
+    ResultCollected,
+    RunAccepted,
+    RunAdopted,
+    RunEnded,
+    TurnFailed,
+    WrapUpAsked,
+)
+from retinue.core.history import NOT_MADE, UNFINISHED, History, forked
+from retinue.core.ids import Key, RunId
+from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.messages import Stop, ToolCall, ToolMessage, UserMessage
+from retinue.core.run import Exchange, LimitMet, Outcome
+from retinue.core.usage import NO_USAGE, Usage, add_cost
+
+
+class OpenCall:
+    """A call of the last reply: from its intent until all calls of that reply have returned."""
+
+    __slots__ = ("answer", "call", "index", "parked_at", "result", "since")
+
+    def __init__(self, index: int, call: ToolCall, since: int) -> None:
+        self.index = index
+        self.call = call
+        self.since = since
+        """The event since which it may start: the reply, or a person's yes."""
+        self.parked_at: float | None = None
+        self.answer: Answer | None = None
+        self.result: CallReturned | None = None
+
+    @property
+    def waits_for_a_person(self) -> bool:
+        """Parked, and nobody has answered yet."""
+        return self.parked_at is not None and self.answer is None and self.result is None
+
+
+class Run:
+    """Where a run stands after the events applied so far."""
+
+    __slots__ = (
+        "accepted",
+        "adopted_seq",
+        "answering",
+        "brief",
+        "calls_made",
+        "closing",
+        "cost",
+        "exchange_turns",
+        "exchanges",
+        "failure",
+        "final",
+        "history",
+        "open",
+        "outcome",
+        "parked_seconds",
+        "parked_since",
+        "seen",
+        "seq",
+        "stop",
+        "taken",
+        "text",
+        "tool_crash",
+        "tools_on",
+        "turns",
+        "usage",
+        "wrapping",
+    )
+
+    def __init__(self, accepted: RunAccepted, brief: Brief, inherited: History | None = None) -> None:
+        self.accepted = accepted
+        self.brief = brief
+        self.history = self._beginning(accepted, inherited)
+        self.seq = 1
+        self.turns = 0
+        self.exchange_turns = 0
+        self.calls_made = 0
+        self.usage: Usage = NO_USAGE
+        self.cost: int | None = 0
+        self.text = ""
+        """The last words of the model in this exchange; what a reader gets if the run stops here."""
+        self.stop: Stop = "end"
+        self.open: list[OpenCall] = []
+        self.answering = True
+        """An exchange is under way (otherwise the run is idle)."""
+        self.tools_on = True
+        self.final = False
+        """The last reply asked for nothing: the exchange is answered."""
+        self.closing = False
+        self.wrapping: LimitMet | None = None
+        self.failure: TurnFailed | None = None
+        self.tool_crash: tuple[int, str] | None = None
+        self.exchanges: list[Exchange] = []
+        self.parked_seconds = 0.0
+        """How long people were waited for so far, without the wait that began at `parked_since`."""
+        self.parked_since: float | None = None
+        self.adopted_seq = 0
+        self.seen: set[RunId] = set()
+        self.taken: set[Key] = set()
+        """Keys of mail that is part of the run already, so that a repeated one is noticed."""
+        self.outcome: Outcome | None = None
+
+    @staticmethod
+    def _beginning(accepted: RunAccepted, inherited: History | None) -> History:
+        last_turns = accepted.inherits.last_turns if accepted.inherits else None
+        history = History() if inherited is None else forked(inherited, last_turns=last_turns)
+        history.append(UserMessage(text=accepted.task))
+        return history
+
+    @property
+    def run_id(self) -> RunId:
+        """The run's own name."""
+        return self.accepted.run_id
+
+    def is_stale(self, call: OpenCall) -> bool:
+        """Whether the call could have been started by a driver that is gone."""
+        return call.since < self.adopted_seq
+
+    def outcome_as(self, result: Exchange, *, error: str = "", unstopped: tuple[str, ...] = ()) -> Outcome:
+        """An outcome with this run's totals."""
+        return Outcome(
+            result=result.result,
+            reason=result.reason,
+            text=result.text,
+            error=error or result.error,
+            usage=self.usage,
+            cost=self.cost,
+            turns=self.turns,
+            exchanges=len(self.exchanges) + (1 if self.answering else 0),
+            limit=result.limit,
+            unstopped=unstopped,
+        )
+
+
+def fold(events: Iterable[tuple[int, Event]], brief: Brief, inherited: History | None = None) -> Run:
+    """The run that these numbered events tell of; the first has to be its acceptance."""
+    numbered = iter(events)
+    _, first = next(numbered, (0, None))
+    if not isinstance(first, RunAccepted):
+        found = "nothing" if first is None else type(first).__name__
+        raise ValueError(f"a run begins with its acceptance, not with {found}")
+    run = Run(first, brief, inherited)
+    for seq, event in numbered:
+        apply(run, seq, event)
+    return run
+
+
+def apply(run: Run, seq: int, event: Event) -> None:
+    """Let `event`, the `seq`-th of the run, have happened; one that was applied already changes nothing."""
+    if seq <= run.seq:
+        return
+    run.seq = seq
+    match event:
+        case RunAccepted():
+            pass  # the first event made the run
+        case RunAdopted():
+            run.adopted_seq = seq
+        case MailTaken(items=items, at=at):
+            for item in items:
+                run.taken.add(item.key)
+                _read(run, seq, item, at)
+        case ReplyReceived():
+            _hear(run, seq, event)
+        case CallParked(index=index, at=at):
+            run.open[index].parked_at = at
+            if run.parked_since is None:
+                run.parked_since = at
+        case CallReturned():
+            _return(run, event)
+        case TurnFailed():
+            run.failure = event
+            if event.partial:
+                run.text = event.partial
+        case WrapUpAsked(limit=limit, text=text):
+            _close_turn(run, NOT_MADE)
+            run.wrapping = limit
+            run.tools_on = False
+            run.final = False
+            run.history.append(UserMessage(text=text, origin="engine"))
+        case ExchangeEnded(exchange=exchange):
+            _close_turn(run, NOT_MADE)
+            run.exchanges.append(exchange)
+            run.answering = False
+            run.wrapping = None
+        case HistoryCompacted(replaced=replaced, messages=messages):
+            run.history.replace_first(replaced, messages)
+        case AgentDefined():
+            pass  # told for readers; the session keeps its agents
+        case ResultCollected(run_id=run_id):
+            run.seen.add(run_id)
+        case RunEnded(outcome=outcome):
+            # Whoever continues this conversation later has to find a result for every call.
+            _close_turn(run, NOT_MADE if outcome.result == "exhausted" else UNFINISHED)
+            run.outcome = outcome
+        case _:
+            assert_never(event)
+
+
+def _hear(run: Run, seq: int, event: ReplyReceived) -> None:
+    reply = event.reply
+    run.turns += 1
+    run.exchange_turns += 1
+    if reply.usage is not None:
+        run.usage += reply.usage
+    run.cost = add_cost(run.cost, reply.cost)
+    run.history.append(reply.message)
+    run.stop = reply.stop
+    if reply.message.text:
+        run.text = reply.message.text
+    run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]
+    run.final = not run.open
+
+
+def _return(run: Run, event: CallReturned) -> None:
+    call = run.open[event.index]
+    call.result = event
+    run.calls_made += 1
+    if event.crashed:
+        run.tool_crash = (event.turn, event.text)
+    if all(other.result for other in run.open):
+        _close_turn(run)
+
+
+def _close_turn(run: Run, otherwise: str = "") -> None:
+    """Results enter the history in the order of the calls, whatever the order in which they came.
+
+    A call that has none, because the turn ends without it, gets the text `otherwise`.
+    """
+    for call in run.open:
+        result = call.result
+        text, failed = (otherwise, True) if result is None else (result.text, result.failed)
+        run.history.append(ToolMessage(name=call.call.name, call_id=call.call.id, text=text, failed=failed))
+    run.open = []
+
+
+def _read(run: Run, seq: int, item: Item, at: float) -> None:
+    match item:
+        case Words(text=text, origin=origin):
+            _begin_exchange_if_idle(run)
+            run.final = False
+            run.history.append(UserMessage(text=text, origin=origin))
+        case Input(text=text, tools=tools, origin=origin):
+            _begin_exchange_if_idle(run)
+            run.tools_on = tools
+            run.history.append(UserMessage(text=text, origin=origin))
+        case Answer(turn=turn, index=index):
+            _hear_answer(run, seq, item, turn, index, at)
+        case ChildEnded(notice=notice, run_id=run_id):
+            news = run_id not in run.seen
+            run.seen.add(run_id)
+            if notice and news:
+                _begin_exchange_if_idle(run)
+                run.final = False
+                run.history.append(UserMessage(text=notice, origin="notice"))
+        case Close():
+            run.closing = True
+        case Cancel() | Deadline():
+            pass  # taken together with the end they cause
+        case _:
+            assert_never(item)
+
+
+def _hear_answer(run: Run, seq: int, item: Answer, turn: int, index: int, at: float) -> None:
+    if turn != run.turns or not 0 <= index < len(run.open) or not run.open[index].waits_for_a_person:
+        return  # answered twice, or about a turn that is over
+    call = run.open[index]
+    call.answer = item
+    call.since = seq
+    # Waiting for a person does not count as the run's time; calls parked together wait together.
+    if run.parked_since is not None and not any(other.waits_for_a_person for other in run.open):
+        run.parked_seconds += max(0.0, at - run.parked_since)
+        run.parked_since = None
+
+
+def _begin_exchange_if_idle(run: Run) -> None:
+    if not run.answering:
+        run.answering = True
+        run.tools_on = True
+        run.exchange_turns = 0
+        run.text = ""
+    run.final = False

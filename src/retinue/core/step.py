@@ -1,0 +1,232 @@
+"""What a run does next, decided from its state alone.
+
+Starting a run, recovering it, waking it from an approval and moving it to another machine are all this one question.
+What the engine has in flight is told by `Situation.busy`; after a crash nothing is, and the answer starts it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.run import EndReason, Exchange, LimitMet, Result
+from retinue.core.state import Run
+
+NEWS = (Words, ChildEnded, Answer)
+"""What a run reads at its next turn boundary."""
+
+MODEL = -1
+"""Stands among the indices of calls in flight for the model itself."""
+
+
+class Situation(Struct, gc=False):
+    """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance."""
+
+    mail: Sequence[Item] = ()
+    busy: AbstractSet[int] = frozenset()
+    children: int = 0
+    spent: LimitMet | None = None
+
+
+class Take(Struct, frozen=True):
+    """Take these items out of the inbox."""
+
+    items: tuple[Item, ...]
+
+
+class Ask(Struct, frozen=True):
+    """Ask the model; with `tools` off none is offered."""
+
+    tools: bool
+    wrap_up: bool = False
+
+
+class Perform(Struct, frozen=True):
+    """Make these calls of the last reply."""
+
+    indices: tuple[int, ...]
+
+
+class WrapUp(Struct, frozen=True):
+    """A limit was met: begin the reserved last turn."""
+
+    limit: LimitMet
+
+
+class Wait(Struct, frozen=True):
+    """Nothing to do until something arrives."""
+
+    why: Literal["model", "calls", "approval", "child", "mail"]
+
+
+class EndExchange(Struct, frozen=True):
+    """This input is answered; stay for the next."""
+
+    exchange: Exchange
+
+
+class End(Struct, frozen=True):
+    """The run is over; `taken` is the mail that ended it."""
+
+    exchange: Exchange
+    taken: tuple[Item, ...] = ()
+
+
+class Rest(Struct, frozen=True):
+    """The run has ended already."""
+
+
+Step: TypeAlias = Take | Ask | Perform | WrapUp | Wait | EndExchange | End | Rest
+
+EXPLAINED: dict[EndReason, str] = {
+    "max_turns": "the turn limit was reached without a final answer",
+    "max_tokens": "the token budget is spent",
+    "max_cost": "the cost budget (in nanodollars) is spent",
+    "max_calls": "the tool call budget is spent",
+    "window": "the allowance of this period is spent",
+}
+
+
+def next_step(run: Run, now: Situation) -> Step:
+    """The one thing to do next."""
+    if run.outcome is not None:
+        return Rest()
+    for item in now.mail:
+        if isinstance(item, URGENT):
+            return _stopped(run, item)
+    if run.failure is not None:
+        return End(_exchange(run, "failed", "model_error", run.failure.error))
+    if run.tool_crash is not None and run.accepted.manner.crash_fails:
+        return End(_exchange(run, "failed", "tool_error", run.tool_crash[1]))
+    if MODEL in now.busy:
+        return Wait("model")
+    if run.open:
+        return _with_open_calls(run, now)
+    return _at_the_boundary(run, now)
+
+
+def _stopped(run: Run, item: Cancel | Deadline) -> End:
+    if isinstance(item, Cancel):
+        return End(_exchange(run, "cancelled", item.reason, item.note or "cancelled"), (item,))
+    return End(_exchange(run, "timed_out", "deadline", f"the run did not finish within {item.seconds:g} s"), (item,))
+
+
+def _with_open_calls(run: Run, now: Situation) -> Step:
+    if not run.tools_on:
+        return _answered(run, now)  # no tool was offered: these calls are not made, and the words are the answer
+    answers = tuple(item for item in now.mail if isinstance(item, Answer))
+    if answers:
+        return Take(answers)
+    untouched = not now.busy and not any(call.result or call.parked_at is not None for call in run.open)
+    if untouched and (limit := _calls_are_too_many(run)):
+        return _limited(run, limit)
+    ready = tuple(
+        call.index
+        for call in run.open
+        if call.result is None and call.index not in now.busy and not call.waits_for_a_person
+    )
+    if ready:
+        return Perform(ready)
+    return Wait("calls" if now.busy else "approval")
+
+
+def _calls_are_too_many(run: Run) -> LimitMet | None:
+    """The limit that forbids making the calls of the last reply, if one does."""
+    if run.wrapping is not None:
+        return run.wrapping  # asked for its last words, the model called tools that it was not offered
+    limits = run.accepted.limits
+    if limits.max_calls is not None and run.calls_made + len(run.open) > limits.max_calls:
+        return LimitMet("max_calls", run.calls_made + len(run.open), limits.max_calls)
+    # Nobody would read what these calls come to, so they are not made.
+    return _turns_are_used_up(run, wrap_up_included=True)
+
+
+def _turns_are_used_up(run: Run, *, wrap_up_included: bool = False) -> LimitMet | None:
+    limits = run.accepted.limits
+    reserved = 1 if limits.wrap_up and not wrap_up_included else 0
+    if limits.max_turns is not None and run.turns >= limits.max_turns - reserved:
+        return LimitMet("max_turns", run.turns, limits.max_turns)
+    if limits.exchange_turns is not None and run.exchange_turns >= limits.exchange_turns - reserved:
+        return LimitMet("max_turns", run.exchange_turns, limits.exchange_turns)
+    return None
+
+
+def _at_the_boundary(run: Run, now: Situation) -> Step:
+    if not run.answering and (first := _first_input(now)):
+        return Take((first,))
+    news = tuple(item for item in now.mail if isinstance(item, NEWS))
+    if news and run.wrapping is None:
+        return Take(news)
+    if not run.answering:
+        return _idle(run, now)
+    if run.final:
+        return _answered(run, now)
+    if now.spent is not None:
+        return _limited(run, now.spent)
+    if run.wrapping is None and (limit := _turns_are_used_up(run)):
+        return _limited(run, limit)
+    return Ask(tools=run.tools_on and run.wrapping is None, wrap_up=run.wrapping is not None)
+
+
+def _first_input(now: Situation) -> Input | None:
+    """The input that came before any news: words said after an input belong to the exchange that it begins."""
+    first = next((item for item in now.mail if isinstance(item, (Input, *NEWS))), None)
+    return first if isinstance(first, Input) else None
+
+
+def _idle(run: Run, now: Situation) -> Step:
+    for item in now.mail:
+        if isinstance(item, Close):
+            return Take((item,))
+    return End(run.exchanges[-1]) if run.closing else Wait("mail")
+
+
+def _answered(run: Run, now: Situation) -> Step:
+    if now.children:
+        return Wait("child")
+    ended = _final_exchange(run)
+    run_is_over = run.wrapping is not None and not _ends_only_the_exchange(run, run.wrapping)
+    return EndExchange(ended) if run.accepted.manner.stays and not run_is_over else End(ended)
+
+
+def _final_exchange(run: Run) -> Exchange:
+    if run.wrapping is not None:
+        return _exhausted(run, run.wrapping)
+    if run.stop == "refusal":
+        return _exchange(run, "failed", "refusal", "the model declined to answer")
+    text = run.history[-1].text
+    reason = "empty" if not text.strip() else "length" if run.stop == "length" else "answered"
+    return _exchange(run, "completed", reason, "", text=text)
+
+
+def _limited(run: Run, limit: LimitMet) -> Step:
+    """A limit was met: the reserved turn if there is one, else the end of the exchange or of the run."""
+    if run.accepted.limits.wrap_up and run.wrapping is None and not _turns_are_used_up(run, wrap_up_included=True):
+        return WrapUp(limit)
+    ended = _exhausted(run, limit)
+    if run.accepted.manner.stays and _ends_only_the_exchange(run, limit):
+        return EndExchange(ended)
+    return End(ended)
+
+
+def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
+    """Whether a run that stays may go on with its next input after it met this limit."""
+    limits = run.accepted.limits
+    used_up = limits.max_turns is not None and run.turns >= limits.max_turns
+    return not used_up and limit.reason == "max_turns" and limit.limit == limits.exchange_turns
+
+
+def _exhausted(run: Run, limit: LimitMet) -> Exchange:
+    error = f"{EXPLAINED[limit.reason]}: used {limit.used}, limit {limit.limit}"
+    return Exchange(
+        result="exhausted", reason=limit.reason, text=run.text, error=error, turns=run.exchange_turns, limit=limit
+    )
+
+
+def _exchange(run: Run, result: Result, reason: EndReason, error: str, *, text: str | None = None) -> Exchange:
+    words = run.text if text is None else text
+    return Exchange(result=result, reason=reason, text=words, error=error, turns=run.exchange_turns)

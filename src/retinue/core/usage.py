@@ -1,0 +1,55 @@
+"""What model calls used: tokens by kind, and money in whole nanodollars so that sums are exact."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+NANO = 1_000_000_000
+"""Nanodollars in a dollar."""
+
+
+class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Tokens of one call or a sum of calls; `input` includes `cached`, `output` includes `reasoning`.
+
+    >>> Usage(input=10, output=2) + Usage(input=5, cached=4)
+    Usage(input=15, output=2, cached=4, reasoning=0)
+    """
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    reasoning: int = 0
+
+    @property
+    def total(self) -> int:
+        """Input and output together."""
+        return self.input + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+        )
+
+
+NO_USAGE = Usage()
+
+
+def add_cost(one: int | None, other: int | None) -> int | None:
+    """The sum of two costs; a sum with an unknown part is unknown.
+
+    >>> add_cost(2, 3), add_cost(2, None)
+    (5, None)
+    """
+    return None if one is None or other is None else one + other
+
+
+def dollars(cost: int | None) -> float | None:
+    """A cost for people and JSON; unknown stays unknown.
+
+    >>> dollars(1_500_000)
+    0.0015
+    """
+    return None if cost is None else cost / NANO

@@ -1,0 +1,42 @@
+"""What a dialect works with: the supervisor's verbs, the session's shelf, and what the application registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from retinue.core.agent import Agent, Brief
+from retinue.core.errors import TreeCancelled
+from retinue.core.ids import RunId
+from retinue.core.policy import Policy, Risk, Verdict, verdict
+from retinue.core.ports import Clock, Shelf
+from retinue.engine.supervisor import Supervisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Handed to every dialect when a retinue is opened.
+
+    `agents` are those of the application, in the order of its settings; `registry` names every tool it has, delegation
+    tools left out. `resolve` gives provider and model for a model's name as an asker with that brief means it.
+    """
+
+    supervisor: Supervisor
+    shelf: Shelf
+    clock: Clock
+    agents: Sequence[Agent]
+    registry: Sequence[str]
+    resolve: Callable[[str, Brief], tuple[str, str]]
+
+    def tools_within(self, policy: Policy) -> tuple[str, ...]:
+        """The application's tools that a policy does not take away."""
+        return tuple(
+            name for name in self.registry if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
+        )
+
+    def brief_of(self, run_id: RunId) -> Brief:
+        """What a live run shares with its siblings."""
+        driven = self.supervisor.roster.live.get(run_id)
+        if driven is None:
+            raise TreeCancelled(run_id)
+        return driven.run.brief

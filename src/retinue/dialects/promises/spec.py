@@ -1,0 +1,138 @@
+"""What the `spec` dialect promises about its `subagent` tool; the companion, shared context, has a list of its own."""
+
+from __future__ import annotations
+
+from retinue.dialects.promises import Promise, shared_context
+
+SUBAGENT = (
+    # The registry, and how it is seen
+    Promise(
+        "SPEC-2.1-REGISTRY", "2.1", "An orchestrator can use the application's agents and those it defines itself."
+    ),
+    Promise("SPEC-2.1-KEPT", "2.1", "Defined agents stay with their session."),
+    Promise("SPEC-2.2-NO-TOOLS", "2.2", "An agent whose tools are not named has none."),
+    Promise(
+        "SPEC-2.2-OFFERED", "2.2", "A model is offered tools in the order of its agent's list, the same in each turn."
+    ),
+    Promise(
+        "SPEC-3.1-FIELDS", "3.1", "`list_agents` gives name, description, model, max_turns and tools of each agent."
+    ),
+    Promise(
+        "SPEC-3.1-ORDER", "3.1", "Registered agents are listed first, then defined ones in the order of definition."
+    ),
+    Promise(
+        "SPEC-3.1-MODEL", "3.1", "A model is printed without its wire; an agent without one has the orchestrator's."
+    ),
+    Promise("SPEC-3.1-CLAMPED", "3.1", "`list_agents` shows max_turns as it will be used, within 1 to 25."),
+    # define
+    Promise("SPEC-3.2-ANSWER", "3.2", "`define` answers `defined` and `description`."),
+    Promise("SPEC-3.2-ALREADY-EXISTS", "3.2", "A name that is taken is AGENT_ALREADY_EXISTS."),
+    Promise("SPEC-3.2-REQUIRED", "3.2", "`define` without name, description or system_prompt is INVALID_REQUEST."),
+    Promise("SPEC-3.2-TOOLS-DEFAULT", "3.2", "`tools` is empty by default."),
+    Promise(
+        "SPEC-3.2-INVALID-TOOL",
+        "3.2",
+        "A tool that the application does not have, or the policy forbids, is INVALID_TOOL.",
+    ),
+    Promise("SPEC-3.2-MODEL-DEFAULT", "3.2", "`model` is the orchestrator's by default."),
+    Promise("SPEC-3.2-TURNS-DEFAULT", "3.2", "`max_turns` is 10 by default."),
+    Promise("SPEC-3.2-SUBAGENT-DROPPED", "3.2", "`subagent` in `tools` is left out without an error."),
+    Promise(
+        "SPEC-3.2-ORDER", "3.2", "`define` checks the fields, the name, the prompt's size, the tools, then uniqueness."
+    ),
+    # spawn
+    Promise("SPEC-3.3-ANSWER", "3.3", "`spawn` answers task_id, agent and the status `running`."),
+    Promise("SPEC-3.3-AT-ONCE", "3.3", "`spawn` returns at once; several tasks work at the same time."),
+    Promise("SPEC-3.3-AGENT-NOT-FOUND", "3.3", "An unknown agent is AGENT_NOT_FOUND."),
+    Promise("SPEC-3.3-FIRST-MESSAGE", "3.3", "The task is the subagent's first user message, byte for byte."),
+    Promise("SPEC-3.3-TOOLS", "3.3", "A subagent is offered the tools of its agent, and never `subagent`."),
+    Promise("SPEC-3.3-SHARED-CONTEXT", "3.3", "A subagent with `shared_context` uses the session's shared context."),
+    Promise("SPEC-3.3-ORDER", "3.3", "`spawn` checks the fields, the task's size, the agent, then how many run."),
+    # status
+    Promise("SPEC-3.4-RUNNING", "3.4", "`status` of a running task gives task_id, agent, status and turns_used."),
+    Promise("SPEC-3.4-COMPLETED", "3.4", "`status` of a completed task gives the same fields, and no result."),
+    Promise("SPEC-3.4-FAILED", "3.4", "`status` of a failed task adds the error."),
+    Promise("SPEC-3.4-LIVE", "3.4", "`turns_used` of a running task is the number of replies received so far."),
+    # collect
+    Promise(
+        "SPEC-3.5-COMPLETED",
+        "3.5",
+        "`collect` of a completed task gives task_id, agent, status, result and turns_used.",
+    ),
+    Promise("SPEC-3.5-FAILED", "3.5", "`collect` of a failed task gives its error, and null as the result."),
+    Promise("SPEC-3.5-EMPTY", "3.5", "A subagent that ends without a word has completed with an empty result."),
+    Promise("SPEC-3.5-NOT-READY", "3.5", "`collect` of a running task is TASK_NOT_READY, and the task stays."),
+    Promise("SPEC-3.5-NOT-FOUND", "3.5", "`status` and `collect` of an unknown task are TASK_NOT_FOUND."),
+    Promise("SPEC-3.5-ONCE", "3.5", "After `collect` the task id is unknown to `status` and `collect`."),
+    # limits
+    Promise(
+        "SPEC-4.1-RESULT", "4.1", "A result above 1000 tokens is cut to 4000 characters and says so on a new line."
+    ),
+    Promise("SPEC-4.2-TASK", "4.2", "A task above 1000 tokens is TASK_TOO_LARGE."),
+    Promise("SPEC-4.3-FIVE", "4.3", "`spawn` while five tasks run is MAX_TASKS_EXCEEDED."),
+    Promise(
+        "SPEC-4.3-RUNNING-ONLY", "4.3", "Only running tasks count: one that has ended makes room, collected or not."
+    ),
+    Promise("SPEC-4.4-CLAMP", "4.4", "`max_turns` below 1 becomes 1, above 25 becomes 25."),
+    Promise("SPEC-4.4-TURN", "4.4", "A turn is one reply of the model; a task that needs more than max_turns fails."),
+    Promise("SPEC-4.5-NO-NESTING", "4.5", "A subagent that calls `subagent` anyway gets an error and starts nothing."),
+    Promise("SPEC-4.6-CHARACTERS", "4.6", "A name with other characters than [a-z0-9_-] is INVALID_AGENT_NAME."),
+    Promise("SPEC-4.6-LENGTH", "4.6", "A name that is empty or longer than 64 characters is INVALID_AGENT_NAME."),
+    Promise("SPEC-4.7-PROMPT", "4.7", "A system_prompt above 4000 tokens is PROMPT_TOO_LARGE."),
+    Promise("SPEC-4-TOKENS", "4", "A text has a quarter as many tokens as characters, rounded down."),
+    # errors
+    Promise("SPEC-5-SHAPE", "5", "Every error is a JSON object with `error`, a code, and `message`, a sentence."),
+    Promise(
+        "SPEC-5-INVALID-REQUEST",
+        "5",
+        "A field that is missing or mistyped is INVALID_REQUEST, before all other checks.",
+    ),
+    Promise("SPEC-5-INVALID-ACTION", "5", "An action that is missing, no string or unknown is INVALID_ACTION."),
+    Promise("SPEC-5-NEVER-RAISES", "5", "Whatever a model writes as arguments is answered, never raised."),
+    # prompts
+    Promise("SPEC-6.1-AGENTS", "6.1", "The orchestrator's system text describes each registered agent."),
+    Promise("SPEC-6.2-DISCIPLINE", "6.2", "The orchestrator's system text says when and how to delegate."),
+    Promise(
+        "SPEC-6.3-COMPOSITION", "6.3", "The orchestrator's system text says how delegation and shared context combine."
+    ),
+    Promise("SPEC-8.4-SUFFIX", "8.4", "A subagent's system text is its prompt, the shared-context texts, the suffix."),
+    # running
+    Promise("SPEC-8.1-MODEL", "8.1", "A subagent runs on its agent's model."),
+    Promise(
+        "SPEC-8.1-PROVIDER", "8.1", "A bare model runs on the orchestrator's provider; `wire:model` names another."
+    ),
+    Promise("SPEC-8.3-IDS", "8.3", "Task ids count up from t_01 within a session and are never used again."),
+    Promise("SPEC-8.5-SAME-STORE", "8.5", "What a subagent writes is at once visible to all participants."),
+    Promise(
+        "SPEC-8.6-IDENTITY", "8.6", "A subagent writes as `subagent:{agent}:{task_id}`, the root as `orchestrator`."
+    ),
+    Promise("SPEC-8.7-TURN-LIMIT", "8.7", "The turn limit is `Max turns exceeded without producing a final response`."),
+    Promise("SPEC-8.7-MODEL-ERROR", "8.7", "A model that cannot be asked is `Model API error: {details}`."),
+    Promise("SPEC-8.7-TOOL-ERROR", "8.7", "A tool that crashes is `Tool execution error in turn {n}: {details}`."),
+    Promise(
+        "SPEC-8.7-OWN-ERRORS", "8.7", "A tool's own error, a refusal or bad arguments are read by the subagent's model."
+    ),
+    Promise(
+        "SPEC-8.7-OTHER", "8.7", "A task that was cancelled, timed out or ended otherwise has failed and says how."
+    ),
+    # who watches
+    Promise(
+        "SPEC-8.8-FIELDS",
+        "8.8",
+        "Spawn, status and collect are logged with session, task, agent, action, time, status.",
+    ),
+    Promise("SPEC-8.8-TURNS", "8.8", "A collect is logged with turns_used."),
+    Promise("SPEC-8.8-CALLS", "8.8", "Tool calls are logged, a subagent's with its task_id."),
+    Promise("SPEC-8.8-NO-CONTENTS", "8.8", "Tasks and results are not logged."),
+    Promise("SPEC-8.8-PAYLOADS", "8.8", "With RETINUE_LOG_PAYLOADS=1 tasks and results are logged."),
+    # crashes and ends
+    Promise(
+        "SPEC-KEYED", "3", "An action that is entered again after a crash answers as it did, and does nothing twice."
+    ),
+    Promise("SPEC-PARENT-ENDS", "9.3", "When the orchestrator ends, its running tasks are cancelled."),
+    Promise("SPEC-PARENT-ENDS-TOLD", "9.3", "One line names the tasks that were cancelled so."),
+)
+"""The subagent tool's promises."""
+
+PROMISES = SUBAGENT + shared_context.PROMISES
+"""All that the dialect promises."""

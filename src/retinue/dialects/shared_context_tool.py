@@ -1,0 +1,105 @@
+"""The `shared_context` tool: who calls, where the session's entries stand, and a line in the log for every change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import assert_never
+
+from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, ToolResult
+from retinue.core.records import Decision, ShelfClosed
+from retinue.dialects import shared_context
+from retinue.dialects.coded import Coded, code_of
+from retinue.dialects.desk import Desk
+from retinue.dialects.lines import line, with_payloads
+from retinue.dialects.render import rfc3339
+from retinue.dialects.shared_context import Action, Delete, Entry, ListKeys, Read, Write, decide, space_of, touched
+
+log = logging.getLogger("retinue.context")
+
+
+class SharedContextTool:
+    """One tool for all sessions; each call sees the entries of its own session alone."""
+
+    spec: ToolSpec = shared_context.SPEC
+    kind: ToolKind = "keyed"
+    risk = Risk.LOW
+    timeout: float | None = None
+    waits = False
+    stoppable = True
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Do what the model asks for; every refusal is an answer."""
+        try:
+            answer = await self._answer(shared_context.parse(arguments), context)
+        except Coded as refusal:
+            answer = refusal.answer
+        # Looking for an optional key is how the tool is meant to be used: not to find it is no failure.
+        return ToolResult(answer.decode(), failed=code_of(answer) not in (None, "KEY_NOT_FOUND"))
+
+    async def _answer(self, action: Action, context: CallContext) -> bytes:
+        match action:
+            case ListKeys() | Read():
+                return await self._look(action, context)
+            case Write() | Delete():
+                return await self._change(action, context)
+            case _:
+                assert_never(action)
+
+    async def _look(self, action: ListKeys | Read, context: CallContext) -> bytes:
+        parts = self._desk.supervisor.parts
+        if await parts.journal.read(parts.store.session, context.session_id) is None:
+            raise shared_context.session_not_found(context.session_id)
+        shelf = await self._desk.shelf.look(space_of(context.session_id))
+        return decide(action, shelf, participant=participant(context), at=self._desk.clock.now()).answer
+
+    async def _change(self, action: Write | Delete, context: CallContext) -> bytes:
+        by, at = participant(context), self._desk.clock.now()
+        changed: Entry | None = None
+
+        def decide_now(shelf: Mapping[str, bytes]) -> Decision:
+            nonlocal changed
+            decision = decide(action, shelf, participant=by, at=at)
+            changed = touched(action.key, shelf, decision)
+            return decision
+
+        written = await self._desk.shelf.change(
+            space_of(context.session_id), decide_now, key=context.key, session_id=context.session_id
+        )
+        match written:
+            case ShelfClosed(why="session_archived"):
+                raise shared_context.session_archived(context.session_id)
+            case bytes():
+                pass
+            case _:
+                raise shared_context.session_not_found(context.session_id)
+        # The store does not ask again about a call that it remembers, so each change is told once.
+        if changed is not None:
+            self._tell(action, changed, by, at, context)
+        return written
+
+    def _tell(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
+        told = line(
+            session_id=context.session_id,
+            action="write" if isinstance(action, Write) else "delete",
+            key=action.key,
+            written_by=by,
+            timestamp=rfc3339(at),
+            value_size_tokens=entry.size,
+            version=entry.version,
+        )
+        log.info("%s", with_payloads(told, value=entry.value))
+
+
+def participant(context: CallContext) -> str:
+    """Who writes: the root, or a subagent under its task id."""
+    if context.depth == 0:
+        return "orchestrator"
+    if not context.agent:
+        return "unknown"
+    return ":".join(("subagent", context.agent, *((context.handle.name,) if context.handle else ())))

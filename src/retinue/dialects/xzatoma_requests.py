@@ -1,0 +1,177 @@
+"""What a model can ask of the `subagent` tool of `xzatoma`, and how a call is read and checked before anything happens.
+
+The texts of refusals are the document's, letter by letter. Nothing that a model can write raises anything but `NotMet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from retinue.core.agent import ToolSpec
+from retinue.core.errors import Refused
+from retinue.dialects.render import compact
+
+NAME = "subagent"
+DEFAULT_SUMMARY_PROMPT = "Summarize your findings concisely"
+FEWEST_TURNS = 1
+MOST_TURNS = 50
+NO_LABEL = "unknown"
+"""The label of a call that has none."""
+
+
+class NotMet(Refused):
+    """A call that is refused or came to nothing; its text is the `error` that the model reads."""
+
+
+class Delegation(Struct, frozen=True, kw_only=True):
+    """A call that can be met: `allowed_tools` is None for all of the caller's, `max_turns` None for the default."""
+
+    label: str
+    task_prompt: str
+    summary_prompt: str = DEFAULT_SUMMARY_PROMPT
+    allowed_tools: tuple[str, ...] | None = None
+    max_turns: int | None = None
+
+
+class _Shape(Struct):
+    """The members as JSON has them; null is the same as leaving one out, and JSON writes 10 as 10.0 too."""
+
+    label: str | None = None
+    task_prompt: str | None = None
+    summary_prompt: str | None = None
+    allowed_tools: tuple[str, ...] | None = None
+    max_turns: int | float | None = None
+
+
+class _Labelled(Struct):
+    label: object = None
+
+
+def spec(default_max_turns: int) -> ToolSpec:
+    """The tool as a model sees it."""
+    return ToolSpec(
+        NAME,
+        "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "
+        "need to explore a sub-problem independently without polluting the main conversation.",
+        compact(
+            {
+                "type": "object",
+                "properties": {
+                    "label": {
+                        "type": "string",
+                        "minLength": 1,
+                        "description": "Unique identifier for tracking this subagent instance.",
+                    },
+                    "task_prompt": {
+                        "type": "string",
+                        "minLength": 1,
+                        "description": "The specific task for the subagent to complete. It sees nothing of this "
+                        "conversation, so be self-contained and explicit.",
+                    },
+                    "summary_prompt": {
+                        "type": "string",
+                        "default": DEFAULT_SUMMARY_PROMPT,
+                        "description": "How the subagent is to summarize its findings; its answer is the output.",
+                    },
+                    "allowed_tools": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "The only tools of yours that the subagent can use; all of them by default. "
+                        "Must not name subagent.",
+                    },
+                    "max_turns": {
+                        "type": "integer",
+                        "minimum": FEWEST_TURNS,
+                        "maximum": MOST_TURNS,
+                        "description": f"How many turns the subagent may take; {default_max_turns} by default.",
+                    },
+                },
+                "required": ["label", "task_prompt"],
+            }
+        ),
+    )
+
+
+def parse(arguments: str) -> Delegation:
+    """The delegation that a call asks for, checked in the document's order: shape, prompt, label, turns.
+
+    >>> parse('{"label": "dig", "task_prompt": "find it"}').summary_prompt
+    'Summarize your findings concisely'
+    """
+    asked = _shape_of(arguments)
+    if asked.label is None:
+        raise _missing_label()
+    max_turns = _whole(asked.max_turns)
+    if asked.task_prompt is None or not asked.task_prompt.strip():
+        raise NotMet("task_prompt cannot be empty")
+    if not asked.label.strip():
+        raise _missing_label()
+    if max_turns is not None and not FEWEST_TURNS <= max_turns <= MOST_TURNS:
+        raise NotMet(f"max_turns must be between {FEWEST_TURNS} and {MOST_TURNS}")
+    summary_prompt = asked.summary_prompt or ""
+    return Delegation(
+        label=asked.label,
+        task_prompt=asked.task_prompt,
+        # Vendors refuse a message without words, so a blank prompt is as good as none.
+        summary_prompt=summary_prompt if summary_prompt.strip() else DEFAULT_SUMMARY_PROMPT,
+        allowed_tools=asked.allowed_tools,
+        max_turns=max_turns,
+    )
+
+
+def label_of(arguments: str) -> str:
+    """The label under which even a call that makes no sense is answered.
+
+    >>> label_of('{"label": "dig", "max_turns": "many"}'), label_of('{"label": " "}'), label_of("[]")
+    ('dig', 'unknown', 'unknown')
+    """
+    try:
+        label = msgspec.json.decode(arguments, type=_Labelled).label
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return NO_LABEL
+    return label if isinstance(label, str) and label.strip() else NO_LABEL
+
+
+def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[str, ...]:
+    """The tools that a subagent gets of its caller's `own`, delegation left out: all, or those that are allowed.
+
+    >>> inherited(["grep", "fetch"], ["fetch", "file_ops", "grep"])
+    ('fetch', 'grep')
+    """
+    if allowed_tools is None:
+        return tuple(own)
+    for name in allowed_tools:
+        if name == NAME:
+            raise NotMet(f"Tool '{NAME}' cannot be used by subagents")
+        if name not in own:
+            raise NotMet(f"Unknown tool in allowed_tools: {name}")
+    return tuple(name for name in own if name in allowed_tools)
+
+
+def check_depth(depth: int, max_depth: int) -> None:
+    """Refuse a caller that is as deep as the settings allow."""
+    if depth >= max_depth:
+        raise NotMet(
+            f"Maximum subagent recursion depth ({max_depth}) exceeded. Current depth: {depth}. "
+            "Cannot spawn nested subagent."
+        )
+
+
+def _shape_of(arguments: str) -> _Shape:
+    try:
+        return msgspec.json.decode(arguments, type=_Shape)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
+        raise NotMet(f"Invalid input: {unreadable}") from unreadable
+
+
+def _whole(number: float | None) -> int | None:
+    if isinstance(number, float) and not number.is_integer():
+        raise NotMet("Invalid input: Expected `int`, got `float` - at `$.max_turns`")
+    return None if number is None else int(number)
+
+
+def _missing_label() -> NotMet:
+    return NotMet("Invalid input: missing field `label`")

@@ -1,0 +1,1 @@
+"""How work happens: knows ports, no vendor and no dialect."""

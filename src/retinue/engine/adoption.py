@@ -1,0 +1,118 @@
+"""Taking over a tree of runs: read what the store knows, rebuild accounts and states, and go on.
+
+A tree is taken as a whole or not at all, and only by a process that has every tool and provider its runs need.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from retinue.core.amounts import Amount
+from retinue.core.errors import NotAdoptable, StoreError
+from retinue.core.events import FORMAT, RunAdopted
+from retinue.core.ids import DriverId, RunId
+from retinue.core.records import Adopt, RunQuery, RunRow
+from retinue.core.state import Run
+from retinue.engine.driven import Bench, Driven
+from retinue.engine.supervisor import Supervisor
+
+log = logging.getLogger("retinue.engine")
+
+
+class Adoption:
+    """How this driver comes to drive runs that it did not start."""
+
+    def __init__(self, supervisor: Supervisor, driver_id: DriverId) -> None:
+        self._supervisor = supervisor
+        self._parts = supervisor.parts
+        self._driver_id = driver_id
+
+    async def adopt(self, root_id: RunId | None = None) -> list[RunId]:
+        """Adopt trees that nobody drives; with `root_id` that one, and raise what keeps it from being adopted."""
+        query = RunQuery(unfinished_only=True, undriven_only=True, root_id=root_id)
+        rows = await self._parts.journal.read(self._parts.store.runs, query)
+        adopted: list[RunId] = []
+        for root in dict.fromkeys(row.root_id for row in reversed(rows)):
+            tree = [row for row in rows if row.root_id == root]
+            try:
+                adopted += await self._adopt_tree(tree)
+            except (NotAdoptable, StoreError) as obstacle:
+                if root_id is not None or self._parts.journal.broken is not None:
+                    raise
+                log.warning("%s", obstacle)
+        return adopted
+
+    async def take_back(self) -> list[RunId]:
+        """Go on with this driver's own runs from what the store knows, after its memory was thrown away."""
+        query = RunQuery(unfinished_only=True, driver_id=self._driver_id)
+        rows = await self._parts.journal.read(self._parts.store.runs, query)
+        lost = [row for row in rows if row.run_id not in self._supervisor.roster.live]  # others were started meanwhile
+        for root in dict.fromkeys(row.root_id for row in reversed(lost)):
+            await self._go_on([row for row in lost if row.root_id == root])
+        return [row.run_id for row in lost]
+
+    async def _adopt_tree(self, rows: list[RunRow]) -> list[RunId]:
+        for row in rows:
+            await self._check(row)
+        ids = tuple(row.run_id for row in rows)
+        (answer,) = await self._parts.journal.commit(Adopt(driver_id=self._driver_id, run_ids=ids))
+        mine = set(answer) if isinstance(answer, tuple) else set[RunId]()
+        await self._go_on([row for row in rows if row.run_id in mine])
+        return [run_id for run_id in ids if run_id in mine]
+
+    async def _check(self, row: RunRow) -> None:
+        """Raise what this process lacks to drive a run."""
+        if row.format > FORMAT:
+            raise NotAdoptable(row.run_id, f"its events have format {row.format}; this retinue knows up to {FORMAT}")
+        brief = await self._parts.journal.read(self._parts.store.brief, row.brief)
+        if self._parts.providers.find(brief.provider) is None:
+            raise NotAdoptable(row.run_id, f"no provider named {brief.provider!r} here")
+        missing = Bench(brief.offered, brief.dialects, self._parts).missing(brief.offered)
+        if missing:
+            raise NotAdoptable(row.run_id, f"no tool named {', '.join(missing)} here")
+
+    async def _go_on(self, rows: list[RunRow]) -> None:
+        """Rebuild a tree from the root down, then let every run of it go on."""
+        if not rows:
+            return
+        everyone = await self._parts.journal.read(self._parts.store.runs, RunQuery(root_id=rows[0].root_id))
+        ended = {row.run_id: row for row in everyone if row.progress.phase == "ended"}
+        taken: list[Driven] = []
+        for row in sorted(rows, key=lambda row: (row.depth, row.accepted_at, row.run_id)):
+            run = await self._supervisor.recall(row.run_id)
+            await self._parts.accounts.learn(run.accepted.windows)
+            driven = self._rebuild(run)
+            for item in await self._parts.journal.read(self._parts.store.mail, row.run_id):
+                driven.deliver(item)
+            taken.append(driven)
+        self._charge_the_ended(ended)
+        for driven in taken:
+            handle = driven.run.accepted.handle
+            driven.record(RunAdopted(at=self._parts.clock.now(), driver_id=self._driver_id))
+            self._supervisor.start(driven, handle_space=handle.space if handle else None)
+        for driven in taken:
+            driven.births = sum(1 for row in everyone if row.parent_id == driven.run_id)
+        await self._end_orphans(taken, ended)
+
+    def _rebuild(self, run: Run) -> Driven:
+        self._parts.accounts.open(run.accepted)
+        spent = Amount.of(run.usage, run.cost, turns=0)
+        self._parts.accounts.ledger.charge(run.run_id, spent, self._parts.clock.now())
+        return self._supervisor.take_up(run)
+
+    def _charge_the_ended(self, ended: dict[RunId, RunRow]) -> None:
+        """What ended descendants used was used by everyone above them."""
+        for row in ended.values():
+            parent_id = row.parent_id
+            while parent_id in ended:
+                parent_id = ended[parent_id].parent_id
+            if parent_id is not None and self._parts.accounts.knows(parent_id):
+                spent = Amount.of(row.progress.usage, row.progress.cost, turns=0)
+                self._parts.accounts.ledger.charge(parent_id, spent, self._parts.clock.now())
+
+    async def _end_orphans(self, taken: list[Driven], ended: dict[RunId, RunRow]) -> None:
+        """A crash between a parent's end and the cancel of its children leaves them to us."""
+        for driven in taken:
+            accepted = driven.run.accepted
+            if accepted.parent_id in ended and accepted.manner.on_parent_end == "cancel":
+                await self._supervisor.cancel(accepted.run_id, reason="parent_ended", note="its parent has ended")

@@ -1,0 +1,67 @@
+"""Questions to a person: which calls wait for one, and bringing the answer to the run.
+
+A child can never approve: answers come from outside the tree, through the inbox, and name the call they are about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from retinue.core.mail import Answer
+from retinue.core.records import Post
+from retinue.core.run import Approval
+from retinue.core.state import Run
+from retinue.engine.driven import Driven
+from retinue.engine.parts import Approver, Parts
+
+log = logging.getLogger("retinue.engine")
+
+
+def open_questions(run: Run) -> list[Approval]:
+    """The calls of a run that wait for a person."""
+    accepted = run.accepted
+    return [
+        Approval(
+            run_id=accepted.run_id,
+            path=accepted.path,
+            turn=run.turns,
+            index=call.index,
+            tool=call.call.name,
+            arguments=call.call.arguments,
+        )
+        for call in run.open
+        if call.waits_for_a_person
+    ]
+
+
+def answer_to(question: Approval, *, allow: bool, note: str = "") -> Answer:
+    """The item that answers a question; a second answer to the same question is the same item."""
+    return Answer(
+        key=f"answer/{question.turn}/{question.index}", turn=question.turn, index=question.index, allow=allow, note=note
+    )
+
+
+def ask_for_approvals(driven: Driven, parts: Parts) -> None:
+    """Put a run's open questions to the callback, if there is one; others answer through the inbox."""
+    if callable(parts.approver):
+        for question in open_questions(driven.run):
+            mark = f"asked/{question.turn}/{question.index}"
+            if mark not in driven.memo:
+                driven.memo[mark] = True
+                task = asyncio.get_running_loop().create_task(_ask(driven, question, parts.approver, parts))
+                parts.errands.add(task)
+                task.add_done_callback(parts.errands.discard)
+
+
+async def _ask(driven: Driven, question: Approval, approver: Approver, parts: Parts) -> None:
+    assert callable(approver)
+    try:
+        allow = bool(await approver(question))
+        note = ""
+    except Exception as error:
+        log.exception("the approval callback failed")
+        allow, note = False, f"the approval callback failed: {error}"
+    item = answer_to(question, allow=allow, note=note)
+    if driven.deliver(item):
+        parts.journal.write(Post(run_id=driven.run_id, item=item))

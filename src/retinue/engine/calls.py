@@ -1,0 +1,131 @@
+"""Making one call of a reply: policy, approval, deadline, and what a crash in the middle meant.
+
+A call never raises: whatever becomes of it is one `CallReturned`. The stored reply is the intent of all its calls, so a
+call whose effects nobody could take back starts only after that is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from retinue.core.errors import StoreError, ToolError
+from retinue.core.events import CallParked, CallReturned
+from retinue.core.ids import call_key
+from retinue.core.policy import Verdict, verdict
+from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.state import OpenCall
+from retinue.engine.driven import Driven
+from retinue.engine.parts import Parts
+
+log = logging.getLogger("retinue.engine")
+
+INTERRUPTED = (
+    "Interrupted: the process stopped while this call was running. It may or may not have happened; "
+    "check before you try again."
+)
+
+GRANTED = ToolResult("")
+"""Not a result: the call may be made."""
+
+
+async def perform(driven: Driven, index: int, parts: Parts) -> None:
+    """Make the call and record what it came to, or park it for a person."""
+    call = driven.run.open[index]
+    result, crashed = await _outcome(driven, call, parts)
+    if result is None or driven.stopping:
+        return
+    driven.record(
+        CallReturned(
+            at=parts.clock.now(),
+            turn=driven.run.turns,
+            index=index,
+            text=result.text,
+            failed=result.failed,
+            crashed=crashed,
+        )
+    )
+
+
+async def _outcome(driven: Driven, call: OpenCall, parts: Parts) -> tuple[ToolResult | None, bool]:
+    name = call.call.name
+    tool = driven.bench.tools.get(name)
+    if tool is None:
+        offered = ", ".join(driven.bench.tools) or "none"
+        return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
+    permission = _permission(driven, call, tool, parts)
+    if permission is not GRANTED:
+        return permission, False
+    stale = driven.run.is_stale(call)
+    if tool.kind == "once":
+        if stale:
+            return ToolResult(INTERRUPTED, failed=True), False
+        if driven.last_write is not None:
+            await driven.last_write.wait()
+    return await _guarded(tool, call, _context(driven, call, stale), driven)
+
+
+def _permission(driven: Driven, call: OpenCall, tool: Tool, parts: Parts) -> ToolResult | None:
+    """GRANTED to go on, a result that says no, or None for a call that is parked now."""
+    decision = verdict(driven.run.accepted.policy, tool=call.call.name, risk=tool.risk)
+    if decision.verdict is Verdict.ALLOW:
+        return GRANTED
+    if decision.verdict is Verdict.REFUSE:
+        return ToolResult(decision.reason, failed=True)
+    if call.answer is not None:
+        note = f": {call.answer.note}" if call.answer.note else ""
+        return GRANTED if call.answer.allow else ToolResult(f"A person refused this call{note}", failed=True)
+    if parts.approver == "deny":
+        reason = f"{decision.reason} Nobody can be asked here: open retinue with approvals='wait' or a callback."
+        return ToolResult(reason, failed=True)
+    now = parts.clock.now()
+    driven.record(
+        CallParked(at=now, turn=driven.run.turns, index=call.index, tool=call.call.name, reason=decision.reason)
+    )
+    return None
+
+
+async def _guarded(tool: Tool, call: OpenCall, context: CallContext, driven: Driven) -> tuple[ToolResult, bool]:
+    seconds = None if tool.waits else tool.timeout or driven.run.accepted.limits.tool_seconds
+    scope = asyncio.timeout(seconds)
+    try:
+        async with scope:
+            return await tool.call(call.call.arguments, context), False
+    except ToolError as error:
+        return ToolResult(str(error), failed=True), False
+    except StoreError:
+        raise  # not the tool's doing: the run stops where it is
+    except TimeoutError as error:
+        if scope.expired():
+            return ToolResult(
+                f"{call.call.name} did not finish within {seconds:g} s and was stopped.", failed=True
+            ), False
+        return _crash(call, error)
+    except Exception as error:
+        return _crash(call, error)
+
+
+def _crash(call: OpenCall, error: Exception) -> tuple[ToolResult, bool]:
+    log.warning("tool %s failed unexpectedly: %s", call.call.name, type(error).__name__)
+    log.debug("tool %s failed unexpectedly", call.call.name, exc_info=error)
+    return ToolResult(str(error) or type(error).__name__, failed=True), True
+
+
+def _context(driven: Driven, call: OpenCall, stale: bool) -> CallContext:
+    run = driven.run
+    accepted = run.accepted
+    return CallContext(
+        run_id=accepted.run_id,
+        session_id=accepted.session_id,
+        root_id=accepted.root_id,
+        key=call_key(accepted.run_id, run.turns, call.index),
+        turn=run.turns,
+        index=call.index,
+        depth=accepted.depth,
+        agent=accepted.agent,
+        path=accepted.path,
+        handle=accepted.handle,
+        policy=accepted.policy,
+        offered=run.brief.offered,
+        again=stale,
+    )

@@ -1,0 +1,291 @@
+"""A run in this process's hands: its folded state, its mail, and what is in flight for it.
+
+Whatever the state cannot rebuild lives here and is worth nothing after a crash. Recording is synchronous: state,
+journal and readers move together, so no other task ever sees half an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from msgspec.structs import replace
+
+from retinue.core.agent import ToolSpec
+from retinue.core.errors import StoreError
+from retinue.core.events import Event, MailTaken
+from retinue.core.ids import Key, RunId
+from retinue.core.mail import URGENT, Item
+from retinue.core.messages import AssistantMessage, Delta, TextDelta, ToolMessage
+from retinue.core.ports import Tool
+from retinue.core.records import Accepted, Charge, Phase, Progress, Record, Written
+from retinue.core.run import LimitMet, State, WaitingFor
+from retinue.core.state import Run, apply
+from retinue.core.step import MODEL, Situation
+from retinue.engine.feed import Feed
+from retinue.engine.journal import Ticket
+from retinue.engine.parts import Parts
+
+log = logging.getLogger("retinue.engine")
+
+GRACE = 0.05
+"""Seconds that something in flight has to stop when it is told to, before it is left behind and reported."""
+
+
+class Bench:
+    """The tools of a brief, looked up once for all runs that share it."""
+
+    __slots__ = ("specs", "tools")
+
+    def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], parts: Parts) -> None:
+        found = {name: parts.toolbox.find(name, dialects) for name in offered}
+        self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
+        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
+
+    def missing(self, offered: tuple[str, ...]) -> list[str]:
+        """Names that were offered and that this process does not have."""
+        return [name for name in offered if name not in self.tools]
+
+
+class Driven:
+    """One live run."""
+
+    __slots__ = (
+        "_counted",
+        "_known",
+        "_parts",
+        "_size",
+        "_stopping",
+        "_wake",
+        "acceptance",
+        "bench",
+        "births",
+        "busy",
+        "cancelled",
+        "children",
+        "deadline",
+        "feed",
+        "last_write",
+        "mail",
+        "memo",
+        "partial",
+        "run",
+        "spent",
+        "task",
+        "waits",
+    )
+
+    def __init__(self, run: Run, bench: Bench, parts: Parts, acceptance: Ticket | None = None) -> None:
+        self.run = run
+        self.bench = bench
+        self.acceptance = acceptance
+        """The ticket of its acceptance, until it is known to be on disk."""
+        self.last_write: Ticket | None = acceptance
+        self.mail: list[Item] = []
+        self.busy: dict[int, asyncio.Task[None]] = {}
+        self.children: dict[RunId, bool] = {}
+        """Living children, and whether this run's end has to wait for them."""
+        self.births = 0
+        self.cancelled = False
+        self.spent: LimitMet | None = None
+        self.partial: list[str] = []
+        self.memo: dict[str, object] = {}
+        self.feed = Feed()
+        self.task: asyncio.Task[None] | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self.waits: WaitingFor | None = None
+        self._known: set[Key] = set()
+        self._wake: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._counted = 0
+        self._size = len(run.brief.system) + sum(len(spec.parameters) + len(spec.description) for spec in bench.specs)
+        self._parts = parts
+
+    @property
+    def run_id(self) -> RunId:
+        """The run's name."""
+        return self.run.accepted.run_id
+
+    @property
+    def state(self) -> State:
+        """Where the run stands, for people."""
+        if self.run.outcome is not None:
+            return "ended"
+        if not self.run.answering:
+            return "idle"
+        if self.waits is not None:
+            return "waiting"
+        return "working" if self.run.turns or self.busy else "queued"
+
+    def situation(self) -> Situation:
+        """What surrounds the run now."""
+        waited_for = sum(self.children.values()) if self.children else 0
+        return Situation(self.mail, self.busy.keys(), waited_for, self.spent)
+
+    # Mail
+
+    def deliver(self, item: Item) -> bool:
+        """Put an item where the loop sees it; the same key twice is one item."""
+        if item.key in self._known or item.key in self.run.taken or self.run.outcome is not None:
+            return False
+        self._known.add(item.key)
+        self.mail.append(item)
+        if isinstance(item, URGENT):
+            self.cancelled = True
+        self.wake()
+        return True
+
+    def take(self, items: tuple[Item, ...]) -> Ticket:
+        """Items leave the inbox and become part of the run, in one transaction."""
+        self.drop(items)
+        now = self._parts.clock.now()
+        return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
+
+    def drop(self, items: tuple[Item, ...]) -> None:
+        """Items leave the inbox in memory."""
+        gone = {item.key for item in items}
+        self.mail = [item for item in self.mail if item.key not in gone]
+
+    # Recording
+
+    def record(
+        self,
+        event: Event,
+        *,
+        taken: tuple[Key, ...] = (),
+        posts: tuple[tuple[RunId, Item], ...] = (),
+        charges: tuple[Charge, ...] = (),
+    ) -> Ticket:
+        """Let an event have happened: in the state, in the journal, for readers."""
+        run = self.run
+        seq = run.seq + 1
+        apply(run, seq, event)
+        self.last_write = self._parts.journal.write(
+            Record(
+                run_id=run.accepted.run_id,
+                seq=seq,
+                events=(event,),
+                progress=self.progress(event.at),
+                taken=taken,
+                posts=posts,
+                charges=charges,
+            )
+        )
+        self.feed.tell(seq, event)
+        return self.last_write
+
+    def progress(self, at: float) -> Progress:
+        """The moving part of the run's row."""
+        run = self.run
+        over = run.outcome is not None
+        phase: Phase = (
+            "ended"
+            if over
+            else "idle"
+            if not run.answering
+            else "parked"
+            if any(call.waits_for_a_person for call in run.open)
+            else "working"
+        )
+        return Progress(
+            phase=phase,
+            turns=run.turns,
+            usage=run.usage,
+            cost=run.cost,
+            outcome=run.outcome,
+            ended_at=at if over else None,
+        )
+
+    # Birth
+
+    def hear_acceptance(self, answers: list[Written]) -> bool:
+        """Hear what the store said to the run's acceptance: the handle it was given, or that it does not exist."""
+        self.acceptance = None
+        (answer,) = answers
+        if not isinstance(answer, Accepted) or answer.existed:
+            return False
+        if answer.handle is not None:
+            self.run.accepted = replace(self.run.accepted, handle=answer.handle)
+        return True
+
+    # What is in flight
+
+    def start(self, index: int, work: Coroutine[None, None, None]) -> None:
+        """Begin a call, or with MODEL the question to the model."""
+        self.busy[index] = asyncio.get_running_loop().create_task(self._carry(index, work))
+
+    async def _carry(self, index: int, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except StoreError:
+            pass  # the journal has told everyone already; the run stays as the store knows it
+        finally:
+            if self.busy.get(index) is asyncio.current_task():
+                del self.busy[index]
+            self.wake()
+
+    def wake(self) -> None:
+        """Something happened: ask again what to do next."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def wait(self) -> None:
+        """Sleep until something happens."""
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+    async def stop(self) -> tuple[str, ...]:
+        """Stop what is in flight; the names of what would not stop in time."""
+        self._stopping = True
+        if not self.busy:
+            return ()
+        stubborn = [self._name(index) for index in self.busy if not self._stoppable(index)]
+        tasks = dict(self.busy)
+        for task in tasks.values():
+            task.cancel()
+        _, pending = await asyncio.wait(tasks.values(), timeout=GRACE)
+        stubborn += [self._name(index) for index, task in tasks.items() if task in pending]
+        for task in tasks.values():
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                log.error("stopping %s: %r", self.run.accepted.path, error)
+        self.busy.clear()
+        return tuple(dict.fromkeys(stubborn))
+
+    def _name(self, index: int) -> str:
+        return "model" if index == MODEL else self.run.open[index].call.name if index < len(self.run.open) else "call"
+
+    def _stoppable(self, index: int) -> bool:
+        tool = self.bench.tools.get(self._name(index))
+        return index == MODEL or tool is None or tool.stoppable
+
+    @property
+    def stopping(self) -> bool:
+        """Whether results that still come in are too late."""
+        return self._stopping
+
+    # Streams
+
+    def publish(self, delta: Delta) -> None:
+        """A few more characters from the model."""
+        if isinstance(delta, TextDelta):
+            self.partial.append(delta.text)
+        self.feed.stream(delta)
+
+    def expected_input(self) -> int:
+        """About how many tokens the next question holds; counts each message once."""
+        history = self.run.history
+        if len(history) < self._counted:
+            self._counted = 0
+            self._size = 0
+        for message in history[self._counted :]:
+            self._size += len(message.text)
+            if isinstance(message, AssistantMessage):
+                self._size += sum(len(call.arguments) + len(call.name) for call in message.calls)
+            elif isinstance(message, ToolMessage):
+                self._size += len(message.name)
+        self._counted = len(history)
+        return self._size // 4 + 1

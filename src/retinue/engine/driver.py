@@ -1,0 +1,146 @@
+"""This process as a driver: its heartbeat, the watch over others, and taking over what the dead leave behind.
+
+Runs point to their driver; a driver that is declared dead loses all of them at once and none of its later writes is
+accepted. Looking at runs never starts any: a process adopts only when it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from retinue.core.errors import Fenced, StoreError, StoreUnavailable
+from retinue.core.ids import DriverId, RunId
+from retinue.core.records import Beat, Bury, DriverRow, Enlist, Leave
+from retinue.engine.adoption import Adoption
+from retinue.engine.parts import Parts
+from retinue.engine.process import is_gone, this_host, this_process
+from retinue.engine.supervisor import Supervisor
+
+log = logging.getLogger("retinue.engine")
+
+
+class Driver:
+    """The row of this process among the drivers, and the tasks that keep it true."""
+
+    def __init__(
+        self, supervisor: Supervisor, *, adopts: bool = False, lease: float = 10.0, pulse: float = 0.25
+    ) -> None:
+        self.driver_id: DriverId = supervisor.parts.ids.new()
+        self.adoption = Adoption(supervisor, self.driver_id)
+        self._supervisor = supervisor
+        self._parts: Parts = supervisor.parts
+        self._adopts = adopts
+        self._lease = lease
+        self._pulse = pulse
+        self._tasks: list[asyncio.Task[None]] = []
+        self._seen: dict[DriverId, tuple[int, float]] = {}
+        self._unread = False
+        """There may be mail from others that has not reached its run."""
+        self._refused: StoreError | None = None
+        """Why memory may be ahead of the disk, until the runs go on from what the disk says."""
+
+    async def enlist(self) -> None:
+        """Begin to drive."""
+        journal = self._parts.journal
+        journal.driver_id = self.driver_id
+        self._parts.living = self.living
+        row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process())
+        await journal.commit(Enlist(driver=row))
+        if self._parts.store.shared:
+            self._every(self._lease / 3, self._beat, "heartbeat")
+            self._every(self._pulse, self._look_for_mail, "pulse")
+            if self._adopts:
+                self._every(self._lease / 2, self._watch, "watch")
+        if self._adopts:
+            await self.adopt()
+
+    async def leave(self) -> None:
+        """Go in good order: what is unfinished is nobody's and can be resumed by anyone."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._supervisor.stop_all(self._parts.journal.broken or StoreUnavailable("this retinue was closed"))
+        errands = tuple(self._parts.errands)
+        for errand in errands:
+            errand.cancel()
+        await asyncio.gather(*errands, return_exceptions=True)
+        journal = self._parts.journal
+        try:
+            if journal.broken is None:
+                await journal.commit(Leave(driver_id=self.driver_id))
+        finally:
+            await journal.close()
+
+    def _every(self, seconds: float, do: Callable[[], Awaitable[None]], name: str) -> None:
+        async def again() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await do()
+                except StoreError as error:
+                    log.warning("%s: %s", name, error)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(again(), name=f"retinue-{name}"))
+
+    async def _beat(self) -> None:
+        journal = self._parts.journal
+        if isinstance(journal.broken, Fenced):
+            return
+        self._refused = journal.broken or self._refused
+        if self._refused is None:
+            journal.write(Beat(driver_id=self.driver_id))
+        elif await journal.mend(Beat(driver_id=self.driver_id)):
+            # What was in memory may be ahead of the disk by what was refused: begin again from what the disk says.
+            log.warning("the store can be written again: runs go on")
+            await self._supervisor.stop_all(self._refused)
+            await self.adoption.take_back()
+            self._refused = None
+
+    async def _look_for_mail(self) -> None:
+        journal, store, roster = self._parts.journal, self._parts.store, self._supervisor.roster
+        self._unread = await journal.peek(store.changed) or self._unread
+        if not self._unread:
+            return
+        waiting = await journal.peek(store.mail_for, self.driver_id)
+        for run_id, item in waiting:
+            if (driven := roster.live.get(run_id)) is not None:
+                driven.deliver(item)
+        # A run that is just being taken over is not there yet: look again for it.
+        self._unread = any(run_id not in roster.live for run_id, _ in waiting)
+        for run_id in roster.watched:
+            if run_id not in roster.live and run_id not in roster.ended:
+                roster.tell(run_id)
+
+    # Others
+
+    async def living(self) -> frozenset[DriverId]:
+        """Drivers that are not known to be dead."""
+        rows = await self._parts.journal.peek(self._parts.store.drivers)
+        return frozenset(row.driver_id for row in rows if not row.dead and not is_gone(row.host, row.process))
+
+    async def bury_the_gone(self) -> None:
+        """Declare drivers dead whose process is gone from this host."""
+        for row in await self._parts.journal.peek(self._parts.store.drivers):
+            if row.driver_id != self.driver_id and not row.dead and is_gone(row.host, row.process):
+                await self._parts.journal.commit(Bury(driver_id=row.driver_id))
+
+    async def _watch(self) -> None:
+        """Declare drivers dead whose counter stood still for a whole lease by our own clock, and take over."""
+        now = asyncio.get_running_loop().time()
+        for row in await self._parts.journal.peek(self._parts.store.drivers):
+            if row.driver_id == self.driver_id or row.dead:
+                continue
+            beat, since = self._seen.get(row.driver_id, (row.beat, now))
+            if beat != row.beat:
+                beat, since = row.beat, now
+            self._seen[row.driver_id] = (beat, since)
+            if now - since >= self._lease:
+                await self._parts.journal.commit(Bury(driver_id=row.driver_id, beat=beat))
+        await self.adopt()
+
+    async def adopt(self, root_id: RunId | None = None) -> list[RunId]:
+        """Take over unfinished trees that nobody drives: all of them, or one."""
+        await self.bury_the_gone()
+        return await self.adoption.adopt(root_id)

@@ -1,0 +1,181 @@
+"""How many attempts may be under way at one provider and model: open at first, narrowed by what the provider says.
+
+A permit covers one attempt and is never held while waiting for anything but that reply. Those who wait take turns
+between trees; within a tree the deepest goes first, because others wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+from retinue.core.ids import RunId
+
+_Waiting: TypeAlias = tuple[int, int, "asyncio.Future[None]"]
+
+
+class Room:
+    """What all gates of a process share: so many attempts may be under way, wherever they go."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken = 0
+        self._kept_out: deque[Gate] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else may go."""
+        return self.taken >= self.size
+
+    def keep_out(self, gate: Gate) -> None:
+        """That gate has to wait for others; gates take turns."""
+        if gate not in self._kept_out:
+            self._kept_out.append(gate)
+
+    def offer(self) -> None:
+        """There is room again: let in whoever waits longest."""
+        for _ in range(len(self._kept_out)):
+            if self.is_full:
+                return
+            self._kept_out.popleft().admit()
+
+
+class Gate:
+    """The permits of one provider and model in this process."""
+
+    def __init__(self, ceiling: int, room: Room | None = None) -> None:
+        self._ceiling = ceiling
+        self._room = room if room is not None else Room(ceiling)
+        self._limit: float = ceiling
+        self._active = 0
+        self._not_before = 0.0
+        self._trees: deque[RunId] = deque()
+        self._queues: dict[RunId, list[_Waiting]] = {}
+        self._arrivals = 0
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def limit(self) -> int:
+        """How many attempts may be under way now."""
+        return max(1, int(self._limit))
+
+    @property
+    def active(self) -> int:
+        """How many are."""
+        return self._active
+
+    @property
+    def waiting(self) -> int:
+        """How many would like to be."""
+        return sum(not turn.cancelled() for queue in self._queues.values() for _, _, turn in queue)
+
+    @asynccontextmanager
+    async def permit(self, *, tree: RunId, depth: int) -> AsyncGenerator[None]:
+        """Leave to make one attempt."""
+        if self._trees or not self._has_room():
+            await self._queue(tree, depth)
+        else:
+            self._take()
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def throttled(self, pause: float) -> None:
+        """The provider asked for less: halve what is under way, and send nothing before the pause is over."""
+        now = asyncio.get_running_loop().time()
+        # Whoever was under way together is refused together: halving for each of them would leave one.
+        if now >= self._not_before:
+            self._limit = max(1.0, min(self._limit, self._active) / 2)
+        self._not_before = max(self._not_before, now + pause)
+
+    def eased(self) -> None:
+        """An attempt went through: widen a little, about one permit for each round of replies."""
+        if self._limit < self._ceiling:
+            self._limit = min(self._ceiling, self._limit + 1 / self._limit)
+
+    def _has_room(self) -> bool:
+        return (
+            self._active < self.limit
+            and not self._room.is_full
+            and (self._not_before == 0.0 or asyncio.get_running_loop().time() >= self._not_before)
+        )
+
+    def _take(self) -> None:
+        self._active += 1
+        self._room.taken += 1
+
+    def _give_back(self) -> None:
+        self._active -= 1
+        self._room.taken -= 1
+        self._room.offer()
+        self.admit()
+
+    async def _queue(self, tree: RunId, depth: int) -> None:
+        self._arrivals += 1
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if tree not in self._queues:
+            self._queues[tree] = []
+            self._trees.append(tree)
+        heapq.heappush(self._queues[tree], (-depth, self._arrivals, turn))
+        self.admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                # The permit was given in the moment of giving up.
+                self._give_back()
+            raise
+
+    def admit(self) -> None:
+        """Let in whoever is next, as long as there is room."""
+        while self._trees and self._has_room():
+            tree = self._trees[0]
+            self._trees.rotate(-1)
+            queue = self._queues[tree]
+            _, _, turn = heapq.heappop(queue)
+            if not queue:
+                del self._queues[tree]
+                self._trees.remove(tree)
+            if not turn.cancelled():
+                self._take()
+                turn.set_result(None)
+        if self._trees and self._room.is_full:
+            self._room.keep_out(self)
+        if self._trees and self._alarm is None:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._not_before:
+                self._alarm = loop.call_at(self._not_before, self._wake)
+
+    def _wake(self) -> None:
+        self._alarm = None
+        self.admit()
+
+
+class Gates:
+    """All gates of a process; together they stay under its open-file limit."""
+
+    def __init__(self, ceiling: int | None = None) -> None:
+        self._room = Room(ceiling or open_file_room())
+        self._gates: dict[tuple[str, str], Gate] = {}
+
+    def at(self, provider: str, model: str) -> Gate:
+        """The gate of a provider's model."""
+        gate = self._gates.get((provider, model))
+        if gate is None:
+            gate = self._gates[provider, model] = Gate(self._room.size, self._room)
+        return gate
+
+
+def open_file_room() -> int:
+    """How many connections this process may have open, with some files left for everything else."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - Windows has no such limit
+        return 4096
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, (soft if soft != resource.RLIM_INFINITY else 65536) - 64)

@@ -1,0 +1,168 @@
+"""The loop of a run: ask the state what comes next, do it, record the facts, ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol, TypeAlias, assert_never
+
+from msgspec.structs import replace
+
+from retinue.core.errors import StoreError
+from retinue.core.events import ExchangeEnded, RunEnded, WrapUpAsked
+from retinue.core.ids import RunId
+from retinue.core.mail import ChildEnded, Deadline, Item
+from retinue.core.run import Exchange, Outcome
+from retinue.core.step import MODEL, Ask, End, EndExchange, Perform, Rest, Take, Wait, WrapUp, next_step
+from retinue.engine.approval import ask_for_approvals
+from retinue.engine.ask import ask
+from retinue.engine.calls import perform
+from retinue.engine.driven import Driven
+from retinue.engine.parts import Parts
+
+log = logging.getLogger("retinue.engine")
+
+WRAP_UP = (
+    "You have reached the {what} of this task. Do not call any tools. "
+    "Give your final answer now, from what you have, and say what is left undone."
+)
+
+
+Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
+
+
+class Hooks(Protocol):
+    """Who wants to know how the loop's runs fare."""
+
+    def exchange_ended(self, driven: Driven) -> None:
+        """A run that stays has answered."""
+        ...
+
+    def ended(self, driven: Driven, outcome: Outcome, posts: Posts) -> None:
+        """A run is over; `posts` is the mail that its end left for others."""
+        ...
+
+
+async def drive(driven: Driven, parts: Parts, hooks: Hooks) -> None:
+    """Work on a run until it has ended; a bug ends this run as failed and nobody else's."""
+    try:
+        await _take_steps(driven, parts, hooks)
+    except StoreError:
+        raise
+    except Exception as bug:
+        log.exception("run %s ended by a bug", driven.run_id)
+        failed = Exchange(result="failed", reason="bug", error=f"internal error: {bug!r}", text=driven.run.text)
+        await _end(driven, End(failed), parts, hooks)
+
+
+async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
+    _arm_deadline(driven, parts)
+    while True:
+        step = next_step(driven.run, driven.situation())
+        match step:
+            case Ask():
+                if driven.acceptance is not None and not await _is_born(driven):
+                    await _end(driven, _unborn(), parts, hooks)
+                    return
+                driven.start(MODEL, ask(driven, step, parts))
+            case Perform(indices=indices):
+                for index in indices:
+                    driven.start(index, perform(driven, index, parts))
+            case Wait(why=why):
+                await _wait(driven, why, parts)
+            case Take(items=items):
+                driven.take(items)
+            case WrapUp(limit=limit):
+                driven.spent = None
+                what = f"limit ({limit.reason.removeprefix('max_')}: {limit.limit})"
+                driven.record(WrapUpAsked(at=parts.clock.now(), limit=limit, text=WRAP_UP.format(what=what)))
+            case EndExchange(exchange=exchange):
+                driven.record(ExchangeEnded(at=parts.clock.now(), exchange=exchange))
+                hooks.exchange_ended(driven)
+            case End():
+                await _end(driven, step, parts, hooks)
+                return
+            case Rest():
+                return
+            case _:
+                assert_never(step)
+
+
+async def _wait(driven: Driven, why: str, parts: Parts) -> None:
+    if why == "approval":
+        ask_for_approvals(driven, parts)
+        driven.waits = "approval"
+    elif why == "child" or (why == "calls" and _only_waits_for_children(driven)):
+        driven.waits = "child"
+    elif why == "mail":
+        driven.waits = "mail"
+    try:
+        await driven.wait()
+    finally:
+        driven.waits = None
+
+
+def _only_waits_for_children(driven: Driven) -> bool:
+    names = (driven.run.open[index].call.name for index in driven.busy)
+    return all((tool := driven.bench.tools.get(name)) is not None and tool.waits for name in names)
+
+
+async def _is_born(driven: Driven) -> bool:
+    """Whether the run's acceptance is on disk; nothing is asked of a model before it is."""
+    assert driven.acceptance is not None
+    return driven.hear_acceptance(await driven.acceptance.wait())
+
+
+def _unborn() -> End:
+    error = "cancelled before it could begin"
+    return End(Exchange(result="cancelled", reason="cancelled", error=error))
+
+
+async def _end(driven: Driven, end: End, parts: Parts, hooks: Hooks) -> None:
+    """Stop what is in flight, then record how the run ended; nothing is recorded after it."""
+    unstopped = await driven.stop()
+    born = driven.acceptance is None or await _is_born(driven)
+    partial = "".join(driven.partial)
+    exchange = replace(end.exchange, text=partial) if partial else end.exchange
+    outcome = driven.run.outcome_as(exchange, unstopped=unstopped)
+    if driven.deadline is not None:
+        driven.deadline.cancel()
+    posts: Posts = ()
+    if born and end != _unborn():
+        driven.drop(end.taken)
+        at = parts.clock.now()
+        taken = tuple(item.key for item in end.taken)
+        posts = _announcement(driven, outcome)
+        driven.record(RunEnded(at=at, outcome=outcome), taken=taken, posts=posts)
+    hooks.ended(driven, outcome, posts)
+
+
+def _announcement(driven: Driven, outcome: Outcome) -> Posts:
+    accepted = driven.run.accepted
+    if accepted.parent_id is None or not accepted.manner.announce:
+        return ()
+    name = accepted.label or accepted.path
+    notice = f"[{name} {outcome.result}] Task: {accepted.task[:200]}\n{outcome.text or outcome.error}"
+    item = ChildEnded(key=f"ended/{accepted.run_id}", run_id=accepted.run_id, result=outcome.result, notice=notice)
+    return ((accepted.parent_id, item),)
+
+
+def _arm_deadline(driven: Driven, parts: Parts) -> None:
+    """The run's time runs while it works, not while a person thinks."""
+    seconds = driven.run.accepted.limits.seconds
+    if seconds is None:
+        return
+    loop = asyncio.get_running_loop()
+
+    def check() -> None:
+        run = driven.run
+        now = parts.clock.now()
+        parked = [call.parked_at for call in run.open if call.waits_for_a_person and call.parked_at is not None]
+        thinking = max(0.0, now - min(parked)) if parked else 0.0
+        left = run.accepted.at + seconds + run.parked_seconds + thinking - now
+        if left <= 0.001:
+            driven.deliver(Deadline(key="deadline", seconds=seconds))
+        else:
+            driven.deadline = loop.call_later(max(left, 1.0) if parked else left, check)
+
+    check()

@@ -1,0 +1,72 @@
+"""Which process this is, and whether another one on this host is gone; asks the operating system and nobody else."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def this_host() -> str:
+    """A name for the place in which process numbers mean something: the machine, since its last start.
+
+    In containers each has its own numbers, so the namespace is part of the name.
+    """
+    boot = _read("/proc/sys/kernel/random/boot_id")
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return "/".join(filter(None, (platform.node(), boot, space)))
+
+
+def this_process() -> str:
+    """The number of this process and the moment it began, because numbers are used again."""
+    return describe(os.getpid())
+
+
+def describe(pid: int) -> str:
+    """How a process on this host is told from a later one with the same number."""
+    return f"{pid}:{_began(pid)}"
+
+
+def is_gone(host: str, process: str) -> bool:
+    """Whether that process is certainly gone; of another host nothing is certain."""
+    if host != this_host():
+        return False
+    pid = int(process.partition(":")[0])
+    if not _exists(pid):
+        return True
+    return describe(pid) != process
+
+
+def _exists(pid: int) -> bool:
+    if sys.platform == "win32":  # pragma: no cover
+        return True  # os.kill would end it there; the lease decides instead
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _began(pid: int) -> str:
+    """The kernel's count of ticks at the start of a process, or nothing where it does not say."""
+    stat = _read(f"/proc/{pid}/stat")
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < 20:
+        return ""
+    # A zombie has ended and only waits for its parent to notice.
+    return "ended" if fields[0] == "Z" else fields[19]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,165 @@
+"""Who is alive in this process and who ended here lately, and the ways to wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+
+from retinue.core.errors import StoreError
+from retinue.core.ids import RunId, SessionId
+from retinue.core.run import Outcome
+from retinue.engine.driven import Driven
+from retinue.engine.journal import Ticket
+from retinue.engine.view import RunView, of_driven
+
+REMEMBERED = 4096
+"""Ended runs whose view is answered from memory; older ones are read from the store."""
+
+
+class Ended:
+    """A run that ended here: its view, and the ticket of its end."""
+
+    __slots__ = ("exchanges", "ticket", "view")
+
+    def __init__(self, view: RunView, ticket: Ticket | None, exchanges: int) -> None:
+        self.view = view
+        self.ticket = ticket
+        self.exchanges = exchanges
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        assert self.view.outcome is not None
+        return self.view.outcome
+
+
+class Roster:
+    """The live runs of a process; who is whose child is data."""
+
+    def __init__(self) -> None:
+        self.live: dict[RunId, Driven] = {}
+        self.ended: OrderedDict[RunId, Ended] = OrderedDict()
+        self._running: Counter[tuple[SessionId, str]] = Counter()
+        self._spaces: dict[RunId, str] = {}
+        self._watches: dict[RunId, list[Watch]] = {}
+
+    def add(self, driven: Driven, handle_space: str | None) -> None:
+        """A run begins here."""
+        accepted = driven.run.accepted
+        self.live[accepted.run_id] = driven
+        if handle_space is not None:
+            self._spaces[accepted.run_id] = handle_space
+            self._running[accepted.session_id, handle_space] += 1
+        parent = self.live.get(accepted.parent_id) if accepted.parent_id else None
+        if parent is not None:
+            parent.births += 1
+            parent.children[accepted.run_id] = accepted.manner.on_parent_end == "wait"
+
+    def remove(self, driven: Driven, outcome: Outcome, ended_at: float) -> None:
+        """A run has ended here."""
+        accepted = driven.run.accepted
+        driven.run.outcome = outcome
+        self._leave(driven)
+        self.ended[accepted.run_id] = Ended(
+            of_driven(driven, ended_at=ended_at), driven.last_write, len(driven.run.exchanges)
+        )
+        if len(self.ended) > REMEMBERED:
+            self.ended.popitem(last=False)
+        parent = self.live.get(accepted.parent_id) if accepted.parent_id else None
+        if parent is not None and parent.children.pop(accepted.run_id, None) is not None:
+            parent.wake()
+        self.tell(accepted.run_id)
+
+    def lose(self, driven: Driven) -> None:
+        """A run is no longer driven here, without having ended."""
+        self._leave(driven)
+
+    def _leave(self, driven: Driven) -> None:
+        accepted = driven.run.accepted
+        self.live.pop(accepted.run_id, None)
+        space = self._spaces.pop(accepted.run_id, None)
+        if space is not None:
+            self._running[accepted.session_id, space] -= 1
+
+    def running(self, session_id: SessionId, handle_space: str) -> int:
+        """How many runs with a handle in that space are running."""
+        return self._running[session_id, handle_space]
+
+    def subtree(self, run_id: RunId) -> Iterator[Driven]:
+        """A live run and all its live descendants."""
+        driven = self.live.get(run_id)
+        if driven is not None:
+            yield driven
+            for child in tuple(driven.children):
+                yield from self.subtree(child)
+
+    # Waiting
+
+    @contextmanager
+    def watch(self, run_ids: Iterable[RunId]) -> Generator[Watch]:
+        """Hear of every exchange or end of these runs, for as long as the block lasts."""
+        watch = Watch()
+        watched = tuple(dict.fromkeys(run_ids))
+        for run_id in watched:
+            self._watches.setdefault(run_id, []).append(watch)
+        try:
+            yield watch
+        finally:
+            for run_id in watched:
+                watches = self._watches[run_id]
+                watches.remove(watch)
+                if not watches:
+                    del self._watches[run_id]
+
+    def tell(self, run_id: RunId) -> None:
+        """Let those who watch a run look again."""
+        for watch in self._watches.get(run_id, ()):
+            watch.hear(run_id)
+
+    def fail(self, error: StoreError) -> None:
+        """Nothing more will be heard of any run here."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.fail(error)
+
+    @property
+    def watched(self) -> tuple[RunId, ...]:
+        """Runs that somebody here waits for."""
+        return tuple(self._watches)
+
+
+class Watch:
+    """One watcher's news."""
+
+    __slots__ = ("_error", "_future", "_heard")
+
+    def __init__(self) -> None:
+        self._heard: list[RunId] = []
+        self._future: asyncio.Future[None] | None = None
+        self._error: StoreError | None = None
+
+    def hear(self, run_id: RunId) -> None:
+        """Something ended in that run."""
+        self._heard.append(run_id)
+        self._wake()
+
+    def fail(self, error: StoreError) -> None:
+        """There will be no more news."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def news(self) -> list[RunId]:
+        """The runs heard of since the last time; waits until there is one."""
+        if not self._heard and self._error is None:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+        if self._error is not None:
+            raise self._error
+        heard, self._heard = self._heard, []
+        return heard

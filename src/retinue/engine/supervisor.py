@@ -1,0 +1,393 @@
+"""The verbs: spawn, fork, wait, send, cancel, look. Whoever wants something of a run asks here, and nowhere else.
+
+A verb that is called from a tool carries a key; the same verb with the same key answers as it did the first time. What
+the supervisor knows in memory is always ahead of the disk, never beside it: its decisions are queued in the journal in
+the order in which it made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from msgspec import Struct
+
+from retinue.core.agent import Brief
+from retinue.core.errors import Fenced, RunIsOver, SessionClosed, StoreError, TreeCancelled, UnknownName
+from retinue.core.events import Event, RunAccepted
+from retinue.core.history import History
+from retinue.core.ids import Key, RunId, SessionId
+from retinue.core.mail import Cancel, Input, Item
+from retinue.core.messages import Delta
+from retinue.core.ports import CallContext
+from retinue.core.records import Accept, Accepted, CancelTree, NotBorn, Post, RunQuery, RunRow, Written
+from retinue.core.run import EndReason, Exchange, HandleRef, HistoryRef, Outcome
+from retinue.core.state import Run, fold
+from retinue.engine.admission import Spawn, admit
+from retinue.engine.driven import Bench, Driven
+from retinue.engine.journal import Ticket
+from retinue.engine.loop import Posts, drive
+from retinue.engine.parts import Parts
+from retinue.engine.roster import Roster
+from retinue.engine.shelf import Handles
+from retinue.engine.view import RunView, of_driven, of_row
+
+
+class Started(Struct, frozen=True):
+    """A run that was accepted; `existed` when the key named one that was there already."""
+
+    run_id: RunId
+    handle: HandleRef | None = None
+    existed: bool = False
+
+
+class Supervisor:
+    """All runs of this process, and the verbs on every run that the store knows."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.roster = Roster()
+        self.handles = Handles(parts)
+        self._benches: dict[str, Bench] = {}
+        self._keys: dict[Key, RunId] = {}
+
+    # Starting
+
+    async def spawn(
+        self, wish: Spawn, *, session_id: SessionId, caller: CallContext | None = None, key: Key | None = None
+    ) -> Started:
+        """Start a run, under the caller's if a run calls. The same key gives the same run.
+
+        Raises a `Refused` with the rule that says no. A caller from outside, and one who needs a handle, hears of
+        the run once it is on disk; a run that blocks on its child goes on at once.
+        """
+        self._check_open()
+        if key is not None and (known := await self._known(key, caller)) is not None:
+            return known
+        inherited = await self._inherited(wish.inherits)
+        if wish.windows:
+            await self.parts.accounts.learn(wish.windows)
+        parent = self._parent(caller)
+        # No await from here until the run is on the roster: two spawns at once see each other's count.
+        running = self.roster.running(session_id, wish.handle_space) if wish.handle_space is not None else 0
+        accepted, brief = admit(
+            wish,
+            run_id=self.parts.ids.new(),
+            session_id=session_id,
+            parent=parent,
+            running=running,
+            key=key,
+            parts=self.parts,
+        )
+        self.parts.accounts.open(accepted)
+        ticket = self.parts.journal.write(
+            Accept(
+                accepted=accepted,
+                brief=brief,
+                driver_id=self.parts.journal.driver_id,
+                handle_space=wish.handle_space,
+                handle_format=wish.handle_format,
+            )
+        )
+        self.start(self.take_up(Run(accepted, brief, inherited), ticket), handle_space=wish.handle_space)
+        if key is not None:
+            self._keys[key] = accepted.run_id
+        if caller is None or wish.handle_space is not None:
+            return self._answered(accepted, await ticket.wait())
+        return Started(accepted.run_id)
+
+    def take_up(self, run: Run, acceptance: Ticket | None = None) -> Driven:
+        """A folded run, ready to be driven here."""
+        accepted = run.accepted
+        bench = self._benches.get(accepted.brief)
+        if bench is None:
+            bench = self._benches[accepted.brief] = Bench(run.brief.offered, run.brief.dialects, self.parts)
+        return Driven(run, bench, self.parts, acceptance)
+
+    def start(self, driven: Driven, *, handle_space: str | None) -> None:
+        """Put a run on the roster and work on it."""
+        self.roster.add(driven, handle_space)
+        driven.task = asyncio.get_running_loop().create_task(self._drive(driven), name=f"run {driven.run_id}")
+
+    async def _drive(self, driven: Driven) -> None:
+        try:
+            await drive(driven, self.parts, self)
+        except StoreError:
+            pass  # the journal has told everyone already; the run stays as the store knows it
+        finally:
+            if driven.run.outcome is None:
+                await driven.stop()
+
+    def _answered(self, accepted: RunAccepted, answers: list[Written]) -> Started:
+        (answer,) = answers
+        if isinstance(answer, NotBorn):
+            if answer.why == "cancelled":
+                raise TreeCancelled(answer.name)
+            raise SessionClosed(accepted.session_id, "archived" if answer.why == "session_archived" else "deleted")
+        assert isinstance(answer, Accepted)
+        if answer.handle is not None:
+            self.handles.learn(accepted.session_id, answer.handle.space, answer.handle.name, answer.run_id)
+        return Started(answer.run_id, answer.handle, answer.existed)
+
+    async def _known(self, key: Key, caller: CallContext | None) -> Started | None:
+        """The run that this key has made already, in this life or in an earlier one."""
+        run_id = self._keys.get(key)
+        if run_id is not None and (view := await self.look(run_id)) is not None:
+            return Started(run_id, view.handle, existed=True)
+        if caller is None or caller.again:
+            row = await self.parts.journal.read(self.parts.store.run_by_key, key)
+            if row is not None:
+                return Started(row.run_id, row.handle, existed=True)
+        return None
+
+    def _parent(self, caller: CallContext | None) -> Driven | None:
+        if caller is None:
+            return None
+        parent = self.roster.live.get(caller.run_id)
+        if parent is None:
+            raise TreeCancelled(caller.run_id)
+        return parent
+
+    def _check_open(self) -> None:
+        if self.parts.journal.broken is not None:
+            raise self.parts.journal.broken
+
+    # Histories
+
+    def fork_point(self, run_id: RunId, *, last_turns: int | None = None) -> HistoryRef:
+        """Where a fork of a live run would begin: here and now."""
+        driven = self.roster.live.get(run_id)
+        if driven is None:
+            raise UnknownName("live run", run_id)
+        return HistoryRef(run_id, driven.run.seq, last_turns)
+
+    async def _inherited(self, inherits: HistoryRef | None) -> History | None:
+        if inherits is None:
+            return None
+        driven = self.roster.live.get(inherits.run_id)
+        if driven is not None and driven.run.seq == inherits.upto:
+            return driven.run.history
+        return (await self.recall(inherits.run_id, upto=inherits.upto)).history
+
+    async def recall(self, run_id: RunId, *, upto: int | None = None) -> Run:
+        """A run as its stored events tell it, whoever drives it; starts nothing."""
+        events = await self.parts.journal.read(self.parts.store.events, run_id)
+        if not events:
+            raise UnknownName("run", run_id)
+        _, accepted = events[0]
+        assert isinstance(accepted, RunAccepted)
+        brief: Brief = await self.parts.journal.read(self.parts.store.brief, accepted.brief)
+        inherited = await self._inherited(accepted.inherits)
+        return fold((numbered for numbered in events if upto is None or numbered[0] <= upto), brief, inherited)
+
+    # Waiting
+
+    async def wait(
+        self, run_ids: Sequence[RunId], *, count: int | None = None, timeout: float | None = None, outside: bool = False
+    ) -> dict[RunId, Outcome]:
+        """How these runs ended: all of them, or the first `count`, or those that did within `timeout` seconds.
+
+        A caller from outside hears of an end once it is on disk. The order is that of the ends.
+        """
+        needed = len(set(run_ids)) if count is None else min(count, len(set(run_ids)))
+        ended: dict[RunId, Outcome] = {}
+        with self.roster.watch(run_ids) as watch:
+            try:
+                async with asyncio.timeout(timeout):
+                    news = list(dict.fromkeys(run_ids))
+                    while True:
+                        for run_id in news:
+                            if run_id not in ended and (outcome := await self.outcome(run_id, outside=outside)):
+                                ended[run_id] = outcome
+                        if len(ended) >= needed:
+                            return ended
+                        self._check_open()
+                        news = await watch.news()
+            except TimeoutError:
+                return ended
+
+    async def outcome(self, run_id: RunId, *, outside: bool = False) -> Outcome | None:
+        """How a run ended, or None if it has not."""
+        if self._here(run_id) is not None:
+            return None
+        if (ended := self.roster.ended.get(run_id)) is not None:
+            if outside and ended.ticket is not None:
+                await ended.ticket.wait()
+            return ended.outcome
+        return (await self._row(run_id)).progress.outcome
+
+    async def exchange(self, run_id: RunId, number: int) -> Exchange:
+        """The answer to a run's `number`-th input, counted from 1; of a run that ended before, how it ended."""
+        with self.roster.watch((run_id,)) as watch:
+            while True:
+                driven = self._here(run_id)
+                if driven is not None and len(driven.run.exchanges) >= number:
+                    return driven.run.exchanges[number - 1]
+                if driven is None and (outcome := await self.outcome(run_id)) is not None:
+                    return await self._past_exchange(run_id, number, outcome)
+                self._check_open()
+                await watch.news()
+
+    async def exchanges_asked(self, run_id: RunId) -> int:
+        """How many inputs a run has had, the one it works on included."""
+        driven = self.roster.live.get(run_id)
+        run = driven.run if driven is not None else await self.recall(run_id)
+        waiting = sum(isinstance(item, Input) for item in driven.mail) if driven is not None else 0
+        return len(run.exchanges) + (1 if run.answering else 0) + waiting
+
+    async def _past_exchange(self, run_id: RunId, number: int, outcome: Outcome) -> Exchange:
+        ended = self.roster.ended.get(run_id)
+        if ended is None or ended.exchanges >= number:  # a run that was never born has no events to recall
+            run = await self.recall(run_id)
+            if len(run.exchanges) >= number:
+                return run.exchanges[number - 1]
+        return Exchange(
+            result=outcome.result, reason=outcome.reason, text=outcome.text, error=outcome.error, limit=outcome.limit
+        )
+
+    # Telling
+
+    async def post(self, run_id: RunId, item: Item, *, outside: bool = False) -> bool:
+        """Put an item into a run's inbox; False if that key was there already. Raises for a run that is over or
+        unknown.
+
+        A caller from outside hears of it once it is on disk.
+        """
+        self._check_open()
+        driven = self.roster.live.get(run_id)
+        if driven is not None:
+            new = driven.deliver(item)
+            ticket = self.parts.journal.write(Post(run_id=run_id, item=item))
+            if outside:
+                await ticket.wait()
+            return new
+        if run_id in self.roster.ended:
+            raise RunIsOver(run_id, self.roster.ended[run_id].outcome.result)
+        (answer,) = await self.parts.journal.commit(Post(run_id=run_id, item=item))
+        if answer == "unknown":
+            raise UnknownName("run", run_id)
+        if answer == "ended":
+            outcome = await self.outcome(run_id)
+            raise RunIsOver(run_id, outcome.result if outcome else "ended")
+        return answer == "posted"
+
+    async def cancel(self, run_id: RunId, *, reason: EndReason = "cancelled", note: str = "") -> tuple[RunId, ...]:
+        """Cancel a run and all below it; the ids of those that were neither over nor cancelled before."""
+        self._check_open()
+        ticket = self._cancel(run_id, reason, note)
+        (answer,) = await ticket.wait()
+        if answer is None:
+            raise UnknownName("run", run_id)
+        assert isinstance(answer, tuple)
+        return answer
+
+    def _cancel(self, run_id: RunId, reason: EndReason, note: str) -> Ticket:
+        item = Cancel(key="cancel", reason=reason, note=note)
+        # Queued before any run hears of it: on disk the cancel stands before the ends it causes.
+        ticket = self.parts.journal.write(CancelTree(run_id=run_id, item=item, at=self.parts.clock.now()))
+        for driven in tuple(self.roster.subtree(run_id)):
+            driven.deliver(item)
+        return ticket
+
+    # Looking
+
+    async def look(self, run_id: RunId) -> RunView | None:
+        """A run as it stands now, or None if there is none."""
+        if (driven := self._here(run_id)) is not None:
+            return of_driven(driven)
+        if (ended := self.roster.ended.get(run_id)) is not None:
+            return ended.view
+        row = await self.parts.journal.read(self.parts.store.run, run_id)
+        return None if row is None else of_row(row, alive=await self._is_driven(row))
+
+    async def list(self, query: RunQuery) -> list[RunView]:
+        """Runs as they stand now, newest first; looking starts nothing."""
+        rows = await self.parts.journal.read(self.parts.store.runs, query)
+        awaited = {row.parent_id for row in rows if row.awaited and row.progress.phase != "ended"}
+        living = await self.parts.living() if self.parts.living is not None else frozenset[str]()
+        return [
+            of_driven(driven)
+            if (driven := self._here(row.run_id)) is not None
+            else of_row(row, alive=row.driver_id in living, has_awaited_child=row.run_id in awaited)
+            for row in rows
+        ]
+
+    async def events(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Event | Delta]:
+        """What happens in a run, from its beginning until its end, with deltas while it streams here."""
+        driven = self._here(run_id)
+        if driven is None:
+            for _, event in await self.parts.journal.read(self.parts.store.events, run_id, after):
+                yield event
+            return
+
+        async def catch_up(told: int) -> list[tuple[int, Event]]:
+            return await self.parts.journal.read(self.parts.store.events, run_id, told)
+
+        reader = driven.feed.join(after)
+        try:
+            async for what in reader.read(catch_up):
+                yield what
+        finally:
+            driven.feed.leave(reader)
+
+    def _here(self, run_id: RunId) -> Driven | None:
+        """The run, if it is driven here; a process that was declared dead drives nothing any more."""
+        return None if isinstance(self.parts.journal.broken, Fenced) else self.roster.live.get(run_id)
+
+    async def _row(self, run_id: RunId) -> RunRow:
+        row = await self.parts.journal.read(self.parts.store.run, run_id)
+        if row is None:
+            raise UnknownName("run", run_id)
+        return row
+
+    async def _is_driven(self, row: RunRow) -> bool:
+        return self.parts.living is not None and row.driver_id in await self.parts.living()
+
+    # What the loop tells
+
+    def exchange_ended(self, driven: Driven) -> None:
+        """A run that stays has answered."""
+        self.roster.tell(driven.run_id)
+
+    def ended(self, driven: Driven, outcome: Outcome, posts: Posts) -> None:
+        """A run is over: its account is closed, its children hear of it, its waiters wake."""
+        accepted = driven.run.accepted
+        self.parts.accounts.close(accepted.run_id)
+        if accepted.key is not None:
+            self._keys.pop(accepted.key, None)
+        for run_id, item in posts:
+            if (listener := self.roster.live.get(run_id)) is not None:
+                listener.deliver(item)
+        for child_id in tuple(driven.children):
+            child = self.roster.live.get(child_id)
+            if child is not None and child.run.accepted.manner.on_parent_end == "cancel":
+                self._cancel(child_id, "parent_ended", "its parent has ended")
+        self.roster.remove(driven, outcome, self.parts.clock.now())
+
+    # Stopping
+
+    async def stop_all(self, why: StoreError) -> None:
+        """Stop working, without ending anything: the runs stay as the store knows them and can be resumed."""
+        # Not those that are started meanwhile: they are driven already, and must not be driven twice.
+        stopped = tuple(self.roster.live.values())
+        tasks = [driven.task for driven in stopped if driven.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for driven in stopped:
+            if driven.deadline is not None:
+                driven.deadline.cancel()
+            self.parts.accounts.close(driven.run_id)
+            self.roster.lose(driven)
+            driven.feed.stop(why)
+            if driven.run.accepted.key is not None:
+                self._keys.pop(driven.run.accepted.key, None)
+        self.roster.fail(why)
+
+    def broke(self, error: StoreError) -> None:
+        """The journal is broken: whoever waits hears why, and nobody works on."""
+        for driven in tuple(self.roster.live.values()):
+            if driven.task is not None:
+                driven.task.cancel()
+            driven.feed.stop(error)
+        self.roster.fail(error)

@@ -1,0 +1,1 @@
+"""Who answers: one file per wire, each with the one method of `retinue.core.ports.Provider`."""

@@ -1,0 +1,105 @@
+"""What every store decides the same way: what a record makes of a run's row, and how a cancelled run is ended.
+
+Pure functions over records; they know no table and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from retinue.core.errors import StoreCorrupt
+from retinue.core.events import RunEnded
+from retinue.core.ids import DriverId, RunId, SessionId
+from retinue.core.mail import Cancel, Item
+from retinue.core.records import Accept, Enlist, Progress, Record, Write
+from retinue.core.run import Outcome
+
+QUEUED = Progress(phase="queued")
+"""Where every run begins."""
+
+
+def progress_after(record: Record) -> Progress | None:
+    """Where the run stands after `record`, or None if that did not move.
+
+    The end of a run shows in its log and in its row or in neither; a row that the record forgot is told by the event.
+    """
+    progress, events = record.progress, record.events
+    end = events[-1] if events and type(events[-1]) is RunEnded else None
+    if len(events) > 1 and any(type(event) is RunEnded for event in events[:-1]):
+        raise StoreCorrupt(f"run {record.run_id} was told to go on after its end; nothing of this batch was stored")
+    if end is not None and (progress is None or progress.phase != "ended"):
+        return _ended(end)
+    if end is None and progress is not None and progress.phase == "ended":
+        raise StoreCorrupt(f"run {record.run_id} was said to be over without an end; nothing of this batch was stored")
+    return progress
+
+
+def cancelled(progress: Progress, cancel: Cancel, at: float) -> tuple[RunEnded, Progress]:
+    """The end of a run that nobody drives, and its row: all that is known of it is how far it had come."""
+    end = RunEnded(
+        at=at,
+        outcome=Outcome(
+            result="cancelled",
+            reason=cancel.reason,
+            error=cancel.note or "cancelled",
+            usage=progress.usage,
+            cost=progress.cost,
+            turns=progress.turns,
+        ),
+    )
+    return end, _ended(end)
+
+
+def why_cancelled(mail: Iterable[Item]) -> Cancel:
+    """The cancel that waits in an inbox; one that was lost with its reason still cancels."""
+    return next((item for item in mail if isinstance(item, Cancel)), Cancel(key="cancelled"))
+
+
+def enlists(writes: Iterable[Write], driver_id: DriverId) -> bool:
+    """Whether these writes let the driver begin, so that the fence has nothing to look for yet."""
+    return any(isinstance(write, Enlist) and write.driver.driver_id == driver_id for write in writes)
+
+
+def belongs_to(space: str, session_id: SessionId) -> bool:
+    """Whether a shelf goes with a session: it is named `kind/session`.
+
+    >>> belongs_to("context/s/1", "s/1"), belongs_to("s/1", "s/1"), belongs_to("memory", "memory")
+    (True, False, False)
+    """
+    _, slash, owner = space.partition("/")
+    return bool(slash) and owner == session_id
+
+
+def check_brief(accept: Accept) -> None:
+    """A brief is found again by its hash, so a run that names another one would never find it."""
+    digest = accept.brief.digest()
+    if digest != accept.accepted.brief:
+        raise StoreCorrupt(f"run {accept.accepted.run_id} names brief {accept.accepted.brief}, but brought {digest}")
+
+
+def exists_already(run_id: RunId) -> StoreCorrupt:
+    """Two runs of one name: ids are made to be unique, so something is badly wrong."""
+    return StoreCorrupt(f"run {run_id} exists already; nothing of this batch was stored")
+
+
+def cannot_follow(run_id: RunId, *, given: int, last: int | None, ended: bool = False) -> StoreCorrupt:
+    """Events that do not continue the log they are for; `last` is None for a run that is not there."""
+    if last is None:
+        found = "there is no such run"
+    elif ended:
+        found = f"it ended with event {last}"
+    else:
+        found = f"its last event is {last}"
+    return StoreCorrupt(f"event {given} cannot be added to run {run_id}: {found}; nothing of this batch was stored")
+
+
+def _ended(end: RunEnded) -> Progress:
+    outcome = end.outcome
+    return Progress(
+        phase="ended",
+        turns=outcome.turns,
+        usage=outcome.usage,
+        cost=outcome.cost,
+        outcome=outcome,
+        ended_at=end.at,
+    )

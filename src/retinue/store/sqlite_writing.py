@@ -1,0 +1,390 @@
+"""How a SQLite store makes each write happen: check, then apply, inside the transaction of whoever calls.
+
+The statements are constants, so that each is prepared once and found again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from types import MappingProxyType
+from typing import Any, Final, assert_never
+
+from msgspec.structs import replace
+
+from retinue.core.errors import Fenced
+from retinue.core.events import RunAccepted
+from retinue.core.ids import DriverId, Key, RunId, SessionId
+from retinue.core.mail import Cancel, Item
+from retinue.core.records import (
+    Accept,
+    Accepted,
+    Adopt,
+    Beat,
+    Bury,
+    CancelTree,
+    Change,
+    CloseSession,
+    Enlist,
+    Leave,
+    NotBorn,
+    OpenSession,
+    Post,
+    Posted,
+    Progress,
+    Record,
+    Retire,
+    ShelfClosed,
+    Write,
+    Written,
+)
+from retinue.core.run import HandleRef
+from retinue.core.usage import Usage
+from retinue.store import rules
+from retinue.store.codec import Codec, blob_name, checked_blob, readable, split_large
+
+_INSERT_RUN: Final = """
+    INSERT INTO runs (run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key,
+                      handle_space, handle_name, awaited, brief, driver_id, accepted_at, format, seq)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+"""
+_REFUSING_ANCESTOR: Final = """
+    WITH RECURSIVE above (run_id, parent_id, cancelled_at, ended, level) AS (
+        SELECT run_id, parent_id, cancelled_at, ended, 0 FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT runs.run_id, runs.parent_id, runs.cancelled_at, runs.ended, level + 1
+        FROM above JOIN runs ON runs.run_id = above.parent_id
+    )
+    SELECT run_id FROM above WHERE cancelled_at IS NOT NULL OR (level = 0 AND ended) ORDER BY level LIMIT 1
+"""
+# One statement checks all that a record depends on and moves the row; only a refusal has to ask why.
+_IF_IT_FOLLOWS: Final = "WHERE no = ? AND run_id = ? AND driver_id IS ? AND seq = ? AND ended = 0"
+_MOVE_SEQ: Final = f"UPDATE runs SET seq = ? {_IF_IT_FOLLOWS}"
+_PROGRESS: Final = """
+    seq = ?, phase = ?, turns = ?, input = ?, output = ?, cached = ?, reasoning = ?, cost = ?, outcome = ?, ended_at = ?
+"""
+_MOVE: Final = f"UPDATE runs SET {_PROGRESS} {_IF_IT_FOLLOWS}"
+_MOVE_TO_THE_END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} {_IF_IT_FOLLOWS}"
+_END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} WHERE no = ?"
+_INSERT_EVENT: Final = "INSERT INTO events (run_no, seq, body) VALUES (?, ?, ?)"
+_POST: Final = """
+    INSERT OR IGNORE INTO mail (run_no, key, body) SELECT no, ?, ? FROM runs WHERE run_id = ? AND ended = 0
+"""
+_TREE_TO_CANCEL: Final = """
+    WITH RECURSIVE tree (no, run_id, level) AS (
+        SELECT no, run_id, 0 FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT runs.no, runs.run_id, level + 1 FROM tree JOIN runs ON runs.parent_id = tree.run_id
+    )
+    SELECT runs.no, runs.run_id, runs.driver_id FROM tree JOIN runs USING (no)
+    WHERE runs.ended = 0 AND runs.cancelled_at IS NULL ORDER BY level, no
+"""
+_ENLIST: Final = """
+    INSERT INTO drivers (driver_id, host, process, beat, dead) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (driver_id) DO UPDATE
+    SET host = excluded.host, process = excluded.process, beat = excluded.beat, dead = excluded.dead
+"""
+_ADOPT: Final = """
+    UPDATE runs SET driver_id = ? WHERE run_id = ? AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
+"""
+_NAME: Final = """
+    INSERT INTO handles (session_id, space, n, name, run_id) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (session_id, space, name) DO UPDATE SET run_id = excluded.run_id
+"""
+_PUT: Final = """
+    INSERT INTO shelves (space, name, value) VALUES (?, ?, ?)
+    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value
+"""
+_MOST_NUMBERS: Final = 20_000
+
+
+class Writing:
+    """Writes on one connection; the caller begins and ends transactions, and says when one was taken back."""
+
+    def __init__(self, connection: sqlite3.Connection, codec: Codec) -> None:
+        self._do = connection.execute
+        self._do_each = connection.executemany
+        self._codec = codec
+        self._numbers: dict[RunId, int] = {}
+        """The numbers of runs, once looked up; a number that stays here for too long is noticed by its run's id."""
+
+    def forget(self) -> None:
+        """A transaction was taken back, and with it perhaps the numbers of runs."""
+        self._numbers.clear()
+
+    def lives(self, driver_id: DriverId) -> bool:
+        """Whether the driver has enlisted and was not declared dead."""
+        return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
+
+    def write(self, driver_id: DriverId | None, write: Write) -> Written:
+        """Check and apply one write of the driver, and answer it."""
+        match write:
+            case Record():
+                return self._record(driver_id, write)
+            case Accept():
+                return self._accept(write)
+            case Post():
+                return self._post(write.run_id, write.item)
+            case CancelTree():
+                return self._cancel(write)
+            case Retire():
+                return self._retire(write)
+            case Change():
+                return self._change(write)
+            case Enlist(driver=driver):
+                self._do(_ENLIST, (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead))
+            case Beat():
+                self._do("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
+            case Bury():
+                return self._bury(write)
+            case Adopt():
+                return self._adopt(write)
+            case Leave():
+                self._do("DELETE FROM drivers WHERE driver_id = ?", (write.driver_id,))
+                self._set_free(write.driver_id)
+            case OpenSession():
+                new = "INSERT OR IGNORE INTO sessions (session_id, created_at, state) VALUES (?, ?, 'open')"
+                return self._do(new, (write.session_id, write.at)).rowcount == 1
+            case CloseSession():
+                return self._close(write)
+            case _:
+                assert_never(write)
+        return None
+
+    def _one(self, question: str, *values: object) -> tuple[Any, ...] | None:
+        return self._do(question, values).fetchone()
+
+    # ---- runs -------------------------------------------------------------------------------------------------------
+
+    def _accept(self, write: Accept) -> Accepted | NotBorn:
+        accepted = write.accepted
+        if accepted.key is not None and (before := self._by_key(accepted.key)):
+            return before
+        if refusal := self._why_not_born(accepted):
+            return refusal
+        if self._one("SELECT 1 FROM runs WHERE run_id = ?", accepted.run_id):
+            raise rules.exists_already(accepted.run_id)
+        if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.brief):
+            rules.check_brief(write)
+            self._put_blob(accepted.brief, self._codec.encode(write.brief))
+        if handle := self._handle(write):
+            accepted = replace(accepted, handle=handle)
+        values = (
+            *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
+            *(readable(accepted.path), readable(accepted.agent), readable(accepted.label), accepted.dialect),
+            *(accepted.key, handle and handle.space, handle and handle.name, accepted.manner.awaited, accepted.brief),
+            *(write.driver_id, accepted.at, accepted.format),
+        )
+        no = self._do(_INSERT_RUN, values).lastrowid
+        self._do(_INSERT_EVENT, (no, 1, self._stored(self._codec.encode(accepted))))
+        return Accepted(accepted.run_id, handle)
+
+    def _by_key(self, key: Key) -> Accepted | None:
+        row = self._one("SELECT run_id, handle_space, handle_name FROM runs WHERE key = ?", key)
+        if row is None:
+            return None
+        run_id, space, name = row
+        return Accepted(run_id, None if space is None else HandleRef(space, name), existed=True)
+
+    def _why_not_born(self, accepted: RunAccepted) -> NotBorn | None:
+        match self._session_state(accepted.session_id):
+            case None:
+                return NotBorn("session_unknown", accepted.session_id)
+            case "archived":
+                return NotBorn("session_archived", accepted.session_id)
+            case _:
+                pass
+        if accepted.parent_id is None:
+            return None
+        ancestor = self._one(_REFUSING_ANCESTOR, accepted.parent_id)
+        return NotBorn("cancelled", ancestor[0]) if ancestor else None
+
+    def _handle(self, write: Accept) -> HandleRef | None:
+        """The next name of the space, or the one that the run brings along, which is the run's from now on."""
+        session_id, handle = write.accepted.session_id, write.accepted.handle
+        if write.handle_space is not None:
+            n = self._next_n(session_id, write.handle_space)
+            handle = HandleRef(write.handle_space, write.handle_format.format(n))
+        elif handle is not None:
+            n = self._next_n(session_id, handle.space)
+        else:
+            return None
+        self._do(_NAME, (session_id, handle.space, n, handle.name, write.accepted.run_id))
+        return handle
+
+    def _next_n(self, session_id: SessionId, space: str) -> int:
+        row = self._one("SELECT max(n) FROM handles WHERE session_id = ? AND space = ?", session_id, space)
+        return 1 if row is None or row[0] is None else row[0] + 1
+
+    def _record(self, driver_id: DriverId | None, write: Record) -> None:
+        run_id, seq, events = write.run_id, write.seq, write.events
+        no = self._number(run_id)
+        follows = (no, run_id, driver_id, seq - 1)
+        last = seq - 1 + len(events)
+        progress = rules.progress_after(write)
+        if progress is None:
+            moved = self._do(_MOVE_SEQ, (last, *follows))
+        elif progress.phase == "ended":
+            moved = self._do(_MOVE_TO_THE_END, (*self._values(last, progress), *follows))
+        else:
+            moved = self._do(_MOVE, (*self._values(last, progress), *follows))
+        if moved.rowcount != 1:
+            raise self._why_it_does_not_follow(driver_id, write)
+        if len(events) == 1:
+            self._do(_INSERT_EVENT, (no, seq, self._stored(self._codec.encode(events[0]))))
+        else:
+            bodies = [self._stored(self._codec.encode(event)) for event in events]
+            self._do_each(_INSERT_EVENT, [(no, seq + index, body) for index, body in enumerate(bodies)])
+        for key in write.taken:
+            self._do("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
+        for other, item in write.posts:
+            self._do(_POST, (item.key, self._stored(self._codec.encode(item)), other))
+        for charge in write.charges:
+            values = (charge.window, charge.at, charge.tokens, charge.cost, charge.calls)
+            self._do("INSERT INTO charges (account, at, tokens, cost, calls) VALUES (?, ?, ?, ?, ?)", values)
+
+    def _number(self, run_id: RunId) -> int | None:
+        no = self._numbers.get(run_id)
+        if no is None and (row := self._one("SELECT no FROM runs WHERE run_id = ?", run_id)):
+            if len(self._numbers) >= _MOST_NUMBERS:
+                self._numbers.clear()
+            no = self._numbers[run_id] = int(row[0])
+        return no
+
+    def _values(self, seq: int, progress: Progress) -> tuple[object, ...]:
+        usage, outcome = progress.usage, progress.outcome
+        return (
+            *(seq, progress.phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning),
+            *(progress.cost, outcome and self._stored(self._codec.encode(outcome)), progress.ended_at),
+        )
+
+    def _why_it_does_not_follow(self, driver_id: DriverId | None, write: Record) -> Exception:
+        row = self._one("SELECT driver_id, seq, ended FROM runs WHERE run_id = ?", write.run_id)
+        if row is None:
+            return rules.cannot_follow(write.run_id, given=write.seq, last=None)
+        owner, last, ended = row
+        if owner != driver_id:
+            return Fenced(driver_id or "(none)")
+        return rules.cannot_follow(write.run_id, given=write.seq, last=last, ended=bool(ended))
+
+    def _post(self, run_id: RunId, item: Item) -> Posted:
+        if self._do(_POST, (item.key, self._stored(self._codec.encode(item)), run_id)).rowcount == 1:
+            return "posted"
+        known = "SELECT EXISTS (SELECT 1 FROM mail WHERE run_no = runs.no AND key = ?) FROM runs WHERE run_id = ?"
+        row = self._one(known, item.key, run_id)
+        if row is None:
+            return "unknown"
+        return "duplicate" if row[0] else "ended"
+
+    def _cancel(self, write: CancelTree) -> tuple[RunId, ...] | None:
+        if not self._one("SELECT 1 FROM runs WHERE run_id = ?", write.run_id):
+            return None
+        fresh = self._do(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
+        self._do_each("UPDATE runs SET cancelled_at = ? WHERE no = ?", [(write.at, no) for no, _, _ in fresh])
+        body = self._stored(self._codec.encode(write.item))
+        driven = [(write.item.key, body, run_id) for _, run_id, driver_id in fresh if driver_id is not None]
+        self._do_each(_POST, driven)
+        for no, _, driver_id in fresh:
+            if driver_id is None:
+                self._end(no, write.item, write.at)
+        return tuple(run_id for _, run_id, _ in fresh)
+
+    def _end(self, no: int, cancel: Cancel, at: float) -> None:
+        row = self._one("SELECT seq, turns, input, output, cached, reasoning, cost FROM runs WHERE no = ?", no)
+        assert row is not None
+        seq, turns, input_, output, cached, reasoning, cost = row
+        before = Progress(phase="working", turns=turns, usage=Usage(input_, output, cached, reasoning), cost=cost)
+        end, progress = rules.cancelled(before, cancel, at)
+        self._do(_INSERT_EVENT, (no, seq + 1, self._stored(self._codec.encode(end))))
+        self._do(_END, (*self._values(seq + 1, progress), no))
+
+    # ---- drivers ----------------------------------------------------------------------------------------------------
+
+    def _bury(self, write: Bury) -> bool:
+        row = self._one("SELECT beat, dead FROM drivers WHERE driver_id = ?", write.driver_id)
+        if row is not None:
+            beat, dead = row
+            if not dead and write.beat is not None and write.beat != beat:
+                return False
+            self._do("UPDATE drivers SET dead = 1 WHERE driver_id = ?", (write.driver_id,))
+        self._set_free(write.driver_id)
+        return True
+
+    def _set_free(self, driver_id: DriverId) -> None:
+        """The runs of a driver are nobody's now; what was cancelled under it ends here, for nobody else will."""
+        lost = "SELECT no, cancelled_at FROM runs WHERE driver_id = ? AND ended = 0 AND cancelled_at IS NOT NULL"
+        cancelled = self._do(lost, (driver_id,)).fetchall()
+        self._do("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
+        for no, at in cancelled:
+            mail = self._do("SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)).fetchall()
+            self._end(no, rules.why_cancelled(self._codec.item(self._whole(body)) for (body,) in mail), at)
+
+    def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
+        if not self.lives(write.driver_id):
+            return ()
+        return tuple(run_id for run_id in write.run_ids if self._do(_ADOPT, (write.driver_id, run_id)).rowcount == 1)
+
+    # ---- sessions, handles and shelves ------------------------------------------------------------------------------
+
+    def _session_state(self, session_id: SessionId) -> str | None:
+        row = self._one("SELECT state FROM sessions WHERE session_id = ?", session_id)
+        return None if row is None else row[0]
+
+    def _close(self, write: CloseSession) -> bool:
+        session_id = write.session_id
+        if write.how == "archive":
+            archive = "UPDATE sessions SET state = 'archived' WHERE session_id = ?"
+            return self._do(archive, (session_id,)).rowcount == 1
+        if self._do("DELETE FROM sessions WHERE session_id = ?", (session_id,)).rowcount == 0:
+            return False
+        self._do("DELETE FROM handles WHERE session_id = ?", (session_id,))
+        spaces = self._do("SELECT DISTINCT space FROM shelves").fetchall()
+        for (space,) in spaces:
+            if rules.belongs_to(space, session_id):
+                self._do("DELETE FROM shelves WHERE space = ?", (space,))
+        return True
+
+    def _retire(self, write: Retire) -> RunId | None:
+        place = (write.session_id, write.space, write.name)
+        row = self._one(
+            "SELECT run_id, retired_by FROM handles WHERE session_id = ? AND space = ? AND name = ?", *place
+        )
+        if row is None or row[1] not in (None, write.key):
+            return None
+        retire = "UPDATE handles SET retired_by = ? WHERE session_id = ? AND space = ? AND name = ?"
+        self._do(retire, (write.key, *place))
+        return row[0]
+
+    def _change(self, write: Change) -> bytes | ShelfClosed:
+        if write.key is not None and (before := self._one("SELECT answer FROM answers WHERE key = ?", write.key)):
+            return before[0]
+        if write.session_id is not None:
+            state = self._session_state(write.session_id)
+            if state != "open":
+                return ShelfClosed("session_unknown" if state is None else "session_archived")
+        shelf = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
+        decision = write.decide(MappingProxyType(dict(self._do(shelf, (write.space,)).fetchall())))
+        drops = [(write.space, name) for name in decision.drops]
+        self._do_each("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
+        self._do_each(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])
+        if write.key is not None:
+            self._do("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
+        return decision.answer
+
+    # ---- large bodies -----------------------------------------------------------------------------------------------
+
+    def _stored(self, body: bytes) -> bytes:
+        """What stands in the place of a body: itself, or the name of its blob."""
+        stored, digest = split_large(body)
+        if digest is not None:
+            self._put_blob(digest, body)
+        return stored
+
+    def _whole(self, stored: bytes) -> bytes:
+        digest = blob_name(stored)
+        if digest is None:
+            return stored
+        row = self._one("SELECT body FROM blobs WHERE digest = ?", digest)
+        return checked_blob(digest, row[0] if row else None)
+
+    def _put_blob(self, digest: str, body: bytes) -> None:
+        self._do("INSERT OR IGNORE INTO blobs (digest, body) VALUES (?, ?)", (digest, body))

@@ -1,0 +1,174 @@
+"""Sessions and their shelves: opened once, archived or deleted on purpose, changed by decisions with one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from retinue.core.ports import Store
+from retinue.core.records import (
+    Accepted,
+    Change,
+    CloseSession,
+    Decide,
+    Decision,
+    OpenSession,
+    RunQuery,
+    SessionRow,
+    ShelfClosed,
+)
+from retinue.core.run import HandleRef
+from retinue.testing.contracts.store_births import ids
+from retinue.testing.contracts.store_case import StoreCase, accept, one
+
+
+def put(name: str, value: bytes) -> Decide:
+    """Put one value, and answer with the names that were there."""
+    return lambda shelf: Decision(b",".join(sorted(map(str.encode, shelf))), puts={name: value})
+
+
+class SessionContract(StoreCase):
+    """Sessions and shelves."""
+
+    def test_a_session_is_opened_once(self, store: Store) -> None:
+        assert one(store, OpenSession(session_id="new", at=2.0)) is True
+        assert one(store, OpenSession(session_id="new", at=3.0)) is False
+        assert one(store, OpenSession(session_id="older", at=0.5)) is True
+
+        assert store.session("new") == SessionRow(session_id="new", created_at=2.0)
+        assert store.session("nowhere") is None
+        assert [session.session_id for session in store.sessions()] == ["older", "s", "new"]
+
+    def test_an_archived_session_stays_archived(self, store: Store) -> None:
+        assert one(store, CloseSession(session_id="s", how="archive")) is True
+        assert one(store, CloseSession(session_id="s", how="archive")) is True
+        assert one(store, CloseSession(session_id="nowhere", how="archive")) is False
+        assert one(store, OpenSession(session_id="s", at=2.0)) is False
+
+        assert store.sessions() == [SessionRow(session_id="s", created_at=1.0, state="archived")]
+
+    def test_a_deleted_session_takes_its_shelves_and_handles_along_but_not_its_runs(self, store: Store) -> None:
+        one(store, OpenSession(session_id="s2", at=2.0))
+        store.commit(
+            "alice",
+            [
+                accept("a", space="spec"),
+                accept("b", space="spec", session_id="s2"),
+                Change(space="context/s", decide=put("x", b"1")),
+                Change(space="agents/s", decide=put("x", b"1")),
+                Change(space="context/s2", decide=put("x", b"2")),
+                Change(space="memory", decide=put("x", b"3")),
+            ],
+        )
+
+        assert one(store, CloseSession(session_id="s", how="delete")) is True
+        assert one(store, CloseSession(session_id="s", how="delete")) is False
+
+        assert store.session("s") is None
+        assert store.handles("s", "spec") == []
+        assert store.handles("s2", "spec") == [("t_01", "b", None)]
+        assert [dict(store.shelf(space)) for space in ("context/s", "agents/s", "context/s2", "memory")] == [
+            {},
+            {},
+            {"x": b"2"},
+            {"x": b"3"},
+        ]
+        assert ids(store.runs(RunQuery(session_id="s"))) == ["a"]
+
+    def test_a_deleted_session_that_is_opened_again_starts_empty(self, store: Store) -> None:
+        store.commit("alice", [accept("a", space="spec"), Change(space="context/s", decide=put("x", b"1"))])
+        one(store, CloseSession(session_id="s", how="delete"))
+
+        assert one(store, OpenSession(session_id="s", at=5.0)) is True
+
+        assert store.session("s") == SessionRow(session_id="s", created_at=5.0)
+        assert dict(store.shelf("context/s")) == {}
+        assert one(store, accept("b", space="spec")) == Accepted("b", HandleRef("spec", "t_01"))
+        assert store.handles("s", "spec") == [("t_01", "b", None)]
+
+    def test_a_change_decides_about_all_that_is_on_the_shelf(self, store: Store) -> None:
+        seen: list[dict[str, bytes]] = []
+
+        def decide(shelf: Mapping[str, bytes]) -> Decision:
+            seen.append(dict(shelf))
+            return Decision(b"two", puts={"b": b"2", "c": b"3"}, drops=("a", "never there"))
+
+        answers = store.commit(
+            None,
+            [
+                Change(space="x", decide=put("a", b"1")),
+                Change(space="x", decide=decide),
+                Change(space="y", decide=decide),
+            ],
+        )
+
+        assert answers == [b"", b"two", b"two"]
+        assert seen == [{"a": b"1"}, {}]
+        assert dict(store.shelf("x")) == {"b": b"2", "c": b"3"}
+        assert dict(store.shelf("nothing")) == {}
+
+    def test_values_keep_the_order_in_which_they_first_came(self, store: Store) -> None:
+        for name in ("c", "a", "b", "c"):
+            one(store, Change(space="x", decide=put(name, b"1")))
+
+        assert list(store.shelf("x")) == ["c", "a", "b"]
+
+    def test_the_same_key_answers_the_same_and_decides_once(self, store: Store) -> None:
+        first = Change(space="x", decide=put("a", b"1"), key="r/1/0")
+        again = Change(space="x", decide=put("a", b"other"), key="r/1/0")
+
+        assert store.answered("r/1/0") is None
+        assert store.commit(None, [first, again]) == [b"", b""]
+
+        assert store.answered("r/1/0") == b""
+        assert dict(store.shelf("x")) == {"a": b"1"}
+
+    def test_an_unkeyed_change_happens_each_time(self, store: Store) -> None:
+        change = Change(space="x", decide=put("a", b"1"))
+
+        assert store.commit(None, [change, change]) == [b"", b"a"]
+
+    def test_a_shelf_of_a_closed_session_is_not_changed(self, store: Store) -> None:
+        one(store, OpenSession(session_id="old", at=2.0))
+        one(store, Change(space="context/old", decide=put("a", b"1"), key="before", session_id="old"))
+        one(store, CloseSession(session_id="old", how="archive"))
+
+        def change(session_id: str, key: str) -> Change:
+            return Change(space=f"context/{session_id}", decide=put("b", b"2"), key=key, session_id=session_id)
+
+        answers = store.commit(
+            None, [change("old", "k"), change("nowhere", "k"), change("old", "before"), change("s", "k")]
+        )
+
+        assert answers == [ShelfClosed("session_archived"), ShelfClosed("session_unknown"), b"", b""]
+        assert dict(store.shelf("context/old")) == {"a": b"1"}
+        assert dict(store.shelf("context/nowhere")) == {}
+
+    def test_a_decision_that_raises_takes_its_whole_batch_back(self, store: Store) -> None:
+        def stumble(shelf: Mapping[str, bytes]) -> Decision:
+            raise LookupError(f"stumbled over {sorted(shelf)}")
+
+        one(store, Change(space="x", decide=put("first", b"1")))
+        one(store, Change(space="x", decide=put("second", b"2")))
+
+        def drop(shelf: Mapping[str, bytes]) -> Decision:
+            return Decision(b"", drops=("first",), puts={"second": b"changed"})
+
+        with pytest.raises(LookupError, match="stumbled over"):
+            store.commit(
+                None,
+                [
+                    accept("root", space="spec"),
+                    Change(space="x", decide=drop, key="k"),
+                    OpenSession(session_id="new", at=3.0),
+                    CloseSession(session_id="s", how="delete"),
+                    Change(space="x", decide=stumble),
+                ],
+            )
+
+        assert list(store.shelf("x").items()) == [("first", b"1"), ("second", b"2")]
+        assert store.answered("k") is None
+        assert [session.session_id for session in store.sessions()] == ["s"]
+        assert store.handles("s", "spec") == []
+        assert store.run("root") is None

@@ -1,0 +1,1 @@
+"""What agents can use: each file here makes tools that satisfy `retinue.core.ports.Tool`."""

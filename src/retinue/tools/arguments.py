@@ -1,0 +1,257 @@
+"""A function's parameters as a JSON Schema, and a model's JSON as the function's arguments.
+
+Also what to tell a model whose arguments do not fit: which one, what was expected, what was found.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from retinue.core.errors import BadInput
+from retinue.core.ports import CallContext
+
+Schema = dict[str, Any]
+
+
+class Arguments:
+    """What a function takes; raises `BadInput` for a parameter that JSON cannot fill."""
+
+    def __init__(self, function: Callable[..., object], *, name: str, about: Mapping[str, str]) -> None:
+        self.name = name
+        self._positional: list[str] = []
+        self._context: list[str] = []
+        properties: dict[str, Schema] = {}
+        required: list[str] = []
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        for parameter, hint in _typed_parameters(function, name):
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                self._positional.append(parameter.name)
+            if _plain(hint) is CallContext:
+                self._context.append(parameter.name)
+                continue
+            where = f"tool {name}: parameter {parameter.name!r}"
+            schema = _schema_of(hint, where)
+            description = _said_in_annotation(hint) or about.get(parameter.name)
+            if description:
+                schema["description"] = description
+            if parameter.default is parameter.empty:
+                required.append(parameter.name)
+                fields.append((parameter.name, hint))
+            else:
+                schema |= _shown_default(parameter.default)
+                fields.append((parameter.name, hint, _kept_default(parameter.default)))
+            properties[parameter.name] = schema
+        self.schema: Schema = {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+        self._names = tuple(properties)
+        struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        self._decoder = msgspec.json.Decoder(struct, dec_hook=_validated)
+
+    def decode(self, arguments: str, context: CallContext) -> tuple[list[object], dict[str, object]]:
+        """Positional and named arguments for the function; raises as msgspec does when they do not fit."""
+        # Some models write nothing at all where a tool needs no arguments.
+        decoded = self._decoder.decode(arguments if arguments.strip() else "{}")
+        given: dict[str, object] = {name: getattr(decoded, name) for name in self._names}
+        given.update(dict.fromkeys(self._context, context))
+        return [given.pop(name) for name in self._positional], given
+
+    def in_words(self) -> str:
+        """The arguments there are, for someone who used others."""
+        required = self.schema["required"]
+        listed = [f"{name} (required)" if name in required else name for name in self._names]
+        return ", ".join(listed) or "none"
+
+
+# ---- what the function says ------------------------------------------------------------------------------------------
+
+
+def _typed_parameters(function: Callable[..., object], name: str) -> Iterator[tuple[inspect.Parameter, Any]]:
+    try:
+        signature = inspect.signature(function)
+    except (NameError, ValueError, TypeError) as wrong:
+        raise BadInput(f"tool {name}: its parameters cannot be read: {wrong}") from wrong
+    names_around: Mapping[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
+    for parameter in signature.parameters.values():
+        where = f"tool {name}: parameter {parameter.name!r}"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise BadInput(f"{where}: a model cannot fill {parameter}; name each argument")
+        if parameter.annotation is parameter.empty:
+            hint = " (for a method, use tool(instance.method))" if parameter.name == "self" else ""
+            raise BadInput(f"{where} has no type annotation{hint}")
+        holder = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+        try:
+            hints = get_type_hints(holder, dict(names_around), include_extras=True)
+        except (NameError, TypeError, SyntaxError) as wrong:
+            raise BadInput(
+                f"{where}: its annotation {parameter.annotation!r} cannot be read: {wrong}; "
+                "the type must be known in the module when the function is defined"
+            ) from wrong
+        yield parameter, hints[parameter.name]
+
+
+def _plain(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _said_in_annotation(hint: Any) -> str | None:
+    """A description written as `Annotated[int, "how many"]`; that of `msgspec.Meta` is in the schema already."""
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((note for note in notes if isinstance(note, str)), None)
+
+
+def _shown_default(default: object) -> Schema:
+    try:
+        return {"default": msgspec.to_builtins(default)}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _kept_default(default: object) -> Any:
+    """A default that msgspec takes: it refuses lists and the like, unless they are made each time."""
+    if isinstance(default, list | dict | set | bytearray):
+        return msgspec.field(default_factory=lambda: cast("object", default))
+    return default
+
+
+# ---- schemas ---------------------------------------------------------------------------------------------------------
+
+
+_LEFT_OUT = frozenset({"$ref", "$defs", "$comment"})
+
+
+def _schema_of(hint: Any, where: str) -> Schema:
+    try:
+        return _inlined(msgspec.json.schema(hint, schema_hook=_schema_of_model))
+    except TypeError as wrong:
+        raise BadInput(f"{where}: {str(wrong).splitlines()[-1]}") from wrong
+
+
+def _schema_of_model(kind: type) -> Schema:
+    """The schema of `object`, which is anything, or of a pydantic model, known by its methods and never imported."""
+    if kind is object:
+        return {"$comment": "anything"}  # msgspec takes an empty schema for none at all
+    schema = getattr(kind, "model_json_schema", None)
+    if not (callable(schema) and hasattr(kind, "model_validate")):
+        raise NotImplementedError
+    return _inlined(cast("Schema", schema()))
+
+
+def _validated(kind: type, value: object) -> object:
+    if kind is object:
+        return value
+    validate = getattr(kind, "model_validate", None)
+    if not callable(validate):
+        raise NotImplementedError
+    return validate(value)
+
+
+def _inlined(schema: Schema) -> Schema:
+    """The schema with each definition written where it is used; a type inside itself is only named there."""
+    definitions = cast("dict[str, Schema]", schema.get("$defs", {}))
+
+    def inline(node: Any, inside: tuple[str, ...]) -> Any:
+        if isinstance(node, list):
+            return [inline(item, inside) for item in cast("list[Any]", node)]
+        if not isinstance(node, dict):
+            return node
+        items = cast("Schema", node)
+        rest = {key: inline(value, inside) for key, value in items.items() if key not in _LEFT_OUT}
+        reference = items.get("$ref")
+        if not isinstance(reference, str):
+            return rest
+        name = reference.removeprefix("#/$defs/")
+        if name in inside:
+            kind = {"type": definitions[name]["type"]} if "type" in definitions[name] else {}
+            return kind | {"description": f"another {name}"} | rest
+        return inline(definitions[name], (*inside, name)) | rest
+
+    return inline(schema, ())
+
+
+# ---- what the model reads --------------------------------------------------------------------------------------------
+
+_AT = re.compile(r"(?P<what>.*) - at `\$(?P<path>.*)`", re.DOTALL)
+_FIELD = re.compile(r"Object (?P<problem>missing required|contains unknown) field `(?P<field>.*)`")
+_STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+|\.\.\.)\]")
+
+
+def complaint(arguments: Arguments, text: str, wrong: Exception) -> str:
+    """What is wrong with the arguments in `text`, for the model that wrote them."""
+    tool = arguments.name
+    if isinstance(wrong, RecursionError):
+        return f"{tool}: the arguments are nested too deeply; send flatter ones"
+    if not isinstance(wrong, msgspec.ValidationError):
+        return f"{tool}: the arguments are not valid JSON: {_where_json_breaks(text, wrong)}; send one JSON object"
+
+    located = _AT.fullmatch(str(wrong))
+    what, path = (located["what"], located["path"]) if located else (str(wrong), "")
+    within = f" in {path.lstrip('.')!r}" if path else ""
+    misfit = _FIELD.fullmatch(what)
+    if misfit:
+        problem = "is missing" if misfit["problem"] == "missing required" else "is not known"
+        there_are = "" if path else f"; arguments: {arguments.in_words()}"
+        return f"{tool}: argument {misfit['field']!r}{within} {problem}{there_are}"
+    if not path:
+        return f"{tool}: the arguments must be one JSON object: {_uncapped(what)}; arguments: {arguments.in_words()}"
+    more = _choices(arguments.schema, path) + _found(text, path)
+    return f"{tool}: argument {path.lstrip('.')!r}: {_uncapped(what)}{more}"
+
+
+def _where_json_breaks(text: str, wrong: Exception) -> str:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as broken:
+        if broken.pos >= len(text.rstrip()):
+            return f"{broken.msg} at the end, after character {len(text.rstrip())}; it may have been cut off"
+        return f"{broken.msg} at character {broken.pos + 1}, before {text[broken.pos : broken.pos + 20]!r}"
+    except (ValueError, RecursionError):
+        pass
+    return str(wrong)
+
+
+def _choices(schema: Schema, path: str) -> str:
+    """The values an argument may have, where they are a list."""
+    nodes = [schema]
+    for step in _STEP.finditer(path):
+        inner = (_below(node, step["name"]) for node in nodes)
+        nodes = [branch for node in inner if node is not None for branch in (node, *node.get("anyOf", ()))]
+    values = [value for node in nodes for value in node.get("enum", ())]
+    return f"; expected one of: {', '.join(map(json.dumps, values))}" if values else ""
+
+
+def _below(schema: Schema, name: str | None) -> Schema | None:
+    """The schema of a property, or of all items or values when there is no name."""
+    if name is None:
+        found = schema.get("items") or schema.get("additionalProperties")
+    else:
+        found = schema.get("properties", {}).get(name)
+    return cast("Schema", found) if isinstance(found, dict) else None
+
+
+def _found(text: str, path: str) -> str:
+    """What stands at `path`, or as near to it as can be told, cut short."""
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:  # broken after the place that did not fit
+        return ""
+    for step in _STEP.finditer(path):
+        if step["index"] == "...":  # a value of a mapping; its key is not told
+            break
+        value = value[step["name"] or int(step["index"])]
+    found = msgspec.json.encode(value).decode()
+    return f"; found {found if len(found) <= 80 else found[:79] + '…'}"
+
+
+def _uncapped(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,207 @@
+"""A typed function as a tool: its annotations become the schema, its docstring the description.
+
+The model's arguments are decoded and checked against the annotations in one pass; what does not fit is told to the
+model in words it can act on. The decorated function stays what it was for everybody who calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
+
+import msgspec
+
+from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.errors import BadInput
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, ToolResult
+from retinue.tools.arguments import Arguments, complaint
+from retinue.tools.docstrings import described
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RiskName = Literal["low", "medium", "high"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class FunctionTool(Generic[P, R]):
+    """What `tool` makes of a function: a `retinue.core.ports.Tool` that can still be called as the function."""
+
+    __name__: str
+    __wrapped__: Callable[P, R]
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        kind: ToolKind = "once",
+        risk: Risk | RiskName = Risk.LOW,
+        timeout: float | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+        name = _checked_name(function, name)
+        if kind not in get_args(ToolKind):
+            raise BadInput(f"tool {name}: kind is {kind!r}; expected one of: {', '.join(get_args(ToolKind))}")
+        if risk not in tuple(Risk):
+            raise BadInput(f"tool {name}: risk is {risk!r}; expected one of: {', '.join(Risk)}")
+        if timeout is not None and not timeout > 0:
+            raise BadInput(f"tool {name}: timeout is {timeout!r}; expected seconds above 0, or None")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise BadInput(f"tool {name}: the function yields; a tool returns its whole result")
+
+        summary, about = described(inspect.getdoc(function) or "")
+        self._arguments = Arguments(function, name=name, about=about)
+        self._is_async = inspect.iscoroutinefunction(function)
+        self.spec = ToolSpec(
+            name=name,
+            description=summary if description is None else description,
+            parameters=msgspec.json.encode(self._arguments.schema).decode(),
+        )
+        self.kind: ToolKind = kind
+        self.risk = Risk(risk)
+        self.timeout = timeout
+        self.waits = False
+        self.stoppable = self._is_async
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function itself."""
+        return self.__wrapped__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.spec.name}>"
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Call the function with the model's arguments.
+
+        A function that is not async runs in a thread, with the caller's context variables. Being cancelled means that
+        nobody waits for it any more; the thread itself cannot be stopped and ends when the function does.
+        """
+        try:
+            args, kwargs = self._arguments.decode(arguments, context)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as wrong:
+            return ToolResult(complaint(self._arguments, arguments, wrong), failed=True)
+        function = cast("Callable[..., Any]", self.__wrapped__)
+        if self._is_async:
+            result: object = await function(*args, **kwargs)
+        else:
+            result = await asyncio.to_thread(_never_stop_iteration, function, args, kwargs)
+            if inspect.isawaitable(result):  # a plain function that hands on what an async one gave it
+                result = await result
+        return result if isinstance(result, ToolResult) else ToolResult(as_text(result))
+
+
+def _never_stop_iteration(function: Callable[..., Any], args: list[object], kwargs: dict[str, object]) -> object:
+    """Call the function; a `StopIteration` out of it cannot travel through a future, and its waiter would hang."""
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as escaped:
+        raise RuntimeError("StopIteration left the function: a next() without a default?") from escaped
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    kind: ToolKind = "once",
+    risk: Risk | RiskName = Risk.LOW,
+    timeout: float | None = None,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    kind: ToolKind = "once",
+    risk: Risk | RiskName = Risk.LOW,
+    timeout: float | None = None,
+) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
+    """Make a tool of a typed function, plainly as `@tool` or with options as `@tool(kind="pure")`.
+
+    Every parameter needs a type that JSON can carry: builtins, dataclasses, typed dicts, msgspec structs, enums,
+    unions, pydantic models. One annotated `CallContext` is handed in and not shown to the model. Parameters are
+    described in an `Args:` section of the docstring, or with `Annotated[int, "how many"]`. `kind` says what a crash in
+    the middle means; a call of the default, `once`, never runs again. What the function returns is made text by
+    `as_text`; it may also return a `ToolResult`, or raise `ToolError` with words for the model.
+
+    >>> @tool(kind="pure")
+    ... def search_logs(query: str, limit: int = 20) -> str:
+    ...     \"\"\"Search the service logs.
+    ...
+    ...     Args:
+    ...         query: what to look for
+    ...     \"\"\"
+    ...     return f"{limit} lines about {query}"
+    >>> search_logs("pool")
+    '20 lines about pool'
+    >>> search_logs.spec.name, search_logs.spec.description
+    ('search_logs', 'Search the service logs.')
+    >>> msgspec.json.decode(search_logs.spec.parameters)["properties"]["query"]
+    {'type': 'string', 'description': 'what to look for'}
+    """
+
+    def decorate(function: Callable[P, R]) -> FunctionTool[P, R]:
+        return FunctionTool(function, name=name, description=description, kind=kind, risk=risk, timeout=timeout)
+
+    return decorate if function is None else decorate(function)
+
+
+def as_text(value: object) -> str:
+    """A result as the model reads it: text as it is, nothing as nothing, and anything else as JSON.
+
+    What JSON has no word for is written as `str` has it.
+
+    >>> as_text("plain"), as_text(None), as_text({"found": [1, 2]}), as_text(1 + 2j)
+    ('plain', '', '{"found":[1,2]}', '(1+2j)')
+    """
+    match value:
+        case None:
+            return ""
+        case bytes():
+            return value.decode("utf-8", "replace")
+        case str():
+            return _carried(value)
+        case _:
+            pass
+    try:
+        encoded = msgspec.json.encode(value, enc_hook=_in_builtins)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _carried(str(value))
+    # A date, an enum or a path alone is a word, and words need no quotes.
+    return msgspec.json.decode(encoded, type=str) if encoded.startswith(b'"') else encoded.decode()
+
+
+def _in_builtins(value: object) -> object:
+    dump = getattr(value, "model_dump", None)  # pydantic's, if that is where it comes from
+    return dump(mode="json") if callable(dump) else str(value)
+
+
+def _carried(text: str) -> str:
+    """The text without halves of characters, which UTF-8 cannot carry (they come from odd file names)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _checked_name(function: Callable[..., object], name: str | None) -> str:
+    found = name if name is not None else getattr(function, "__name__", "")
+    if not _NAME.fullmatch(found):
+        raise BadInput(
+            f"tool name {found!r}: expected a letter or _ and then up to 63 letters, digits, _ and -; "
+            "give one with @tool(name=...)"
+        )
+    return found

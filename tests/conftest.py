@@ -1,0 +1,71 @@
+"""How tests are run: async ones on a loop whose time the test holds, and nothing may be left running behind."""
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import hypothesis
+import pytest
+
+from retinue.testing.held import HeldLoop, describe_task
+
+STRESS: bool = os.environ.get("RETINUE_STRESS") == "1"
+"""Whether `make stress` asked for full sizes."""
+
+hypothesis.settings.register_profile("daily", derandomize=True, deadline=None, max_examples=50, database=None)
+hypothesis.settings.register_profile("stress", parent=hypothesis.settings.get_profile("daily"), max_examples=2000)
+hypothesis.settings.load_profile("stress" if STRESS else "daily")
+
+AsyncTest = Callable[..., Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(scope="session")
+def stress() -> bool:
+    """Whether `make stress` asked for full sizes."""
+    return STRESS
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test, also below `@hypothesis.given`, where each example gets a fresh loop."""
+    loop_factory = None if pyfuncitem.get_closest_marker("real_time") else HeldLoop
+    test = pyfuncitem.obj
+    examples = getattr(test, "hypothesis", None)
+    if examples is not None and inspect.iscoroutinefunction(examples.inner_test):
+        examples.inner_test = as_plain_function(examples.inner_test, loop_factory)
+        return None
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {
+        name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters if name in pyfuncitem.funcargs
+    }
+    as_plain_function(test, loop_factory)(**arguments)
+    return True
+
+
+def as_plain_function(
+    test: AsyncTest, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
+) -> Callable[..., None]:
+    """`test` as pytest can call it: on a loop of its own, and failing if it leaves tasks or unseen errors behind."""
+
+    @functools.wraps(test)
+    def plain(*args: Any, **kwargs: Any) -> None:
+        unseen: list[str] = []
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            loop = runner.get_loop()
+            loop.set_exception_handler(lambda _, context: unseen.append(_in_words(context)))
+            runner.run(test(*args, **kwargs))
+            pending = sorted(map(describe_task, asyncio.all_tasks(loop)))
+        if pending:
+            pytest.fail("\n  ".join(["the test left tasks behind:", *pending]), pytrace=False)
+        if unseen:
+            pytest.fail("\n  ".join(["errors that nobody looked at:", *unseen]), pytrace=False)
+
+    return plain
+
+
+def _in_words(context: dict[str, Any]) -> str:
+    return f"{context.get('message')}: {context.get('exception')!r}"

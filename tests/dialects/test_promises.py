@@ -1,0 +1,50 @@
+"""The lists of promises and the tests that prove them fit each other, both ways."""
+
+import ast
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.dialects import promises
+from retinue.dialects.promises import Promise
+
+LISTS: dict[str, tuple[Promise, ...]] = {
+    module.name: importlib.import_module(f"{promises.__name__}.{module.name}").PROMISES
+    for module in pkgutil.iter_modules(promises.__path__)
+}
+
+
+@pytest.mark.parametrize("dialect", LISTS)
+def test_every_promise_has_a_test(dialect: str) -> None:
+    proven = set(_ids_named_by_tests())
+
+    assert [promise for promise in LISTS[dialect] if promise.id not in proven] == []
+
+
+def test_every_test_names_promises_that_exist() -> None:
+    promised = {promise.id for listed in LISTS.values() for promise in listed}
+
+    assert sorted(set(_ids_named_by_tests()) - promised) == []
+
+
+@pytest.mark.parametrize("dialect", LISTS)
+def test_every_promise_has_its_own_id_and_is_one_sentence(dialect: str) -> None:
+    ids = Counter(promise.id for promise in LISTS[dialect])
+
+    assert [id for id, count in ids.items() if count > 1] == []
+    assert [promise for promise in LISTS[dialect] if not promise.text.endswith(".") or ". " in promise.text] == []
+
+
+def _ids_named_by_tests() -> Iterator[str]:
+    """The arguments of every `@pytest.mark.promise(...)` in this folder, read without importing anything."""
+    for file in Path(__file__).parent.glob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="promise"), args=arguments):
+                    yield from (ast.literal_eval(argument) for argument in arguments)
+                case _:
+                    pass

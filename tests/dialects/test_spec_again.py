@@ -1,0 +1,189 @@
+"""What happens when a call is entered again: it answers as it did, and nothing happens twice."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+import retinue
+from retinue.core.errors import StoreUnavailable
+from retinue.core.ids import DriverId
+from retinue.core.ports import CallContext, Tool
+from retinue.core.records import Bury, Write, Written
+from retinue.providers.scripted import Line, says, together
+from retinue.store.memory import MemoryStore
+from tests.dialects.spec_stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
+
+WORKER = retinue.Agent(name="worker", system_prompt="You work.", tools=("shared_context", "work"))
+
+
+async def call(opened: retinue.Retinue, tool_name: str, who: CallContext, **arguments: object) -> Answer:
+    """What a model reads after this call."""
+    tool: Tool | None = opened.supervisor.parts.toolbox.find(tool_name, ("spec",))
+    assert tool is not None
+    return json.loads((await tool.call(json.dumps(arguments), who)).text)
+
+
+@pytest.mark.promise("SPEC-KEYED")
+async def test_a_spawn_that_is_entered_again_finds_the_task_it_started() -> None:
+    stage = Stage(agents=(WORKER,))
+    stage.script.play("worker", says("done"))
+    async with waiting_orchestrator(stage) as (opened, caller):
+        spawn = {"action": "spawn", "agent": "worker", "task": "Work."}
+        first = await call(opened, "subagent", caller(0), **spawn)
+        await asyncio.sleep(5)
+        again = await call(opened, "subagent", caller(0, again=True), **spawn)
+        another = await call(opened, "subagent", caller(1), **spawn)
+        await asyncio.sleep(5)
+        workers = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
+
+    assert (first, again) == ({"task_id": "t_01", "agent": "worker", "status": "running"}, first)
+    assert another["task_id"] == "t_02"
+    assert len(workers) == 2
+
+
+@pytest.mark.promise("SPEC-KEYED")
+async def test_a_spawn_that_is_entered_again_finds_its_task_although_the_agent_is_gone() -> None:
+    stage = Stage(agents=(WORKER,))
+    stage.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(stage) as (opened, caller):
+        first = await call(opened, "subagent", caller(0), action="spawn", agent="worker", task="Work.")
+        again = await call(opened, "subagent", caller(0, again=True), action="spawn", agent="gone", task="Work.")
+
+    assert again == first
+
+
+@pytest.mark.promise("SPEC-KEYED", "SPEC-3.5-ONCE")
+async def test_a_collect_that_is_entered_again_gives_the_result_again_and_nobody_else_gets_it() -> None:
+    stage = Stage(agents=(WORKER,))
+    stage.script.play("worker", says("done"))
+    async with waiting_orchestrator(stage) as (opened, caller):
+        await call(opened, "subagent", caller(0), action="spawn", agent="worker", task="Work.")
+        await asyncio.sleep(5)
+        first = await call(opened, "subagent", caller(1), action="collect", task_id="t_01")
+        again = await call(opened, "subagent", caller(1, again=True), action="collect", task_id="t_01")
+        other = await call(opened, "subagent", caller(2), action="collect", task_id="t_01")
+
+    assert first == {"task_id": "t_01", "agent": "worker", "status": "completed", "turns_used": 1, "result": "done"}
+    assert again == first
+    assert other["error"] == "TASK_NOT_FOUND"
+
+
+@pytest.mark.promise("SPEC-KEYED")
+async def test_a_definition_that_is_entered_again_is_no_duplicate() -> None:
+    define = {"action": "define", "name": "analyst", "description": "d", "system_prompt": "p"}
+    async with waiting_orchestrator(Stage()) as (opened, caller):
+        first = await call(opened, "subagent", caller(0), **define)
+        again = await call(opened, "subagent", caller(0, again=True), **define)
+        other = await call(opened, "subagent", caller(1), **define)
+
+    assert (first, again) == ({"defined": "analyst", "description": "d"}, first)
+    assert other["error"] == "AGENT_ALREADY_EXISTS"
+
+
+@pytest.mark.promise("SPEC-4.5-NO-NESTING")
+async def test_a_subagent_that_got_hold_of_the_tool_is_refused() -> None:
+    stage = Stage(agents=(WORKER,))
+    stage.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(stage) as (opened, caller):
+        await call(opened, "subagent", caller(0), action="spawn", agent="worker", task="Work.")
+        (worker,) = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
+        below = replace(caller(1), run_id=worker.run_id, depth=1)
+        refused = await call(opened, "subagent", below, action="spawn", agent="worker", task="Deeper.")
+
+    assert refused == {"error": "INVALID_REQUEST", "message": "Subagents cannot delegate; only the orchestrator can."}
+
+
+@pytest.mark.promise("SC-4-KEYED")
+async def test_a_write_or_delete_that_is_entered_again_happens_once() -> None:
+    write = {"action": "write", "key": "scope", "value": "all"}
+    async with waiting_orchestrator(Stage()) as (opened, caller):
+        first = await call(opened, "shared_context", caller(0), **write)
+        await asyncio.sleep(60)
+        again = await call(opened, "shared_context", caller(0, again=True), **write)
+        deleted = await call(opened, "shared_context", caller(1), action="delete", key="scope")
+        deleted_again = await call(opened, "shared_context", caller(1, again=True), action="delete", key="scope")
+        other = await call(opened, "shared_context", caller(2), action="delete", key="scope")
+
+    assert (first["version"], again) == (1, first)
+    assert (deleted, deleted_again) == ({"deleted": "scope", "previous_version": 1}, deleted)
+    assert other["error"] == "KEY_NOT_FOUND"
+
+
+class FailingStore(MemoryStore):
+    """A store that refuses every commit after the first `left`, as if the process had died there."""
+
+    left = 1_000_000
+
+    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+        """Make these writes happen, or nothing at all."""
+        if self.left <= 0:
+            raise StoreUnavailable("the process is dead")
+        self.left -= 1
+        return super().commit(driver_id, writes, durable=durable)
+
+
+LINES: list[Line] = [
+    context("write", key="scope", value="all"),
+    subagent("define", name="helper", description="Helps", system_prompt="You help.", tools=["shared_context"]),
+    together(
+        subagent("spawn", agent="worker", task="Work."),
+        subagent("spawn", agent="helper", task="Help."),
+    ),
+    other_work(60),
+    together(subagent("collect", task_id="t_01"), subagent("collect", task_id="t_02")),
+    context("read", key="log"),
+    context("delete", key="scope"),
+    says("enough"),
+]
+STORY: list[Answer] = [
+    {"key": "scope", "version": 1, "written_by": "orchestrator"},
+    {"defined": "helper", "description": "Helps"},
+    {"task_id": "t_01", "agent": "worker", "status": "running"},
+    {"task_id": "t_02", "agent": "helper", "status": "running"},
+    {"task_id": "t_01", "agent": "worker", "status": "completed", "turns_used": 3, "result": "worked"},
+    {"task_id": "t_02", "agent": "helper", "status": "completed", "turns_used": 1, "result": "helped"},
+    {
+        "key": "log",
+        "version": 1,
+        "written_by": "subagent:worker:t_01",
+        "value": "done",
+        "value_size_tokens": 1,
+    },
+    {"deleted": "scope", "previous_version": 1},
+]
+
+
+async def played_with_a_death_after(commits: int) -> tuple[str, list[Answer], bool]:
+    """The story, in which the process dies after so many commits and another goes on; whether that came to pass."""
+    store = FailingStore()
+    stage = Stage(agents=(WORKER,), store=store)
+    stage.script.play("main", *LINES)
+    stage.script.play("worker", context("write", key="log", value="done"), other_work(1), says("worked"))
+    stage.script.play("helper", says("helped"))
+    store.left = commits
+    died = False
+    try:
+        async with stage.open() as opened:
+            await opened.run("Go.", key="story")
+    except StoreUnavailable:
+        died = True
+    store.left = 1_000_000
+    store.commit(None, [Bury(driver_id=row.driver_id) for row in store.drivers()])
+    async with stage.open(ids="later") as opened:
+        handle = await opened.spawn("Go.", key="story")
+        outcome = await handle.wait()
+        read = await answers(opened, handle.run_id)
+    return outcome.text, [{k: v for k, v in answer.items() if k != "written_at"} for answer in read], died
+
+
+@pytest.mark.promise("SPEC-KEYED", "SC-4-KEYED", "SC-4-DURABLE")
+async def test_a_story_goes_on_to_the_same_end_wherever_its_process_dies() -> None:
+    deaths, died = 0, True
+    while died:
+        text, read, died = await played_with_a_death_after(deaths)
+        assert (deaths, text, read) == (deaths, "enough", STORY)
+        deaths += died
+    assert deaths > 20

@@ -1,0 +1,105 @@
+"""A delegation tool without a dialect: a run starts children by it and reads how they ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.errors import Refused, ToolError
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, ToolResult
+from retinue.core.run import Limits, Manner, Outcome
+from retinue.engine.admission import Spawn
+from retinue.engine.supervisor import Started, Supervisor
+from retinue.providers.scripted import Speaks, calls
+from retinue.testing.harness import Harness
+
+
+class Order(Struct, forbid_unknown_fields=True):
+    """What a model may ask of the tool: `times` children of one agent, with the tasks `task`, `task 2`, `task 3`..."""
+
+    agent: str
+    task: str = "dig"
+    times: int = 1
+    wait: bool = True
+    limits: Limits = Limits()
+    manner: Manner = Manner()
+    carved: bool = False
+    tools: tuple[str, ...] | None = None
+    max_depth: int | None = None
+    max_running: int | None = None
+    space: str | None = None
+    max_output: int | None = None
+
+
+class Delegate:
+    """A keyed tool: the same call, entered again, finds the children it has."""
+
+    spec = ToolSpec("delegate", "Let another agent work.")
+    kind: ToolKind = "keyed"
+    risk = Risk.LOW
+    timeout: float | None = None
+    waits = True
+    stoppable = True
+
+    def __init__(self) -> None:
+        self.harness: Harness | None = None
+        self.started: list[Started] = []
+        """Every child this tool was told of, in order."""
+
+    @property
+    def _supervisor(self) -> Supervisor:
+        assert self.harness is not None
+        return self.harness.retinue.supervisor
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Start the children; wait for them unless told otherwise."""
+        order = msgspec.json.decode(arguments, type=Order)
+        try:
+            children = [await self._spawn(order, number, context) for number in range(1, order.times + 1)]
+        except Refused as refusal:
+            raise ToolError(f"{type(refusal).__name__}: {refusal}") from refusal
+        self.started += children
+        if not order.wait:
+            return ToolResult("started")
+        ended = await self._supervisor.wait([child.run_id for child in children])
+        return ToolResult("\n".join(in_words(ended[child.run_id]) for child in children))
+
+    async def _spawn(self, order: Order, number: int, context: CallContext) -> Started:
+        caller = self._supervisor.roster.live[context.run_id].run
+        offered = caller.brief.offered if order.tools is None else order.tools
+        wish = Spawn(
+            agent=order.agent,
+            brief=replace(caller.brief, agent=order.agent, offered=offered, max_output=order.max_output),
+            task=order.task if number == 1 else f"{order.task} {number}",
+            limits=order.limits,
+            manner=order.manner,
+            carved=order.carved,
+            max_depth=order.max_depth,
+            max_running=order.max_running,
+            handle_space=order.space,
+            handle_format="t_{:02}",
+        )
+        key = context.key if number == 1 else f"{context.key}/{number}"
+        return await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=key)
+
+
+def in_words(outcome: Outcome) -> str:
+    """How a child ended, as its parent's model reads it."""
+    return f"{outcome.result}: {outcome.text or outcome.error}"
+
+
+def delegates(agent: str, **order: object) -> Speaks:
+    """A model lets `agent` work."""
+    return calls("delegate", agent=agent, **order)
+
+
+def with_delegation(*, tools: tuple[Any, ...] = (), **options: Any) -> tuple[Harness, Delegate]:
+    """A retinue whose agents can delegate, and the tool they do it with."""
+    delegate = Delegate()
+    delegate.harness = Harness(tools=(delegate, *tools), dialects=(), **options)
+    return delegate.harness, delegate

@@ -1,0 +1,223 @@
+"""What every stored thing looks like, with each field filled: the objects that the files of the corpus have to become.
+
+A format that was released keeps its files as they are, for ever. Until then, and when fields are added,
+`python -m tests.store.samples` writes the files that are missing for the newest format.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from retinue.core.agent import Brief
+from retinue.core.amounts import Caps, Window
+from retinue.core.events import (
+    FORMAT,
+    AgentDefined,
+    CallParked,
+    CallReturned,
+    Event,
+    ExchangeEnded,
+    HistoryCompacted,
+    MailTaken,
+    ReplyReceived,
+    ResultCollected,
+    RunAccepted,
+    RunAdopted,
+    RunEnded,
+    TurnFailed,
+    WrapUpAsked,
+)
+from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
+from retinue.core.policy import Autonomy, Policy
+from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome
+from retinue.core.usage import Usage
+
+CORPUS = Path(__file__).parent / "corpus"
+
+_POLICY = Policy(
+    autonomy=Autonomy.FULL,
+    workspace_only=False,
+    allowed_roots=("/srv",),
+    allowed_roots_read_only=("/usr/share",),
+    allowed_roots_write_only=("/var/out",),
+    forbidden_paths=("/srv/secret",),
+    allowed_commands=("git", "ls"),
+    shell_env_passthrough=("LANG",),
+    shell_timeout_secs=5,
+    max_actions_per_hour=7,
+    max_cost_per_day_cents=11,
+    block_high_risk_commands=False,
+    require_approval_for_medium_risk=False,
+    allowed_tools=("search", "shell"),
+    excluded_tools=("web",),
+    auto_approve=("search",),
+    always_ask=("shell",),
+)
+_LIMITS = Limits(
+    max_turns=20,
+    exchange_turns=5,
+    max_input_tokens=1000,
+    max_output_tokens=2000,
+    max_tokens=2500,
+    max_cost=1_000_000_000,
+    max_calls=30,
+    seconds=600.5,
+    model_seconds=60.0,
+    idle_seconds=30.0,
+    tool_seconds=90.0,
+    wrap_up=True,
+)
+_USAGE = Usage(100, 20, 60, 5)
+_OUTCOME = Outcome(
+    result="exhausted",
+    reason="max_turns",
+    text="Half of it: 🦉",
+    error="20 turns were not enough",
+    structured={"answer": [1, 2.5, None, True, "x"]},
+    artifacts=("report.md",),
+    usage=_USAGE,
+    cost=1_500_000,
+    turns=20,
+    exchanges=2,
+    limit=LimitMet("max_turns", 20, 20),
+    unstopped=("shell",),
+)
+_ASSISTANT = AssistantMessage(
+    text="Let me look.",
+    calls=(ToolCall("search", '{"query": "pool"}', "call_1"), ToolCall("shell", "not json")),
+    thinking=(Thinking("hm", "c2ln", "b3BhcXVl"),),
+)
+_ITEMS: tuple[Item, ...] = (
+    Words(key="k1", text="Hurry, please.", origin="peer"),
+    Input(key="k2", text="And now?", tools=False, origin="notice"),
+    Close(key="k3"),
+    Cancel(key="k4", reason="parent_ended", note="no longer needed"),
+    Deadline(key="k5", seconds=600.5),
+    Answer(key="k6", turn=3, index=1, allow=True, note="go on"),
+    ChildEnded(key="k7", run_id="r2", result="completed", notice="r2 is done"),
+)
+_EVENTS: tuple[Event, ...] = (
+    RunAccepted(
+        at=1763200000.25,
+        run_id="r1",
+        session_id="s1",
+        root_id="r0",
+        parent_id="r0",
+        depth=1,
+        path="root/1",
+        key="r0/1/0",
+        agent="researcher",
+        brief="5f3c",
+        task="Why is it slow?",
+        policy=_POLICY,
+        limits=_LIMITS,
+        manner=Manner(stays=True, awaited=True, announce=True, on_parent_end="wait", crash_fails=True),
+        inherits=HistoryRef("r0", 12, 3),
+        handle=HandleRef("spec", "t_01"),
+        label="a look around",
+        dialect="spec",
+        carved=True,
+        windows=(Window("researcher/hour", 3600.0, Caps(input=1, output=2, tokens=3, cost=4, turns=5, calls=6)),),
+    ),
+    RunAdopted(at=1763200001.0, driver_id="d2"),
+    MailTaken(at=1763200002.0, items=_ITEMS),
+    ReplyReceived(
+        at=1763200003.0,
+        turn=1,
+        reply=Reply(_ASSISTANT, usage=_USAGE, cost=1_500_000, stop="calls", model="m-1", response_id="resp_1"),
+    ),
+    CallParked(at=1763200004.0, turn=1, index=1, tool="shell", reason="it changes files"),
+    CallReturned(at=1763200005.0, turn=1, index=0, text="found nothing", failed=True, crashed=True),
+    TurnFailed(at=1763200006.0, turn=2, fault="overloaded", error="529", partial="So f"),
+    WrapUpAsked(at=1763200007.0, limit=LimitMet("max_turns", 20, 20), text="Please finish."),
+    ExchangeEnded(
+        at=1763200008.0,
+        exchange=Exchange(
+            result="exhausted",
+            reason="max_turns",
+            text="so far",
+            error="too long",
+            turns=5,
+            limit=LimitMet("max_turns", 20, 20),
+        ),
+    ),
+    HistoryCompacted(
+        at=1763200009.0,
+        replaced=4,
+        messages=(
+            UserMessage("What happened before", origin="engine"),
+            _ASSISTANT,
+            ToolMessage("search", "nothing", "call_1", failed=True),
+        ),
+    ),
+    AgentDefined(at=1763200010.0, key="r1/2/0", name="writer"),
+    ResultCollected(at=1763200011.0, key="r1/3/0", run_id="r2"),
+    RunEnded(at=1763200012.0, outcome=_OUTCOME),
+)
+BRIEF = Brief(
+    agent="researcher",
+    system="You look things up.",
+    offered=("search", "shell"),
+    dialects=("spec",),
+    provider="anthropic",
+    model="m-1",
+    max_output=4096,
+    temperature=0.5,
+)
+LOG: tuple[Event, ...] = (
+    RunAccepted(
+        at=1763200000.0,
+        run_id="r1",
+        session_id="s1",
+        root_id="r1",
+        brief=BRIEF.digest(),
+        task="What is six times seven?",
+        policy=_POLICY,
+    ),
+    ReplyReceived(
+        at=1763200001.0,
+        turn=1,
+        reply=Reply(AssistantMessage(calls=(ToolCall("multiply", '{"a":6,"b":7}', "c1"),)), stop="calls"),
+    ),
+    CallReturned(at=1763200002.0, turn=1, index=0, text="42"),
+    ReplyReceived(at=1763200003.0, turn=2, reply=Reply(AssistantMessage(text="42"), usage=Usage(30, 1), cost=9)),
+    RunEnded(
+        at=1763200004.0,
+        outcome=Outcome(result="completed", reason="answered", text="42", usage=Usage(30, 1), cost=None, turns=2),
+    ),
+)
+
+
+def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Item | Outcome | Brief]:
+    return {f"{kind}.{type(value).__struct_config__.tag}": value for value in values}
+
+
+EXPECTED: dict[int, dict[str, Event | Item | Outcome | Brief]] = {
+    1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": BRIEF},
+}
+"""By format and name: what the file of that name has to become today."""
+
+
+def folder_of(format: int) -> Path:
+    """Where the files of a format are."""
+    return CORPUS / f"format_{format}"
+
+
+def write_missing() -> None:
+    """Write the files of the newest format that are not there yet."""
+    folder = folder_of(FORMAT)
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {f"{name}.json": _pretty(value) + b"\n" for name, value in EXPECTED[FORMAT].items()}
+    contents["log.jsonl"] = b"".join(msgspec.json.encode(event) + b"\n" for event in LOG)
+    for name, content in contents.items():
+        if not (folder / name).exists():
+            (folder / name).write_bytes(content)
+
+
+def _pretty(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+if __name__ == "__main__":
+    write_missing()

@@ -1,0 +1,135 @@
+"""Bytes and back: formats are told apart, older ones are lifted, and damage is called by its name."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.core.errors import StoreCorrupt, UnknownFormat
+from retinue.core.events import RunAccepted
+from retinue.core.mail import Words
+from retinue.core.policy import Policy
+from retinue.core.run import Outcome
+from retinue.store.codec import LARGE, Codec, Kind, Tree, blob_name, checked_blob, readable, split_large
+from tests.store.samples import BRIEF, EXPECTED
+
+
+@pytest.mark.parametrize("name", EXPECTED[1])
+def test_what_is_encoded_carries_the_number_of_its_format(name: str) -> None:
+    value = EXPECTED[1][name]
+
+    assert Codec().encode(value) == b"1" + msgspec.json.encode(value)
+
+
+def test_a_newer_format_is_refused_with_both_numbers() -> None:
+    with pytest.raises(UnknownFormat) as refused:
+        Codec(format=11).event(b'12{"type":"adopted","at":1.0,"driver_id":"d"}')
+
+    assert (refused.value.found, refused.value.known) == (12, 11)
+    assert str(refused.value) == (
+        "a stored event has format 12; this retinue knows up to 11: upgrade retinue to drive it"
+    )
+
+
+def test_a_list_shows_no_outcome_where_only_a_newer_retinue_could() -> None:
+    assert Codec().outcome_if_known(b'2{"how":"well"}') is None
+    assert Codec().outcome_if_known(b'1{"result":"failed","reason":"bug"}') == Outcome(result="failed", reason="bug")
+
+
+def lift_one(kind: Kind, tree: Tree) -> Tree:
+    return {**tree, "text": tree["words"]} if kind == "item" else tree
+
+
+def lift_two(kind: Kind, tree: Tree) -> Tree:
+    return {**tree, "text": tree["text"] + "!"} if kind == "item" else tree
+
+
+def test_older_formats_are_lifted_step_by_step() -> None:
+    codec = Codec(format=3, upcasters={1: lift_one, 2: lift_two})
+
+    assert codec.item(b'1{"type":"words","key":"k","words":"hello"}') == Words(key="k", text="hello!")
+    assert codec.item(b'2{"type":"words","key":"k","text":"hello"}') == Words(key="k", text="hello!")
+    assert codec.item(b'3{"type":"words","key":"k","text":"hello"}') == Words(key="k", text="hello")
+
+
+def test_a_run_keeps_the_format_it_was_accepted_in() -> None:
+    accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", brief="b", task="t", policy=Policy())
+    body = Codec(format=2).encode(accepted)
+
+    event = Codec(format=3, upcasters={2: lift_two}).event(body)
+
+    assert isinstance(event, RunAccepted)
+    assert event.format == 2
+
+
+def test_fields_that_a_later_retinue_added_are_passed_over() -> None:
+    assert Codec().item(b'1{"type":"close","key":"k","since":7}') == Codec().item(b'1{"type":"close","key":"k"}')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"1",
+        b"{}",
+        b'{"type":"close","key":"k"}',
+        b"1{",
+        b'1{"type":"close"}',
+        b'1{"type":"no such thing","key":"k"}',
+        b'x1{"type":"close","key":"k"}',
+        b'1{"type":"close","key":"\xff"}',
+    ],
+)
+def test_what_was_never_written_is_called_corrupt(body: bytes) -> None:
+    with pytest.raises(StoreCorrupt):
+        Codec().item(body)
+
+
+def test_a_policy_that_cannot_be_is_called_corrupt() -> None:
+    accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", brief="b", task="t", policy=Policy())
+
+    with pytest.raises(StoreCorrupt, match="a stored event cannot be read"):
+        Codec().event(Codec().encode(accepted).replace(b'"supervised"', b'"unleashed"'))
+
+
+def test_half_a_surrogate_pair_does_not_keep_the_rest_from_being_stored() -> None:
+    words = Words(key="k", text="a\ud800b")
+
+    assert Codec().item(Codec().encode(words)) == Words(key="k", text="a?b")
+
+
+@given(st.text())
+def test_any_text_comes_back(text: str) -> None:
+    words = Words(key="k", text=text)
+
+    assert Codec().item(Codec().encode(words)) == words
+    assert readable(text) == text
+
+
+def test_a_large_body_stands_behind_its_hash() -> None:
+    body = Codec().encode(Words(key="k", text="x" * LARGE))
+
+    stored, digest = split_large(body)
+
+    assert digest is not None
+    assert (stored, blob_name(stored)) == (b"@" + digest.encode(), digest)
+    assert checked_blob(digest, body) == body
+
+
+def test_a_small_body_stands_where_it_is() -> None:
+    body = Codec().encode(Words(key="k", text="x"))
+
+    assert split_large(body) == (body, None)
+    assert blob_name(body) is None
+
+
+def test_a_brief_is_a_blob_under_its_own_digest() -> None:
+    body = Codec().encode(BRIEF)
+
+    assert Codec().brief(checked_blob(BRIEF.digest(), body)) == BRIEF
+
+
+@pytest.mark.parametrize(("body", "what"), [(None, "is missing"), (b'1{"agent":"other"}', "was changed")])
+def test_a_blob_that_is_not_what_its_name_says_is_called_corrupt(body: bytes | None, what: str) -> None:
+    with pytest.raises(StoreCorrupt, match=what):
+        checked_blob(BRIEF.digest(), body)

@@ -1,0 +1,324 @@
+"""What is particular to the SQLite store: its file, its steps from schema to schema, and how it says what is wrong."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from retinue.core.errors import StoreCorrupt, StoreUnavailable, UnknownFormat
+from retinue.core.records import Accepted, OpenSession, RunQuery
+from retinue.store import sqlite as module
+from retinue.store.codec import Codec
+from retinue.store.migrations import APPLICATION_ID, STEPS, migrate
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.contracts.store_case import BRIEF, accept, born, enlist, over, record, row, said
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "retinue.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(path)
+    store.commit(None, [enlist("alice"), OpenSession(session_id="s", at=1.0)])
+    yield store
+    store.close()
+
+
+def ask(path: Path, *statements: str) -> list[tuple[object, ...]]:
+    """What another program finds in the file."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return [row for statement in statements for row in connection.execute(statement).fetchall()]
+    finally:
+        connection.close()
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_folders_are_made_and_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "retinue.db"
+    store = SqliteStore(path)
+    store.commit(None, [enlist("alice")])
+
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+
+    assert modes == {
+        "retinue.db": 0o600,
+        "retinue.db-wal": 0o600,
+        "retinue.db-shm": 0o600,
+        "retinue.db.lock": 0o600,
+    }
+    store.close()
+
+
+def test_a_closed_store_leaves_one_file_and_its_lock(store: SqliteStore, path: Path) -> None:
+    born(store, accept("root"))
+
+    store.close()
+
+    assert sorted(file.name for file in path.parent.iterdir()) == ["retinue.db", "retinue.db.lock"]
+    with pytest.raises(StoreUnavailable, match="was closed"):
+        store.commit("alice", [record("root", 2, said("hm"))])
+    with pytest.raises(StoreUnavailable, match="was closed"):
+        store.run("root")
+    with pytest.raises(StoreUnavailable, match="was closed"):
+        store.changed()
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_whoever_opens_the_store_says_whether_it_has_threads(path: Path, threaded: bool) -> None:
+    store = SqliteStore(path, threaded=threaded)
+
+    assert store.blocking is threaded
+    store.close()
+
+
+def test_the_log_is_brought_home_before_it_gets_long(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONG_LOG", 100_000)
+    monkeypatch.setattr(module, "LONGEST_LOG", 200_000)
+    monkeypatch.setattr(store, "_log_end", 100_000)
+    log = Path(f"{path}-wal")
+    born(store, accept("root"))
+    longest = 0
+
+    for n in range(500):
+        store.commit("alice", [record("root", n + 2, said("x" * 1000))])
+        longest = max(longest, log.stat().st_size)
+
+    assert 100_000 < longest < 220_000
+    assert path.stat().st_size > 500_000
+
+
+def test_a_reader_in_the_middle_of_something_does_not_stop_the_writer(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONG_LOG", 50_000)
+    monkeypatch.setattr(module, "LONGEST_LOG", 200_000)
+    monkeypatch.setattr(store, "_log_end", 50_000)
+    born(store, accept("root"))
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM runs").fetchall()
+
+    for n in range(100):
+        store.commit("alice", [record("root", n + 2, said("x" * 1000))])
+    held_back = Path(f"{path}-wal").stat().st_size
+    reader.execute("COMMIT")
+    for n in range(100, 200):
+        store.commit("alice", [record("root", n + 2, said("x" * 1000))])
+
+    assert held_back > 400_000
+    assert Path(f"{path}-wal").stat().st_size < held_back
+    assert len(store.events("root")) == 201
+    reader.close()
+
+
+def test_power_cuts_are_paid_for_only_by_commits_that_ask(path: Path) -> None:
+    store = SqliteStore(path, durability="power")
+    modes: list[int] = []
+
+    for durable in (False, True, False):
+        store.commit(None, [enlist("alice")], durable=durable)
+        modes += store._writer.execute("PRAGMA synchronous").fetchone()
+
+    assert modes == [1, 2, 1]
+    store.close()
+
+
+def test_large_bodies_are_stored_once(store: SqliteStore, path: Path) -> None:
+    born(store, accept("one"), accept("two"))
+    text = "x" * 100_000
+    store.commit("alice", [record("one", 2, said(text)), record("two", 2, said(text))])
+
+    assert ask(path, "SELECT length(body) > 100000 FROM blobs ORDER BY length(body)") == [(0,), (1,)]
+    assert ask(path, "SELECT max(length(body)) < 5000 FROM events") == [(1,)]
+    assert store.events("one", after=1) == store.events("two", after=1) == [(2, said(text))]
+
+
+def test_a_label_with_half_a_surrogate_pair_is_stored_readable(store: SqliteStore) -> None:
+    birth = accept("root")
+
+    store.commit("alice", [replace(birth, accepted=replace(birth.accepted, label="a\ud800b", task="t\udfff"))])
+
+    assert row(store, "root").label == "a?b"
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_file_says_whose_it_is_and_how_far_it_is(store: SqliteStore, path: Path) -> None:
+    assert ask(path, "PRAGMA application_id", "PRAGMA user_version") == [(APPLICATION_ID,), (len(STEPS),)]
+
+
+def test_a_newer_schema_is_refused_with_both_numbers(store: SqliteStore, path: Path) -> None:
+    store.close()
+    ask(path, "PRAGMA user_version = 7")
+
+    with pytest.raises(UnknownFormat) as refused:
+        SqliteStore(path)
+
+    assert (refused.value.what, refused.value.found, refused.value.known) == (f"the store {path}", 7, len(STEPS))
+    ask(path, f"PRAGMA user_version = {len(STEPS)}")
+    SqliteStore(path).close()
+
+
+def add_a_column(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'blue'")
+
+
+def stumble(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE half (way TEXT)")
+    raise sqlite3.OperationalError("stumbled")
+
+
+def test_an_older_schema_takes_the_steps_it_lacks(store: SqliteStore, path: Path) -> None:
+    born(store, accept("root"))
+    store.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+
+    migrate(connection, path, [*STEPS, add_a_column])
+    migrate(connection, path, [*STEPS, add_a_column])
+
+    connection.close()
+    assert ask(path, "PRAGMA user_version", "SELECT run_id, colour FROM runs") == [(len(STEPS) + 1,), ("root", "blue")]
+
+
+def test_steps_are_taken_all_or_none(store: SqliteStore, path: Path) -> None:
+    store.close()
+    connection = sqlite3.connect(path, isolation_level=None)
+
+    with pytest.raises(sqlite3.OperationalError, match="stumbled"):
+        migrate(connection, path, [*STEPS, add_a_column, stumble])
+
+    connection.close()
+    assert ask(path, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE name = 'half'") == [
+        (len(STEPS),),
+        (0,),
+    ]
+    SqliteStore(path).close()
+
+
+def test_a_run_of_a_newer_format_can_be_listed_but_not_read(path: Path) -> None:
+    newer = SqliteStore(path, codec=Codec(format=2))
+    newer.commit(None, [enlist("alice"), OpenSession(session_id="s", at=1.0), accept("root")])
+    newer.commit("alice", [record("root", 2, over())])
+    newer.close()
+
+    store = SqliteStore(path)
+
+    (found,) = store.runs(RunQuery())
+    assert (found.run_id, found.progress.phase, found.progress.outcome) == ("root", "ended", None)
+    with pytest.raises(UnknownFormat) as refused:
+        store.events("root")
+    assert (refused.value.found, refused.value.known) == (2, 1)
+    store.close()
+
+
+# ---- what can be wrong -----------------------------------------------------------------------------------------------
+
+
+def test_a_full_file_refuses_a_batch_and_takes_it_when_there_is_room(store: SqliteStore, path: Path) -> None:
+    born(store, accept("root"))
+    (pages,) = store._writer.execute("PRAGMA page_count").fetchone()
+    store._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+    big = [accept(f"run {n}") for n in range(100)]
+
+    with pytest.raises(StoreUnavailable) as refused:
+        store.commit("alice", [record("root", 2, said("hm")), *big])
+
+    assert refused.value.reason == f"database or disk is full ({path})"
+    assert row(store, "root").seq == 1
+    assert store.commit("alice", [record("root", 2, said("small"))]) == [None]
+
+    store._writer.execute("PRAGMA max_page_count = 1000000")
+    assert store.commit("alice", big) == [Accepted(f"run {n}") for n in range(100)]
+    assert ask(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
+    path.write_text("dear diary, " * 1000)
+
+    with pytest.raises(StoreCorrupt) as refused:
+        SqliteStore(path)
+
+    assert str(refused.value) == f"{path} is not a database: choose another place, or move that file away"
+    assert path.read_text() == "dear diary, " * 1000
+
+
+def test_the_database_of_another_program_is_left_alone(path: Path) -> None:
+    ask(path, "CREATE TABLE recipes (name TEXT)")
+
+    with pytest.raises(StoreCorrupt, match="is the database of another program"):
+        SqliteStore(path)
+
+    ask(path, f"PRAGMA user_version = {len(STEPS)}")
+    with pytest.raises(StoreCorrupt, match="is the database of another program"):
+        SqliteStore(path)
+    assert ask(path, "SELECT name FROM sqlite_master") == [("recipes",)]
+
+
+def test_a_damaged_file_is_called_so_with_a_way_out(store: SqliteStore, path: Path) -> None:
+    born(store, *(accept(f"run {n}") for n in range(200)))
+    store.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
+
+    damaged = SqliteStore(path)
+    with pytest.raises(StoreCorrupt) as reading:
+        damaged.runs(RunQuery())
+    with pytest.raises(StoreCorrupt):
+        damaged.commit(None, [accept("new")])
+    damaged.close()
+
+    assert f"{path} is damaged" in str(reading.value)
+    assert f"sqlite3 {path} .recover" in str(reading.value)
+
+
+def test_a_changed_blob_is_noticed(store: SqliteStore, path: Path) -> None:
+    born(store, accept("root"))
+    ask(path, "UPDATE blobs SET body = CAST(replace(CAST(body AS TEXT), 'look', 'hook') AS BLOB)")
+
+    with pytest.raises(StoreCorrupt, match=f"blob {BRIEF.digest()} was changed"):
+        store.brief(BRIEF.digest())
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        SqliteStore(tmp_path / "file" / "retinue.db")
+
+
+def test_a_folder_in_the_place_of_the_file_is_told(path: Path) -> None:
+    path.mkdir()
+
+    with pytest.raises(StoreUnavailable, match="unable to open database file"):
+        SqliteStore(path)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_file_that_cannot_be_written_is_told(store: SqliteStore, path: Path) -> None:
+    store.close()
+    path.chmod(0o400)
+
+    with pytest.raises(StoreUnavailable, match="readonly"):
+        SqliteStore(path)
+
+
+def test_a_file_that_becomes_read_only_refuses_batches(store: SqliteStore) -> None:
+    store._writer.execute("PRAGMA query_only = ON")
+
+    with pytest.raises(StoreUnavailable, match="attempt to write a readonly database"):
+        store.commit(None, [accept("root")])
+
+    store._writer.execute("PRAGMA query_only = OFF")
+    assert store.commit(None, [accept("root")]) == [Accepted("root")]

@@ -1,0 +1,121 @@
+"""A file that many write at once, over which processes die and disks fill up, loses nothing and doubles nothing."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from retinue.core.events import ReplyReceived
+from retinue.core.mail import Words
+from retinue.core.records import RunQuery
+from retinue.store.sqlite import SqliteStore
+from tests.store import worker
+
+WORKER = [sys.executable, "-m", "tests.store.worker"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
+
+
+def integrity(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    try:
+        (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
+        return verdict
+    finally:
+        connection.close()
+
+
+def told(store: SqliteStore, name: str) -> list[str]:
+    """What a worker's log says, without the padding."""
+    replies = [event for _, event in store.events(name, after=1) if isinstance(event, ReplyReceived)]
+    return [reply.reply.message.text.rstrip("x").strip() for reply in replies]
+
+
+def posted(store: SqliteStore) -> Counter[str]:
+    return Counter(item.key for item in store.mail("shared") if isinstance(item, Words))
+
+
+def assert_whole(path: Path, done: dict[str, int]) -> None:
+    """Exactly these numbers of batches are in the file, each of them whole."""
+    assert integrity(path) == "ok"
+    store = SqliteStore(path)
+    try:
+        for name, count in done.items():
+            assert told(store, name) == [f"{name} {n}" for n in range(1, count + 1)]
+        assert posted(store) == Counter(f"{name}/{n}" for name, count in done.items() for n in range(1, count + 1))
+        assert dict(store.shelf("counter")) == {"count": b"%d" % sum(done.values())}
+        assert sum(run.seq for run in store.runs(RunQuery())) == 1 + sum(count + 1 for count in done.values())
+    finally:
+        store.close()
+
+
+def test_two_processes_with_eight_writers_each_lose_and_double_nothing(tmp_path: Path, stress: bool) -> None:
+    path = tmp_path / "retinue.db"
+    teams = [[f"{team}{n}" for n in range(8)] for team in "ab"]
+    store = SqliteStore(path)
+    worker.prepare(store, *teams[0], *teams[1])
+    seconds = "60" if stress else "4"
+
+    processes = [
+        subprocess.Popen(
+            [*WORKER, "hammer", str(path), seconds, *team], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+        )
+        for team in teams
+    ]
+    reports = [process.communicate(timeout=300)[0] for process in processes]
+    store.close()
+
+    assert [process.returncode for process in processes] == [0, 0]
+    done = {name: int(count) for line in "".join(reports).splitlines() for name, count in [line.split()]}
+    assert sorted(done) == sorted([*teams[0], *teams[1]])
+    assert min(done.values()) > 0
+    assert_whole(path, done)
+
+
+def test_a_process_that_is_killed_leaves_only_whole_batches(tmp_path: Path, stress: bool) -> None:
+    path = tmp_path / "retinue.db"
+    store = SqliteStore(path)
+    worker.prepare(store, "w")
+    store.close()
+    stored = 0
+
+    for round_ in range(100 if stress else 6):
+        acknowledged = stored
+        process = subprocess.Popen(
+            [*WORKER, "write_for_ever", str(path), "w", str(stored + 1)],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        for _ in range(1 + round_ * 17):
+            acknowledged = int(process.stdout.readline())
+        process.kill()
+        acknowledged = int([str(acknowledged), *process.communicate()[0].splitlines()][-1])
+
+        store = SqliteStore(path)
+        stored = len(store.events("w")) - 1
+        store.close()
+        assert stored in (acknowledged, acknowledged + 1)
+        assert_whole(path, {"w": stored})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of files")
+@pytest.mark.parametrize("limit", [200_000, 333_333, 1_000_000])
+def test_a_full_disk_is_told_and_costs_nothing_that_was_acknowledged(tmp_path: Path, limit: int) -> None:
+    path = tmp_path / "retinue.db"
+
+    process = subprocess.run(
+        [*WORKER, "fill_up", str(path), str(limit)], env=ENVIRONMENT, capture_output=True, text=True, timeout=100
+    )
+
+    assert process.stderr == ""
+    first, last = process.stdout.splitlines()
+    acknowledged, stored, reason = first.split("|")
+    assert reason == f"disk I/O error ({path})"
+    assert acknowledged == stored
+    assert int(last) == int(acknowledged) + 10
+    assert_whole(path, {"w": int(last)})

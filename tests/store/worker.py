@@ -1,0 +1,116 @@
+"""Processes for the store tests to start, to starve and to kill; each prints what it was promised as it goes.
+
+A batch is one event in the log of the worker's own run, one item in the inbox of the run `shared`, and one more on the
+counter that all share. They were written together, so they have to be found together.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from retinue.core.errors import StoreUnavailable
+from retinue.core.mail import Words
+from retinue.core.records import Change, Decision, OpenSession, Post
+from retinue.store import sqlite
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.contracts.store_case import accept, enlist, record, said
+
+
+def count_up(shelf: Mapping[str, bytes]) -> Decision:
+    """One more."""
+    count = b"%d" % (int(shelf.get("count", b"0")) + 1)
+    return Decision(count, puts={"count": count})
+
+
+def prepare(store: SqliteStore, *names: str) -> None:
+    """Let the workers' runs exist, and the one to which they all post."""
+    store.commit(None, [OpenSession(session_id="s", at=1.0), accept("shared", driver_id=None)])
+    for name in names:
+        store.commit(None, [enlist(name), accept(name, driver_id=name)])
+
+
+def write_batch(store: SqliteStore, name: str, n: int, *, padding: int = 1000) -> None:
+    """The `n`-th batch of a worker, counted from 1."""
+    text = f"{name} {n} ".ljust(padding, "x")
+    writes = (
+        record(name, n + 1, said(text, turn=n)),
+        Post(run_id="shared", item=Words(key=f"{name}/{n}", text=f"{n}")),
+        Change(space="counter", decide=count_up),
+    )
+    store.commit(name, writes)
+
+
+def hammer(path: Path, seconds: float, *names: str) -> None:
+    """One thread and one store per name, writing as fast as they can; prints each name and its number of batches."""
+    setattr(sqlite, "LONG_LOG", 100_000)  # noqa: B010  many checkpoints are the point here
+    until = time.monotonic() + seconds
+    done = dict.fromkeys(names, 0)
+
+    def work(name: str) -> None:
+        store = SqliteStore(path)
+        while time.monotonic() < until:
+            write_batch(store, name, done[name] + 1)
+            done[name] += 1
+        store.close()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, count in done.items():
+        print(name, count)
+
+
+def write_for_ever(path: Path, name: str, begin: int) -> None:
+    """Batches until somebody kills this process; prints the number of each when it is acknowledged."""
+    setattr(sqlite, "LONG_LOG", 100_000)  # noqa: B010  die in the middle of checkpoints, too
+    store = SqliteStore(path)
+    n = begin
+    while True:
+        write_batch(store, name, n)
+        print(n, flush=True)
+        n += 1
+
+
+def fill_up(path: Path, limit: int) -> None:
+    """Batches until files may not grow any more, then ten more with room; prints how many were acknowledged."""
+    import resource
+
+    store = SqliteStore(path)
+    prepare(store, "w")
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    done = 0
+    reasons: set[str] = set()
+    while not reasons:
+        try:
+            write_batch(store, "w", done + 1)
+            done += 1
+        except StoreUnavailable as full:
+            reasons.add(full.reason)
+    try:
+        write_batch(store, "w", done + 1)
+    except StoreUnavailable as full:
+        reasons.add(full.reason)
+    print(done, len(store.events("w")) - 1, *reasons, sep="|")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    for _ in range(10):
+        write_batch(store, "w", done + 1)
+        done += 1
+    print(done)
+    store.close()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["hammer", path, seconds, *names]:
+            hammer(Path(path), float(seconds), *names)
+        case ["write_for_ever", path, name, begin]:
+            write_for_ever(Path(path), name, int(begin))
+        case ["fill_up", path, limit]:
+            fill_up(Path(path), int(limit))
+        case unknown:
+            sys.exit(f"unknown: {unknown}")

@@ -1,0 +1,600 @@
+"""A typed function is a tool: what the model sees of it, what it may send, and what it reads back."""
+
+import asyncio
+import contextvars
+import datetime
+import functools
+import inspect
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pytest
+
+from retinue.core.agent import ToolSpec
+from retinue.core.errors import BadInput, ToolError
+from retinue.core.policy import Policy, Risk
+from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.tools.function import FunctionTool, as_text, tool
+
+CONTEXT = CallContext(
+    run_id="r",
+    session_id="s",
+    root_id="r",
+    key="r/1/0",
+    turn=1,
+    index=0,
+    depth=0,
+    agent="lead",
+    path="lead",
+    handle=None,
+    policy=Policy(),
+    offered=("search_logs",),
+)
+
+
+async def call(used: Tool, arguments: str = "{}") -> ToolResult:
+    return await used.call(arguments, CONTEXT)
+
+
+def parameters(used: Tool) -> Any:
+    return msgspec.json.decode(used.spec.parameters)
+
+
+def properties(used: Tool) -> Any:
+    return parameters(used)["properties"]
+
+
+@tool
+def search_logs(query: str, limit: int = 20, *, newest: bool = True) -> str:
+    """Search the service logs.
+
+    Finds lines of the last week.
+
+    Args:
+        query (str): what to look for,
+            as a regular expression
+        limit: how many lines
+
+    Returns:
+        Lines.
+    """
+    return f"{limit} lines about {query}, newest={newest}"
+
+
+# ---- what the model sees --------------------------------------------------------------------------------------------
+
+
+def test_a_function_becomes_a_tool_spec() -> None:
+    assert parameters(search_logs) == {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "what to look for, as a regular expression"},
+            "limit": {"type": "integer", "description": "how many lines", "default": 20},
+            "newest": {"type": "boolean", "default": True},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    }
+    described = "Search the service logs.\n\nFinds lines of the last week."
+    assert search_logs.spec == ToolSpec("search_logs", described, search_logs.spec.parameters)
+
+
+def test_a_function_without_parameters_takes_an_empty_object() -> None:
+    @tool
+    def now() -> str:
+        return "noon"
+
+    empty: dict[str, object] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    assert (parameters(now), now.spec.description) == (empty, "")
+
+
+def test_a_tool_is_used_once_at_low_risk_unless_said_otherwise_and_only_async_ones_can_be_stopped() -> None:
+    @tool(name="rm", description="Remove a file.", kind="idempotent", risk="high", timeout=3.5)
+    async def remove(path: str) -> None:
+        """Never mind."""
+
+    def facts(used: Tool) -> tuple[object, ...]:
+        return used.spec.name, used.kind, used.risk, used.timeout, used.waits, used.stoppable
+
+    assert facts(search_logs) == ("search_logs", "once", Risk.LOW, None, False, False)
+    assert facts(remove) == ("rm", "idempotent", Risk.HIGH, 3.5, False, True)
+    assert remove.spec.description == "Remove a file."
+
+
+def test_for_python_the_tool_is_still_the_function() -> None:
+    assert search_logs("pool", 3, newest=False) == "3 lines about pool, newest=False"
+    assert search_logs.__name__ == "search_logs"
+    assert (search_logs.__doc__ or "").startswith("Search the service logs.")
+    assert list(inspect.signature(search_logs).parameters) == ["query", "limit", "newest"]
+    assert search_logs.__wrapped__("a") == search_logs("a")
+    assert repr(search_logs) == "<tool search_logs>"
+
+
+async def test_an_async_function_can_still_be_awaited_by_others() -> None:
+    @tool
+    async def double(number: int) -> int:
+        return number * 2
+
+    assert await double(4) == 8
+    assert await call(double, '{"number": 4}') == ToolResult("8")
+
+
+# ---- types ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    """Where something is."""
+
+    name: str
+    floor: int = 0
+
+
+class Size(TypedDict):
+    width: int
+
+
+class Node(msgspec.Struct):
+    name: str
+    children: list["Node"] = []
+
+
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Model:
+    """Behaves like a pydantic model, as far as tools can see."""
+
+    def __init__(self, city: str) -> None:
+        self.city = city
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, object]:
+        return {
+            "$defs": {"City": {"type": "string"}},
+            "type": "object",
+            "properties": {"city": {"$ref": "#/$defs/City"}},
+        }
+
+    @classmethod
+    def model_validate(cls, value: dict[str, str]) -> "Model":
+        if "city" not in value:
+            raise ValueError("1 validation error for Model\ncity\n  Field required")
+        return cls(value["city"])
+
+    def model_dump(self, mode: str) -> dict[str, str]:
+        return {"city": self.city, "mode": mode}
+
+
+def test_schemas_of_own_types_are_written_where_they_are_used() -> None:
+    @tool
+    def build(place: Place, sizes: list[Size], model: Model | None = None) -> None: ...
+
+    place = {
+        "title": "Place",
+        "description": "Where something is.",
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "floor": {"type": "integer", "default": 0}},
+        "required": ["name"],
+    }
+    size = {"title": "Size", "type": "object", "properties": {"width": {"type": "integer"}}, "required": ["width"]}
+    model = {"type": "object", "properties": {"city": {"type": "string"}}}
+    assert properties(build) == {
+        "place": place,
+        "sizes": {"type": "array", "items": size},
+        "model": {"anyOf": [model, {"type": "null"}], "default": None},
+    }
+
+
+def test_a_type_inside_itself_is_only_named_the_second_time() -> None:
+    @tool
+    def plant(tree: Node) -> None: ...
+
+    assert properties(plant)["tree"] == {
+        "title": "Node",
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "children": {
+                "type": "array",
+                "items": {"type": "object", "description": "another Node"},
+                "default": [],
+            },
+        },
+        "required": ["name"],
+    }
+
+
+def test_a_parameter_can_be_described_and_bounded_in_its_annotation() -> None:
+    @tool
+    def page(
+        number: Annotated[int, msgspec.Meta(ge=1, description="from 1")], size: Annotated[int, "lines"] = 10
+    ) -> None:
+        """Turn a page.
+
+        Args:
+            size: not this
+        """
+
+    assert properties(page) == {
+        "number": {"type": "integer", "minimum": 1, "description": "from 1"},
+        "size": {"type": "integer", "description": "lines", "default": 10},
+    }
+
+
+async def test_arguments_arrive_as_the_types_that_were_asked_for() -> None:
+    seen: list[object] = []
+
+    @tool
+    def keep(
+        place: Place, size: Size, tree: Node, color: Color, day: datetime.date, model: Model, tags: set[str]
+    ) -> None:
+        seen.extend([place, size, tree, color, day, model.city, tags])
+
+    result = await call(
+        keep,
+        '{"place":{"name":"hall"},"size":{"width":3},"tree":{"name":"a","children":[{"name":"b"}]},"color":"blue",'
+        '"day":"2026-01-01","model":{"city":"Rome"},"tags":["x","x"]}',
+    )
+
+    assert result == ToolResult("")
+    tree = Node("a", [Node("b")])
+    assert seen == [Place("hall"), {"width": 3}, tree, Color.BLUE, datetime.date(2026, 1, 1), "Rome", {"x"}]
+
+
+async def test_positional_only_parameters_and_defaults_of_any_kind_work() -> None:
+    @tool
+    def combine(a: int, /, b: int = 2, tags: list[str] = ["x"], where: object = Path("here")) -> list[object]:  # noqa: B006
+        return [a, b, tags, str(where)]
+
+    assert await call(combine, '{"a": 1}') == ToolResult('[1,2,["x"],"here"]')
+    assert properties(combine) == {
+        "a": {"type": "integer"},
+        "b": {"type": "integer", "default": 2},
+        "tags": {"type": "array", "items": {"type": "string"}, "default": ["x"]},
+        "where": {},
+    }
+
+
+async def test_object_means_anything() -> None:
+    @tool
+    def count(values: dict[str, object]) -> int:
+        return len(values)
+
+    assert properties(count)["values"] == {"type": "object", "additionalProperties": {}}
+    assert await call(count, '{"values": {"a": [1], "b": null}}') == ToolResult("2")
+
+
+# ---- calling --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_gets_the_models_arguments_and_defaults_for_the_rest() -> None:
+    assert await call(search_logs, '{"query": "pool", "newest": false}') == ToolResult(
+        "20 lines about pool, newest=False"
+    )
+
+
+@pytest.mark.parametrize("nothing", ["", "  ", "{}"])
+async def test_no_arguments_may_be_written_as_nothing(nothing: str) -> None:
+    @tool
+    def now() -> str:
+        return "noon"
+
+    assert await call(now, nothing) == ToolResult("noon")
+
+
+async def test_the_context_is_handed_in_and_hidden_from_the_model() -> None:
+    @tool
+    def whoami(loud: bool, context: CallContext) -> str:
+        return f"{context.agent} at {context.key}, loud={loud}"
+
+    assert parameters(whoami)["properties"] == {"loud": {"type": "boolean"}}
+    assert await call(whoami, '{"loud": true}') == ToolResult("lead at r/1/0, loud=True")
+    assert (await call(whoami, '{"loud": true, "context": {}}')).failed
+
+
+who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
+
+
+async def test_a_plain_function_runs_in_a_thread_with_the_callers_context_and_an_async_one_in_the_loop() -> None:
+    @tool
+    def plain() -> list[object]:
+        return [who.get(), threading.current_thread() is threading.main_thread()]
+
+    @tool
+    async def in_loop() -> list[object]:
+        return [who.get(), threading.current_thread() is threading.main_thread()]
+
+    who.set("lead")
+    assert await call(plain) == ToolResult('["lead",false]')
+    assert await call(in_loop) == ToolResult('["lead",true]')
+
+
+async def test_a_plain_function_may_hand_on_what_an_async_one_gave_it() -> None:
+    async def slow() -> str:
+        return "done"
+
+    @tool
+    def start() -> object:
+        return slow()
+
+    assert await call(start) == ToolResult("done")
+
+
+async def test_a_bound_method_can_be_a_tool() -> None:
+    class Shop:
+        def __init__(self) -> None:
+            self.sold: list[str] = []
+
+        def sell(self, what: str) -> int:
+            """Sell something."""
+            self.sold.append(what)
+            return len(self.sold)
+
+    shop = Shop()
+
+    assert await call(tool(shop.sell), '{"what": "tea"}') == ToolResult("1")
+    assert shop.sold == ["tea"]
+
+
+async def test_a_wrapped_function_keeps_its_signature() -> None:
+    def shouting(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: object, **kwargs: object) -> str:
+            return str(function(*args, **kwargs)).upper()
+
+        return wrapper
+
+    def greet(name: str) -> str:
+        return f"hello {name}"
+
+    assert await call(tool(shouting(greet)), '{"name": "ann"}') == ToolResult("HELLO ANN")
+
+
+async def test_errors_of_the_function_travel_as_they_are() -> None:
+    @tool
+    def fragile(how: str) -> str:
+        if how == "expected":
+            raise ToolError("no such file: a.txt")
+        lines: list[str] = []
+        return next(iter(lines)) if how == "stop" else lines[0]
+
+    with pytest.raises(ToolError, match=r"no such file: a\.txt"):
+        await call(fragile, '{"how": "expected"}')
+    with pytest.raises(IndexError):
+        await call(fragile, '{"how": "other"}')
+    with pytest.raises(RuntimeError, match="StopIteration left the function"):
+        await call(fragile, '{"how": "stop"}')
+
+
+async def test_a_cancelled_call_lets_go_at_once() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def wait_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    made = asyncio.create_task(call(wait_for_ever))
+    await begun.wait()
+    made.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await made
+
+
+# ---- results --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("as it is ", "as it is "),
+        (None, ""),
+        (b"caf\xc3\xa9 \xff", "café \ufffd"),
+        ("half \ud83e", "half ?"),
+        (True, "true"),
+        (1.5, "1.5"),
+        ({"b": [1, None], "a": "é"}, '{"b":[1,null],"a":"é"}'),
+        (Place("hall"), '{"name":"hall","floor":0}'),
+        (Node("a"), '{"name":"a","children":[]}'),
+        (Color.RED, "red"),
+        (datetime.date(2026, 1, 1), "2026-01-01"),
+        (Path("/srv"), "/srv"),
+        ({"path": Path("/srv")}, '{"path":"/srv"}'),
+        (Model("Rome"), '{"city":"Rome","mode":"json"}'),
+        ([Model("Rome")], '[{"city":"Rome","mode":"json"}]'),
+        ({(1, 2): 3}, '{"(1, 2)":3}'),
+        (2**70, str(2**70)),
+    ],
+    ids=repr,
+)
+def test_results_become_text(value: object, text: str) -> None:
+    assert as_text(value) == text
+
+
+def test_a_value_that_contains_itself_is_still_text() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+
+    assert as_text(endless) == "[[...]]"
+
+
+async def test_a_function_may_say_itself_that_it_failed() -> None:
+    @tool
+    def check() -> ToolResult:
+        return ToolResult("3 tests failed", failed=True)
+
+    assert await call(check) == ToolResult("3 tests failed", failed=True)
+
+
+# ---- arguments that do not fit --------------------------------------------------------------------------------------
+
+
+@tool
+def book(
+    place: Place,
+    color: Literal["red", "blue"],
+    days: list[int] | None = None,
+    nights: Annotated[int, msgspec.Meta(ge=1)] = 1,
+    shades: list[Color] | None = None,
+    model: Model | None = None,
+) -> str:
+    """Book a place."""
+    return "booked"
+
+
+KNOWN = "arguments: place (required), color (required), days, nights, shades, model"
+OK = '"place":{"name":"hall"},"color":"red"'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("{}", f"argument 'place' is missing; {KNOWN}"),
+        ("", f"argument 'place' is missing; {KNOWN}"),
+        ("{" + OK + ',"colour":1}', f"argument 'colour' is not known; {KNOWN}"),
+        ("{" + OK + ',"nights":"two"}', "argument 'nights': expected `int`, got `str`; found \"two\""),
+        ("{" + OK + ',"nights":0}', "argument 'nights': expected `int` >= 1; found 0"),
+        ("{" + OK + ',"days":[1,"x"]}', "argument 'days[1]': expected `int`, got `str`; found \"x\""),
+        ('{"place":{"floor":1}}', "argument 'name' in 'place' is missing"),
+        ('{"place":{"name":1}}', "argument 'place.name': expected `str`, got `int`; found 1"),
+        (
+            '{"place":{"name":"h"},"color":"green"}',
+            'argument \'color\': invalid enum value \'green\'; expected one of: "blue", "red"; found "green"',
+        ),
+        (
+            "{" + OK + ',"shades":["red","green"]}',
+            'argument \'shades[1]\': invalid enum value \'green\'; expected one of: "blue", "red"; found "green"',
+        ),
+        (
+            "{" + OK + ',"model":{}}',
+            "argument 'model': 1 validation error for Model\ncity\n  Field required; found {}",
+        ),
+        ("[]", f"the arguments must be one JSON object: expected `object`, got `array`; {KNOWN}"),
+        (
+            "{" + OK,
+            "the arguments are not valid JSON: Expecting ',' delimiter at the end, after character 38; "
+            "it may have been cut off; send one JSON object",
+        ),
+        (
+            '{"place": hall, "color": "red"}',
+            'the arguments are not valid JSON: Expecting value at character 11, before \'hall, "color": "red"\'; '
+            "send one JSON object",
+        ),
+        ('{"place":{"name":1}, oops', "argument 'place.name': expected `str`, got `int`"),
+        (
+            "{" + OK + ',"nights":"' + "x" * 100 + '"}',
+            "argument 'nights': expected `int`, got `str`; found \"" + "x" * 78 + "…",
+        ),
+        ("[" * 100_000, "the arguments must be one JSON object: expected `object`, got `array`; " + KNOWN),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_explained_to_the_model(arguments: str, complaint: str) -> None:
+    assert await call(book, arguments) == ToolResult(f"book: {complaint}", failed=True)
+
+
+async def test_arguments_nested_beyond_reason_are_refused_in_words() -> None:
+    @tool
+    def anything(value: Any) -> str:
+        return "never"
+
+    result = await call(anything, '{"value":' + "[" * 100_000 + "]" * 100_000 + "}")
+
+    assert result == ToolResult("anything: the arguments are nested too deeply; send flatter ones", failed=True)
+
+
+# ---- functions that cannot be tools ---------------------------------------------------------------------------------
+
+
+def many(*queries: str) -> str:
+    return ""
+
+
+def options(**queries: str) -> str:
+    return ""
+
+
+def unsupported(query: complex) -> str:
+    return ""
+
+
+def ambiguous(query: Place | Node) -> str:
+    return ""
+
+
+def bare(function: Any, annotation: object) -> Any:
+    """The function as it would be with other annotations, which a type checker would not let us write."""
+    function.__annotations__ = {} if annotation is None else {"query": annotation}
+    return function
+
+
+def untyped(query: str) -> str:
+    return query
+
+
+def unknown(query: str) -> str:
+    return query
+
+
+def yields(query: str) -> Iterator[str]:
+    yield query
+
+
+class Shop:
+    def sell(self, what: str) -> str:
+        return what
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (bare(untyped, None), "tool untyped: parameter 'query' has no type annotation"),
+        (many, "tool many: parameter 'queries': a model cannot fill *queries: str; name each argument"),
+        (options, "tool options: parameter 'queries': a model cannot fill **queries: str; name each argument"),
+        (
+            bare(unknown, "Nowhere"),
+            "tool unknown: parameter 'query': its annotation 'Nowhere' cannot be read: name 'Nowhere' is not defined; "
+            "the type must be known in the module when the function is defined",
+        ),
+        (unsupported, "tool unsupported: parameter 'query': type <class 'complex'> is not supported"),
+        (yields, "tool yields: the function yields; a tool returns its whole result"),
+        (Shop.sell, "tool sell: parameter 'self' has no type annotation (for a method, use tool(instance.method))"),
+        (lambda: "", "tool name '<lambda>': expected a letter or _ and then up to 63 letters, digits, _ and -; "
+                     "give one with @tool(name=...)"),
+    ],
+    ids=["untyped", "args", "kwargs", "unknown", "unsupported", "yields", "method", "lambda"],
+)  # fmt: skip
+def test_a_function_that_cannot_be_a_tool_is_refused_where_it_is_defined(function: Any, complaint: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        tool(function)
+
+    assert str(raised.value) == complaint
+
+
+def test_a_union_that_json_cannot_tell_apart_is_refused() -> None:
+    with pytest.raises(BadInput, match="tool ambiguous: parameter 'query': Type unions may not contain more than one"):
+        tool(ambiguous)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"kind": "twice"}, "tool search_logs: kind is 'twice'; expected one of: pure, idempotent, keyed, once"),
+        ({"risk": "huge"}, "tool search_logs: risk is 'huge'; expected one of: low, medium, high"),
+        ({"timeout": 0}, "tool search_logs: timeout is 0; expected seconds above 0, or None"),
+        ({"name": "a b"}, "tool name 'a b': expected a letter or _ and then up to 63 letters, digits, _ and -; "
+                          "give one with @tool(name=...)"),
+    ],
+)  # fmt: skip
+def test_options_that_mean_nothing_are_refused(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        FunctionTool(search_logs.__wrapped__, **given)
+
+    assert str(raised.value) == complaint
