@@ -1,5 +1,6 @@
 """What is logged, and what is not: one line for each operation, without contents unless somebody asks for them."""
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from retinue.dialects.lines import line
 from retinue.dialects.logged import LoggedTool
 from retinue.providers.scripted import calls, says
 from retinue.testing.held import HeldClock
-from tests.dialects.spec_stage import Stage, context, other_work, subagent, waiting_orchestrator
+from tests.dialects.spec_stage import Stage, context, other_work, subagent, waiting_orchestrator, work
 
 WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared_context",))
 
@@ -119,7 +120,6 @@ def search_logs(query: str) -> str:
     return f"3 lines about {query}"
 
 
-@pytest.mark.xfail(reason="the toolbox does not ask dialects for `around` yet")
 @pytest.mark.promise("SPEC-8.8-CALLS", "SPEC-8.8-NO-CONTENTS")
 async def test_tool_calls_are_logged_those_of_a_subagent_under_its_task_id(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
@@ -156,7 +156,8 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")
-    logged = LoggedTool(search_logs, logging.getLogger("retinue.spec"), HeldClock(), space="spec")
+    log = logging.getLogger("retinue.spec")
+    logged = LoggedTool(search_logs, log, HeldClock(), space="spec")
     async with waiting_orchestrator(Stage()) as (_, caller):
         subagent_call = replace(caller(0), depth=1, agent="worker", handle=HandleRef("spec", "t_07"))
         found = await logged.call('{"query": "pool"}', subagent_call)
@@ -164,10 +165,16 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
             await logged.call('{"query": "sorry"}', subagent_call)
         with pytest.raises(ZeroDivisionError):
             await logged.call('{"query": "crash"}', caller(1))
+        stopped = asyncio.create_task(
+            LoggedTool(work, log, HeldClock(), space="spec").call('{"seconds": 9}', caller(1))
+        )
+        await asyncio.sleep(0)
+        stopped.cancel()
+        await asyncio.wait([stopped])
         monkeypatch.setenv("RETINUE_LOG_PAYLOADS", "1")
         await logged.call('{"query": "pool"}', subagent_call)
+        said = [record.getMessage() for record in caplog.records if " action=call " in record.getMessage()]
 
-    said = [record.getMessage() for record in caplog.records if " action=call " in record.getMessage()]
     who = "session_id=s1 task_id=t_07 agent=worker action=call tool=search_logs turn=1"
     at = "timestamp=2026-01-01T00:00:02Z"
     assert found == ToolResult("3 lines about pool")
@@ -175,6 +182,7 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
         f"{who} status=ok {at}",
         f"{who} status=failed {at}",
         f"session_id=s1 agent=main action=call tool=search_logs turn=1 status=crashed {at}",
+        f"session_id=s1 agent=main action=call tool=work turn=1 status=stopped {at}",
         f'{who} status=ok {at} arguments="{{\\"query\\": \\"pool\\"}}" result="3 lines about pool"',
     ]
     same = ("spec", "kind", "risk", "timeout", "waits", "stoppable")

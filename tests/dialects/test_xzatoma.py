@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-import retinue
 from retinue.app import retinue as app
 from retinue.core.errors import ProviderError
+from retinue.core.history import NOT_MADE
 from retinue.core.messages import UserMessage
-from retinue.core.run import Limits, LimitMet
+from retinue.core.run import LimitMet, Limits
 from retinue.core.usage import Usage
 from retinue.dialects.desk import Desk
 from retinue.dialects.xzatoma import XzatomaDialect, XzatomaSettings
@@ -26,9 +26,8 @@ DEPTH_3 = "Maximum subagent recursion depth (3) exceeded. Current depth: 3. Cann
 async def test_the_tool_is_offered_as_the_document_describes_it() -> None:
     async with Stage() as stage:
         tool = stage.retinue.supervisor.parts.toolbox.find("subagent", ("xzatoma",))
-        assert tool is not None
-        stage.script("main", says("unused"), task=TASK)
-        await stage.run(TASK)
+
+    assert tool is not None
 
     assert tool.spec.description == (
         "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "
@@ -89,7 +88,9 @@ async def test_a_caller_waits_for_its_subagent_and_reads_the_summary() -> None:
     assert said(summary.messages) == [f"user: {prompt}", "assistant: It is the pool.", f"user: {DEFAULT_SUMMARY}"]
     assert (task.tools, summary.tools) == (("fetch", "grep", "file_ops", "subagent"), ())
     first, last = stage.heard("")
-    assert (task.agent, task.model, task.system) == (first.agent, first.model, first.system) == ("main", "m", "Be brief.")
+    assert (
+        (task.agent, task.model, task.system) == (first.agent, first.model, first.system) == ("main", "m", "Be brief.")
+    )
     assert said(last.messages) == [f"user: {TASK}", "assistant: subagent", f"tool: {stage.texts()[0]}"]
     ended = stage.outcome("dig")
     assert ended is not None
@@ -246,7 +247,7 @@ async def test_at_the_turn_limit_the_last_calls_are_not_made_and_the_summary_is_
     assert stage.texts("dig") == ["2 lines about a"]
     assert said(stage.heard("dig")[2].messages)[3:] == [
         "assistant: grep",
-        "tool: [this call was not made: the turn limit was reached]",
+        f"tool: {NOT_MADE}",
         f"user: {DEFAULT_SUMMARY}",
     ]
     assert stage.heard("dig")[2].tools == ()
@@ -319,15 +320,15 @@ async def test_a_summary_without_a_word_is_an_empty_output() -> None:
 
 # ---- failures -------------------------------------------------------------------------------------------------------
 
-OVERLOADED = fails(ProviderError("HTTP 400: bad model", fault="bad_request", partial="I am"))
+BAD_MODEL = fails(ProviderError("HTTP 400: bad model", fault="bad_request", partial="I am"))
 
 
 @pytest.mark.promise("XZ-FAILURE", "XZ-ERROR-METADATA", "XZ-SHAPE")
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ([OVERLOADED], "HTTP 400: bad model"),
-        ([says("It is the pool."), OVERLOADED], "HTTP 400: bad model"),
+        ([BAD_MODEL], "HTTP 400: bad model"),
+        ([says("It is the pool."), BAD_MODEL], "HTTP 400: bad model"),
         ([scripted.says("No.", stop="refusal")], "the model declined to answer"),
         ([says("It is the pool."), scripted.says("No.", stop="refusal")], "the model declined to answer"),
     ],
@@ -350,9 +351,7 @@ async def test_a_subagent_that_spends_the_tokens_of_its_tree_has_failed() -> Non
     outcome = await stage.play(limits=Limits(max_tokens=1000))
 
     assert outcome.limit == LimitMet("max_tokens", 990, 1000)
-    assert stage.answers() == [
-        refused("Subagent execution failed: the token budget is spent: used 990, limit 1000")
-    ]
+    assert stage.answers() == [refused("Subagent execution failed: the token budget is spent: used 990, limit 1000")]
 
 
 @pytest.mark.promise("XZ-FAILURE")
@@ -368,9 +367,7 @@ async def test_a_subagent_that_is_cancelled_has_failed() -> None:
 
 @pytest.mark.promise("XZ-FAILURE")
 async def test_a_subagent_that_cannot_be_born_has_failed() -> None:
-    async with Stage(hangs(), tasks={}) as stage:
-        stage.listening.script = scripted.Script().play("main", subagent(), says("ok"))
-        stage.listening._latency = 1.0
+    async with Stage(subagent(), says("ok"), latency=1.0) as stage:
         root = await stage.retinue.spawn(TASK)
         await stage.retinue.sessions.archive("session")
         await root.wait()

@@ -124,6 +124,11 @@ class Stage(Harness):
         async with self:
             return await self.run(TASK, **how)
 
+    @property
+    def alive(self) -> bool:
+        """Whether a process is at work."""
+        return self._retinue is not None
+
     def rows(self) -> dict[str, RunRow]:
         """Every run by its label; no label may stand for two."""
         rows = self.store.runs(RunQuery())

@@ -1,7 +1,7 @@
 """Runs as a program sees them: started, named, watched, listed, found again by key, and told from one another."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
@@ -9,25 +9,20 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.errors import NotAdoptable, SessionClosed, StoreError, UnknownName
 from retinue.core.events import (
-    CallReturned,
+    CallParked,
     Event,
-    ExchangeEnded,
-    MailTaken,
-    ReplyReceived,
     RunAccepted,
-    RunAdopted,
-    RunEnded,
 )
-from retinue.core.messages import Delta, Reply, TextDelta, UserMessage
-from retinue.core.ports import Publish, Request
-from retinue.core.records import RunQuery
-from retinue.core.run import Limits, Outcome
+from retinue.core.messages import Delta, Stop, TextDelta, UserMessage
+from retinue.core.ports import Request
+from retinue.core.run import HistoryRef, Outcome
 from retinue.core.usage import Usage
 from retinue.engine import feed, roster
 from retinue.engine.view import RunView
 from retinue.providers.scripted import (
     Script,
     ScriptedProvider,
+    Speaks,
     calls,
     hangs,
     says,
@@ -94,9 +89,9 @@ async def test_an_empty_answer_is_never_dressed_up_as_a_good_one() -> None:
     ("stop", "result", "error"),
     [("length", "completed", ""), ("refusal", "failed", "the model declined to answer")],
 )
-async def test_an_answer_that_was_cut_off_or_declined_says_so(stop: str, result: str, error: str) -> None:
+async def test_an_answer_that_was_cut_off_or_declined_says_so(stop: Stop, result: str, error: str) -> None:
     async with Harness(dialects=()) as r:
-        r.script("main", says("I think", usage=TWO, stop=stop))  # pyright: ignore[reportArgumentType]
+        r.script("main", says("I think", usage=TWO, stop=stop))
 
         outcome = await r.run("think")
 
@@ -106,7 +101,7 @@ async def test_an_answer_that_was_cut_off_or_declined_says_so(stop: str, result:
 async def test_the_model_reads_system_text_task_and_tools_of_its_agent() -> None:
     heard: list[Request] = []
 
-    def listen(request: Request) -> retinue.providers.scripted.Speaks:  # pyright: ignore[reportAttributeAccessIssue]
+    def listen(request: Request) -> Speaks:
         heard.append(request)
         return says("yes")
 
@@ -130,7 +125,11 @@ async def test_the_model_reads_system_text_task_and_tools_of_its_agent() -> None
 
 @pytest.mark.parametrize(
     ("how", "kind"),
-    [({"agent": "nobody"}, "agent"), ({"tools": ["nothing"]}, "tool"), ({"dialects": ["x"]}, "dialect of this retinue")],
+    [
+        ({"agent": "nobody"}, "agent"),
+        ({"tools": ["nothing"]}, "tool"),
+        ({"dialects": ["x"]}, "dialect of this retinue"),
+    ],
 )
 async def test_a_name_that_nothing_answers_to_is_refused_before_anything_starts(
     how: dict[str, object], kind: str
@@ -348,7 +347,7 @@ async def test_a_reader_who_lags_loses_deltas_and_no_event(monkeypatch: pytest.M
     async with Harness(dialects=(), tools=[look_up]) as r:
         r.script(
             "main",
-            streams(*"0123456789") if False else together(streams(*"0123456789"), calls("look_up", word="a")),
+            together(streams(*"0123456789"), calls("look_up", word="a")),
             *(calls("look_up", word=str(n)) for n in range(6)),
             says("done"),
         )
@@ -375,7 +374,7 @@ async def test_a_reader_who_is_slow_to_catch_up_misses_nothing_that_happens_mean
         told: list[Event] = []
         async with asyncio.timeout(3600):
             async for what in handle.events():
-                if not isinstance(what, TextDelta) and isinstance(what, Event):
+                if isinstance(what, Event):
                     told.append(what)
                     await asyncio.sleep(1.7)  # slower than the run, which ends while the reader still catches up
 
@@ -390,8 +389,8 @@ async def test_readers_come_and_go_without_disturbing_each_other() -> None:
         one = asyncio.create_task(all_of(handle.events()))
         two = handle.events()
         first = await anext(two)
-        assert hasattr(two, "aclose")
-        await two.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+        assert isinstance(two, AsyncGenerator)
+        await two.aclose()
 
         assert isinstance(first, RunAccepted)
         assert kinds(await one)[-1] == "RunEnded"
@@ -505,7 +504,7 @@ async def test_a_run_that_another_process_drives_cannot_be_resumed_here() -> Non
 async def test_a_fork_begins_with_the_history_of_another_run() -> None:
     heard: list[list[str]] = []
 
-    def listen(request: Request):
+    def listen(request: Request) -> Speaks:
         heard.append([message.text for message in request.messages])
         return says("forked", usage=TWO)
 
@@ -535,11 +534,13 @@ async def test_a_fork_of_a_live_run_begins_where_that_stands_now() -> None:
         fork = await r.retinue.fork(origin, "and then?")
         outcome = await fork.wait()
         accepted = r.events(fork.run_id)[0]
+        here = r.retinue.supervisor.fork_point(origin.run_id, last_turns=1)
         await origin.cancel()
 
         assert outcome.text == "forked"
         assert isinstance(accepted, RunAccepted)
-        assert accepted.inherits == r.retinue.supervisor.roster.ended[origin.run_id] or accepted.inherits is not None
+        assert accepted.inherits == HistoryRef(origin.run_id, 3)
+        assert here == HistoryRef(origin.run_id, 3, 1)
 
 
 # ---- bugs, and stores that refuse -----------------------------------------------------------------------------------
@@ -663,7 +664,7 @@ def test_the_sync_wrapper_has_the_same_verbs_without_await() -> None:
 
         asking = r.spawn("careful")
         told = asking.events()
-        while not isinstance(next(told), retinue.core.events.CallParked):  # pyright: ignore[reportAttributeAccessIssue]
+        while not isinstance(next(told), CallParked):
             pass
         (question,) = r.approvals()
         r.approve(question)
@@ -679,6 +680,3 @@ def test_the_sync_wrapper_says_when_it_is_not_open_and_closes_when_it_cannot_ope
 
     with pytest.raises(retinue.RetinueError, match="needs a model"), retinue.open_sync(home=retinue.MEMORY):
         pass
-
-
-UNUSED = (CallReturned, ExchangeEnded, MailTaken, Limits, Publish, Reply, ReplyReceived, RunAdopted, RunEnded, RunQuery)

@@ -306,12 +306,17 @@ def test_a_folder_in_the_place_of_the_file_is_told(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_file_that_cannot_be_written_is_told(store: SqliteStore, path: Path) -> None:
+def test_a_file_that_cannot_be_written_can_still_be_read(store: SqliteStore, path: Path) -> None:
+    born(store, accept("root"))
     store.close()
     path.chmod(0o400)
 
-    with pytest.raises(StoreUnavailable, match="readonly"):
-        SqliteStore(path)
+    again = SqliteStore(path)
+    with pytest.raises(StoreUnavailable, match="attempt to write a readonly database"):
+        again.commit("alice", [record("root", 2, said("hm"))])
+
+    assert again.events("root") == [(1, accept("root").accepted)]
+    again.close()
 
 
 def test_a_file_that_becomes_read_only_refuses_batches(store: SqliteStore) -> None:

@@ -82,7 +82,7 @@ def test_a_process_that_is_killed_leaves_only_whole_batches(tmp_path: Path, stre
     store.close()
     stored = 0
 
-    for round_ in range(100 if stress else 6):
+    for round_ in range(40 if stress else 6):
         acknowledged = stored
         process = subprocess.Popen(
             [*WORKER, "write_for_ever", str(path), "w", str(stored + 1)],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import msgspec
 
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.ports import Clock
 from retinue.core.records import CloseSession, OpenSession, SessionRow
+from retinue.dialects.shared_context import space_of
+from retinue.dialects.shared_context_admin import contents, overview
 from retinue.engine.parts import Parts
 
 
@@ -39,16 +38,20 @@ class Sessions:
         """Let a session go, with its shared context, defined agents and handles; its runs stay on record."""
         await self._close(CloseSession(session_id=session_id, how="delete"))
 
-    async def list(self) -> list[SessionRow]:
-        """All sessions, oldest first."""
-        return await self._parts.journal.read(self._parts.store.sessions)
+    async def list(self) -> list[dict[str, object]]:
+        """All sessions, oldest first, with the size of their shared context."""
+        rows = await self._parts.journal.read(self._parts.store.sessions)
+        return [overview(row, await self._shelf(row)) for row in rows]
 
-    async def context(self, session_id: SessionId) -> Mapping[str, Any]:
+    async def context(self, session_id: SessionId) -> dict[str, object]:
         """A session's shared context, values included: for operators only."""
-        if await self._parts.journal.read(self._parts.store.session, session_id) is None:
+        row = await self._parts.journal.read(self._parts.store.session, session_id)
+        if row is None:
             raise UnknownName("session", session_id)
-        shelf = await self._parts.journal.read(self._parts.store.shelf, f"context/{session_id}")
-        return {key: msgspec.json.decode(body) for key, body in shelf.items()}
+        return contents(row, await self._shelf(row))
+
+    async def _shelf(self, row: SessionRow) -> Mapping[str, bytes]:
+        return await self._parts.journal.read(self._parts.store.shelf, space_of(row.session_id))
 
     async def _close(self, closing: CloseSession) -> None:
         (existed,) = await self._parts.journal.commit(closing)

@@ -45,25 +45,29 @@ class Toolset:
             if tool.spec.name in self.own:
                 raise BadInput(f"two tools are named {tool.spec.name!r}: rename one of them")
             self.own[tool.spec.name] = tool
-        self._dialects: dict[str, Mapping[str, Tool]] = {}
+        self._dialects: dict[str, Dialect] = {}
+        self._delegation: dict[str, Mapping[str, Tool]] = {}
 
     def add(self, dialect: Dialect) -> None:
         """A dialect's tools; a name that another dialect has too cannot be told apart by a model."""
         tools = dialect.tools()
-        for other, theirs in self._dialects.items():
+        for other, theirs in self._delegation.items():
             if shared := sorted(tools.keys() & theirs.keys()):
                 raise BadInput(
                     f"dialects {other!r} and {dialect.name!r} both have a tool named {shared[0]!r}: choose one"
                 )
-        self._dialects[dialect.name] = tools
+        self._dialects[dialect.name] = dialect
+        self._delegation[dialect.name] = tools
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
-        """The tool of that name, as a run with these dialects sees it."""
-        for dialect in dialects:
-            tool = self._dialects.get(dialect, {}).get(name)
-            if tool is not None:
-                return tool
-        return self.own.get(name)
+        """The tool of that name, as a run with these dialects sees and calls it."""
+        present = [dialect for dialect in dialects if dialect in self._dialects]
+        theirs = (self._delegation[dialect].get(name) for dialect in present)
+        tool = next((tool for tool in theirs if tool is not None), self.own.get(name))
+        if tool is not None:
+            for dialect in present:
+                tool = self._dialects[dialect].around(tool)
+        return tool
 
 
 class ProviderTable:

@@ -53,13 +53,16 @@ class LoggedTool:
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Make the call, and tell what became of it; nothing else changes."""
-        status, said = "crashed", None
+        status, said = "stopped", None  # unless it comes to an end of its own
         try:
             result = await self._tool.call(arguments, context)
             status, said = "failed" if result.failed else "ok", result.text
             return result
         except ToolError as error:
             status, said = "failed", str(error)
+            raise
+        except Exception:
+            status = "crashed"
             raise
         finally:
             if self._log.isEnabledFor(logging.INFO):

@@ -115,6 +115,10 @@ async def _attempt(provider: Provider, request: Request, driven: Driven) -> Repl
     except TimeoutError:
         after = f"{limits.idle_seconds:g} s of silence" if patience.ran_out else f"{limits.model_seconds:g} s"
         raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
+    except asyncio.CancelledError as error:
+        if driven.stopping:
+            raise
+        raise ProviderError("the provider gave up without a reason", fault="cut") from error
     except Exception as error:
         raise ProviderError(f"{type(error).__name__}: {error}", fault="internal") from error
     finally:

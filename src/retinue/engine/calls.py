@@ -101,11 +101,15 @@ async def _guarded(tool: Tool, call: OpenCall, context: CallContext, driven: Dri
                 f"{call.call.name} did not finish within {seconds:g} s and was stopped.", failed=True
             ), False
         return _crash(call, error)
+    except asyncio.CancelledError as error:
+        if driven.stopping:
+            raise
+        return _crash(call, error)  # nobody cancelled the call: the tool waited for something that was
     except Exception as error:
         return _crash(call, error)
 
 
-def _crash(call: OpenCall, error: Exception) -> tuple[ToolResult, bool]:
+def _crash(call: OpenCall, error: BaseException) -> tuple[ToolResult, bool]:
     log.warning("tool %s failed unexpectedly: %s", call.call.name, type(error).__name__)
     log.debug("tool %s failed unexpectedly", call.call.name, exc_info=error)
     return ToolResult(str(error) or type(error).__name__, failed=True), True

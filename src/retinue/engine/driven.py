@@ -61,6 +61,7 @@ class Driven:
         "acceptance",
         "bench",
         "births",
+        "born",
         "busy",
         "cancelled",
         "children",
@@ -73,6 +74,7 @@ class Driven:
         "run",
         "spent",
         "task",
+        "trouble",
         "waits",
     )
 
@@ -87,12 +89,16 @@ class Driven:
         self.children: dict[RunId, bool] = {}
         """Living children, and whether this run's end has to wait for them."""
         self.births = 0
+        self.born: dict[Key, RunId] = {}
+        """Children by the key that made them, ended ones too: the same key means the same child."""
         self.cancelled = False
         self.spent: LimitMet | None = None
         self.partial: list[str] = []
         self.memo: dict[str, object] = {}
         self.feed = Feed()
         self.task: asyncio.Task[None] | None = None
+        self.trouble: Exception | None = None
+        """What escaped from something in flight; the loop raises it instead of starting the same thing again."""
         self.deadline: asyncio.TimerHandle | None = None
         self.waits: WaitingFor | None = None
         self._known: set[Key] = set()
@@ -218,8 +224,11 @@ class Driven:
     async def _carry(self, index: int, work: Coroutine[None, None, None]) -> None:
         try:
             await work
-        except StoreError:
-            pass  # the journal has told everyone already; the run stays as the store knows it
+        except Exception as error:
+            if not self._stopping:
+                self.trouble = error
+            elif not isinstance(error, StoreError):
+                log.exception("while %s was being stopped", self.run.accepted.path)
         finally:
             if self.busy.get(index) is asyncio.current_task():
                 del self.busy[index]
@@ -249,9 +258,6 @@ class Driven:
             task.cancel()
         _, pending = await asyncio.wait(tasks.values(), timeout=GRACE)
         stubborn += [self._name(index) for index, task in tasks.items() if task in pending]
-        for task in tasks.values():
-            if task.done() and not task.cancelled() and (error := task.exception()):
-                log.error("stopping %s: %r", self.run.accepted.path, error)
         self.busy.clear()
         return tuple(dict.fromkeys(stubborn))
 

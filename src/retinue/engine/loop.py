@@ -47,9 +47,9 @@ async def drive(driven: Driven, parts: Parts, hooks: Hooks) -> None:
     """Work on a run until it has ended; a bug ends this run as failed and nobody else's."""
     try:
         await _take_steps(driven, parts, hooks)
-    except StoreError:
-        raise
     except Exception as bug:
+        if isinstance(bug, StoreError) and parts.journal.broken is not None:
+            raise  # nobody's bug: the run stays as the store knows it
         log.exception("run %s ended by a bug", driven.run_id)
         failed = Exchange(result="failed", reason="bug", error=f"internal error: {bug!r}", text=driven.run.text)
         await _end(driven, End(failed), parts, hooks)
@@ -58,6 +58,8 @@ async def drive(driven: Driven, parts: Parts, hooks: Hooks) -> None:
 async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
     _arm_deadline(driven, parts)
     while True:
+        if driven.trouble is not None:
+            raise driven.trouble
         step = next_step(driven.run, driven.situation())
         match step:
             case Ask():
@@ -89,8 +91,10 @@ async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
 
 
 async def _wait(driven: Driven, why: str, parts: Parts) -> None:
-    if why == "approval":
+    if why in ("calls", "approval"):
+        # Also while other calls go on: a person may take as long as they do.
         ask_for_approvals(driven, parts)
+    if why == "approval":
         driven.waits = "approval"
     elif why == "child" or (why == "calls" and _only_waits_for_children(driven)):
         driven.waits = "child"

@@ -49,7 +49,6 @@ class Supervisor:
         self.roster = Roster()
         self.handles = Handles(parts)
         self._benches: dict[str, Bench] = {}
-        self._keys: dict[Key, RunId] = {}
 
     # Starting
 
@@ -90,8 +89,8 @@ class Supervisor:
             )
         )
         self.start(self.take_up(Run(accepted, brief, inherited), ticket), handle_space=wish.handle_space)
-        if key is not None:
-            self._keys[key] = accepted.run_id
+        if key is not None and parent is not None:
+            parent.born[key] = accepted.run_id
         if caller is None or wish.handle_space is not None:
             return self._answered(accepted, await ticket.wait())
         return Started(accepted.run_id)
@@ -131,7 +130,8 @@ class Supervisor:
 
     async def _known(self, key: Key, caller: CallContext | None) -> Started | None:
         """The run that this key has made already, in this life or in an earlier one."""
-        run_id = self._keys.get(key)
+        parent = self.roster.live.get(caller.run_id) if caller is not None else None
+        run_id = parent.born.get(key) if parent is not None else None
         if run_id is not None and (view := await self.look(run_id)) is not None:
             return Started(run_id, view.handle, existed=True)
         if caller is None or caller.again:
@@ -353,8 +353,6 @@ class Supervisor:
         """A run is over: its account is closed, its children hear of it, its waiters wake."""
         accepted = driven.run.accepted
         self.parts.accounts.close(accepted.run_id)
-        if accepted.key is not None:
-            self._keys.pop(accepted.key, None)
         for run_id, item in posts:
             if (listener := self.roster.live.get(run_id)) is not None:
                 listener.deliver(item)
@@ -380,8 +378,6 @@ class Supervisor:
             self.parts.accounts.close(driven.run_id)
             self.roster.lose(driven)
             driven.feed.stop(why)
-            if driven.run.accepted.key is not None:
-                self._keys.pop(driven.run.accepted.key, None)
         self.roster.fail(why)
 
     def broke(self, error: StoreError) -> None:

@@ -1,0 +1,402 @@
+"""Random runs that could have happened: a world that obeys `next_step` and decides by dice what comes of it.
+
+Nothing here awaits or stores. The world keeps a log as a driver would, forgets at each crash what a driver would forget,
+and complains as soon as a step contradicts what retinue promises.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import TypeAlias, assert_never
+
+from retinue.core.agent import Brief
+from retinue.core.events import (
+    AgentDefined,
+    CallParked,
+    CallReturned,
+    Event,
+    ExchangeEnded,
+    HistoryCompacted,
+    MailTaken,
+    ReplyReceived,
+    ResultCollected,
+    RunAccepted,
+    RunAdopted,
+    RunEnded,
+    TurnFailed,
+    WrapUpAsked,
+)
+from retinue.core.history import NOT_MADE, UNFINISHED, History
+from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
+from retinue.core.policy import Policy
+from retinue.core.run import LimitMet, Limits, Manner
+from retinue.core.state import Run, apply, fold
+from retinue.core.step import (
+    MODEL,
+    Ask,
+    End,
+    EndExchange,
+    Perform,
+    Rest,
+    Situation,
+    Step,
+    Take,
+    Wait,
+    WrapUp,
+    next_step,
+)
+from retinue.core.usage import Usage
+
+Log: TypeAlias = list[tuple[int, Event]]
+
+BRIEF = Brief(agent="worker")
+TOO_LONG = 3000
+"""Steps after which a run that still has not ended never will; the longest of thousands needs a tenth of this."""
+
+
+def acceptance(*, limits: Limits | None = None, manner: Manner | None = None, task: str = "task") -> RunAccepted:
+    """The first event of a run."""
+    return RunAccepted(
+        at=0.0,
+        run_id="run",
+        session_id="session",
+        root_id="run",
+        brief=BRIEF.digest(),
+        task=task,
+        policy=Policy(),
+        limits=limits or Limits(),
+        manner=manner or Manner(),
+    )
+
+
+def picture(run: Run) -> dict[str, object]:
+    """Everything that a run's state says, as one value to compare."""
+    seen = {name: getattr(run, name) for name in Run.__slots__ if name not in ("history", "open", "exchanges")}
+    calls = [{name: getattr(call, name) for name in call.__slots__} for call in run.open]
+    return seen | {"history": list(run.history), "open": calls, "exchanges": list(run.exchanges)}
+
+
+class World:
+    """One run and what surrounds it, until it has ended."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.limits = Limits(
+            max_turns=random.choice([None, 0, 1, 2, 3, 5, 8]),
+            exchange_turns=random.choice([None, None, 1, 2, 3, 5]),
+            max_calls=random.choice([None, None, 0, 1, 2, 4, 7]),
+            wrap_up=random.random() < 0.5,
+        )
+        self.manner = Manner(stays=random.random() < 0.5, crash_fails=random.random() < 0.3)
+        self.inherited = _somebody_elses_history(random)
+        self.log: Log = [(1, acceptance(limits=self.limits, manner=self.manner))]
+        self.run = fold(self.log, BRIEF, self.inherited)
+        self.at = 0.0
+        self.mail: list[Item] = []
+        self.busy: set[int] = set()
+        self.children = 0
+        self.spent: LimitMet | None = None
+        self.is_chatty = random.random() < 0.7
+        self.is_brittle = random.random() < 0.5
+        self.asked_with_tools = True
+        self.steps: list[Step] = []
+        self.compacted: list[Message] = []
+        self.wrap_ups: list[int] = []
+        """The exchange in which each was asked for."""
+        self.performed: Counter[tuple[int, int]] = Counter()
+        self.crashes = 0
+        self._numbers = 0
+
+    def live(self) -> World:
+        """Go on until the run has ended."""
+        while self.run.outcome is None:
+            assert len(self.steps) < TOO_LONG, f"does not end: {self.steps[-5:]}"
+            self._something_may_happen()
+            self.act(self.next_step())
+        assert self.next_step() == Rest()
+        return self
+
+    def next_step(self) -> Step:
+        """What the run says, having checked that asking changes nothing."""
+        now = Situation(tuple(self.mail), frozenset(self.busy), self.children, self.spent)
+        before = picture(self.run)
+        step = next_step(self.run, now)
+        assert next_step(self.run, now) == step
+        assert picture(self.run) == before
+        self.steps.append(step)
+        if self.run.outcome is None and any(isinstance(item, URGENT) for item in self.mail):
+            assert isinstance(step, End)
+            assert step.exchange.result in ("cancelled", "timed_out")
+        return step
+
+    def act(self, step: Step) -> None:
+        """Do what the run says."""
+        match step:
+            case Take(items=items):
+                assert items
+                self.record(MailTaken(at=self.at, items=items))
+                self.mail = [item for item in self.mail if item not in items]
+            case Ask():
+                self._ask(step)
+            case Perform(indices=indices):
+                self._perform(indices)
+            case WrapUp(limit=limit):
+                assert self.limits.wrap_up
+                assert not self.busy
+                self.spent = None
+                self.wrap_ups.append(len(self.run.exchanges))
+                self.record(WrapUpAsked(at=self.at, limit=limit, text=self._new("wrap up")))
+            case Wait(why=why):
+                self._wait(why)
+            case EndExchange(exchange=exchange):
+                assert self.manner.stays
+                assert not self.busy
+                self.spent = None
+                self.record(ExchangeEnded(at=self.at, exchange=exchange))
+            case End(exchange=exchange, taken=taken):
+                self.busy.clear()
+                self.mail = [item for item in self.mail if item not in taken]
+                self.record(RunEnded(at=self.at, outcome=self.run.outcome_as(exchange)))
+            case Rest():
+                raise AssertionError("a run rests only after its end")
+            case _:
+                assert_never(step)
+
+    def record(self, event: Event) -> None:
+        """Let an event have happened."""
+        seq = self.run.seq + 1
+        self.log.append((seq, event))
+        apply(self.run, seq, event)
+        self.at += self.random.choice([0.0, 0.5, 10.0])
+
+    # What the run waits for
+
+    def _ask(self, step: Ask) -> None:
+        assert MODEL not in self.busy
+        assert not self.run.open
+        assert not isinstance(self.run.history[-1], AssistantMessage), "there is nothing new to ask about"
+        assert_every_call_has_one_result(self.run.history)
+        assert step.wrap_up == (self.run.wrapping is not None)
+        assert not (step.wrap_up and step.tools)
+        assert self.limits.max_turns is None or self.run.turns < self.limits.max_turns
+        assert self.limits.exchange_turns is None or self.run.exchange_turns < self.limits.exchange_turns
+        if self.random.random() < 0.04:
+            self.spent = LimitMet(self.random.choice(["max_tokens", "max_cost", "window"]), 9, 10)
+            return
+        self.busy.add(MODEL)
+
+    def _perform(self, indices: tuple[int, ...]) -> None:
+        assert indices
+        assert self.run.wrapping is None
+        assert not self.busy.intersection(indices)
+        assert self.limits.max_calls is None or self.run.calls_made + len(indices) <= self.limits.max_calls
+        for index in indices:
+            call = self.run.open[index]
+            assert call.result is None
+            assert call.parked_at is None or call.answer is not None
+            self.performed[self.run.turns, index] += 1
+        self.busy.update(indices)
+
+    def _wait(self, why: str) -> None:
+        run, random = self.run, self.random
+        match why:
+            case "model":
+                self.busy.remove(MODEL)
+                self.record(self._reply())
+            case "calls":
+                index = random.choice(sorted(self.busy))
+                self.busy.remove(index)
+                self.record(self._result(index))
+            case "approval":
+                assert not self.busy
+                waiting = [call.index for call in run.open if call.waits_for_a_person]
+                assert waiting == [call.index for call in run.open if call.result is None]
+                self._post_answer(run.turns, random.choice(waiting))
+            case "child":
+                assert self.children
+                self._end_child()
+            case _:
+                assert why == "mail"
+                assert self.manner.stays
+                assert not run.answering
+                assert not run.closing
+                self.mail.append(random.choice([self._input, self._words, self._close])())
+
+    def _reply(self) -> ReplyReceived | TurnFailed:
+        random = self.random
+        turn = self.run.turns + 1
+        if random.random() < 0.03:
+            partial = random.choice(["", "half a"])
+            return TurnFailed(at=self.at, turn=turn, fault="cut", error="the line was cut", partial=partial)
+        count = random.choice([0, 0, 1, 1, 2, 3])
+        ids = [random.choice(["", "same", self._new("id")]) for _ in range(count)]
+        text = random.choice(["", " ", self._new("says")])
+        message = AssistantMessage(text, tuple(ToolCall("tool", "{}", id) for id in ids))
+        stop: Stop = "calls" if count else random.choice(["end", "end", "end", "length", "refusal"])
+        usage = random.choice([None, Usage(input=3, output=2)])
+        reply = Reply(message, usage=usage, cost=random.choice([None, 7, 7]), stop=stop)
+        if count == 0 and random.random() < 0.2:
+            self.children += 1
+        return ReplyReceived(at=self.at, turn=turn, reply=reply)
+
+    def _result(self, index: int) -> CallReturned | CallParked:
+        random, turn = self.random, self.run.turns
+        call = self.run.open[index]
+        if call.parked_at is None and random.random() < 0.25:
+            return CallParked(at=self.at, turn=turn, index=index, tool="tool")
+        failed = random.random() < 0.2
+        crashed = failed and random.random() < 0.2
+        text = self._new("result")
+        return CallReturned(at=self.at, turn=turn, index=index, text=text, failed=failed, crashed=crashed)
+
+    # What may happen at any time
+
+    def _something_may_happen(self) -> None:
+        random = self.random
+        if self.is_brittle and random.random() < 0.05:
+            self._crash()
+        if random.random() < 0.02:
+            self.record(AgentDefined(at=self.at, key=self._new("key"), name="agent"))
+        if random.random() < 0.02:
+            self.record(ResultCollected(at=self.at, key=self._new("key"), run_id=f"child {random.randrange(5)}"))
+        if random.random() < 0.03:
+            self._compact()
+        if self.children and random.random() < 0.1:
+            self._end_child()
+        if self.is_chatty and random.random() < 0.1:
+            self._post_something()
+
+    def _crash(self) -> None:
+        """The process stops; another knows what was stored and what is in the inbox, and nothing else."""
+        again = fold(self.log, BRIEF, self.inherited)
+        assert picture(again) == picture(self.run)
+        self.run = again
+        self.busy.clear()
+        self.spent = None
+        self.crashes += 1
+        self.record(RunAdopted(at=self.at, driver_id=f"driver {self.crashes}"))
+
+    def _compact(self) -> None:
+        """Something stands for the beginning of the conversation, up to words that the model has already answered."""
+        history = self.run.history
+        answered = max((i for i, message in enumerate(history) if isinstance(message, AssistantMessage)), default=0)
+        cuts = [i for i in range(answered) if isinstance(history[i], UserMessage)]
+        if cuts:
+            count = self.random.choice(cuts)
+            self.compacted += history[:count]
+            summary = UserMessage(self._new("summary"), "engine")
+            self.record(HistoryCompacted(at=self.at, replaced=count, messages=(summary,)))
+
+    def _end_child(self) -> None:
+        self.children -= 1
+        self.mail.append(self._child_ended())
+
+    def _post_something(self) -> None:
+        random = self.random
+        if random.random() < 0.1:
+            self.mail.append(random.choice([self._cancel, self._deadline])())
+        elif random.random() < 0.2:
+            self._post_answer(self.run.turns + random.randint(-1, 1), random.randint(-2, 3))
+        else:
+            self.mail.append(random.choice([self._words, self._input, self._child_ended, self._close])())
+
+    def _post_answer(self, turn: int, index: int) -> None:
+        allow = self.random.random() < 0.5
+        self.mail.append(Answer(key=self._new("key"), turn=turn, index=index, allow=allow))
+
+    def _words(self) -> Words:
+        return Words(key=self._new("key"), text=self._new("words"), origin="peer")
+
+    def _input(self) -> Input:
+        return Input(key=self._new("key"), text=self._new("input"), tools=self.random.random() < 0.7)
+
+    def _close(self) -> Close:
+        return Close(key=self._new("key"))
+
+    def _cancel(self) -> Cancel:
+        return Cancel(key=self._new("key"), note=self.random.choice(["", "enough"]))
+
+    def _deadline(self) -> Deadline:
+        return Deadline(key="deadline", seconds=60)
+
+    def _child_ended(self) -> ChildEnded:
+        notice = self.random.choice(["", self._new("notice")])
+        child = f"child {self.random.randrange(20)}"
+        return ChildEnded(key=self._new("key"), run_id=child, result="completed", notice=notice)
+
+    def _new(self, what: str) -> str:
+        self._numbers += 1
+        return f"{what} {self._numbers}."
+
+    # What the log says
+
+    def said_to_the_model(self) -> list[str]:
+        """The words that were taken out of the inbox, in order; what a run has read already is not news."""
+        said: list[str] = []
+        seen: set[str] = set()
+        for _, event in self.log:
+            if isinstance(event, ResultCollected):
+                seen.add(event.run_id)
+            if isinstance(event, MailTaken):
+                for item in event.items:
+                    if isinstance(item, (Words, Input)):
+                        said.append(item.text)
+                    if isinstance(item, ChildEnded):
+                        if item.notice and item.run_id not in seen:
+                            said.append(item.notice)
+                        seen.add(item.run_id)
+        return said
+
+    def everything_said(self) -> list[Message]:
+        """The whole conversation, what was compacted included and summaries left out."""
+        return [message for message in (*self.compacted, *self.run.history) if not message.text.startswith("summary")]
+
+
+def assert_every_call_has_one_result(messages: History | list[Message]) -> None:
+    """Each reply is followed by one result per call, in the order of the calls, before anybody else speaks."""
+    expected: list[ToolCall] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            assert expected, f"a result without a call: {message}"
+            call = expected.pop(0)
+            assert (message.name, message.call_id) == (call.name, call.id)
+        else:
+            assert not expected, f"calls without a result: {expected}"
+            if isinstance(message, AssistantMessage):
+                expected = list(message.calls)
+    assert not expected, f"calls without a result: {expected}"
+
+
+def results_of(log: Log) -> list[str]:
+    """What the calls of a log came to, in the order of the calls, with what a turn that was cut short says instead."""
+    results: list[str] = []
+    turn: dict[int, str] = {}
+    calls = 0
+    otherwise = ""
+    for _, event in log:
+        match event:
+            case ReplyReceived(reply=reply):
+                results += [turn[index] for index in range(calls)]
+                turn, calls = {}, len(reply.message.calls)
+            case CallReturned(index=index, text=text):
+                assert index not in turn
+                turn[index] = text
+            case WrapUpAsked() | ExchangeEnded():
+                results += [turn.get(index, NOT_MADE) for index in range(calls)]
+                calls = 0
+            case RunEnded(outcome=outcome):
+                otherwise = NOT_MADE if outcome.result == "exhausted" else UNFINISHED
+            case _:
+                pass
+    return results + [turn.get(index, otherwise) for index in range(calls)]
+
+
+def _somebody_elses_history(random: Random) -> History | None:
+    if random.random() < 0.7:
+        return None
+    history = History()
+    history.append(UserMessage("of old"))
+    history.append(AssistantMessage("", (ToolCall("fork"),)))
+    return history

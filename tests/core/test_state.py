@@ -1,0 +1,546 @@
+"""The fold: what a run remembers of its events, and that neither crashes nor repetitions change it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.core.events import (
+    AgentDefined,
+    CallParked,
+    CallReturned,
+    Event,
+    ExchangeEnded,
+    HistoryCompacted,
+    MailTaken,
+    ReplyReceived,
+    ResultCollected,
+    RunAccepted,
+    RunAdopted,
+    RunEnded,
+    TurnFailed,
+    WrapUpAsked,
+)
+from retinue.core.history import LEFT_OUT, NOT_MADE, STILL_OPEN, UNFINISHED, History
+from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
+from retinue.core.run import Exchange, HistoryRef, LimitMet, Outcome
+from retinue.core.state import Run, apply, fold
+from retinue.core.usage import Usage
+from tests.core.random_runs import BRIEF, World, acceptance, picture
+
+SEEDS = st.integers(0, 2**32 - 1)
+ANSWERED = Exchange(result="completed", reason="answered", text="done", turns=1)
+TURNS = LimitMet("max_turns", 1, 1)
+
+
+def run_after(*events: Event, accepted: RunAccepted | None = None, inherited: History | None = None) -> Run:
+    return fold(enumerate((accepted or acceptance(), *events), start=1), BRIEF, inherited)
+
+
+def reply(
+    text: str = "", *calls: str, usage: Usage | None = None, cost: int | None = 0, at: float = 1.0
+) -> ReplyReceived:
+    """A reply with a call of each named tool; the names are also their ids."""
+    message = AssistantMessage(text, tuple(ToolCall(name, "{}", name) for name in calls))
+    return ReplyReceived(at=at, turn=1, reply=Reply(message, usage=usage, cost=cost))
+
+
+def returned(index: int, text: str, *, failed: bool = False, crashed: bool = False) -> CallReturned:
+    return CallReturned(at=2.0, turn=1, index=index, text=text, failed=failed, crashed=crashed)
+
+
+def parked(index: int, at: float) -> CallParked:
+    return CallParked(at=at, turn=1, index=index, tool="tool")
+
+
+def taken(*items: Item, at: float = 3.0) -> MailTaken:
+    return MailTaken(at=at, items=items)
+
+
+def answer(index: int, *, turn: int = 1, allow: bool = True) -> Answer:
+    return Answer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=allow)
+
+
+def result(name: str, text: str, *, failed: bool = False) -> ToolMessage:
+    return ToolMessage(name, text, call_id=name, failed=failed)
+
+
+def said_after_the_task(run: Run) -> list[Message]:
+    assert run.history[0] == UserMessage("task")
+    return run.history[1:]
+
+
+# ---- beginnings -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_with_its_task_and_nothing_used() -> None:
+    accepted = acceptance(task="find it")
+
+    run = run_after(accepted=accepted)
+
+    assert picture(run) == {
+        "accepted": accepted,
+        "adopted_seq": 0,
+        "answering": True,
+        "brief": BRIEF,
+        "calls_made": 0,
+        "closing": False,
+        "cost": 0,
+        "exchange_turns": 0,
+        "exchanges": [],
+        "failure": None,
+        "final": False,
+        "history": [UserMessage("find it")],
+        "open": [],
+        "outcome": None,
+        "parked_seconds": 0.0,
+        "parked_since": None,
+        "seen": set[str](),
+        "seq": 1,
+        "stop": "end",
+        "taken": set[str](),
+        "text": "",
+        "tool_crash": None,
+        "tools_on": True,
+        "turns": 0,
+        "usage": Usage(),
+        "wrapping": None,
+    }
+    assert run.run_id == "run"
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [([], "nothing"), ([(1, RunAdopted(at=0.0, driver_id="d"))], "RunAdopted")],
+)
+def test_a_log_that_does_not_begin_with_an_acceptance_is_no_run(events: list[tuple[int, Event]], found: str) -> None:
+    with pytest.raises(ValueError, match=f"^a run begins with its acceptance, not with {found}$"):
+        fold(events, BRIEF)
+
+
+def test_a_fork_begins_with_what_it_inherits_and_then_its_task() -> None:
+    parent = run_after(reply("", "fork"))
+
+    child = run_after(inherited=parent.history)
+
+    assert list(child.history) == [
+        UserMessage("task"),
+        AssistantMessage("", (ToolCall("fork", "{}", "fork"),)),
+        result("fork", STILL_OPEN, failed=True),
+        UserMessage("task"),
+    ]
+    assert list(parent.history) == list(child.history)[:2]
+
+
+def test_a_fork_may_inherit_only_the_last_turns() -> None:
+    parent = run_after(reply("one", "look"), returned(0, "seen"), reply("two"))
+    accepted = acceptance()
+    accepted = type(accepted)(
+        at=0.0,
+        run_id="child",
+        session_id="session",
+        root_id="run",
+        brief="",
+        task="go on",
+        policy=accepted.policy,
+        inherits=HistoryRef("run", parent.seq, last_turns=1),
+    )
+
+    child = run_after(accepted=accepted, inherited=parent.history)
+
+    assert list(child.history) == [UserMessage(LEFT_OUT, "engine"), AssistantMessage("two"), UserMessage("go on")]
+
+
+# ---- replies and calls ----------------------------------------------------------------------------------------------
+
+
+def test_replies_are_counted_with_their_usage_and_cost() -> None:
+    run = run_after(
+        reply("first", "look", usage=Usage(input=10, output=1), cost=5),
+        returned(0, "seen"),
+        reply("second", usage=Usage(input=20, cached=10), cost=6),
+    )
+
+    assert (run.turns, run.exchange_turns, run.calls_made) == (2, 2, 1)
+    assert (run.usage, run.cost) == (Usage(input=30, output=1, cached=10), 11)
+    assert (run.text, run.final, run.open) == ("second", True, [])
+
+
+def test_usage_that_nobody_reported_counts_as_nothing_and_an_unknown_cost_stays_unknown() -> None:
+    run = run_after(reply("first", "look", cost=None), returned(0, "seen"), reply("second", cost=6))
+
+    assert (run.usage, run.cost) == (Usage(), None)
+
+
+def test_the_last_words_survive_a_reply_without_any() -> None:
+    run = run_after(reply("let me look", "look"), returned(0, "seen"), reply(""))
+
+    assert (run.text, run.final) == ("let me look", True)
+
+
+def test_results_enter_the_history_together_and_in_the_order_of_the_calls() -> None:
+    run = run_after(reply("", "a", "b", "c"), returned(2, "third"), returned(0, "first"))
+    assert len(run.history) == 2
+    assert [call.result is not None for call in run.open] == [True, False, True]
+
+    apply(run, 5, returned(1, "second", failed=True))
+
+    assert list(run.history)[2:] == [result("a", "first"), result("b", "second", failed=True), result("c", "third")]
+    assert (run.open, run.calls_made, run.tool_crash) == ([], 3, None)
+
+
+def test_calls_without_ids_or_with_the_same_are_told_apart_by_their_place() -> None:
+    twins = AssistantMessage("", (ToolCall("a"), ToolCall("a"), ToolCall("a", "{}", "x"), ToolCall("a", "{}", "x")))
+
+    run = run_after(
+        ReplyReceived(at=1.0, turn=1, reply=Reply(twins)),
+        *(returned(index, f"result {index}") for index in (3, 1, 0, 2)),
+    )
+
+    assert [message.text for message in run.history[2:]] == ["result 0", "result 1", "result 2", "result 3"]
+
+
+def test_an_unexpected_exception_of_a_tool_is_remembered_with_its_turn() -> None:
+    run = run_after(reply("", "a"), returned(0, "ZeroDivisionError", failed=True, crashed=True))
+
+    assert run.tool_crash == (1, "ZeroDivisionError")
+    assert run.history[-1] == result("a", "ZeroDivisionError", failed=True)
+
+
+def test_a_failed_turn_is_no_turn_and_leaves_what_had_arrived() -> None:
+    failed = TurnFailed(at=2.0, turn=1, fault="cut", error="the line was cut", partial="half a sen")
+
+    run = run_after(failed)
+
+    assert (run.failure, run.text, run.turns) == (failed, "half a sen", 0)
+
+
+def test_a_failed_turn_without_a_word_keeps_the_words_before() -> None:
+    run = run_after(
+        reply("let me look", "look"),
+        returned(0, "seen"),
+        TurnFailed(at=2.0, turn=2, fault="auth", error="no key"),
+    )
+
+    assert run.text == "let me look"
+
+
+# ---- crashes and people ---------------------------------------------------------------------------------------------
+
+
+def test_after_an_adoption_what_was_open_before_is_stale() -> None:
+    run = run_after(reply("", "a"))
+    assert not run.is_stale(run.open[0])
+
+    apply(run, 3, RunAdopted(at=2.0, driver_id="other"))
+
+    assert run.is_stale(run.open[0])
+
+
+def test_a_call_that_a_person_allows_after_an_adoption_was_never_started_and_is_fresh() -> None:
+    run = run_after(reply("", "a"), parked(0, 2.0), RunAdopted(at=2.0, driver_id="other"), taken(answer(0)))
+
+    assert not run.is_stale(run.open[0])
+    assert not run.open[0].waits_for_a_person
+
+
+def test_a_call_that_a_person_allowed_before_an_adoption_may_have_been_started() -> None:
+    run = run_after(reply("", "a"), parked(0, 2.0), taken(answer(0)), RunAdopted(at=4.0, driver_id="other"))
+
+    assert run.is_stale(run.open[0])
+
+
+def test_only_the_first_answer_to_a_parked_call_of_this_turn_counts() -> None:
+    first = answer(0, allow=False)
+    run = run_after(
+        reply("", "a", "b"),
+        parked(0, 2.0),
+        taken(answer(0, turn=0), answer(0, turn=2), answer(1), answer(2), answer(-1), answer(-2)),
+    )
+    assert [call.answer for call in run.open] == [None, None]
+
+    apply(run, 5, taken(first))
+    apply(run, 6, taken(answer(0, allow=True)))
+
+    assert [call.answer for call in run.open] == [first, None]
+    assert run.open[0].since == 5
+
+
+def test_an_answer_when_nothing_is_open_is_ignored() -> None:
+    run = run_after(reply("done"), taken(answer(0), answer(-1)))
+
+    assert said_after_the_task(run) == [AssistantMessage("done")]
+
+
+def test_a_parked_call_that_has_returned_waits_for_nobody() -> None:
+    run = run_after(reply("", "a", "b"), parked(0, 2.0), taken(answer(0)), returned(0, "yes"))
+
+    assert [call.waits_for_a_person for call in run.open] == [False, False]
+
+
+def test_calls_parked_together_wait_together() -> None:
+    run = run_after(reply("", "a", "b"), parked(0, 10.0), parked(1, 15.0), taken(answer(0), at=30.0))
+    assert (run.parked_seconds, run.parked_since) == (0.0, 10.0)
+
+    apply(run, 6, taken(answer(1), at=60.0))
+
+    assert (run.parked_seconds, run.parked_since) == (50.0, None)
+
+
+def test_calls_parked_one_after_the_other_are_not_counted_twice() -> None:
+    run = run_after(
+        reply("", "a", "b"),
+        parked(0, 0.0),
+        taken(answer(0), at=100.0),
+        parked(1, 100.0),
+        taken(answer(1), at=150.0),
+    )
+
+    assert run.parked_seconds == 150.0
+
+
+def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+    run = run_after(reply("", "a"), parked(0, 100.0), taken(answer(0), at=40.0))
+
+    assert run.parked_seconds == 0.0
+
+
+# ---- mail -----------------------------------------------------------------------------------------------------------
+
+
+def test_mail_is_remembered_by_its_keys() -> None:
+    run = run_after(taken(Words(key="a", text="x"), Close(key="b"), Cancel(key="c"), Deadline(key="d", seconds=1)))
+
+    assert run.taken == {"a", "b", "c", "d"}
+
+
+def test_words_during_the_work_are_read_next_and_the_answer_before_is_not_the_last_any_more() -> None:
+    run = run_after(reply("done"), taken(Words(key="a", text="and this?", origin="peer")))
+
+    assert said_after_the_task(run) == [AssistantMessage("done"), UserMessage("and this?", "peer")]
+    assert (run.final, run.text, run.exchange_turns) == (False, "done", 1)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        Words(key="a", text="next"),
+        Input(key="a", text="next"),
+        ChildEnded(key="a", run_id="child", result="failed", notice="next"),
+    ],
+)
+def test_an_idle_run_begins_a_new_exchange_with_what_it_hears(item: Item) -> None:
+    idle = (reply("done"), ExchangeEnded(at=2.0, exchange=ANSWERED))
+    run = run_after(*idle)
+    assert (run.answering, run.exchange_turns, run.text) == (False, 1, "done")
+
+    apply(run, run.seq + 1, taken(item))
+
+    assert (run.answering, run.exchange_turns, run.text, run.final) == (True, 0, "", False)
+    assert (run.turns, run.exchanges, run.tools_on) == (1, [ANSWERED], True)
+    assert run.history[-1].text == "next"
+
+
+def test_an_input_without_tools_switches_them_off_for_its_exchange_only() -> None:
+    end = ExchangeEnded(at=2.0, exchange=ANSWERED)
+    run = run_after(reply("one"), end, taken(Input(key="a", text="sum up", tools=False)))
+    assert not run.tools_on
+
+    apply(run, run.seq + 1, taken(Words(key="b", text="briefly")))
+    assert not run.tools_on
+
+    for event in (reply("two"), end, taken(Words(key="c", text="more"))):
+        apply(run, run.seq + 1, event)
+    assert run.tools_on
+
+
+def test_the_end_of_a_child_is_a_notice_and_not_a_persons_word() -> None:
+    run = run_after(taken(ChildEnded(key="a", run_id="child", result="completed", notice="[child completed]")))
+
+    assert said_after_the_task(run) == [UserMessage("[child completed]", "notice")]
+    assert run.seen == {"child"}
+
+
+def test_a_child_that_ends_without_a_notice_is_seen_and_disturbs_nobody() -> None:
+    run = run_after(reply("done"), taken(ChildEnded(key="a", run_id="child", result="completed")))
+
+    assert said_after_the_task(run) == [AssistantMessage("done")]
+    assert (run.seen, run.final) == ({"child"}, True)
+
+
+def test_the_end_of_a_child_whose_result_was_collected_is_not_announced_any_more() -> None:
+    run = run_after(
+        ResultCollected(at=1.0, key="k", run_id="child"),
+        reply("done"),
+        taken(ChildEnded(key="a", run_id="child", result="completed", notice="[child completed]")),
+    )
+
+    assert said_after_the_task(run) == [AssistantMessage("done")]
+    assert (run.seen, run.final) == ({"child"}, True)
+
+
+def test_a_closed_run_knows_that_no_more_input_comes() -> None:
+    assert run_after(taken(Close(key="a"))).closing
+
+
+# ---- wrap-up, ends, and the rest ------------------------------------------------------------------------------------
+
+
+def test_a_wrap_up_repairs_open_calls_and_asks_without_tools() -> None:
+    run = run_after(reply("hm", "a", "b"), WrapUpAsked(at=2.0, limit=TURNS, text="what have you got?"))
+
+    assert list(run.history)[2:] == [
+        result("a", NOT_MADE, failed=True),
+        result("b", NOT_MADE, failed=True),
+        UserMessage("what have you got?", "engine"),
+    ]
+    assert (run.open, run.wrapping, run.tools_on, run.final, run.calls_made) == ([], TURNS, False, False, 0)
+
+
+def test_an_exchange_that_ends_at_a_limit_leaves_no_open_calls_and_its_wrap_up_is_over() -> None:
+    exhausted = Exchange(result="exhausted", reason="max_turns", limit=TURNS)
+    run = run_after(
+        WrapUpAsked(at=1.0, limit=TURNS, text="what have you got?"),
+        reply("hm", "a"),
+        ExchangeEnded(at=2.0, exchange=exhausted),
+    )
+
+    assert run.history[-1] == result("a", NOT_MADE, failed=True)
+    assert (run.open, run.answering, run.exchanges, run.wrapping) == ([], False, [exhausted], None)
+
+
+@pytest.mark.parametrize(("how", "text"), [("cancelled", UNFINISHED), ("failed", UNFINISHED), ("exhausted", NOT_MADE)])
+def test_the_end_of_a_run_leaves_a_result_for_every_call_so_that_it_can_be_continued(how: str, text: str) -> None:
+    outcome = {
+        "cancelled": Outcome(result="cancelled", reason="cancelled"),
+        "failed": Outcome(result="failed", reason="tool_error"),
+        "exhausted": Outcome(result="exhausted", reason="max_calls"),
+    }[how]
+
+    run = run_after(reply("", "a", "b"), returned(1, "known"), RunEnded(at=3.0, outcome=outcome))
+
+    assert list(run.history)[2:] == [result("a", text, failed=True), result("b", "known")]
+    assert (run.outcome, run.open) == (outcome, [])
+
+
+def test_a_compacted_history_goes_on_after_its_summary() -> None:
+    summary = UserMessage("[summary]", "engine")
+    run = run_after(
+        reply("", "a"),
+        returned(0, "seen"),
+        taken(Words(key="w", text="and?")),
+        HistoryCompacted(at=4.0, replaced=3, messages=(summary,)),
+        reply("done"),
+    )
+
+    assert list(run.history) == [summary, UserMessage("and?"), AssistantMessage("done")]
+
+
+def test_what_is_told_for_readers_changes_nothing_but_the_number() -> None:
+    run = run_after(reply("done"))
+    before = picture(run)
+
+    apply(run, 3, AgentDefined(at=2.0, key="k", name="writer"))
+    apply(run, 4, acceptance(task="another"))
+
+    assert picture(run) == before | {"seq": 4}
+
+
+def test_an_outcome_has_the_totals_of_its_run() -> None:
+    run = run_after(reply("one", usage=Usage(input=3), cost=4))
+
+    assert run.outcome_as(ANSWERED, unstopped=("shell",)) == Outcome(
+        result="completed",
+        reason="answered",
+        text="done",
+        usage=Usage(input=3),
+        cost=4,
+        turns=1,
+        exchanges=1,
+        unstopped=("shell",),
+    )
+
+
+def test_an_outcome_counts_the_exchange_under_way_and_none_that_is_not() -> None:
+    run = run_after(reply("one"), ExchangeEnded(at=2.0, exchange=ANSWERED))
+    assert run.outcome_as(ANSWERED).exchanges == 1
+
+    apply(run, run.seq + 1, taken(Words(key="a", text="more")))
+
+    assert run.outcome_as(ANSWERED).exchanges == 2
+
+
+def test_an_outcome_keeps_the_limit_and_the_error_unless_a_better_one_is_known() -> None:
+    exhausted = Exchange(result="exhausted", reason="max_turns", error="too long", limit=TURNS)
+    run = run_after()
+
+    assert (run.outcome_as(exhausted).error, run.outcome_as(exhausted).limit) == ("too long", TURNS)
+    assert run.outcome_as(exhausted, error="far too long").error == "far too long"
+
+
+# ---- algebra --------------------------------------------------------------------------------------------------------
+
+
+@given(seed=SEEDS)
+def test_events_that_come_twice_change_nothing(seed: int) -> None:
+    world = World(seed).live()
+
+    stuttering = [numbered for numbered in world.log for _ in range(2)]
+
+    assert picture(fold(stuttering, BRIEF, world.inherited)) == picture(world.run)
+
+
+@given(seed=SEEDS)
+def test_a_log_that_is_replayed_with_overlaps_gives_the_same_run(seed: int) -> None:
+    world = World(seed).live()
+    random = Random(seed)
+
+    stumbling: list[tuple[int, Event]] = []
+    done = 0
+    while done < len(world.log):
+        back = random.randint(0, done)
+        done = random.randint(done + 1, len(world.log))
+        stumbling += world.log[back:done]
+
+    assert picture(fold(stumbling, BRIEF, world.inherited)) == picture(world.run)
+
+
+@given(seed=SEEDS)
+def test_folding_in_two_pieces_is_folding_at_once(seed: int) -> None:
+    world = World(seed).live()
+    middle = Random(seed).randint(1, len(world.log))
+
+    run = fold(world.log[:middle], BRIEF, world.inherited)
+    for seq, event in world.log[middle:]:
+        apply(run, seq, event)
+
+    assert picture(run) == picture(world.run)
+
+
+@given(seed=SEEDS)
+def test_folding_leaves_what_was_inherited_alone(seed: int) -> None:
+    world = World(seed)
+    before = list(world.inherited or ())
+
+    world.live()
+
+    assert list(world.inherited or ()) == before
+
+
+def test_the_fold_appends_to_one_list_and_copies_no_message() -> None:
+    run = run_after()
+    own = run.history._own
+    messages: list[Message] = []
+    for seq in range(2, 2000, 2):
+        heard = reply(f"turn {seq}", "a")
+        messages.append(heard.reply.message)
+        apply(run, seq, heard)
+        apply(run, seq + 1, returned(0, "seen"))
+
+    assert run.history._own is own
+    assert len(own) == 1 + 2 * len(messages)
+    assert all(kept is said for kept, said in zip(own[1::2], messages, strict=True))

@@ -1,0 +1,517 @@
+"""The journal keeps causes before effects, shares commits, and never hides that the store refused."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.core.errors import Fenced, StoreError, StoreUnavailable
+from retinue.core.ids import DriverId
+from retinue.core.ports import Store
+from retinue.core.records import Beat, Bury, Change, Decision, DriverRow, Enlist, Write, Written
+from retinue.engine.journal import LINGER, Journal
+from retinue.providers.scripted import calls, says, together
+from retinue.store.memory import MemoryStore
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.harness import Harness
+
+SPACE = "notes"
+
+
+class RecordingStore(MemoryStore):
+    """Remembers its commits, each as the names it was asked to put; refuses or holds one back when told to."""
+
+    def __init__(self, *, blocking: bool = True) -> None:
+        super().__init__()
+        self._blocking = blocking
+        self.batches: list[list[str]] = []
+        self.durable: list[bool] = []
+        self.refuse: StoreError | None = None
+        self.held = threading.Event()
+        self.held.set()
+
+    @property
+    def blocking(self) -> bool:
+        return self._blocking
+
+    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+        assert self.held.wait(10), "the test never let go of the store"
+        if self.refuse is not None:
+            raise self.refuse
+        answers = super().commit(driver_id, writes, durable=durable)
+        self.batches.append([_name(write) for write in writes])
+        self.durable.append(durable)
+        return answers
+
+
+def _name(write: Write) -> str:
+    return write.key or "" if isinstance(write, Change) else type(write).__name__
+
+
+def note(name: str) -> Change:
+    """A write that puts a name on a shelf, and answers how many were there before."""
+
+    def decide(shelf: Mapping[str, bytes]) -> Decision:
+        return Decision(answer=str(len(shelf)).encode(), puts={name: b""})
+
+    return Change(space=SPACE, decide=decide, key=name)
+
+
+def a_bug(name: str = "bug") -> Change:
+    """A write whose decision raises what nobody announced."""
+
+    def decide(shelf: Mapping[str, bytes]) -> Decision:
+        raise ZeroDivisionError(name)
+
+    return Change(space=SPACE, decide=decide, key=name)
+
+
+@pytest.fixture(params=[False, True], ids=["at once", "in a thread"])
+def store(request: pytest.FixtureRequest) -> RecordingStore:
+    return RecordingStore(blocking=request.param)
+
+
+def names(store: Store) -> list[str]:
+    return list(store.shelf(SPACE))
+
+
+# ---- order and group commit -----------------------------------------------------------------------------------------
+
+
+async def test_writes_are_committed_in_the_order_in_which_they_were_queued(store: RecordingStore) -> None:
+    journal = Journal(store)
+    tickets = [journal.write(note(str(number))) for number in range(20)]
+
+    answers = [await ticket.wait() for ticket in reversed(tickets)]
+
+    assert [name for batch in store.batches for name in batch] == [str(number) for number in range(20)]
+    assert answers == [[str(number).encode()] for number in reversed(range(20))]
+    await journal.close()
+
+
+async def test_each_ticket_gets_the_answers_of_its_own_writes() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+
+    answers = await asyncio.gather(
+        journal.commit(note("a")), journal.commit(), journal.commit(note("b"), note("c")), journal.commit(note("a"))
+    )
+
+    assert answers == [[b"0"], [], [b"1", b"2"], [b"0"]]
+    assert store.batches == [["a", "b", "c", "a"]]
+    assert journal.commits == 1
+    await journal.close()
+
+
+async def test_what_is_queued_during_a_commit_goes_together_into_the_next_one() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    store.held.clear()
+    first = asyncio.create_task(journal.commit(note("first")))
+    await asyncio.sleep(0.001)
+
+    for number in range(5):
+        journal.write(note(f"later {number}"))
+    last = journal.write(note("last"))
+    assert not last.settled
+    store.held.set()
+    await last.wait()
+
+    assert store.batches == [["first"], [*(f"later {number}" for number in range(5)), "last"]]
+    assert await first == [b"0"]
+    await journal.close()
+
+
+async def test_a_write_that_nobody_waits_for_lingers_to_share_a_commit() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    first = journal.write(note("a"))
+    await asyncio.sleep(LINGER * 0.9)
+    second = journal.write(note("b"))
+    assert (store.batches, first.settled) == ([], False)
+
+    await asyncio.sleep(LINGER * 0.2)
+
+    assert (store.batches, first.settled, second.settled) == ([["a", "b"]], True, True)
+    assert journal.awaited == 0
+    await journal.close()
+
+
+async def test_somebody_who_waits_does_not_linger() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    began = asyncio.get_running_loop().time()
+    journal.write(note("a"))
+
+    await journal.commit(note("b"))
+
+    assert asyncio.get_running_loop().time() == began
+    assert (store.batches, journal.awaited) == ([["a", "b"]], 1)
+    await journal.close()
+
+
+async def test_those_who_wait_in_one_moment_share_one_commit() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+
+    await asyncio.gather(*(journal.commit(note(str(number))) for number in range(100)))
+
+    assert [len(batch) for batch in store.batches] == [100]
+    await journal.close()
+
+
+async def test_a_store_that_takes_no_time_has_settled_the_ticket_before_write_returns() -> None:
+    store = RecordingStore(blocking=False)
+    journal = Journal(store)
+
+    ticket = journal.write(note("a"))
+
+    assert ticket.settled
+    assert (await ticket.wait(), journal.awaited) == ([b"0"], 0)
+    await journal.close()
+
+
+async def test_a_waiter_that_gives_up_takes_nothing_with_it() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    store.held.clear()
+    ticket = journal.write(note("a"))
+    impatient = asyncio.create_task(ticket.wait())
+    patient = asyncio.create_task(ticket.wait())
+    await asyncio.sleep(0.001)
+
+    impatient.cancel()
+    store.held.set()
+
+    assert await patient == [b"0"]
+    assert impatient.cancelled()
+    await journal.close()
+
+
+# ---- durability -----------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_waits_late_still_finds_it_synced_when_power_may_fail(store: RecordingStore) -> None:
+    journal = Journal(store, durable=True)
+    ticket = journal.write(note("a"))
+    await asyncio.sleep(LINGER * 2)
+
+    await ticket.wait()
+
+    assert (store.batches, store.durable) == ([["a"]], [True])
+    await journal.close()
+
+
+async def test_nothing_is_synced_when_only_the_process_may_die(store: RecordingStore) -> None:
+    journal = Journal(store)
+
+    await journal.commit(note("a"))
+
+    assert store.durable == [False]
+    await journal.close()
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_read_sees_everything_that_was_queued_before_it(store: RecordingStore) -> None:
+    journal = Journal(store)
+    journal.write(note("a"))
+    await asyncio.sleep(0)
+    journal.write(note("b"))
+
+    assert list(await journal.read(store.shelf, SPACE)) == ["a", "b"]
+    await journal.close()
+
+
+async def test_a_read_during_a_commit_waits_for_it() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    store.held.clear()
+    journal.write(note("a"))
+    journal.hurry()
+    await asyncio.sleep(0.001)
+    reading = asyncio.create_task(journal.read(store.shelf, SPACE))
+    await asyncio.sleep(0.001)
+    assert not reading.done()
+
+    store.held.set()
+
+    assert list(await reading) == ["a"]
+    await journal.close()
+
+
+async def test_a_peek_waits_for_nothing() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    journal.write(note("a"))
+
+    assert (await journal.peek(store.shelf, SPACE), journal.awaited) == ({}, 0)
+    await journal.close()
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+FULL = StoreUnavailable("no space left on device")
+
+
+async def test_a_refusal_breaks_the_journal_and_tells_why_once(store: RecordingStore) -> None:
+    told: list[StoreError] = []
+    journal = Journal(store, on_broken=told.append)
+    store.refuse = FULL
+
+    tickets = [journal.write(note("a")), journal.write(note("b"))]
+    for ticket in tickets:
+        with pytest.raises(StoreUnavailable, match="no space left"):
+            await ticket.wait()
+
+    assert (journal.broken, told, names(store)) == (FULL, [FULL], [])
+    await journal.close()
+
+
+async def test_what_was_queued_behind_a_refused_write_never_reaches_the_store_without_it() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    store.refuse = FULL
+    store.held.clear()
+    cause = asyncio.create_task(journal.commit(note("cause")))
+    await asyncio.sleep(0.001)
+    effect = journal.write(note("effect"))
+    store.held.set()
+    with pytest.raises(StoreUnavailable):
+        await cause
+    store.refuse = None
+
+    later = journal.write(note("later"))
+    await asyncio.sleep(1)
+
+    assert (effect.settled, later.settled) == (True, True)
+    for ticket in (effect, later):
+        with pytest.raises(StoreUnavailable):
+            await ticket.wait()
+    assert names(store) == []
+    await journal.close()
+
+
+async def test_a_reader_hears_that_what_it_should_have_seen_was_refused() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    store.refuse = FULL
+    store.held.clear()
+    journal.write(note("a"))
+    journal.hurry()
+    await asyncio.sleep(0.001)
+    reading = asyncio.create_task(journal.read(store.shelf, SPACE))
+    await asyncio.sleep(0.001)
+
+    store.held.set()
+
+    with pytest.raises(StoreUnavailable):
+        await reading
+    assert await journal.read(store.shelf, SPACE) == {}, "a broken journal can still be read"
+    await journal.close()
+
+
+async def test_a_journal_is_mended_when_a_probe_goes_through(store: RecordingStore) -> None:
+    journal = Journal(store)
+    journal.driver_id = "d"
+    await journal.commit(Enlist(driver=DriverRow(driver_id="d", host="h", process="1")))
+    store.refuse = FULL
+    with pytest.raises(StoreUnavailable):
+        await journal.commit(note("lost"))
+    worse = store.refuse = StoreUnavailable("still no space")
+
+    assert await journal.mend(Beat(driver_id="d")) is False
+    assert journal.broken is worse
+    store.refuse = None
+    assert await journal.mend(Beat(driver_id="d")) is True
+
+    assert journal.broken is None
+    await journal.commit(note("kept"))
+    assert names(store) == ["kept"]
+    await journal.close()
+
+
+async def test_a_whole_journal_needs_no_mending(store: RecordingStore) -> None:
+    journal = Journal(store)
+
+    assert await journal.mend(note("probe")) is True
+
+    assert store.batches == []
+    await journal.close()
+
+
+async def test_a_driver_that_was_declared_dead_is_never_mended(store: RecordingStore) -> None:
+    journal = Journal(store)
+    journal.driver_id = "d"
+    await journal.commit(Enlist(driver=DriverRow(driver_id="d", host="h", process="1")))
+    store.commit(None, [Bury(driver_id="d")])
+
+    with pytest.raises(Fenced):
+        await journal.commit(note("a"))
+
+    assert await journal.mend(Beat(driver_id="d")) is False
+    assert isinstance(journal.broken, Fenced)
+    await journal.close()
+
+
+async def test_a_decision_that_raises_fails_alone_and_not_those_who_share_its_commit(store: RecordingStore) -> None:
+    journal = Journal(store)
+
+    async def attempt(write: Write) -> list[Written] | str:
+        try:
+            return await journal.commit(write)
+        except ZeroDivisionError as bug:
+            return str(bug)
+
+    answers = await asyncio.gather(*map(attempt, (note("a"), a_bug("one"), note("b"), a_bug("two"), note("c"))))
+
+    assert answers == [[b"0"], "one", [b"1"], "two", [b"2"]]
+    assert (journal.broken, names(store)) == (None, ["a", "b", "c"])
+    await journal.close()
+
+
+async def test_a_read_behind_a_decision_that_raises_sees_the_rest() -> None:
+    store = RecordingStore()
+    journal = Journal(store)
+    journal.write(note("a"))
+    bug = journal.write(a_bug())
+
+    assert list(await journal.read(store.shelf, SPACE)) == ["a"]
+    with pytest.raises(ZeroDivisionError):
+        await bug.wait()
+    await journal.close()
+
+
+# ---- closing --------------------------------------------------------------------------------------------------------
+
+
+async def test_closing_commits_what_is_queued(store: RecordingStore) -> None:
+    journal = Journal(store)
+    ticket = journal.write(note("a"))
+
+    await journal.close()
+
+    assert (names(store), ticket.settled) == (["a"], True)
+
+
+@pytest.mark.parametrize("under_way", [False, True], ids=["queued", "under way"])
+async def test_closing_says_that_the_last_writes_were_refused(under_way: bool) -> None:
+    store = RecordingStore()
+    store.refuse = FULL
+    journal = Journal(store)
+    store.held.clear()
+    journal.write(note("a"))
+    if under_way:
+        journal.hurry()
+        await asyncio.sleep(0.001)
+    closing = asyncio.create_task(journal.close())
+    await asyncio.sleep(0.001)
+
+    store.held.set()
+
+    with pytest.raises(StoreUnavailable):
+        await closing
+
+
+async def test_a_closed_journal_refuses_instead_of_letting_wait_forever(store: RecordingStore) -> None:
+    journal = Journal(store)
+    await journal.close()
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await journal.commit(note("late"))
+
+    assert names(store) == []
+
+
+# ---- what a turn costs ----------------------------------------------------------------------------------------------
+
+TURNS = 10
+
+MakeStore = Callable[[], Store]
+
+
+@pytest.fixture(params=["memory", "sqlite", "sqlite in a thread"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
+    """Every way to keep runs."""
+    if request.param == "memory":
+        yield MemoryStore()
+    else:
+        file = SqliteStore(tmp_path / "r.db", threaded=request.param != "sqlite")
+        yield file
+        file.close()
+
+
+@retinue.tool(kind="pure")
+async def look(at: int) -> str:
+    """Look at something."""
+    return f"saw {at}"
+
+
+@retinue.tool
+async def press(button: int) -> str:
+    """Press a button, which cannot be taken back."""
+    return f"pressed {button}"
+
+
+@pytest.mark.parametrize("width", [0, 1, 3])
+async def test_a_turn_with_k_calls_stores_one_event_and_k_more(any_store: Store, width: int) -> None:
+    async with Harness(store=any_store, tools=[look], dialects=()) as harness:
+        turns = TURNS if width else 0
+        harness.script("main", *[together(*(calls("look", at=n) for n in range(width)))] * turns, says("done"))
+        before = harness.written
+
+        outcome = await harness.run("look around")
+
+        beginning, last_reply, end = 1, 1, 1
+        assert (outcome.text, outcome.turns) == ("done", turns + 1)
+        assert len(harness.events(harness.run_of("main"))) == beginning + turns * (1 + width) + last_reply + end
+        # Each event is one write, and there is no write without an event.
+        assert harness.written - before == beginning + turns * (1 + width) + last_reply + end
+
+
+async def test_a_run_without_effects_waits_for_its_acceptance_and_its_end_alone(any_store: Store) -> None:
+    async with Harness(store=any_store, tools=[look], dialects=()) as harness:
+        harness.script("main", *[calls("look", at=1)] * TURNS, says("done"))
+        journal = harness.retinue.supervisor.parts.journal
+        before = journal.awaited
+
+        await harness.run("look around")
+
+        # The acceptance is awaited by whoever started it and by the run itself, in the same commit.
+        assert journal.awaited - before == (3 if any_store.blocking else 0)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+async def test_a_turn_with_effects_waits_for_one_commit(any_store: Store, width: int) -> None:
+    async with Harness(store=any_store, tools=[press], dialects=()) as harness:
+        pressing = together(*(calls("press", button=n) for n in range(width)))
+        harness.script("main", *[pressing] * TURNS, says("done"))
+        journal = harness.retinue.supervisor.parts.journal
+        awaited, commits = journal.awaited, journal.commits
+
+        await harness.run("press them")
+
+        if any_store.blocking:
+            assert journal.awaited - awaited <= TURNS * width + 3
+            assert journal.commits - commits <= TURNS + 2
+        else:
+            assert journal.awaited - awaited == 0
+
+
+async def test_a_hundred_runs_at_once_share_their_commits(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "r.db")
+    async with Harness(store=store, tools=[press], dialects=()) as harness:
+        harness.script("main", calls("press", button=1), calls("press", button=2), says("done"))
+        journal = harness.retinue.supervisor.parts.journal
+        before = journal.commits
+
+        outcomes = await asyncio.gather(*(harness.run(f"press {number}") for number in range(100)))
+
+        assert [outcome.text for outcome in outcomes] == ["done"] * 100
+        # Accepted, two turns with effects, ended: about four commits for all, and not four hundred.
+        assert journal.commits - before <= 20
+    store.close()
