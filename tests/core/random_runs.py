@@ -1,7 +1,7 @@
 """Random runs that could have happened: a world that obeys `next_step` and decides by dice what comes of it.
 
-Nothing here awaits or stores. The world keeps a log as a driver would, forgets at each crash what a driver would forget,
-and complains as soon as a step contradicts what retinue promises.
+Nothing here awaits or stores. The world keeps a log as a driver would, forgets at each crash what a driver would
+forget, and complains as soon as a step contradicts what retinue promises.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.limits = Limits(
-            max_turns=random.choice([None, 0, 1, 2, 3, 5, 8]),
-            exchange_turns=random.choice([None, None, 1, 2, 3, 5]),
-            max_calls=random.choice([None, None, 0, 1, 2, 4, 7]),
+            max_turns=random.choice([*[None] * 6, 0, 1, 2, 3, 5, 8, 12, 20, 30]),
+            exchange_turns=random.choice([*[None] * 5, 1, 2, 3, 5, 8]),
+            max_calls=random.choice([*[None] * 6, 0, 2, 5, 10, 20]),
             wrap_up=random.random() < 0.5,
         )
         self.manner = Manner(stays=random.random() < 0.5, crash_fails=random.random() < 0.3)
@@ -98,9 +98,8 @@ class World:
         self.busy: set[int] = set()
         self.children = 0
         self.spent: LimitMet | None = None
-        self.is_chatty = random.random() < 0.7
+        self.is_chatty = random.random() < 0.5
         self.is_brittle = random.random() < 0.5
-        self.asked_with_tools = True
         self.steps: list[Step] = []
         self.compacted: list[Message] = []
         self.wrap_ups: list[int] = []
@@ -182,7 +181,7 @@ class World:
         assert not (step.wrap_up and step.tools)
         assert self.limits.max_turns is None or self.run.turns < self.limits.max_turns
         assert self.limits.exchange_turns is None or self.run.exchange_turns < self.limits.exchange_turns
-        if self.random.random() < 0.04:
+        if self.random.random() < 0.01:
             self.spent = LimitMet(self.random.choice(["max_tokens", "max_cost", "window"]), 9, 10)
             return
         self.busy.add(MODEL)
@@ -222,19 +221,20 @@ class World:
                 assert self.manner.stays
                 assert not run.answering
                 assert not run.closing
-                self.mail.append(random.choice([self._input, self._words, self._close])())
+                kinds = (self._input, self._words, self._close)
+                self.mail.append(random.choices(kinds, (4, 4, 1))[0]())
 
     def _reply(self) -> ReplyReceived | TurnFailed:
         random = self.random
         turn = self.run.turns + 1
-        if random.random() < 0.03:
+        if random.random() < 0.01:
             partial = random.choice(["", "half a"])
             return TurnFailed(at=self.at, turn=turn, fault="cut", error="the line was cut", partial=partial)
-        count = random.choice([0, 0, 1, 1, 2, 3])
+        count = random.choice([0, 0, 1, 1, 1, 2, 3])
         ids = [random.choice(["", "same", self._new("id")]) for _ in range(count)]
         text = random.choice(["", " ", self._new("says")])
         message = AssistantMessage(text, tuple(ToolCall("tool", "{}", id) for id in ids))
-        stop: Stop = "calls" if count else random.choice(["end", "end", "end", "length", "refusal"])
+        stop: Stop = "calls" if count else random.choices(["end", "length", "refusal"], (8, 1, 1))[0]
         usage = random.choice([None, Usage(input=3, output=2)])
         reply = Reply(message, usage=usage, cost=random.choice([None, 7, 7]), stop=stop)
         if count == 0 and random.random() < 0.2:
@@ -247,7 +247,7 @@ class World:
         if call.parked_at is None and random.random() < 0.25:
             return CallParked(at=self.at, turn=turn, index=index, tool="tool")
         failed = random.random() < 0.2
-        crashed = failed and random.random() < 0.2
+        crashed = failed and random.random() < 0.1
         text = self._new("result")
         return CallReturned(at=self.at, turn=turn, index=index, text=text, failed=failed, crashed=crashed)
 
@@ -265,7 +265,7 @@ class World:
             self._compact()
         if self.children and random.random() < 0.1:
             self._end_child()
-        if self.is_chatty and random.random() < 0.1:
+        if self.is_chatty and random.random() < 0.15:
             self._post_something()
 
     def _crash(self) -> None:
@@ -295,12 +295,13 @@ class World:
 
     def _post_something(self) -> None:
         random = self.random
-        if random.random() < 0.1:
+        if random.random() < 0.05:
             self.mail.append(random.choice([self._cancel, self._deadline])())
         elif random.random() < 0.2:
             self._post_answer(self.run.turns + random.randint(-1, 1), random.randint(-2, 3))
         else:
-            self.mail.append(random.choice([self._words, self._input, self._child_ended, self._close])())
+            kinds = (self._words, self._input, self._child_ended, self._close)
+            self.mail.append(random.choices(kinds, (8, 8, 8, 1))[0]())
 
     def _post_answer(self, turn: int, index: int) -> None:
         allow = self.random.random() < 0.5

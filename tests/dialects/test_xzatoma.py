@@ -24,7 +24,8 @@ DEPTH_3 = "Maximum subagent recursion depth (3) exceeded. Current depth: 3. Cann
 
 @pytest.mark.promise("XZ-TOOL")
 async def test_the_tool_is_offered_as_the_document_describes_it() -> None:
-    async with Stage() as stage:
+    stage = Stage()
+    async with stage:
         tool = stage.retinue.supervisor.parts.toolbox.find("subagent", ("xzatoma",))
 
     assert tool is not None
@@ -272,7 +273,7 @@ async def test_a_subagent_has_ten_turns_by_default() -> None:
 
 @pytest.mark.promise("XZ-SETTINGS", "XZ-TURN-DEFAULT", "XZ-DEPTH", "XZ-TRUNCATION")
 async def test_the_settings_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(name: str, desk: Desk) -> XzatomaDialect:
+    def small(name: str, desk: Desk, settings: object) -> XzatomaDialect:
         return XzatomaDialect(desk, XzatomaSettings(max_depth=1, default_max_turns=2, output_max_size=8))
 
     monkeypatch.setattr(app, "make_dialect", small)
@@ -356,7 +357,8 @@ async def test_a_subagent_that_spends_the_tokens_of_its_tree_has_failed() -> Non
 
 @pytest.mark.promise("XZ-FAILURE")
 async def test_a_subagent_that_is_cancelled_has_failed() -> None:
-    async with Stage(subagent(), says("ok"), tasks={"find it": [hangs("I am")]}) as stage:
+    stage = Stage(subagent(), says("ok"), tasks={"find it": [hangs("I am")]})
+    async with stage:
         root = await stage.retinue.spawn(TASK)
         await asyncio.sleep(1)
         await stage.retinue.cancel(stage.rows()["dig"].run_id, note="enough of it")
@@ -367,7 +369,8 @@ async def test_a_subagent_that_is_cancelled_has_failed() -> None:
 
 @pytest.mark.promise("XZ-FAILURE")
 async def test_a_subagent_that_cannot_be_born_has_failed() -> None:
-    async with Stage(subagent(), says("ok"), latency=1.0) as stage:
+    stage = Stage(subagent(), says("ok"), latency=1.0)
+    async with stage:
         root = await stage.retinue.spawn(TASK)
         await stage.retinue.sessions.archive("session")
         await root.wait()
@@ -378,7 +381,8 @@ async def test_a_subagent_that_cannot_be_born_has_failed() -> None:
 @pytest.mark.promise("XZ-PARENT-ENDS")
 async def test_a_subagent_is_cancelled_with_its_caller() -> None:
     lines = {"find it": [subagent("below", "look below")], "look below": [hangs("I am")]}
-    async with Stage(subagent(), tasks=lines) as stage:
+    stage = Stage(subagent(), tasks=lines)
+    async with stage:
         root = await stage.retinue.spawn(TASK)
         await asyncio.sleep(1)
         cancelled = await root.cancel()

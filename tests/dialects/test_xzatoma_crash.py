@@ -90,7 +90,7 @@ async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_wit
     def looks(_: Request) -> Line:
         return says("Looked.") if len(lives) > 1 else hangs()
 
-    def ever_smaller(name: str, desk: Desk) -> XzatomaDialect:
+    def ever_smaller(name: str, desk: Desk, settings: object) -> XzatomaDialect:
         lives.append(name)
         return XzatomaDialect(desk, XzatomaSettings(max_depth=3 - len(lives)))
 

@@ -32,6 +32,7 @@ from retinue.providers.scripted import (
 from retinue.testing.harness import Harness
 from retinue.testing.held import NEW_YEAR
 from tests.engine.delegation import delegates, with_delegation
+from tests.engine.lines import in_turn
 from tests.engine.shared_memory import SharedMemory, SlowMemory
 
 TWO = Usage(input=10, output=2)
@@ -254,7 +255,7 @@ async def test_the_list_has_roots_newest_first_and_everyone_on_demand() -> None:
 
 async def test_a_run_that_nobody_drives_is_interrupted_and_looking_does_not_start_it() -> None:
     async with Harness(dialects=()) as r:
-        r.script("main", hangs(), says("never asked for"))
+        r.script("main", hangs())
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(1)
         await r.kill()
@@ -266,7 +267,6 @@ async def test_a_run_that_nobody_drives_is_interrupted_and_looking_does_not_star
         assert view == listed
         assert (view.state, view.waiting_for, view.turns) == ("interrupted", None, 0)
         assert len(r.provider.asked) == 1
-        r.provider.script.line_for(Request(model="", system="", messages=(), agent="main", turn=2))
 
 
 async def test_another_process_sees_how_a_run_stands() -> None:
@@ -428,19 +428,16 @@ async def test_two_spawns_with_one_key_at_once_are_one_run_also_while_commits_ta
 
 async def test_the_same_key_in_a_later_life_goes_on_with_the_interrupted_run() -> None:
     async with Harness(dialects=(), tools=[look_up]) as r:
-        r.script("main", calls("look_up", word="a"), hangs())
+        r.script("main", calls("look_up", word="a"), in_turn(hangs(), says("done")))
         first = await r.retinue.spawn("go", key="k")
         await asyncio.sleep(1)
         await r.kill()
-        r.provider = ScriptedProvider(Script().play("main", calls("look_up", word="a"), says("done")))
-        r._options["provider"] = r.provider
         later = await r.open()
 
         outcome = await later.run("go", key="k")
-        r.provider.script.line_for(Request(model="", system="", messages=(), agent="main", turn=1))
 
         assert (outcome.text, outcome.turns) == ("done", 2)
-        assert [asked.turn for asked in r.provider.asked] == [2]
+        assert [asked.turn for asked in r.provider.asked] == [1, 2, 2]
         assert kinds(r.events(first.run_id)) == [
             "RunAccepted",
             "ReplyReceived",
@@ -570,7 +567,7 @@ async def test_a_bug_ends_its_own_run_as_failed_and_nobody_elses() -> None:
 async def test_a_run_whose_provider_was_taken_away_fails_with_a_reason() -> None:
     async with Harness(dialects=()) as r:
         handle = await r.retinue.spawn("go")
-        r.retinue._providers.known.clear()
+        r.retinue._providers._reached.clear()
 
         outcome = await handle.wait()
 
@@ -678,5 +675,5 @@ def test_the_sync_wrapper_says_when_it_is_not_open_and_closes_when_it_cannot_ope
         closed.list()
     closed._loop.close()
 
-    with pytest.raises(retinue.RetinueError, match="needs a model"), retinue.open_sync(home=retinue.MEMORY):
+    with pytest.raises(retinue.RetinueError, match="nobody to ask"), retinue.open_sync(home=retinue.MEMORY):
         pass

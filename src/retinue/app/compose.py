@@ -11,6 +11,7 @@ from typing import Literal
 
 from retinue.app.retinue import Retinue
 from retinue.app.tables import ProviderTable, Toolset
+from retinue.app.wires import WIRES, Contact, contact
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId
@@ -38,10 +39,14 @@ class SystemClock:
 def open(
     *,
     model: str = "",
-    provider: Provider | None = None,
+    provider: Provider | str | None = None,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
     providers: Mapping[str, Provider] | None = None,
+    contacts: Sequence[Contact] = (),
     tools: Iterable[Tool] = (),
     dialects: Sequence[str] = ("spec",),
+    dialect_settings: Mapping[str, object] | None = None,
     agents: Sequence[Agent] = (),
     policy: Policy | None = None,
     session: SessionId | None = None,
@@ -56,40 +61,104 @@ def open(
 ) -> Retinue:
     """A retinue, ready to be entered with `async with`.
 
-    `provider` is any object with the provider's one method; `providers` are more of them by name, for models written as
-    `name:model`. `home` is the folder of the store (`$RETINUE_HOME`, else the platform's data folder), or `:memory:`.
-    `policy` is the ceiling of every run. `approvals` says who answers when a call needs a person: a callback,
-    `"wait"` for an answer from anywhere, or `"deny"`. With `adopt` this process also takes over runs whose process
-    is gone. `durability="power"` syncs what others may have heard of to the disk.
+    `model` is `wire:name`, or a name at `provider`: the name of a wire or local server (with `base_url` and the name of
+    the variable that holds the key), or any object with the provider's one method. `providers` and `contacts` are more
+    of them, for agents whose model is written `name:model`. `home` is the folder of the store (`$RETINUE_HOME`, else
+    the platform's data folder), or `:memory:`. `policy` is the ceiling of every run. `approvals` says who answers
+    when a call needs a person: a callback, `"wait"` for an answer from anywhere, or `"deny"`. With `adopt` this
+    process also takes over runs whose process is gone. `durability="power"` syncs what others may have heard of to
+    the disk.
+
+    >>> import asyncio
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> async def main() -> str:
+    ...     mind = ScriptedProvider(Script().play("main", says("Hello.")))
+    ...     async with open(provider=mind, home=MEMORY) as retinue:
+    ...         return (await retinue.run("Greet me.")).text
+    >>> asyncio.run(main())
+    'Hello.'
     """
-    table = ProviderTable(_named(provider, providers, model))
-    if not table.known:
-        raise BadInput("a retinue needs a model: pass provider= an object with an `answer` method, or providers=")
-    default = next(iter(table.known))
-    first, name = table.split(model, default)
+    table, name = _providers(model, provider, base_url, api_key_env, providers, contacts)
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    toolset = Toolset(tools)
     parts = _parts(
         store if store is not None else _open_store(home, durability),
-        Toolset(tools),
+        toolset,
         table,
-        clock=clock or SystemClock(),
-        ids=ids or RandomIds(),
+        clock=clock,
+        ids=ids,
         ceiling=policy if policy is not None else Policy(),
         approver=approvals,
         durable=durability == "power",
     )
     supervisor = Supervisor(parts)
     parts.journal.on_broken = supervisor.broke
-    assert isinstance(parts.toolbox, Toolset)
     return Retinue(
         supervisor,
         Driver(supervisor, adopts=adopt, lease=lease),
-        parts.toolbox,
+        toolset,
         table,
         agents=agents,
         dialects=dialects,
-        provider=first,
+        dialect_settings=dialect_settings or {},
         model=name,
-        session=session or parts.ids.new(),
+        session=session or ids.new(),
+    )
+
+
+def _providers(
+    model: str,
+    provider: Provider | str | None,
+    base_url: str | None,
+    api_key_env: str | None,
+    providers: Mapping[str, Provider] | None,
+    contacts: Sequence[Contact],
+) -> tuple[ProviderTable, str]:
+    """Everyone who can be asked, the one to ask first in front, and the name of the model there."""
+    objects = dict(providers or {})
+    wire, colon, name = model.partition(":")
+    if isinstance(provider, str) or provider is None:
+        known = (*objects, *(each.name for each in contacts), *WIRES)
+        chosen = provider or (wire if colon and wire in known else None)
+        if provider is None and chosen is not None:
+            model = name
+        if chosen is not None and chosen not in objects:
+            contacts = _first(chosen, base_url, api_key_env, contacts)
+            return ProviderTable(objects, contacts), model
+        if chosen is not None:
+            objects = {chosen: objects[chosen]} | objects
+    else:
+        own = getattr(provider, "name", None) or (wire if colon else "custom")
+        objects = {str(own): provider} | objects
+        model = name if colon and wire == own else model
+    table = ProviderTable(objects, contacts)
+    if not table:
+        raise BadInput(
+            "nobody to ask: say which model (model='openai-chat:NAME'), which provider, "
+            "or pass provider= an object with an `answer` method"
+        )
+    return table, model
+
+
+def _first(
+    chosen: str, base_url: str | None, api_key_env: str | None, contacts: Sequence[Contact]
+) -> tuple[Contact, ...]:
+    """The chosen provider in front, as the settings describe it and with what was said on top."""
+    settled = next((each for each in contacts if each.name == chosen), None)
+    others = tuple(each for each in contacts if each.name != chosen)
+    if settled is None:
+        return (contact(chosen, base_url=base_url, api_key_env=api_key_env), *others)
+    moved = base_url is not None and base_url.rstrip("/") != settled.base_url
+    return (
+        contact(
+            chosen,
+            wire=settled.wire,
+            base_url=base_url or settled.base_url,
+            api_key_env=api_key_env if api_key_env is not None or moved else settled.api_key_env,
+            temperature=settled.temperature,
+            headers={} if moved else settled.headers,
+        ),
+        *others,
     )
 
 
@@ -117,16 +186,6 @@ def _parts(
         ceiling=ceiling,
         approver=approver,
     )
-
-
-def _named(provider: Provider | None, providers: Mapping[str, Provider] | None, model: str) -> dict[str, Provider]:
-    """Providers by name; a single object goes by its own name, else by the wire that the model names."""
-    named = dict(providers or {})
-    if provider is not None:
-        wire, colon, _ = model.partition(":")
-        name = getattr(provider, "name", None) or (wire if colon else "custom")
-        named = {str(name): provider} | named
-    return named
 
 
 def _open_store(home: str | Path | None, durability: Literal["process", "power"]) -> Store:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, TypeAlias
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
 from retinue.app.sessions import Sessions
+from retinue.app.setup import Setup
 from retinue.app.tables import ProviderTable, Toolset, make_dialect
 from retinue.core.agent import Agent, Brief
 from retinue.core.errors import NotAdoptable, UnknownName
@@ -49,7 +50,7 @@ class Retinue:
         *,
         agents: Sequence[Agent],
         dialects: Sequence[str],
-        provider: str,
+        dialect_settings: Mapping[str, object],
         model: str,
         session: SessionId,
     ) -> None:
@@ -60,8 +61,10 @@ class Retinue:
         self._driver = driver
         self._tools = tools
         self._providers = providers
-        self._provider = provider
         self._model = model
+        self._settings = dialect_settings
+        self.setup: Setup | None = None
+        """What a later process needs to go on with the runs started here, if it is to be kept with them."""
         self._chosen = tuple(dialects)
         self._dialects: dict[str, Dialect] = {}
 
@@ -79,7 +82,7 @@ class Retinue:
             ),
         )
         for name in self._chosen:
-            dialect = make_dialect(name, desk)
+            dialect = make_dialect(name, desk, self._settings.get(name))
             self._dialects[name] = dialect
             self._tools.add(dialect)
         try:
@@ -97,6 +100,7 @@ class Retinue:
         try:
             await self._driver.leave()
         finally:
+            await self._providers.close()
             self.supervisor.parts.store.close()
 
     # Starting
@@ -272,7 +276,9 @@ class Retinue:
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self.agents.values())
         texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
-        provider, name = self._providers.split(model or agent.model or self._model, self._provider)
+        chosen_model = model or agent.model
+        first = self._providers.first
+        provider, name = self._providers.split(chosen_model, first) if chosen_model else (first, self._model)
         return Brief(
             agent=agent.name,
             system="\n\n".join(text for text in texts if text),
@@ -280,6 +286,8 @@ class Retinue:
             dialects=chosen,
             provider=provider,
             model=name,
+            temperature=self._providers.temperature(provider),
+            setup=self.setup.text() if self.setup is not None else "",
         )
 
     def _dialect(self, name: str) -> Dialect:

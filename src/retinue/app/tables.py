@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from retinue.app.wires import WIRES, Contact, contact, reach
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider, Tool
 from retinue.dialects.base import Dialect
@@ -21,19 +22,19 @@ DIALECTS: dict[str, str] = {
 class MakesDialect(Protocol):
     """A dialect's class."""
 
-    def __call__(self, desk: Desk) -> Dialect:
+    def __call__(self, desk: Desk, settings: Any = ...) -> Dialect:
         """The dialect, at work at this desk."""
         ...
 
 
-def make_dialect(name: str, desk: Desk) -> Dialect:
-    """The dialect of that name."""
+def make_dialect(name: str, desk: Desk, settings: object = None) -> Dialect:
+    """The dialect of that name, with its own settings if there are any."""
     place = DIALECTS.get(name)
     if place is None:
         raise UnknownName("dialect", name, tuple(DIALECTS))
     module, _, attribute = place.partition(":")
     maker: MakesDialect = getattr(import_module(module), attribute)
-    return maker(desk)
+    return maker(desk) if settings is None else maker(desk, settings)
 
 
 class Toolset:
@@ -71,18 +72,53 @@ class Toolset:
 
 
 class ProviderTable:
-    """The providers of a process."""
+    """The providers of a process: objects that were handed in, and contacts that are reached when first asked."""
 
-    def __init__(self, providers: Mapping[str, Provider]) -> None:
-        self.known = dict(providers)
+    def __init__(self, providers: Mapping[str, Provider], contacts: Iterable[Contact] = ()) -> None:
+        self._reached = dict(providers)
+        self._contacts = {each.name: each for each in contacts}
+
+    def __bool__(self) -> bool:
+        return bool(self._reached or self._contacts)
+
+    @property
+    def first(self) -> str:
+        """The provider that answers when nobody says which."""
+        return next(iter((*self._reached, *self._contacts)))
+
+    @property
+    def contacts(self) -> tuple[Contact, ...]:
+        """What another process needs to reach the same providers."""
+        return tuple(self._contacts.values())
 
     def find(self, name: str) -> Provider | None:
-        """The provider of that name."""
-        return self.known.get(name)
+        """The provider of that name; a wire that nobody configured is its vendor's."""
+        if name not in self._reached and name in (*self._contacts, *WIRES):
+            self._reached[name] = reach(self._contacts.get(name) or contact(name))
+        return self._reached.get(name)
 
     def split(self, model: str, default: str) -> tuple[str, str]:
-        """Provider and name of a model: `wire:name` where the wire is one we have, else a name on `default`."""
+        """Provider and name of a model: `wire:name` where there is such a provider, else a name on `default`."""
         wire, colon, name = model.partition(":")
-        if colon and wire in self.known:
+        if colon and (wire in self._reached or wire in self._contacts or wire in WIRES):
             return wire, name
         return default, model
+
+    def temperature(self, name: str) -> float | None:
+        """What the settings say for a provider."""
+        return self._contacts[name].temperature if name in self._contacts else None
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        for provider in self._reached.values():
+            if isinstance(provider, Closes):
+                await provider.close()
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A provider with connections to let go of."""
+
+    async def close(self) -> None:
+        """Let go of them."""
+        ...

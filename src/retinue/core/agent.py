@@ -51,6 +51,7 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     It is kept in the store as a blob named by its hash. `system` is the whole system text as sent, assembled by whoever
     started the run; `offered` the tools the model is shown, in order; `dialects` where delegation tools come from.
+    `setup` is what the application needs to go on with a root run in another process; the engine does not look inside.
     """
 
     agent: str
@@ -61,6 +62,7 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     model: str = ""
     max_output: int | None = None
     temperature: float | None = None
+    setup: str = ""
 
     def digest(self) -> str:
         """The name of this brief in the store."""

@@ -61,7 +61,9 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._supervisor.stop_all(self._parts.journal.broken or StoreUnavailable("this retinue was closed"))
+        why = self._parts.journal.broken or StoreUnavailable("this retinue was closed")
+        await self._supervisor.stop_all(why)
+        self._supervisor.roster.fail(why)
         errands = tuple(self._parts.errands)
         for errand in errands:
             errand.cancel()

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from retinue.core.agent import Brief
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, StoreError, TreeCancelled, UnknownName
-from retinue.core.events import Event, RunAccepted
+from retinue.core.events import Event, RunAccepted, RunEnded
 from retinue.core.history import History
 from retinue.core.ids import Key, RunId, SessionId
-from retinue.core.mail import Cancel, Input, Item
+from retinue.core.mail import Cancel, ChildEnded, Input, Item, Words
 from retinue.core.messages import Delta
 from retinue.core.ports import CallContext
 from retinue.core.records import Accept, Accepted, CancelTree, NotBorn, Post, RunQuery, RunRow, Written
@@ -223,17 +223,31 @@ class Supervisor:
                 driven = self._here(run_id)
                 if driven is not None and len(driven.run.exchanges) >= number:
                     return driven.run.exchanges[number - 1]
-                if driven is None and (outcome := await self.outcome(run_id)) is not None:
-                    return await self._past_exchange(run_id, number, outcome)
+                if driven is None and (known := await self._exchange_elsewhere(run_id, number)) is not None:
+                    return known
                 self._check_open()
                 await watch.news()
 
     async def exchanges_asked(self, run_id: RunId) -> int:
-        """How many inputs a run has had, the one it works on included."""
+        """How many exchanges a run has had or will have with the mail that it has, the one it works on included."""
         driven = self.roster.live.get(run_id)
         run = driven.run if driven is not None else await self.recall(run_id)
-        waiting = sum(isinstance(item, Input) for item in driven.mail) if driven is not None else 0
-        return len(run.exchanges) + (1 if run.answering else 0) + waiting
+        store = self.parts.store
+        mail = driven.mail if driven is not None else await self.parts.journal.read(store.mail, run_id)
+        waiting = [
+            item for item in mail if isinstance(item, Input | Words) or (isinstance(item, ChildEnded) and item.notice)
+        ]
+        # News that an idle run finds first begins an exchange of its own; all other news joins one.
+        opened_by_news = not run.answering and bool(waiting) and not isinstance(waiting[0], Input)
+        inputs = sum(isinstance(item, Input) for item in waiting)
+        return len(run.exchanges) + run.answering + opened_by_news + inputs
+
+    async def _exchange_elsewhere(self, run_id: RunId, number: int) -> Exchange | None:
+        """An exchange of a run that is over, or that another process drives."""
+        if (outcome := await self.outcome(run_id)) is not None:
+            return await self._past_exchange(run_id, number, outcome)
+        exchanges = (await self.recall(run_id)).exchanges
+        return exchanges[number - 1] if len(exchanges) >= number else None
 
     async def _past_exchange(self, run_id: RunId, number: int, outcome: Outcome) -> Exchange:
         ended = self.roster.ended.get(run_id)
@@ -326,6 +340,8 @@ class Supervisor:
         reader = driven.feed.join(after)
         try:
             async for what in reader.read(catch_up):
+                if isinstance(what, RunEnded) and driven.last_write is not None:
+                    await driven.last_write.wait()  # like every waiter, a reader hears of an end once it is on disk
                 yield what
         finally:
             driven.feed.leave(reader)
@@ -378,7 +394,6 @@ class Supervisor:
             self.parts.accounts.close(driven.run_id)
             self.roster.lose(driven)
             driven.feed.stop(why)
-        self.roster.fail(why)
 
     def broke(self, error: StoreError) -> None:
         """The journal is broken: whoever waits hears why, and nobody works on."""

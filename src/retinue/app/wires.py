@@ -1,0 +1,97 @@
+"""Who can answer: wires by name, where they live, and how a provider is made from what the user says about it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from retinue.core.errors import BadInput, UnknownName
+from retinue.core.ports import Provider
+
+
+class Wire(Struct, frozen=True):
+    """A way of talking to models: the class that speaks it, and the vendor it speaks to when nobody says otherwise."""
+
+    place: str
+    base_url: str
+    api_key_env: str
+
+
+OPENAI_CHAT = "retinue.providers.openai_chat:OpenAIChatProvider"
+
+WIRES: dict[str, Wire] = {
+    "openai-chat": Wire(OPENAI_CHAT, "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "ollama": Wire(OPENAI_CHAT, "http://localhost:11434/v1", ""),
+    "lmstudio": Wire(OPENAI_CHAT, "http://localhost:1234/v1", ""),
+    "llamacpp": Wire(OPENAI_CHAT, "http://localhost:8080/v1", ""),
+    "vllm": Wire(OPENAI_CHAT, "http://localhost:8000/v1", ""),
+}
+"""Every wire, and the local servers that speak one of them. Imported when chosen."""
+
+LOCAL = ("ollama", "lmstudio", "llamacpp", "vllm")
+
+
+class Contact(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a provider is reached: enough to reach it again in another process, and never a key itself."""
+
+    name: str
+    wire: str
+    base_url: str = ""
+    api_key_env: str = ""
+    temperature: float | None = None
+    headers: dict[str, str] = {}
+
+
+def contact(
+    name: str,
+    *,
+    wire: str | None = None,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    temperature: float | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Contact:
+    """A provider by the name of its wire or of a local server, with the vendor's address and key unless others are
+    given.
+
+    The vendor's key goes to the vendor only: with another address, no key is sent unless its variable is named.
+
+    >>> contact("openai-chat", base_url="http://localhost:9/v1").api_key_env
+    ''
+    """
+    spoken = WIRES.get(wire or name)
+    if spoken is None:
+        raise UnknownName("provider", wire or name, tuple(WIRES))
+    address = base_url or spoken.base_url
+    if not address.startswith(("http://", "https://")):
+        raise BadInput(f"base URL {address!r} is not an address: it has to begin with http:// or https://")
+    vendors_own = address.rstrip("/") == spoken.base_url
+    key = api_key_env if api_key_env is not None else spoken.api_key_env if vendors_own else ""
+    return Contact(
+        name=name,
+        wire=wire or name,
+        base_url=address.rstrip("/"),
+        api_key_env=key,
+        temperature=temperature,
+        headers=dict(headers or {}),
+    )
+
+
+def reach(where: Contact) -> Provider:
+    """The provider itself; its module is imported now."""
+    module, _, attribute = WIRES[where.wire].place.partition(":")
+    maker: Any = getattr(import_module(module), attribute)
+    provider: Provider = maker(
+        base_url=where.base_url, api_key_env=where.api_key_env or None, headers=dict(where.headers)
+    )
+    return provider
+
+
+def keys_found(environ: Mapping[str, str] | None = None) -> dict[str, bool]:
+    """Which vendors' key variables are set; names only."""
+    found = os.environ if environ is None else environ
+    return {wire.api_key_env: bool(found.get(wire.api_key_env)) for wire in WIRES.values() if wire.api_key_env}

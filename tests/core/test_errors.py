@@ -1,0 +1,145 @@
+"""Errors carry facts: the attributes and the sentence say the same, and the tree in the docstring is the real one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from retinue.core import errors
+from retinue.core.errors import (
+    DepthExceeded,
+    Fenced,
+    NoAllowance,
+    NotAdoptable,
+    PolicyError,
+    ProviderError,
+    ProviderFault,
+    RetinueError,
+    RunIsOver,
+    SessionClosed,
+    StoreUnavailable,
+    ToolCrashed,
+    TooManyRunning,
+    TreeCancelled,
+    UnknownFormat,
+    UnknownName,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence", "facts"),
+    [
+        (
+            UnknownName("agent", "writter", ("reader", "writer")),
+            "unknown agent: 'writter'; known: reader, writer",
+            {"kind": "agent", "name": "writter", "known": ("reader", "writer")},
+        ),
+        (UnknownName("run", "r1"), "unknown run: 'r1'", {"kind": "run", "name": "r1", "known": ()}),
+        (
+            DepthExceeded(depth=2, max_depth=1),
+            "cannot delegate at depth 2; this tree stops at 1",
+            {"depth": 2, "max_depth": 1},
+        ),
+        (
+            TooManyRunning(running=5, limit=4),
+            "5 runs are running already; the limit is 4",
+            {"running": 5, "limit": 4},
+        ),
+        (
+            NoAllowance(account="run", dimension="tokens", asked=10, left=3),
+            "account run has 3 tokens left; 10 were asked for",
+            {"account": "run", "dimension": "tokens", "asked": 10, "left": 3},
+        ),
+        (TreeCancelled("r1"), "run r1 is cancelled; nothing can be started under it", {"run_id": "r1"}),
+        (
+            SessionClosed("s1", "archived"),
+            "session 's1' is archived",
+            {"session_id": "s1", "state": "archived"},
+        ),
+        (
+            RunIsOver("r1", "failed"),
+            "run r1 has ended (failed) and takes no more input",
+            {"run_id": "r1", "result": "failed"},
+        ),
+        (
+            NotAdoptable("r1", "no tool named 'x'"),
+            "run r1 cannot be continued here: no tool named 'x'",
+            {"run_id": "r1", "reason": "no tool named 'x'"},
+        ),
+        (
+            PolicyError("too much", field="autonomy", asked="full", allowed="supervised"),
+            "too much",
+            {"field": "autonomy", "asked": "full", "allowed": "supervised"},
+        ),
+        (
+            ProviderError("slow down", fault="rate_limited", status=429, retry_after=1.5, partial="half a"),
+            "slow down",
+            {"fault": "rate_limited", "status": 429, "retry_after": 1.5, "partial": "half a"},
+        ),
+        (
+            ProviderError("what?"),
+            "what?",
+            {"fault": "internal", "status": None, "retry_after": None, "partial": ""},
+        ),
+        (
+            ToolCrashed("shell", "KeyError: 'x'"),
+            "tool shell failed unexpectedly: KeyError: 'x'",
+            {"tool": "shell", "details": "KeyError: 'x'"},
+        ),
+        (
+            StoreUnavailable("disk full"),
+            "the store cannot be written: disk full; runs stopped where they were and can be resumed",
+            {"reason": "disk full"},
+        ),
+        (
+            UnknownFormat("run r1", found=3, known=1),
+            "run r1 has format 3; this retinue knows up to 1: upgrade retinue to drive it",
+            {"what": "run r1", "found": 3, "known": 1},
+        ),
+        (
+            Fenced("d1"),
+            "driver d1 was declared dead and lost its runs; another process may be driving them",
+            {"driver_id": "d1"},
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, RetinueError) else "",
+)
+def test_an_error_says_what_happened_and_carries_the_facts(
+    error: RetinueError, sentence: str, facts: dict[str, object]
+) -> None:
+    assert (str(error), vars(error)) == (sentence, facts)
+
+
+@pytest.mark.parametrize(
+    ("fault", "transient"),
+    [
+        ("rate_limited", True),
+        ("overloaded", True),
+        ("unreachable", True),
+        ("cut", True),
+        ("timeout", True),
+        ("auth", False),
+        ("bad_request", False),
+        ("too_long", False),
+        ("refused", False),
+        ("internal", False),
+    ],
+)
+def test_only_faults_that_may_pass_are_worth_another_attempt(fault: ProviderFault, transient: bool) -> None:
+    assert ProviderError("no", fault=fault).transient == transient
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r"    ([│├└─ ]*)([A-Z]\w+)  ", line):
+            depth = len(found[1]) // 4
+            above = [*above[:depth], found[2]]
+            drawn[found[2]] = above[depth - 1] if depth else "Exception"
+
+    classes = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
+
+    assert drawn == {kind.__name__: kind.__mro__[1].__name__ for kind in classes}

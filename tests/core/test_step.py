@@ -1,0 +1,593 @@
+"""What a run does next: each rule as an example, then thousands of random runs that obey it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.core.events import (
+    CallParked,
+    CallReturned,
+    Event,
+    ExchangeEnded,
+    MailTaken,
+    ReplyReceived,
+    RunEnded,
+    TurnFailed,
+    WrapUpAsked,
+)
+from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall, ToolMessage, UserMessage
+from retinue.core.run import EndReason, Exchange, LimitMet, Limits, Manner, Outcome
+from retinue.core.state import Run, apply, fold
+from retinue.core.step import (
+    MODEL,
+    Ask,
+    End,
+    EndExchange,
+    Perform,
+    Rest,
+    Situation,
+    Step,
+    Take,
+    Wait,
+    WrapUp,
+    next_step,
+)
+from tests.core.random_runs import BRIEF, World, acceptance, assert_every_call_has_one_result, results_of
+
+STAYS = Manner(stays=True)
+SPENT = LimitMet("max_tokens", 900, 1000)
+ANSWERED = Exchange(result="completed", reason="answered", text="done", turns=1)
+NEXT_INPUT = Input(key="input", text="next")
+NOTICE = ChildEnded(key="ended", run_id="child", result="completed", notice="[child completed]")
+
+
+def run_after(*events: Event, limits: Limits | None = None, manner: Manner | None = None) -> Run:
+    return fold(enumerate((acceptance(limits=limits, manner=manner), *events), start=1), BRIEF)
+
+
+def reply(text: str = "", *calls: str, stop: Stop = "end") -> ReplyReceived:
+    message = AssistantMessage(text, tuple(ToolCall(name) for name in calls))
+    return ReplyReceived(at=1.0, turn=1, reply=Reply(message, stop=stop))
+
+
+def returned(index: int = 0, *, crashed: bool = False) -> CallReturned:
+    return CallReturned(at=2.0, turn=1, index=index, text="result", failed=crashed, crashed=crashed)
+
+
+def parked(index: int = 0) -> CallParked:
+    return CallParked(at=2.0, turn=1, index=index, tool="a")
+
+
+def taken(*items: Item) -> MailTaken:
+    return MailTaken(at=3.0, items=items)
+
+
+def answer(index: int = 0, *, turn: int = 1) -> Answer:
+    return Answer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=True)
+
+
+def words(text: str = "hear me") -> Words:
+    return Words(key=f"words {text}", text=text)
+
+
+def idle(exchange: Exchange = ANSWERED) -> tuple[Event, ...]:
+    return reply("done"), ExchangeEnded(at=2.0, exchange=exchange)
+
+
+def wrap_up(limit: LimitMet) -> WrapUpAsked:
+    return WrapUpAsked(at=2.0, limit=limit, text="what have you got?")
+
+
+def step(
+    run: Run, *mail: Item, busy: frozenset[int] = frozenset(), children: int = 0, spent: LimitMet | None = None
+) -> Step:
+    return next_step(run, Situation(mail, busy, children, spent))
+
+
+def busy(*indices: int) -> frozenset[int]:
+    return frozenset(indices)
+
+
+# ---- asking and answering -------------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_by_asking_the_model() -> None:
+    assert step(run_after()) == Ask(tools=True)
+
+
+def test_a_question_in_flight_is_waited_for() -> None:
+    run = run_after()
+
+    assert step(run, busy=busy(MODEL)) == Wait("model")
+    assert step(run, words(), NEXT_INPUT, busy=busy(MODEL)) == Wait("model")
+
+
+def test_results_are_read_by_asking_again() -> None:
+    assert step(run_after(reply("", "a"), returned())) == Ask(tools=True)
+
+
+def test_a_reply_that_asks_for_nothing_ends_the_run() -> None:
+    assert step(run_after(reply("done"))) == End(ANSWERED)
+
+
+@pytest.mark.parametrize(
+    ("last", "result", "reason", "text", "error"),
+    [
+        (reply("done"), "completed", "answered", "done", ""),
+        (reply("done", stop="calls"), "completed", "answered", "done", ""),
+        (reply("so I was say", stop="length"), "completed", "length", "so I was say", ""),
+        (reply(""), "completed", "empty", "", ""),
+        (reply(" \n"), "completed", "empty", " \n", ""),
+        (reply("", stop="length"), "completed", "empty", "", ""),
+        (reply("", stop="refusal"), "failed", "refusal", "let me look", "the model declined to answer"),
+    ],
+)
+def test_the_answer_is_what_the_last_reply_says_and_an_empty_one_is_not_dressed_up(
+    last: ReplyReceived, result: Literal["completed", "failed"], reason: EndReason, text: str, error: str
+) -> None:
+    run = run_after(reply("let me look", "a"), returned(), last)
+
+    ended = step(run)
+
+    assert ended == End(Exchange(result=result, reason=reason, text=text, error=error, turns=2))
+    assert run.outcome_as(ended.exchange).ok == (reason in ("answered", "length"))
+
+
+def test_an_answer_is_held_until_the_children_that_count_have_ended() -> None:
+    run = run_after(reply("done"))
+
+    assert step(run, children=2) == Wait("child")
+    assert step(run, NOTICE, children=1) == Take((NOTICE,))
+    assert step(run, children=0) == End(ANSWERED)
+
+
+def test_the_end_of_a_child_gives_one_more_turn() -> None:
+    assert step(run_after(reply("done"), taken(NOTICE)), children=1) == Ask(tools=True)
+
+
+def test_children_do_not_keep_a_run_from_working() -> None:
+    assert step(run_after(), children=3) == Ask(tools=True)
+
+
+def test_an_ended_run_rests_whatever_happens() -> None:
+    run = run_after(RunEnded(at=1.0, outcome=Outcome(result="cancelled", reason="cancelled")))
+
+    assert step(run, Cancel(key="c"), words(), spent=SPENT) == Rest()
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_all_calls_of_a_reply_are_made_at_once() -> None:
+    assert step(run_after(reply("", "a", "b"))) == Perform((0, 1))
+
+
+def test_calls_that_are_in_flight_or_have_returned_are_not_made_again() -> None:
+    run = run_after(reply("", "a", "b", "c"), returned(1))
+
+    assert step(run, busy=busy(0, 2)) == Wait("calls")
+    assert step(run, busy=busy(0)) == Perform((2,))
+
+
+def test_after_a_crash_the_calls_without_a_result_are_made_again() -> None:
+    assert step(run_after(reply("", "a", "b", "c"), returned(1))) == Perform((0, 2))
+
+
+def test_a_parked_call_waits_for_its_answer_and_not_for_the_others() -> None:
+    run = run_after(reply("", "a", "b"), parked(0))
+
+    assert step(run) == Perform((1,))
+    assert step(run, busy=busy(1)) == Wait("calls")
+    assert step(run_after(reply("", "a", "b"), parked(0), returned(1))) == Wait("approval")
+
+
+def test_an_answer_is_taken_while_other_calls_are_in_flight_and_lets_its_call_start() -> None:
+    run = run_after(reply("", "a", "b"), parked(0))
+
+    assert step(run, words(), answer(0), busy=busy(1)) == Take((answer(0),))
+
+    apply(run, run.seq + 1, taken(answer(0)))
+    assert step(run, words(), busy=busy(1)) == Perform((0,))
+
+
+def test_an_answer_to_nothing_is_taken_out_of_the_way() -> None:
+    late = answer(7, turn=3)
+
+    assert step(run_after(reply("", "a")), late) == Take((late,))
+    assert step(run_after(), late) == Take((late,))
+    assert step(run_after(taken(late))) == Ask(tools=True)
+
+
+def test_words_do_not_come_between_calls_and_their_results() -> None:
+    assert step(run_after(reply("", "a")), words(), busy=busy(0)) == Wait("calls")
+    assert step(run_after(reply("", "a")), words()) == Perform((0,))
+
+
+def test_an_unexpected_exception_is_for_the_model_to_read() -> None:
+    assert step(run_after(reply("", "a"), returned(crashed=True))) == Ask(tools=True)
+
+
+def test_an_unexpected_exception_fails_a_run_whose_manner_says_so_at_once() -> None:
+    run = run_after(reply("hm", "a", "b"), returned(1, crashed=True), manner=Manner(crash_fails=True))
+
+    assert step(run, busy=busy(0)) == End(
+        Exchange(result="failed", reason="tool_error", text="hm", error="result", turns=1)
+    )
+
+
+def test_an_announced_failure_never_fails_the_run() -> None:
+    failed = CallReturned(at=2.0, turn=1, index=0, text="no such file", failed=True)
+
+    assert step(run_after(reply("", "a"), failed, manner=Manner(crash_fails=True))) == Ask(tools=True)
+
+
+def test_a_turn_that_failed_ends_the_run_with_what_had_arrived() -> None:
+    failed = TurnFailed(at=2.0, turn=1, fault="cut", error="the line was cut", partial="half a")
+
+    for manner in (Manner(), STAYS):
+        assert step(run_after(failed, manner=manner), words()) == End(
+            Exchange(result="failed", reason="model_error", text="half a", error="the line was cut")
+        )
+
+
+# ---- mail -----------------------------------------------------------------------------------------------------------
+
+
+def test_news_is_taken_at_the_boundary_all_at_once_and_in_order() -> None:
+    mail = (words("one"), NEXT_INPUT, NOTICE, Close(key="close"), words("two"), answer())
+
+    expected = Take((words("one"), NOTICE, words("two"), answer()))
+
+    assert step(run_after(), *mail) == expected
+    assert step(run_after(reply("done")), *mail) == expected
+    assert step(run_after(), *mail, spent=SPENT) == expected
+
+
+def test_an_input_or_a_close_waits_for_the_exchange_before_to_end() -> None:
+    mail = (NEXT_INPUT, Close(key="close"))
+
+    assert step(run_after(manner=STAYS), *mail) == Ask(tools=True)
+    assert step(run_after(reply("done"), manner=STAYS), *mail) == EndExchange(ANSWERED)
+
+
+def test_a_run_that_does_not_stay_never_takes_an_input() -> None:
+    assert step(run_after(reply("done")), NEXT_INPUT) == End(ANSWERED)
+
+
+def test_an_idle_run_waits_for_mail() -> None:
+    assert step(run_after(*idle(), manner=STAYS)) == Wait("mail")
+
+
+def test_an_idle_run_takes_one_input_at_a_time_and_closes_after_the_last() -> None:
+    later = Input(key="later", text="later")
+    close = Close(key="close")
+    run = run_after(*idle(), manner=STAYS)
+
+    assert step(run, close, NEXT_INPUT, later) == Take((NEXT_INPUT,))
+    assert step(run, close) == Take((close,))
+
+    apply(run, run.seq + 1, taken(close))
+    assert step(run) == End(ANSWERED)
+
+
+def test_words_begin_an_exchange_before_an_input_that_came_later() -> None:
+    run = run_after(*idle(), manner=STAYS)
+
+    assert step(run, words(), NEXT_INPUT) == Take((words(),))
+    assert step(run, NOTICE, NEXT_INPUT) == Take((NOTICE,))
+
+
+def test_words_said_after_an_input_belong_to_the_exchange_that_it_begins() -> None:
+    run = run_after(*idle(), manner=STAYS)
+    mail = (NEXT_INPUT, words("about that"))
+    assert step(run, *mail) == Take((NEXT_INPUT,))
+
+    apply(run, run.seq + 1, taken(NEXT_INPUT))
+
+    assert step(run, words("about that")) == Take((words("about that"),))
+
+
+def test_an_input_may_be_answered_without_tools() -> None:
+    run = run_after(*idle(), taken(Input(key="i", text="sum up", tools=False)), manner=STAYS)
+
+    assert step(run) == Ask(tools=False)
+
+
+def test_a_closed_run_still_answers_what_it_was_told() -> None:
+    run = run_after(*idle(), taken(Close(key="close")), manner=STAYS)
+
+    assert step(run, words()) == Take((words(),))
+
+    for event in (taken(words()), reply("also done")):
+        apply(run, run.seq + 1, event)
+    last = Exchange(result="completed", reason="answered", text="also done", turns=1)
+    assert step(run) == EndExchange(last)
+
+    apply(run, run.seq + 1, ExchangeEnded(at=9.0, exchange=last))
+    assert step(run) == End(last)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        run_after(),
+        run_after(reply("hm", "a", "b"), parked(1)),
+        run_after(reply("hm")),
+        run_after(*idle(), manner=STAYS),
+        run_after(wrap_up(SPENT), limits=Limits(wrap_up=True)),
+        run_after(TurnFailed(at=1.0, turn=1, fault="auth", error="no key")),
+        run_after(reply("", "a"), returned(crashed=True), manner=Manner(crash_fails=True)),
+    ],
+    ids=["new", "with open calls", "answered", "idle", "wrapping up", "failed", "crashed"],
+)
+def test_a_cancel_and_a_deadline_stop_a_run_wherever_it_stands(run: Run) -> None:
+    text, turns = run.text, run.exchange_turns
+    cancel = Cancel(key="c", reason="parent_ended", note="the parent has ended")
+    deadline = Deadline(key="d", seconds=1.5)
+    stopped = Exchange(result="cancelled", reason="parent_ended", text=text, error="the parent has ended", turns=turns)
+    late = Exchange(
+        result="timed_out", reason="deadline", text=text, error="the run did not finish within 1.5 s", turns=turns
+    )
+    flying = busy(MODEL, 0, 1)
+
+    assert step(run, words(), cancel, deadline, busy=flying, children=1) == End(stopped, (cancel,))
+    assert step(run, answer(), deadline, cancel, busy=flying, spent=SPENT) == End(late, (deadline,))
+
+
+def test_a_cancel_without_a_note_still_says_what_happened() -> None:
+    cancel = Cancel(key="c")
+
+    assert step(run_after(), cancel) == End(
+        Exchange(result="cancelled", reason="cancelled", error="cancelled"), (cancel,)
+    )
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+def exhausted(limit: LimitMet, *, turns: int, explained: str, text: str = "") -> Exchange:
+    error = f"{explained}: used {limit.used}, limit {limit.limit}"
+    return Exchange(result="exhausted", reason=limit.reason, text=text, error=error, turns=turns, limit=limit)
+
+
+def out_of_turns(used: int, limit: int, *, turns: int | None = None, text: str = "") -> Exchange:
+    explained = "the turn limit was reached without a final answer"
+    turns = used if turns is None else turns
+    return exhausted(LimitMet("max_turns", used, limit), turns=turns, explained=explained, text=text)
+
+
+def test_the_last_allowed_turn_may_answer() -> None:
+    assert step(run_after(reply("done"), limits=Limits(max_turns=1))) == End(ANSWERED)
+
+
+def test_calls_of_the_last_allowed_reply_are_not_made() -> None:
+    run = run_after(reply("hm", "a"), limits=Limits(max_turns=1))
+
+    assert step(run) == End(out_of_turns(1, 1, text="hm"))
+
+
+def test_words_that_come_after_the_last_allowed_turn_find_no_turn_to_be_read_in() -> None:
+    run = run_after(reply("done"), taken(words()), limits=Limits(max_turns=1))
+
+    assert step(run) == End(out_of_turns(1, 1, text="done"))
+
+
+def test_calls_whose_turn_was_within_the_limit_are_finished_after_a_crash() -> None:
+    run = run_after(reply("", "a", "b"), returned(0), limits=Limits(max_calls=2, max_turns=2))
+
+    assert step(run) == Perform((1,))
+
+
+def test_a_run_of_no_turns_asks_nothing() -> None:
+    for wraps in (False, True):
+        assert step(run_after(limits=Limits(max_turns=0, wrap_up=wraps))) == End(out_of_turns(0, 0))
+
+
+def test_so_many_calls_are_made_and_the_reply_that_would_exceed_them_makes_none() -> None:
+    limits = Limits(max_calls=3)
+    explained = "the tool call budget is spent"
+    assert step(run_after(reply("", "a", "b", "c"), limits=limits)) == Perform((0, 1, 2))
+
+    run = run_after(reply("", "a", "b"), returned(0), returned(1), reply("two more", "a", "b"), limits=limits)
+
+    limit = LimitMet("max_calls", 4, 3)
+    assert step(run) == End(exhausted(limit, turns=2, explained=explained, text="two more"))
+    assert run.calls_made == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "explained"),
+    [
+        ("max_tokens", "the token budget is spent"),
+        ("max_cost", "the cost budget (in nanodollars) is spent"),
+        ("window", "the allowance of this period is spent"),
+    ],
+)
+def test_a_spent_allowance_ends_the_run_with_the_numbers(reason: EndReason, explained: str) -> None:
+    limit = LimitMet(reason, 12, 10)
+    ended = End(exhausted(limit, turns=1, explained=explained, text="hm"))
+
+    for manner in (Manner(), STAYS):
+        assert step(run_after(reply("hm", "a"), returned(), manner=manner), spent=limit) == ended
+
+
+def test_an_answer_that_is_there_already_needs_no_allowance() -> None:
+    assert step(run_after(reply("done")), spent=SPENT) == End(ANSWERED)
+
+
+def test_each_exchange_of_a_run_that_stays_has_its_own_turns() -> None:
+    limits = Limits(exchange_turns=1, max_turns=5)
+    run = run_after(reply("hm", "a"), limits=limits, manner=STAYS)
+    ended = out_of_turns(1, 1, text="hm")
+    assert step(run) == EndExchange(ended)
+
+    apply(run, run.seq + 1, ExchangeEnded(at=2.0, exchange=ended))
+    assert step(run, NEXT_INPUT) == Take((NEXT_INPUT,))
+
+    apply(run, run.seq + 1, taken(NEXT_INPUT))
+    assert step(run) == Ask(tools=True)
+
+
+def test_the_turns_of_an_exchange_bound_a_run_that_does_not_stay_too() -> None:
+    run = run_after(reply("hm", "a"), limits=Limits(exchange_turns=1))
+
+    assert step(run) == End(out_of_turns(1, 1, text="hm"))
+
+
+def test_the_turns_of_the_whole_run_end_a_run_that_stays() -> None:
+    limits = Limits(max_turns=2, exchange_turns=2)
+    run = run_after(reply("", "a"), returned(), reply("hm", "a"), limits=limits, manner=STAYS)
+
+    assert step(run) == End(out_of_turns(2, 2, text="hm"))
+
+
+def test_an_input_for_which_no_turn_is_left_ends_a_run_that_stays() -> None:
+    run = run_after(*idle(), taken(NEXT_INPUT), limits=Limits(max_turns=1, exchange_turns=3), manner=STAYS)
+
+    assert step(run) == End(out_of_turns(1, 1, turns=0))
+
+
+# ---- the wrap-up turn -----------------------------------------------------------------------------------------------
+
+WRAPS = Limits(max_turns=3, wrap_up=True)
+TWO_OF_THREE = LimitMet("max_turns", 2, 3)
+
+
+def test_the_wrap_up_turn_is_inside_the_limit_and_reads_the_results_before_it() -> None:
+    run = run_after(reply("", "a"), returned(), reply("hm", "a"), limits=WRAPS)
+    assert step(run) == Perform((0,))
+
+    apply(run, run.seq + 1, returned())
+    assert step(run) == WrapUp(TWO_OF_THREE)
+
+    apply(run, run.seq + 1, wrap_up(TWO_OF_THREE))
+    assert step(run) == Ask(tools=False, wrap_up=True)
+
+    apply(run, run.seq + 1, reply("this is what I have"))
+    assert step(run) == End(
+        exhausted(
+            TWO_OF_THREE,
+            turns=3,
+            explained="the turn limit was reached without a final answer",
+            text="this is what I have",
+        )
+    )
+
+
+def test_calls_that_would_exceed_their_limit_are_wrapped_up_instead() -> None:
+    run = run_after(reply("", "a", "b"), limits=Limits(max_calls=1, wrap_up=True))
+
+    assert step(run) == WrapUp(LimitMet("max_calls", 2, 1))
+
+
+@pytest.mark.parametrize("limit", [SPENT, LimitMet("max_calls", 4, 3)])
+def test_calls_of_the_wrap_up_reply_are_not_made_and_the_model_is_not_asked_again(limit: LimitMet) -> None:
+    run = run_after(
+        reply("hm", "a"), returned(), wrap_up(limit), reply("", "a"), limits=Limits(max_calls=3, wrap_up=True)
+    )
+
+    ended = step(run)
+
+    assert isinstance(ended, End)
+    assert (ended.exchange.result, ended.exchange.limit, ended.exchange.text) == ("exhausted", limit, "hm")
+
+
+def test_a_wrap_up_for_which_there_is_no_allowance_is_not_made() -> None:
+    run = run_after(reply("hm", "a"), returned(), limits=Limits(wrap_up=True))
+    assert step(run, spent=SPENT) == WrapUp(SPENT)
+
+    apply(run, run.seq + 1, wrap_up(SPENT))
+
+    assert step(run, spent=SPENT) == End(exhausted(SPENT, turns=1, explained="the token budget is spent", text="hm"))
+
+
+def test_news_does_not_disturb_a_wrap_up() -> None:
+    run = run_after(wrap_up(SPENT), limits=Limits(wrap_up=True))
+    assert step(run, words(), NOTICE, answer()) == Ask(tools=False, wrap_up=True)
+
+    apply(run, run.seq + 1, reply("this is it"))
+
+    assert step(run, words(), children=1) == Wait("child")
+    assert isinstance(step(run, words()), End)
+
+
+def test_a_wrapped_up_exchange_does_not_end_a_run_that_stays() -> None:
+    limits = Limits(exchange_turns=2, max_turns=9, wrap_up=True)
+    one_of_two = LimitMet("max_turns", 1, 2)
+    run = run_after(reply("", "a"), returned(), limits=limits, manner=STAYS)
+    assert step(run) == WrapUp(one_of_two)
+
+    for event in (wrap_up(one_of_two), reply("as far as I got")):
+        apply(run, run.seq + 1, event)
+    ended = exhausted(
+        one_of_two,
+        turns=2,
+        explained="the turn limit was reached without a final answer",
+        text="as far as I got",
+    )
+    assert step(run) == EndExchange(ended)
+
+    for event in (ExchangeEnded(at=4.0, exchange=ended), taken(NEXT_INPUT)):
+        apply(run, run.seq + 1, event)
+    assert step(run, words()) == Take((words(),))
+    assert step(run) == Ask(tools=True)
+
+
+@pytest.mark.parametrize("limit", [SPENT, LimitMet("max_turns", 2, 3)])
+def test_a_run_that_stays_ends_after_wrapping_up_a_limit_of_the_whole_run(limit: LimitMet) -> None:
+    limits = Limits(max_turns=3, exchange_turns=3, wrap_up=True)
+    run = run_after(
+        reply("", "a"), returned(), reply("", "a"), returned(), wrap_up(limit), reply("so far"),
+        limits=limits, manner=STAYS,
+    )  # fmt: skip
+
+    ended = step(run)
+
+    assert isinstance(ended, End)
+    assert (ended.exchange.limit, ended.exchange.text) == (limit, "so far")
+
+
+# ---- random runs ----------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_run_that_obeys_keeps_every_promise_until_it_ends(seed: int) -> None:
+    """The world checks each step (see `random_runs`); here stands what holds for the whole story."""
+    world = World(seed).live()
+    run, limits = world.run, world.limits
+    said = world.everything_said()
+
+    assert_every_call_has_one_result(run.history)
+    assert [message.text for message in said if isinstance(message, ToolMessage)][
+        -len(results_of(world.log)) or 9**9 :
+    ] == (results_of(world.log))
+    heard = [message.text for message in said if isinstance(message, UserMessage)]
+    assert [text for text in heard if not text.startswith(("of old", "task", "wrap up"))] == world.said_to_the_model()
+    assert limits.max_turns is None or run.turns <= limits.max_turns
+    assert limits.max_calls is None or run.calls_made <= limits.max_calls
+    assert max(Counter(world.wrap_ups).values(), default=0) <= 1
+    assert max(world.performed.values(), default=0) <= 2 + world.crashes  # once, again after a yes, again after a crash
+    assert run.turns == sum(isinstance(event, ReplyReceived) for _, event in world.log)
+    assert run.outcome is not None
+    assert run.outcome.exchanges == len(run.exchanges) + (1 if run.answering else 0)
+
+
+def test_random_runs_see_every_kind_of_step_event_and_end() -> None:
+    """Otherwise the promise above would be about less than it says."""
+    worlds = [World(seed).live() for seed in range(400)]
+
+    assert {type(step) for world in worlds for step in world.steps} == set(get_args(Step))
+    assert {type(event) for world in worlds for _, event in world.log} == set(get_args(Event))
+    waits = {step.why for world in worlds for step in world.steps if isinstance(step, Wait)}
+    assert waits == {"model", "calls", "approval", "child", "mail"}
+    ends = {world.run.outcome.reason for world in worlds if world.run.outcome is not None}
+    assert ends == {
+        "answered", "empty", "length", "refusal", "max_turns", "max_tokens", "max_cost", "max_calls", "window",
+        "deadline", "cancelled", "model_error", "tool_error",
+    }  # fmt: skip

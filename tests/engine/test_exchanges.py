@@ -1,0 +1,402 @@
+"""Runs that stay: one input after another, each with its answer, and words that are read at the next turn."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+import retinue
+from retinue.core.errors import RunIsOver
+from retinue.core.events import MailTaken
+from retinue.core.messages import Message, UserMessage
+from retinue.core.ports import Request
+from retinue.core.run import Exchange, LimitMet, Limits, Outcome
+from retinue.core.usage import Usage
+from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider, Speaks, calls, hangs, says, together
+from retinue.testing.harness import Harness
+from tests.engine.delegation import delegates, with_delegation
+from tests.engine.lines import hearing
+from tests.engine.shared_memory import SharedMemory
+
+FREE = Usage()
+
+
+@retinue.tool(kind="pure")
+async def nap(seconds: float) -> str:
+    """Sleep."""
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+def answered(text: str, *, turns: int = 1) -> Exchange:
+    return Exchange(result="completed", reason="answered", text=text, turns=turns)
+
+
+def slow(**options: object) -> Harness:
+    """A retinue whose model takes a second to answer."""
+    return Harness(dialects=(), tools=[nap], provider=ScriptedProvider(Script(), latency=1.0), **options)
+
+
+def words(heard: Sequence[Message]) -> list[str]:
+    return [message.text for message in heard if isinstance(message, UserMessage)]
+
+
+# ---- one after another ----------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_stays_is_idle_after_its_answer_and_takes_the_next_input() -> None:
+    async with slow() as r:
+        r.script("main", says("one", usage=FREE), says("two", usage=FREE), says("three", usage=FREE))
+        handle = await r.retinue.spawn("first", stays=True)
+        first = await handle.answer()
+        idle = await handle.look()
+        second = await handle.ask("second")
+        third = await handle.ask("third")
+        outcome = await handle.close()
+
+        assert [first, second, third] == [answered("one"), answered("two"), answered("three")]
+        assert (idle.state, idle.waiting_for, idle.outcome, idle.turns) == ("idle", "mail", None, 1)
+        assert outcome == Outcome(
+            result="completed", reason="answered", text="three", cost=None, turns=3, exchanges=3, usage=FREE
+        )
+        assert [await handle.answer(number) for number in (1, 2, 3)] == [first, second, third]
+        assert (await handle.look()).state == "ended"
+
+
+async def test_every_exchange_reads_what_was_said_before() -> None:
+    heard: list[Sequence[Message]] = []
+    async with slow() as r:
+        r.script("main", calls("nap", seconds=1), says("one"), hearing(heard, says("two")))
+        handle = await r.retinue.spawn("first", stays=True)
+        first = await handle.answer()
+        await handle.ask("second")
+        await handle.close()
+
+        assert first == answered("one", turns=2)
+        assert [message.text for message in heard[0]] == ["first", "", "slept", "one", "second"]
+
+
+async def test_inputs_that_come_while_the_run_works_are_answered_in_order() -> None:
+    async with slow() as r:
+        r.script("main", says("one"), says("two"), says("three"))
+        handle = await r.retinue.spawn("first", stays=True)
+        second, third = await asyncio.gather(handle.ask("second"), handle.ask("third"))
+        await handle.close()
+
+        assert (second, third) == (answered("two"), answered("three"))
+
+
+async def test_closing_lets_the_run_finish_what_it_works_on() -> None:
+    async with slow() as r:
+        r.script("main", says("one"), says("two"))
+        handle = await r.retinue.spawn("first", stays=True)
+        second = asyncio.create_task(handle.ask("second"))
+        await asyncio.sleep(0)
+        outcome = await handle.close()
+
+        assert (outcome.text, outcome.exchanges) == ("two", 2)
+        assert await second == answered("two")
+
+
+async def test_an_exchange_with_tools_off_offers_none_and_makes_no_call() -> None:
+    offered: list[tuple[str, ...]] = []
+
+    def listening(line: Line) -> Improvised:
+        def listen(request: Request) -> Line:
+            offered.append(tuple(tool.name for tool in request.tools))
+            return line
+
+        return listen
+
+    stubborn = together(says("I would sleep."), calls("nap", seconds=1))
+    async with slow() as r:
+        r.script("main", listening(says("one")), listening(stubborn), listening(calls("nap", seconds=1)), says("three"))
+        handle = await r.retinue.spawn("first", stays=True)
+        second = await handle.ask("second", tools=False)
+        third = await handle.ask("third")
+        await handle.close()
+
+        assert offered == [("nap",), (), ("nap",)]
+        assert second == answered("I would sleep.")
+        assert third == answered("three", turns=2)
+        assert r.results("main") == ["slept"]
+
+
+async def test_an_exchange_that_uses_up_its_turns_ends_exhausted_and_the_run_stays() -> None:
+    async with slow() as r:
+        r.script(
+            "main",
+            together(says("looking"), calls("nap", seconds=1)),
+            calls("nap", seconds=1),
+            says("two"),
+        )
+        handle = await r.retinue.spawn("first", stays=True, limits=Limits(exchange_turns=2))
+        first = await handle.answer()
+        idle = await handle.look()
+        second = await handle.ask("second")
+        outcome = await handle.close()
+
+        assert first == Exchange(
+            result="exhausted",
+            reason="max_turns",
+            text="looking",
+            error="the turn limit was reached without a final answer: used 2, limit 2",
+            turns=2,
+            limit=LimitMet("max_turns", 2, 2),
+        )
+        assert idle.state == "idle"
+        assert second == answered("two")
+        assert (outcome.result, outcome.exchanges, outcome.turns) == ("completed", 2, 3)
+
+
+async def test_the_turns_of_the_whole_run_end_it_with_the_exchange() -> None:
+    async with slow() as r:
+        r.script("main", says("one"), calls("nap", seconds=1))
+        handle = await r.retinue.spawn("first", stays=True, limits=Limits(max_turns=2))
+        await handle.answer()
+        second = await handle.ask("second")
+
+        assert (second.result, second.limit) == ("exhausted", LimitMet("max_turns", 2, 2))
+        assert (await handle.wait()).reason == "max_turns"
+
+
+async def test_a_run_that_fails_answers_whoever_still_waits() -> None:
+    async with slow() as r:
+        r.script("main", says("one"), hangs())
+        handle = await r.retinue.spawn("first", stays=True)
+        await handle.answer()
+        second = asyncio.create_task(handle.ask("second"))
+        third = asyncio.create_task(handle.ask("third"))
+        await asyncio.sleep(5)
+        await handle.cancel("enough")
+
+        cancelled = Exchange(result="cancelled", reason="cancelled", error="enough")
+        assert await second == await third == cancelled
+
+
+async def test_an_idle_run_survives_a_kill_and_goes_on_with_the_next_input() -> None:
+    heard: list[Sequence[Message]] = []
+    async with slow() as r:
+        r.script("main", says("one"), hearing(heard, says("two")))
+        first = await r.retinue.spawn("first", stays=True)
+        await first.answer()
+        await r.restart()
+        handle = r.retinue.handle(first.run_id)
+        idle = await handle.look()
+
+        assert idle.state == "idle"
+        assert await handle.ask("second") == answered("two")
+        assert [message.text for message in heard[0]] == ["first", "one", "second"]
+        await handle.close()
+        await r.restart()
+        handle = r.retinue.handle(first.run_id)
+        assert [await handle.answer(1), await handle.answer(2)] == [answered("one"), answered("two")]
+
+
+async def test_another_process_can_ask() -> None:
+    store = SharedMemory()
+    async with slow(store=store) as first, Harness(store=store, dialects=()) as second:
+        first.script("main", says("one"), says("two"), says("three"))
+        handle = await first.retinue.spawn("first", stays=True)
+        await handle.answer()
+        elsewhere = second.retinue.handle(handle.run_id)
+
+        async with asyncio.timeout(3600):
+            assert (await elsewhere.look()).state == "idle"
+            assert await elsewhere.answer(1) == answered("one")
+            asked = asyncio.gather(elsewhere.ask("second"), elsewhere.ask("third"))
+            assert await asked == [answered("two"), answered("three")]
+            outcome = await elsewhere.close()
+
+        assert outcome == await handle.wait()
+        assert outcome.exchanges == 3
+
+
+# ---- words ----------------------------------------------------------------------------------------------------------
+
+
+async def test_words_to_a_working_run_are_read_at_its_next_turn() -> None:
+    heard: list[Sequence[Message]] = []
+    async with slow() as r:
+        r.script("main", calls("nap", seconds=10), hearing(heard, says("done")))
+        handle = await r.retinue.spawn("go")
+        await asyncio.sleep(5)
+        await handle.send("hurry")
+        await r.retinue.send(handle, "please")
+        outcome = await handle.wait()
+
+        assert [message.text for message in heard[0]] == ["go", "", "slept", "hurry", "please"]
+        assert (outcome.text, outcome.exchanges) == ("done", 1)
+        assert len([event for event in r.events(handle.run_id) if isinstance(event, MailTaken)]) == 1
+
+
+async def test_words_that_come_while_the_run_gives_its_answer_are_not_lost() -> None:
+    heard: list[Sequence[Message]] = []
+    async with slow() as r:
+        r.script("main", says("done"), hearing(heard, says("and now really")))
+        handle = await r.retinue.spawn("go")
+        await asyncio.sleep(0.5)
+        await handle.send("one more thing")
+        outcome = await handle.wait()
+
+        assert words(heard[0]) == ["go", "one more thing"]
+        assert (outcome.text, outcome.turns, outcome.exchanges) == ("and now really", 2, 1)
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_words_in_the_very_moment_of_the_answer_are_read_or_refused_and_never_lost(steps: int) -> None:
+    model = ScriptedProvider(Script().play("main", says("done"), says("again")))
+    async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
+        handle = await r.spawn("go")
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        try:
+            await handle.send("wait")
+            expected = ["go", "wait"]
+        except RunIsOver:
+            expected = ["go"]
+        await handle.wait()
+
+        assert words((await r.supervisor.recall(handle.run_id)).history) == expected
+
+
+async def test_words_to_an_idle_run_begin_a_new_exchange() -> None:
+    async with slow() as r:
+        r.script("main", says("one"), says("two"))
+        handle = await r.retinue.spawn("first", stays=True)
+        await handle.answer()
+        await handle.send("second")
+
+        assert await handle.answer(2) == answered("two")
+        await handle.close()
+
+
+async def test_an_answer_belongs_to_its_own_question_also_when_words_came_just_before() -> None:
+    async with slow() as r:
+        r.script("main", says("one"), says("to the words"), says("to the question"))
+        handle = await r.retinue.spawn("first", stays=True)
+        await handle.answer()
+        await handle.send("by the way")
+        exchange = await handle.ask("a question")
+        await handle.close()
+
+        assert exchange == answered("to the question")
+
+
+async def test_words_said_right_after_a_question_belong_to_its_exchange() -> None:
+    heard: list[Sequence[Message]] = []
+    async with slow() as r:
+        r.script("main", says("one"), hearing(heard, says("to both")))
+        handle = await r.retinue.spawn("first", stays=True)
+        await handle.answer()
+        question = asyncio.create_task(handle.ask("a question"))
+        await asyncio.sleep(0)
+        await handle.send("and one more")
+        exchange = await question
+        await handle.close()
+
+        assert exchange == answered("to both")
+        assert words(heard[0]) == ["first", "a question", "and one more"]
+
+
+async def test_the_same_words_with_the_same_key_are_read_once() -> None:
+    heard: list[Sequence[Message]] = []
+    async with slow() as r:
+        r.script("main", calls("nap", seconds=10), calls("nap", seconds=10), hearing(heard, says("done")))
+        handle = await r.retinue.spawn("go")
+        await handle.send("hurry", key="k")
+        await handle.send("hurry", key="k")
+        await asyncio.sleep(15)
+        await handle.send("hurry", key="k")
+        await handle.wait()
+
+        assert words(heard[0]) == ["go", "hurry"]
+
+
+async def test_a_run_that_is_over_takes_no_words_in_this_life_and_the_next() -> None:
+    async with slow() as r:
+        r.script("main", says("done"))
+        handle = await r.retinue.spawn("go")
+        await handle.wait()
+        for _ in range(2):
+            with pytest.raises(RunIsOver) as refusal:
+                await r.retinue.handle(handle.run_id).send("hello?")
+            assert (refusal.value.run_id, refusal.value.result) == (handle.run_id, "completed")
+            with pytest.raises(RunIsOver):
+                await r.retinue.handle(handle.run_id).close()
+            await r.restart()
+
+
+async def test_words_to_an_interrupted_run_wait_for_whoever_resumes_it() -> None:
+    heard: list[Sequence[Message]] = []
+    async with slow() as r:
+        r.script("main", calls("nap", seconds=10), hearing(heard, says("done")))
+        first = await r.retinue.spawn("go")
+        await asyncio.sleep(5)
+        await r.kill()
+        later = await r.open()
+        handle = later.handle(first.run_id)
+        await handle.send("are you there?", key="k")
+        await handle.send("are you there?", key="k")
+        outcome = await (await later.resume(handle)).wait()
+
+        assert outcome.text == "done"
+        assert words(heard[0]) == ["go", "are you there?"]
+
+
+# ---- children -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_parent_reads_of_the_end_of_a_child_that_announces_it() -> None:
+    heard: list[Sequence[Message]] = []
+    r, _ = with_delegation(tools=(nap,), provider=ScriptedProvider(Script(), latency=1.0))
+    async with r:
+        r.script(
+            "main",
+            delegates("dig", wait=False, manner={"announce": True}),
+            calls("nap", seconds=10),
+            hearing(heard, says("done")),
+        )
+        r.script("dig", says("42"))
+        await r.run("go")
+
+        assert heard[0][-1] == UserMessage("[root/dig/1 completed] Task: dig\n42", origin="notice")
+
+
+async def test_the_end_of_a_child_wakes_a_parent_that_is_idle() -> None:
+    r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
+    async with r:
+        r.script(
+            "main",
+            delegates("dig", wait=False, manner={"announce": True, "on_parent_end": "keep"}),
+            says("started"),
+            says("I have read it"),
+        )
+        r.script("dig", streams_slowly("4", "2"))
+        handle = await r.retinue.spawn("go", stays=True)
+        first = await handle.answer(1)
+        second = await handle.answer(2)
+        await handle.close()
+
+        assert (first, second) == (answered("started", turns=2), answered("I have read it"))
+
+
+async def test_a_run_waits_for_children_that_it_has_to_wait_for_before_it_ends() -> None:
+    r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
+    async with r:
+        r.script("main", delegates("dig", wait=False, manner={"on_parent_end": "wait"}), says("done"))
+        r.script("dig", streams_slowly("4", "2"))
+        handle = await r.retinue.spawn("go")
+        await asyncio.sleep(5)
+        view = await handle.look()
+        await handle.wait()
+        child = await r.retinue.handle(r.run_of("dig")).look()
+
+        assert (view.state, view.waiting_for) == ("waiting", "child")
+        assert child.outcome is not None
+        assert (child.outcome.text, child.ended_at) == ("42", (await handle.look()).ended_at)
+
+
+def streams_slowly(*pieces: str) -> Speaks:
+    """Words that take a while."""
+    return Speaks(pieces=pieces, every=60.0)
