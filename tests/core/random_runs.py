@@ -27,7 +27,7 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.history import NOT_MADE, UNFINISHED, History
+from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History
 from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Policy
@@ -52,6 +52,9 @@ from retinue.core.usage import Usage
 Log: TypeAlias = list[tuple[int, Event]]
 
 BRIEF = Brief(agent="worker")
+NO_RESULT = (NOT_MADE, NOT_OFFERED, UNFINISHED)
+"""What stands in the history for a call whose turn ended without it."""
+
 TOO_LONG = 3000
 """Steps after which a run that still has not ended never will; the longest of thousands needs a tenth of this."""
 
@@ -73,9 +76,11 @@ def acceptance(*, limits: Limits | None = None, manner: Manner | None = None, ta
 
 def picture(run: Run) -> dict[str, object]:
     """Everything that a run's state says, as one value to compare."""
-    seen = {name: getattr(run, name) for name in Run.__slots__ if name not in ("history", "open", "exchanges")}
+    drawn: dict[str, object] = {name: getattr(run, name) for name in Run.__slots__}
     calls = [{name: getattr(call, name) for name in call.__slots__} for call in run.open]
-    return seen | {"history": list(run.history), "open": calls, "exchanges": list(run.exchanges)}
+    drawn.update(history=list(run.history), open=calls, exchanges=list(run.exchanges))
+    drawn.update(seen=set(run.seen), taken=set(run.taken))
+    return drawn
 
 
 class World:
@@ -188,6 +193,7 @@ class World:
 
     def _perform(self, indices: tuple[int, ...]) -> None:
         assert indices
+        assert self.run.tools_on
         assert self.run.wrapping is None
         assert not self.busy.intersection(indices)
         assert self.limits.max_calls is None or self.run.calls_made + len(indices) <= self.limits.max_calls
@@ -234,7 +240,8 @@ class World:
         ids = [random.choice(["", "same", self._new("id")]) for _ in range(count)]
         text = random.choice(["", " ", self._new("says")])
         message = AssistantMessage(text, tuple(ToolCall("tool", "{}", id) for id in ids))
-        stop: Stop = "calls" if count else random.choices(["end", "length", "refusal"], (8, 1, 1))[0]
+        ends: list[Stop] = ["end", "length", "refusal"]
+        stop = "calls" if count else random.choices(ends, (8, 1, 1))[0]
         usage = random.choice([None, Usage(input=3, output=2)])
         reply = Reply(message, usage=usage, cost=random.choice([None, 7, 7]), stop=stop)
         if count == 0 and random.random() < 0.2:
@@ -370,28 +377,16 @@ def assert_every_call_has_one_result(messages: History | list[Message]) -> None:
     assert not expected, f"calls without a result: {expected}"
 
 
-def results_of(log: Log) -> list[str]:
-    """What the calls of a log came to, in the order of the calls, with what a turn that was cut short says instead."""
-    results: list[str] = []
-    turn: dict[int, str] = {}
-    calls = 0
-    otherwise = ""
+def results_of(log: Log) -> list[str | None]:
+    """What the calls of a log came to, in the order of the calls; None for one that never returned."""
+    turns: list[list[str | None]] = []
     for _, event in log:
-        match event:
-            case ReplyReceived(reply=reply):
-                results += [turn[index] for index in range(calls)]
-                turn, calls = {}, len(reply.message.calls)
-            case CallReturned(index=index, text=text):
-                assert index not in turn
-                turn[index] = text
-            case WrapUpAsked() | ExchangeEnded():
-                results += [turn.get(index, NOT_MADE) for index in range(calls)]
-                calls = 0
-            case RunEnded(outcome=outcome):
-                otherwise = NOT_MADE if outcome.result == "exhausted" else UNFINISHED
-            case _:
-                pass
-    return results + [turn.get(index, otherwise) for index in range(calls)]
+        if isinstance(event, ReplyReceived):
+            turns.append([None] * len(event.reply.message.calls))
+        if isinstance(event, CallReturned):
+            assert turns[-1][event.index] is None, "returned twice"
+            turns[-1][event.index] = event.text
+    return [result for turn in turns for result in turn]
 
 
 def _somebody_elses_history(random: Random) -> History | None:

@@ -9,11 +9,13 @@ import pytest
 
 from retinue.core import errors
 from retinue.core.errors import (
+    ConfigError,
     DepthExceeded,
     Fenced,
     NoAllowance,
     NotAdoptable,
     PolicyError,
+    Problem,
     ProviderError,
     ProviderFault,
     RetinueError,
@@ -27,10 +29,20 @@ from retinue.core.errors import (
     UnknownName,
 )
 
+NO_ROOM = Problem(file="retinue.toml", line=3, column=9, key="spec.depth", complaint="found 0; expected 1 or more")
+NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth must be greater than 0")
+
 
 @pytest.mark.parametrize(
     ("error", "sentence", "facts"),
     [
+        (
+            ConfigError(NO_ROOM, NAMED, Problem(file="retinue.yaml", line=1, complaint="not YAML")),
+            "retinue.toml:3:9: spec.depth: found 0; expected 1 or more\n"
+            "retinue.toml: spec.depth must be greater than 0\n"
+            "retinue.yaml:1: not YAML",
+            {"problems": (NO_ROOM, NAMED, Problem(file="retinue.yaml", line=1, complaint="not YAML"))},
+        ),
         (
             UnknownName("agent", "writter", ("reader", "writer")),
             "unknown agent: 'writter'; known: reader, writer",

@@ -24,7 +24,7 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.history import LEFT_OUT, NOT_MADE, STILL_OPEN, UNFINISHED, History
+from retinue.core.history import LEFT_OUT, NOT_MADE, NOT_OFFERED, STILL_OPEN, UNFINISHED, History
 from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, HistoryRef, LimitMet, Outcome
@@ -409,8 +409,14 @@ def test_an_exchange_that_ends_at_a_limit_leaves_no_open_calls_and_its_wrap_up_i
         ExchangeEnded(at=2.0, exchange=exhausted),
     )
 
-    assert run.history[-1] == result("a", NOT_MADE, failed=True)
+    assert run.history[-1] == result("a", NOT_OFFERED, failed=True)
     assert (run.open, run.answering, run.exchanges, run.wrapping) == ([], False, [exhausted], None)
+
+
+def test_an_exchange_that_ends_at_a_limit_says_so_to_its_open_calls() -> None:
+    run = run_after(reply("hm", "a"), ExchangeEnded(at=2.0, exchange=ANSWERED))
+
+    assert run.history[-1] == result("a", NOT_MADE, failed=True)
 
 
 @pytest.mark.parametrize(("how", "text"), [("cancelled", UNFINISHED), ("failed", UNFINISHED), ("exhausted", NOT_MADE)])

@@ -9,7 +9,7 @@ import retinue
 from retinue.core.errors import RunIsOver
 from retinue.core.events import MailTaken
 from retinue.core.messages import Message, UserMessage
-from retinue.core.ports import Request
+from retinue.core.ports import Request, Store
 from retinue.core.run import Exchange, LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider, Speaks, calls, hangs, says, together
@@ -32,9 +32,9 @@ def answered(text: str, *, turns: int = 1) -> Exchange:
     return Exchange(result="completed", reason="answered", text=text, turns=turns)
 
 
-def slow(**options: object) -> Harness:
+def slow(store: Store | None = None) -> Harness:
     """A retinue whose model takes a second to answer."""
-    return Harness(dialects=(), tools=[nap], provider=ScriptedProvider(Script(), latency=1.0), **options)
+    return Harness(dialects=(), tools=[nap], provider=ScriptedProvider(Script(), latency=1.0), store=store)
 
 
 def words(heard: Sequence[Message]) -> list[str]:

@@ -164,6 +164,7 @@ BRIEF = Brief(
     model="m-1",
     max_output=4096,
     temperature=0.5,
+    think=True,
     setup='{"model":"m"}',
 )
 LOG: tuple[Event, ...] = (

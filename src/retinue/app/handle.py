@@ -15,7 +15,20 @@ from retinue.engine.view import RunView
 
 
 class RunHandle:
-    """A run that was started, here or elsewhere, in this process or an earlier one."""
+    """A run that was started, here or elsewhere, in this process or an earlier one.
+
+    >>> import asyncio, retinue
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> async def main() -> None:
+    ...     mind = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
+    ...     async with retinue.open(provider=mind, home=retinue.MEMORY) as r:
+    ...         run = await r.spawn("Why is it slow?", stays=True)
+    ...         print((await run.answer()).text, (await run.ask("Since when?")).text)
+    ...         print((await run.close()).exchanges)
+    >>> asyncio.run(main())
+    The pool. Since Tuesday.
+    2
+    """
 
     def __init__(self, supervisor: Supervisor, run_id: RunId) -> None:
         self.run_id = run_id

@@ -39,6 +39,17 @@ class Retinue:
     """An open retinue: an async context manager that drives runs for as long as it is open.
 
     Made by `retinue.open`. What is unfinished when it closes stays in the store and can be resumed.
+
+    >>> import asyncio, retinue
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> async def main() -> None:
+    ...     mind = ScriptedProvider(Script().play("main", says("Four.")))
+    ...     async with retinue.open(provider=mind, home=retinue.MEMORY) as r:
+    ...         run = await r.spawn("What is two and two?")
+    ...         ended = await r.wait(run)
+    ...         print(ended[run.run_id].text, [view.state for view in await r.list()])
+    >>> asyncio.run(main())
+    Four. ['ended']
     """
 
     def __init__(
@@ -144,13 +155,14 @@ class Retinue:
         tools: Sequence[str] | None = None,
         model: str | None = None,
         system: str = "",
+        think: bool = False,
         stays: bool = False,
         inherits: HistoryRef | None = None,
     ) -> RunHandle:
         """Start a run in the background and return its handle; it is on disk by then."""
         spec = self._agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
-        brief = self._brief(spec, chosen, tools=tools, model=model, system=system)
+        brief = self._brief(spec, chosen, tools=tools, model=model, system=system, think=think)
         wish = Spawn(
             agent=spec.name,
             brief=brief,
@@ -265,7 +277,14 @@ class Retinue:
         return self.agents[name]
 
     def _brief(
-        self, agent: Agent, chosen: tuple[str, ...], *, tools: Sequence[str] | None, model: str | None, system: str
+        self,
+        agent: Agent,
+        chosen: tuple[str, ...],
+        *,
+        tools: Sequence[str] | None,
+        model: str | None,
+        system: str,
+        think: bool,
     ) -> Brief:
         own = agent.tools if tools is None else tuple(tools)
         unknown = [name for name in own if name not in self._tools.own and not self._is_dialect_tool(name, chosen)]
@@ -287,6 +306,7 @@ class Retinue:
             provider=provider,
             model=name,
             temperature=self._providers.temperature(provider),
+            think=think,
             setup=self.setup.text() if self.setup is not None else "",
         )
 

@@ -62,6 +62,7 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     model: str = ""
     max_output: int | None = None
     temperature: float | None = None
+    think: bool = False
     setup: str = ""
 
     def digest(self) -> str:

@@ -4,6 +4,7 @@
 
     RetinueError                      something retinue can explain
     ├── BadInput                      the caller handed in something wrong: fix the call
+    │   ├── ConfigError               mistakes in a settings file: file, line, key, found, allowed of each
     │   └── UnknownName               an agent, run, session, tool, dialect or provider that is not there
     ├── Refused                       the call was fine, the rules say no: facts say which rule
     │   ├── DepthExceeded             deeper than the tree allows
@@ -28,11 +29,19 @@ What a model can act on becomes a tool result; what a person has to fix is raise
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 
 class RetinueError(Exception):
-    """Something retinue can explain; the message says what to do."""
+    """Something retinue can explain; the message says what to do.
+
+    >>> try:
+    ...     raise UnknownName("agent", "wirter", known=("writer",))
+    ... except RetinueError as error:
+    ...     print(error)
+    unknown agent: 'wirter'; known: writer
+    """
 
 
 class BadInput(RetinueError):
@@ -50,8 +59,46 @@ class UnknownName(BadInput):
         self.known = known
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One mistake in a file that a person wrote: where it is, what stands there and what may.
+
+    >>> print(Problem(file="retinue.toml", line=12, key="agents.dig.max_turns", complaint="found 0; expected 1 or more"))
+    retinue.toml:12: agents.dig.max_turns: found 0; expected 1 or more
+    """
+
+    file: str
+    complaint: str
+    line: int | None = None
+    column: int | None = None
+    key: str = ""
+    found: str = ""
+    allowed: str = ""
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        # Some complaints are texts of a published document and name the key themselves.
+        named = not self.key or self.complaint.startswith(f"{self.key} ")
+        return f"{place}: {self.complaint}" if named else f"{place}: {self.key}: {self.complaint}"
+
+
+class ConfigError(BadInput):
+    """Mistakes in a settings file, all that were found; the message has one line for each."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
 class Refused(RetinueError):
-    """The call was understood and the rules say no."""
+    """The call was understood and the rules say no; the facts are attributes.
+
+    >>> try:
+    ...     raise TooManyRunning(running=5, limit=5)
+    ... except Refused as refusal:
+    ...     print(refusal)
+    5 runs are running already; the limit is 5
+    """
 
 
 class DepthExceeded(Refused):
@@ -119,7 +166,15 @@ class NotAdoptable(Refused):
 
 
 class PolicyError(Refused):
-    """A child asked for more than its parent has; `field` names the axis."""
+    """A child asked for more than its parent has; `field` names the axis.
+
+    >>> from retinue.core.policy import Policy, narrow
+    >>> try:
+    ...     narrow(Policy(max_actions_per_hour=10), Policy(max_actions_per_hour=20))
+    ... except PolicyError as error:
+    ...     print(error.field, error.asked, error.allowed)
+    max_actions_per_hour 20 10
+    """
 
     def __init__(self, message: str, *, field: str, asked: object = None, allowed: object = None) -> None:
         super().__init__(message)
@@ -149,6 +204,11 @@ class ProviderError(RetinueError):
     """A model call failed.
 
     `partial` is what had arrived before the failure; `retry_after` is the provider's own wish, in seconds.
+
+    >>> ProviderError("slow down", fault="rate_limited", retry_after=2.0).transient
+    True
+    >>> ProviderError("no such model", fault="bad_request").transient
+    False
     """
 
     def __init__(
@@ -173,7 +233,12 @@ class ProviderError(RetinueError):
 
 
 class ToolError(RetinueError):
-    """A tool's own, expected failure; its text is what the model reads."""
+    """A tool's own, expected failure; its text is what the model reads.
+
+    >>> raise ToolError("there is no ticket T-9; ids run from T-1 to T-8")
+    Traceback (most recent call last):
+    retinue.core.errors.ToolError: there is no ticket T-9; ids run from T-1 to T-8
+    """
 
 
 class ToolCrashed(RetinueError):

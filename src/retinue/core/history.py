@@ -12,6 +12,7 @@ STILL_OPEN = (
     "[this call is still in progress in the conversation you were forked from; its result is not available here]"
 )
 NOT_MADE = "[this call was not made: a limit was reached]"
+NOT_OFFERED = "[this call was not made: no tool was offered]"
 UNFINISHED = "[the run ended before this call returned; it may or may not have happened]"
 LEFT_OUT = "[earlier parts of this conversation were left out]"
 

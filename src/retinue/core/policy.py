@@ -79,8 +79,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     What allows the same is spelled the same: lists become tuples, a repeated entry counts once, and absolute paths lose
     `.`, `..` and extra slashes.
 
-    >>> Policy(allowed_roots=["/work/", "/work/../srv"]).allowed_roots
-    ('/work', '/srv')
+    >>> Policy(allowed_roots=["/data/", "/data/../srv"]).allowed_roots
+    ('/data', '/srv')
     """
 
     autonomy: Autonomy = Autonomy.SUPERVISED

@@ -39,7 +39,7 @@ Publish: TypeAlias = Callable[[Delta], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question to a model.
+    """One question to a model; `think` asks for reasoning where the model can.
 
     `messages` is a live, append-only view: read it, keep nothing of it but the messages themselves. `run_id`, `agent`,
     `path` and `turn` say who asks; they go to no vendor. `memo` belongs to the wire for as long as the run lives, for
@@ -52,6 +52,7 @@ class Request:
     tools: tuple[ToolSpec, ...] = ()
     max_output: int | None = None
     temperature: float | None = None
+    think: bool = False
     run_id: RunId = ""
     agent: str = ""
     path: str = ""
@@ -93,6 +94,18 @@ class CallContext:
     """Who calls a tool, and under which rights.
 
     `key` is the same when the call is entered again after a crash; `again` says that this may be such a time.
+
+    >>> import asyncio, retinue
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, calls, says
+    >>> @retinue.tool(kind="pure")
+    ... def whoami(context: retinue.CallContext) -> str:
+    ...     return f"{context.agent} at depth {context.depth}, turn {context.turn}"
+    >>> async def main() -> None:
+    ...     mind = ScriptedProvider(Script().play("main", calls("whoami"), lambda ask: says(ask.messages[-1].text)))
+    ...     async with retinue.open(provider=mind, tools=[whoami], home=retinue.MEMORY, dialects=()) as r:
+    ...         print((await r.run("Who are you?")).text)
+    >>> asyncio.run(main())
+    main at depth 0, turn 1
     """
 
     run_id: RunId

@@ -243,6 +243,15 @@ class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
     how: Literal["archive", "delete"]
 
 
+class Prune(Struct, frozen=True, kw_only=True, gc=False):
+    """Forget trees whose runs all ended before a moment, with everything that only they need.
+
+    A tree whose history a remaining run has inherited stays. Answers how many runs were removed.
+    """
+
+    before: float
+
+
 Write: TypeAlias = (
     Accept
     | Record
@@ -257,9 +266,10 @@ Write: TypeAlias = (
     | Leave
     | OpenSession
     | CloseSession
+    | Prune
 )
 
-Written: TypeAlias = Accepted | NotBorn | ShelfClosed | tuple[RunId, ...] | bytes | str | bool | None
+Written: TypeAlias = Accepted | NotBorn | ShelfClosed | tuple[RunId, ...] | bytes | str | bool | int | None
 """What a write answers; each write's docstring says which."""
 
 

@@ -43,6 +43,10 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     `max_turns` bounds the whole run, `exchange_turns` each exchange of a run that stays.
     With `wrap_up`, the last turn is set aside: a run that meets a limit is asked once, without tools, for what it has.
+
+    >>> a_quarter_dollar = Limits(max_turns=20, max_cost=250_000_000, wrap_up=True)
+    >>> a_quarter_dollar.max_turns, a_quarter_dollar.max_tokens
+    (20, None)
     """
 
     max_turns: int | None = None
@@ -140,7 +144,11 @@ class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
 
 class Approval(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A question to a person: may this run make this call?"""
+    """A question to a person: may this run make this call?
+
+    >>> Approval(run_id="r1", path="root", turn=3, index=0, tool="deploy", arguments='{"version":2}').id
+    'r1/3/0'
+    """
 
     run_id: RunId
     path: str

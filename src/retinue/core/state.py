@@ -26,7 +26,7 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.history import NOT_MADE, UNFINISHED, History, forked
+from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History, forked
 from retinue.core.ids import Key, RunId
 from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
 from retinue.core.messages import Stop, ToolCall, ToolMessage, UserMessage
@@ -245,9 +245,10 @@ def _close_turn(run: Run, otherwise: str = "") -> None:
 
     A call that has none, because the turn ends without it, gets the text `otherwise`.
     """
+    missing = otherwise if run.tools_on else NOT_OFFERED
     for call in run.open:
         result = call.result
-        text, failed = (otherwise, True) if result is None else (result.text, result.failed)
+        text, failed = (missing, True) if result is None else (result.text, result.failed)
         run.history.append(ToolMessage(name=call.call.name, call_id=call.call.id, text=text, failed=failed))
     run.open = []
 

@@ -136,8 +136,6 @@ def _with_open_calls(run: Run, now: Situation) -> Step:
 
 def _calls_are_too_many(run: Run) -> LimitMet | None:
     """The limit that forbids making the calls of the last reply, if one does."""
-    if run.wrapping is not None:
-        return run.wrapping  # asked for its last words, the model called tools that it was not offered
     limits = run.accepted.limits
     if limits.max_calls is not None and run.calls_made + len(run.open) > limits.max_calls:
         return LimitMet("max_calls", run.calls_made + len(run.open), limits.max_calls)
@@ -179,9 +177,8 @@ def _first_input(now: Situation) -> Input | None:
 
 
 def _idle(run: Run, now: Situation) -> Step:
-    for item in now.mail:
-        if isinstance(item, Close):
-            return Take((item,))
+    if closes := tuple(item for item in now.mail if isinstance(item, Close)):
+        return Take(closes)
     return End(run.exchanges[-1]) if run.closing else Wait("mail")
 
 

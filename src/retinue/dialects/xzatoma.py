@@ -19,21 +19,11 @@ from retinue.dialects import xzatoma_requests
 from retinue.dialects.desk import Desk
 from retinue.dialects.render import compact, cut
 from retinue.dialects.xzatoma_requests import Delegation, NotMet, check_depth, inherited, label_of, parse
+from retinue.dialects.xzatoma_settings import DEFAULTS, XzatomaSettings
 from retinue.engine import admission
 
 NAME = "xzatoma"
 TRUNCATED = "[Output truncated]"
-
-
-class XzatomaSettings(Struct, frozen=True, kw_only=True):
-    """How deep, how long and how wordy; `output_max_size` is in bytes."""
-
-    max_depth: int = 3
-    default_max_turns: int = 10
-    output_max_size: int = 4096
-
-
-DEFAULTS = XzatomaSettings()
 
 
 class XzatomaDialect:

@@ -64,6 +64,7 @@ def _request(driven: Driven, step: Ask, max_output: int | None) -> Request:
         tools=driven.bench.specs if step.tools else (),
         max_output=max_output,
         temperature=brief.temperature,
+        think=brief.think,
         run_id=run.accepted.run_id,
         agent=run.accepted.agent,
         path=run.accepted.path,

@@ -58,6 +58,7 @@ class Driven:
         "_size",
         "_stopping",
         "_wake",
+        "above",
         "acceptance",
         "bench",
         "births",
@@ -86,8 +87,10 @@ class Driven:
         self.last_write: Ticket | None = acceptance
         self.mail: list[Item] = []
         self.busy: dict[int, asyncio.Task[None]] = {}
+        self.above: RunId | None = run.accepted.parent_id
+        """Its parent, or the nearest ancestor that was alive when its parent ended."""
         self.children: dict[RunId, bool] = {}
-        """Living children, and whether this run's end has to wait for them."""
+        """Living children, those of ended children too, and whether this run's end has to wait for them."""
         self.births = 0
         self.born: dict[Key, RunId] = {}
         """Children by the key that made them, ended ones too: the same key means the same child."""

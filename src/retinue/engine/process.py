@@ -37,10 +37,10 @@ def is_gone(host: str, process: str) -> bool:
     """Whether that process is certainly gone; of another host nothing is certain."""
     if host != this_host():
         return False
-    pid = int(process.partition(":")[0])
-    if not _exists(pid):
-        return True
-    return describe(pid) != process
+    pid = process.partition(":")[0]
+    if not pid.isdecimal():
+        return False  # written by a retinue that describes processes in another way
+    return not _exists(int(pid)) or describe(int(pid)) != process
 
 
 def _exists(pid: int) -> bool:

@@ -67,9 +67,15 @@ class Roster:
         )
         if len(self.ended) > REMEMBERED:
             self.ended.popitem(last=False)
-        parent = self.live.get(accepted.parent_id) if accepted.parent_id else None
-        if parent is not None and parent.children.pop(accepted.run_id, None) is not None:
-            parent.wake()
+        above = self.live.get(driven.above) if driven.above else None
+        for child_id in driven.children:
+            # Who outlives its parent is still below everyone above it, where a cancel has to find it.
+            if (child := self.live.get(child_id)) is not None:
+                child.above = driven.above
+                if above is not None:
+                    above.children[child_id] = False
+        if above is not None and above.children.pop(accepted.run_id, None) is not None:
+            above.wake()
         self.tell(accepted.run_id)
 
     def lose(self, driven: Driven) -> None:

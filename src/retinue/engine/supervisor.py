@@ -293,10 +293,14 @@ class Supervisor:
         if answer is None:
             raise UnknownName("run", run_id)
         assert isinstance(answer, tuple)
+        for concerned in answer:
+            # Also those that memory does not know to be below: what an ended run has left behind.
+            if (driven := self.roster.live.get(concerned)) is not None:
+                driven.deliver(_cancel_item(reason, note))
         return answer
 
     def _cancel(self, run_id: RunId, reason: EndReason, note: str) -> Ticket:
-        item = Cancel(key="cancel", reason=reason, note=note)
+        item = _cancel_item(reason, note)
         # Queued before any run hears of it: on disk the cancel stands before the ends it causes.
         ticket = self.parts.journal.write(CancelTree(run_id=run_id, item=item, at=self.parts.clock.now()))
         for driven in tuple(self.roster.subtree(run_id)):
@@ -402,3 +406,8 @@ class Supervisor:
                 driven.task.cancel()
             driven.feed.stop(error)
         self.roster.fail(error)
+
+
+def _cancel_item(reason: EndReason, note: str) -> Cancel:
+    """A run is cancelled once: every cancel has the same key."""
+    return Cancel(key="cancel", reason=reason, note=note)

@@ -27,6 +27,7 @@ from retinue.core.records import (
     OpenSession,
     Post,
     Posted,
+    Prune,
     Record,
     Retire,
     SessionRow,
@@ -79,6 +80,8 @@ class Writing:
                 return self._open(SessionRow(session_id=write.session_id, created_at=write.at))
             case CloseSession():
                 return self._close(write)
+            case Prune():
+                return self._prune(write.before)
             case _:
                 assert_never(write)
 
@@ -265,6 +268,23 @@ class Writing:
         for space in [space for space in self._tables.shelves if rules.belongs_to(space, write.session_id)]:
             self._undo.drop(self._tables.shelves, space)
         return True
+
+    def _prune(self, before: float) -> int:
+        tables, undo = self._tables, self._undo
+        runs = [(run_id, run.accepted.root_id, run.progress.ended_at) for run_id, run in tables.runs.items()]
+        inherits = {id_: run.accepted.inherits.run_id for id_, run in tables.runs.items() if run.accepted.inherits}
+        gone = rules.forgettable(runs, inherits, before)
+        kept = {run_id: run for run_id, run in tables.runs.items() if run_id not in gone}
+        undo.swap(tables.runs, kept)
+        undo.swap(tables.keys, {key: run for key, run in tables.keys.items() if run.accepted.run_id not in gone})
+        needed = {run.accepted.brief for run in kept.values()}
+        undo.swap(tables.briefs, {name: brief for name, brief in tables.briefs.items() if name in needed})
+        undo.swap(tables.answers, {k: answer for k, answer in tables.answers.items() if rules.caller(k) not in gone})
+        for name, charges in tables.charges.items():
+            undo.put(tables.charges, name, [charge for charge in charges if charge.at >= before])
+        drivers = {run.driver_id for run in kept.values() if not run.ended}
+        undo.swap(tables.drivers, {i: row for i, row in tables.drivers.items() if not row.dead or i in drivers})
+        return len(gone)
 
 
 def _downwards(root: Run) -> Iterator[Run]:

@@ -5,11 +5,11 @@ Pure functions over records; they know no table and no file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from retinue.core.errors import StoreCorrupt
 from retinue.core.events import RunEnded
-from retinue.core.ids import DriverId, RunId, SessionId
+from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.mail import Cancel, Item
 from retinue.core.records import Accept, Enlist, Progress, Record, Write
 from retinue.core.run import Outcome
@@ -68,6 +68,41 @@ def belongs_to(space: str, session_id: SessionId) -> bool:
     """
     _, slash, owner = space.partition("/")
     return bool(slash) and owner == session_id
+
+
+def forgettable(
+    runs: Iterable[tuple[RunId, RunId, float | None]], inherits: Mapping[RunId, RunId], before: float
+) -> set[RunId]:
+    """The runs that may go: of trees that were over before that moment, unless a run that stays began with their words.
+
+    Runs are given as their own id, their root's, and when they ended; `inherits` tells whose history a run began with.
+
+    >>> runs = [("a", "a", 1.0), ("b", "a", 2.0), ("c", "c", 1.0), ("d", "d", None)]
+    >>> sorted(forgettable(runs, {}, 9.0)), sorted(forgettable(runs, {"d": "b"}, 9.0))
+    (['a', 'b', 'c'], ['c'])
+    """
+    trees: dict[RunId, list[tuple[RunId, float | None]]] = {}
+    for run_id, root_id, ended_at in runs:
+        trees.setdefault(root_id, []).append((run_id, ended_at))
+    root_of = {run_id: root_id for root_id, tree in trees.items() for run_id, _ in tree}
+    kept = [root for root, tree in trees.items() if any(at is None or at >= before for _, at in tree)]
+    needed = set(kept)
+    while kept:
+        for run_id, _ in trees[kept.pop()]:
+            origin = root_of.get(inherits.get(run_id, ""))
+            if origin is not None and origin not in needed:
+                needed.add(origin)
+                kept.append(origin)
+    return {run_id for root, tree in trees.items() if root not in needed for run_id, _ in tree}
+
+
+def caller(key: Key) -> RunId:
+    """The run whose call a key belongs to; the whole key, when it was made outside.
+
+    >>> caller("r1/3/0"), caller("mine")
+    ('r1', 'mine')
+    """
+    return key.partition("/")[0]
 
 
 def check_brief(accept: Accept) -> None:

@@ -31,6 +31,7 @@ from retinue.core.records import (
     Post,
     Posted,
     Progress,
+    Prune,
     Record,
     Retire,
     ShelfClosed,
@@ -41,6 +42,7 @@ from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
 from retinue.store import rules
 from retinue.store.codec import Codec, blob_name, checked_blob, readable, split_large
+from retinue.store.sqlite_pruning import prune
 
 _INSERT_RUN: Final = """
     INSERT INTO runs (run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key,
@@ -146,6 +148,9 @@ class Writing:
                 return self._do(new, (write.session_id, write.at)).rowcount == 1
             case CloseSession():
                 return self._close(write)
+            case Prune():
+                self._numbers.clear()
+                return prune(self._do, self._codec, write.before)
             case _:
                 assert_never(write)
         return None

@@ -42,6 +42,13 @@ class Undo:
             self.by(lambda: (table.clear(), table.update(before)))
             del table[name]
 
+    def swap(self, table: dict[K, V], entries: dict[K, V]) -> None:
+        """Let a table hold these entries and no others."""
+        before = dict(table)
+        self.by(lambda: (table.clear(), table.update(before)))
+        table.clear()
+        table.update(entries)
+
     def roll_back(self) -> None:
         """Reverse everything since the last `forget`, the latest change first."""
         while self._ways_back:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from retinue.app.compose import SystemClock
 from retinue.app.compose import open as open_retinue
@@ -79,7 +79,7 @@ class Harness:
         """What an agent's model will say, turn by turn."""
         self.provider.script.play(agent, *lines, task=task)
 
-    async def __aenter__(self) -> Harness:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 

@@ -39,12 +39,13 @@ from retinue.testing.contracts.store_births import BirthContract
 from retinue.testing.contracts.store_case import BRIEF, accept, driver, end, one, over, record, row, said, tree
 from retinue.testing.contracts.store_drivers import DriverContract
 from retinue.testing.contracts.store_logs import LogContract
+from retinue.testing.contracts.store_pruning import PruningContract
 from retinue.testing.contracts.store_sessions import SessionContract, put
 
 __all__ = ["LastingStoreContract", "StoreContract"]
 
 
-class StoreContract(BirthContract, LogContract, DriverContract, SessionContract):
+class StoreContract(BirthContract, LogContract, DriverContract, SessionContract, PruningContract):
     """What every store promises."""
 
     def test_nobody_else_has_written(self, store: Store) -> None:

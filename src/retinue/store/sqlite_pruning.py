@@ -1,0 +1,52 @@
+"""How a SQLite store forgets old trees, and everything that only they needed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from retinue.core.events import RunAccepted
+from retinue.store import rules
+from retinue.store.codec import Codec, blob_name, checked_blob
+
+_FIRST_EVENTS = """
+    SELECT runs.run_id, events.body, blobs.body FROM runs JOIN events ON events.run_no = runs.no AND events.seq = 1
+    LEFT JOIN blobs ON blobs.digest = CAST(substr(events.body, 2) AS TEXT)
+"""
+_REFERENCES = """
+    SELECT brief FROM runs
+    UNION SELECT CAST(substr(body, 2) AS TEXT) FROM events WHERE substr(body, 1, 1) = x'40'
+    UNION SELECT CAST(substr(body, 2) AS TEXT) FROM mail WHERE substr(body, 1, 1) = x'40'
+    UNION SELECT CAST(substr(outcome, 2) AS TEXT) FROM runs WHERE substr(outcome, 1, 1) = x'40'
+"""
+"""Every blob that something still names; `@`, which is 0x40, begins a name."""
+
+
+def prune(do: Callable[..., sqlite3.Cursor], codec: Codec, before: float) -> int:
+    """Remove what may be forgotten, inside the caller's transaction; how many runs that were."""
+    runs = do("SELECT run_id, root_id, CASE WHEN ended THEN ended_at END FROM runs").fetchall()
+    gone = rules.forgettable(runs, _inheritances(do, codec), before)
+    for run_id in gone:
+        (no,) = do("SELECT no FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        do("DELETE FROM events WHERE run_no = ?", (no,))
+        do("DELETE FROM mail WHERE run_no = ?", (no,))
+        do("DELETE FROM runs WHERE no = ?", (no,))
+    keys = do("SELECT key FROM answers").fetchall()
+    for (key,) in keys:
+        if rules.caller(key) in gone:
+            do("DELETE FROM answers WHERE key = ?", (key,))
+    do(f"DELETE FROM blobs WHERE digest NOT IN ({_REFERENCES})")
+    do("DELETE FROM charges WHERE at < ?", (before,))
+    do("DELETE FROM drivers WHERE dead AND driver_id NOT IN (SELECT driver_id FROM runs WHERE ended = 0)")
+    return len(gone)
+
+
+def _inheritances(do: Callable[..., sqlite3.Cursor], codec: Codec) -> dict[str, str]:
+    """Whose history each run began with."""
+    found: dict[str, str] = {}
+    for run_id, body, blob in do(_FIRST_EVENTS).fetchall():
+        digest = blob_name(body)
+        accepted = codec.event(body if digest is None else checked_blob(digest, blob))
+        if isinstance(accepted, RunAccepted) and accepted.inherits is not None:
+            found[run_id] = accepted.inherits.run_id
+    return found

@@ -1,0 +1,93 @@
+"""What a store promises about forgetting."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from retinue.core.mail import Words
+from retinue.core.ports import Store
+from retinue.core.records import Accept, Accepted, Bury, Change, Charge, Post, Prune, Retire, RunQuery
+from retinue.core.run import HandleRef, HistoryRef
+from retinue.testing.contracts.store_case import BRIEF, StoreCase, accept, born, end, one, over, record, said, tree
+from retinue.testing.contracts.store_sessions import put
+
+
+class PruningContract(StoreCase):
+    """Old trees go as a whole, with all that only they needed, and nothing else does."""
+
+    def test_trees_that_ended_before_the_moment_are_forgotten_whole(self, store: Store) -> None:
+        tree(store)
+        born(store, accept("other", at=14.0))
+        for run_id in ("below", "one", "two", "root"):
+            end(store, run_id)
+
+        assert one(store, Prune(before=30.0)) == 0
+        assert one(store, Prune(before=31.0)) == 4
+        assert [row.run_id for row in store.runs(RunQuery())] == ["other"]
+        assert store.events("root") == []
+        assert store.run("one") is None
+        assert store.brief(BRIEF.digest()) == BRIEF
+
+    def test_a_tree_with_a_run_that_has_not_ended_stays(self, store: Store) -> None:
+        tree(store)
+        for run_id in ("two", "root"):
+            end(store, run_id)
+
+        assert one(store, Prune(before=1000.0)) == 0
+        assert len(store.runs(RunQuery())) == 4
+
+    def test_a_history_that_somebody_inherited_stays(self, store: Store) -> None:
+        born(store, accept("origin"), accept("unrelated"))
+        fork = accept("fork")
+        heir = replace(fork.accepted, inherits=HistoryRef("origin", 1))
+        assert one(store, replace(fork, accepted=heir)) == Accepted("fork")
+        for run_id in ("origin", "unrelated"):
+            end(store, run_id)
+
+        assert one(store, Prune(before=1000.0)) == 1
+        assert {row.run_id for row in store.runs(RunQuery())} == {"origin", "fork"}
+
+    def test_what_only_a_forgotten_run_needed_goes_with_it(self, store: Store) -> None:
+        long = "once upon a time " * 10_000
+        birth: Accept = accept("old", key="mine")
+        one(store, birth)
+        one(store, Post(run_id="old", item=Words(key="w", text=long)))
+        charges = (Charge("day", 5.0, tokens=1), Charge("day", 900.0, tokens=2))
+        one(store, replace(record("old", 2, said(long), over(long)), charges=charges), "alice")
+        one(store, Change(space="context/s", decide=put("a", b"1"), key="old/1/0"))
+        one(store, Change(space="context/s", decide=put("b", b"2"), key="young/1/0"))
+
+        assert one(store, Prune(before=100.0)) == 1
+        assert (store.answered("old/1/0"), store.answered("young/1/0")) == (None, b"a")
+        assert store.charges("day", 0.0) == [Charge("day", 900.0, tokens=2)]
+        assert dict(store.shelf("context/s")) == {"a": b"1", "b": b"2"}
+        assert store.run_by_key("mine") is None
+        assert one(store, birth) == Accepted("old")
+        assert store.brief(BRIEF.digest()) == BRIEF
+
+    def test_what_remaining_runs_need_is_still_there(self, store: Store) -> None:
+        long = "once upon a time " * 10_000
+        born(store, accept("old"), accept("young"))
+        for run_id in ("old", "young"):
+            one(store, record(run_id, 2, said(long)), "alice")
+        one(store, record("old", 3, over()), "alice")
+        one(store, Post(run_id="young", item=Words(key="w", text=long)))
+
+        assert one(store, Prune(before=100.0)) == 1
+        assert store.events("young", after=1) == [(2, said(long))]
+        assert store.mail("young") == [Words(key="w", text=long)]
+
+    def test_numbers_of_handles_are_not_given_again(self, store: Store) -> None:
+        one(store, accept("old", space="spec"))
+        end(store, "old")
+        assert one(store, Retire(session_id="s", space="spec", name="t_01", key="k")) == "old"
+
+        assert one(store, Prune(before=100.0)) == 1
+        assert one(store, accept("new", space="spec")) == Accepted("new", HandleRef("spec", "t_02"))
+
+    def test_dead_drivers_without_runs_are_forgotten(self, store: Store) -> None:
+        one(store, Bury(driver_id="bob"))
+        one(store, Prune(before=0.0))
+
+        assert [driver.driver_id for driver in store.drivers()] == ["alice"]
+        one(store, Bury(driver_id="bob"))

@@ -1,0 +1,449 @@
+"""Processes that drive runs: they beat, they watch each other, and only those that are told to take over."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import retinue
+from retinue.core.errors import Fenced, NotAdoptable, RunIsOver, StoreError, StoreUnavailable
+from retinue.core.events import Event, MailTaken, RunAdopted
+from retinue.core.ids import DriverId, RunId
+from retinue.core.mail import Item
+from retinue.core.ports import Store
+from retinue.core.records import Beat, DriverRow, RunQuery, Write, Written
+from retinue.core.run import Limits
+from retinue.core.usage import Usage
+from retinue.engine.process import describe, this_host, this_process
+from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
+from retinue.store.memory import MemoryStore
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.harness import Harness
+from tests.engine.delegation import Delegate, delegates
+
+LEASE = 10.0
+
+
+class Desk:
+    """Several retinues on one file, as if each were a process; all their models play the same script."""
+
+    def __init__(self, path: Path) -> None:
+        self.provider = ScriptedProvider(Script())
+        self.path = path
+        self.store = self.another_store()
+        """For looking from outside."""
+
+    def another_store(self, *, threaded: bool = False) -> SqliteStore:
+        return SqliteStore(self.path, threaded=threaded)
+
+    def script(self, agent: str, *lines: Any) -> None:
+        self.provider.script.play(agent, *lines)
+
+    def process(
+        self,
+        *,
+        look: Callable[[], Any] | None = None,
+        tools: Sequence[Any] = (),
+        store: Store | None = None,
+        provider: ScriptedProvider | None = None,
+        **options: Any,
+    ) -> Harness:
+        """A process whose `look` tool answers what `look` does, at once or after a while."""
+
+        @retinue.tool(name="look", kind="pure")
+        async def looks() -> str:
+            """Look."""
+            if look is not None:
+                await look()
+            return "seen"
+
+        delegate = Delegate()
+        delegate.harness = Harness(
+            store=store if store is not None else self.another_store(),
+            tools=(delegate, looks, *tools),
+            dialects=(),
+            provider=provider or self.provider,
+            **({"lease": LEASE} | options),
+        )
+        return delegate.harness
+
+    def rows(self) -> dict[str, tuple[DriverId | None, str]]:
+        """Every run by its agent: who drives it, and its phase."""
+        return {row.agent: (row.driver_id, row.progress.phase) for row in self.store.runs(RunQuery())}
+
+    def run_of(self, agent: str) -> RunId:
+        (row,) = [row for row in self.store.runs(RunQuery()) if row.agent == agent]
+        return row.run_id
+
+    def events(self, agent: str) -> list[Event]:
+        return [event for _, event in self.store.events(self.run_of(agent))]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Generator[Desk]:
+    desk = Desk(tmp_path / "r.db")
+    with closing(desk.store):
+        yield desk
+
+
+def driver_of(harness: Harness) -> DriverId:
+    driver_id = harness.retinue.supervisor.parts.journal.driver_id
+    assert driver_id is not None
+    return driver_id
+
+
+async def until(condition: Callable[[], bool], *, within: float) -> float:
+    """Wait, in held time, until something is so; the seconds that took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not condition():
+        assert loop.time() - began < within, f"not within {within:g} s"
+        await asyncio.sleep(0.05)
+    return loop.time() - began
+
+
+async def a_minute() -> None:
+    await asyncio.sleep(60)
+
+
+def a_tree(desk: Desk) -> None:
+    """`main` delegates to `digger`, who looks."""
+    desk.script("main", delegates("digger"), says("done"))
+    desk.script("digger", together(says("Let me look."), calls("look")), says("gold"))
+
+
+# ---- coming and going -----------------------------------------------------------------------------------------------
+
+
+async def test_a_driver_is_on_the_list_while_it_is_open_and_its_counter_grows(desk: Desk) -> None:
+    async with desk.process() as harness:
+        me = DriverRow(driver_id=driver_of(harness), host=this_host(), process=this_process())
+        assert desk.store.drivers() == [me]
+
+        await asyncio.sleep(LEASE * 2 + 1)
+
+        assert desk.store.drivers() == [replace(me, beat=6)], "three beats in every lease"
+    assert desk.store.drivers() == []
+
+
+async def test_a_store_that_nobody_shares_needs_no_heart(desk: Desk) -> None:
+    store = MemoryStore()
+    async with desk.process(store=store) as harness:
+        await asyncio.sleep(1000)
+
+        assert [(row.driver_id, row.beat) for row in store.drivers()] == [(driver_of(harness), 0)]
+
+
+async def test_leaving_in_good_order_sets_unfinished_runs_free_and_another_goes_on_with_them(desk: Desk) -> None:
+    a_tree(desk)
+    async with desk.process(look=a_minute) as first:
+        await first.retinue.spawn("dig")
+        await asyncio.sleep(1)
+    assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}
+
+    async with desk.process() as second:
+        handle = await second.retinue.resume(desk.run_of("main"))
+
+        assert (await handle.wait()).text == "done"
+
+
+async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(desk: Desk) -> None:
+    desk.script("main", calls("look"))
+    harness = desk.process(look=a_minute)
+    await harness.open()
+    handle = await harness.retinue.spawn("look")
+    waiting = asyncio.create_task(handle.wait())
+    await asyncio.sleep(1)
+
+    await harness.close()
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await waiting
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await handle.cancel()
+    assert desk.rows() == {"main": (None, "working")}
+
+
+# ---- looking --------------------------------------------------------------------------------------------------------
+
+
+async def interrupted_tree(desk: Desk) -> None:
+    """A tree whose process was killed while the child looked."""
+    a_tree(desk)
+    harness = desk.process(look=a_minute)
+    await harness.open()
+    await harness.retinue.spawn("dig")
+    await asyncio.sleep(1)
+    await harness.kill()
+
+
+async def test_looking_at_interrupted_runs_starts_nothing(desk: Desk) -> None:
+    await interrupted_tree(desk)
+    before = (desk.rows(), desk.events("main"), desk.events("digger"), list(desk.provider.asked))
+    async with desk.process() as second:
+        r = second.retinue
+        root = desk.run_of("main")
+
+        assert {view.agent: view.state for view in await r.list(everyone=True)} == {
+            "main": "interrupted",
+            "digger": "interrupted",
+        }
+        assert len(await r.tree(root)) == 2
+        assert (await r.handle(root).look()).state == "interrupted"
+        assert await r.approvals() == []
+        assert [event async for event in r.events(root)] == desk.events("main")
+        with pytest.raises(TimeoutError):
+            await r.handle(root).wait(timeout=1000)
+
+        assert (desk.rows(), desk.events("main"), desk.events("digger"), desk.provider.asked) == before
+        assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}
+        await r.cancel(root)  # so that no line is left unasked for
+
+
+async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said(desk: Desk) -> None:
+    await interrupted_tree(desk)
+    async with desk.process() as second:
+        view = await second.retinue.handle(desk.run_of("digger")).look()
+        run = await second.retinue.supervisor.recall(view.run_id)
+
+        assert (view.state, view.turns, view.outcome, view.ended_at) == ("interrupted", 1, None, None)
+        assert view.usage == run.usage != Usage()
+        assert (run.text, run.outcome) == ("Let me look.", None)
+
+
+async def test_the_runs_of_a_process_that_is_gone_are_shown_as_interrupted_before_anyone_buries_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_tree(desk)
+    first = await gone_process(desk, monkeypatch)
+    async with desk.process() as second:
+        assert {view.state for view in await second.retinue.list(everyone=True)} == {"interrupted"}
+        assert (await second.retinue.handle(desk.run_of("main")).look()).state == "interrupted"
+        assert desk.rows()["main"][0] == driver_of(first), "looking does not bury anyone"
+        await first.kill()
+
+
+# ---- taking over ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_process_adopts_only_when_it_is_told_to(desk: Desk) -> None:
+    await interrupted_tree(desk)
+    async with desk.process():
+        await asyncio.sleep(10 * LEASE)
+        assert desk.rows()["main"] == (None, "working")
+
+    async with desk.process(adopt=True) as third:
+        assert (await third.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        assert [event.driver_id for event in desk.events("main") if isinstance(event, RunAdopted)] == [
+            driver_of(third)
+        ]
+
+
+async def test_an_adopted_run_goes_on_where_it_was_and_asks_nothing_twice(desk: Desk) -> None:
+    await interrupted_tree(desk)
+    async with desk.process(adopt=True) as second:
+        await second.retinue.handle(desk.run_of("main")).wait()
+
+    asked = [(each.agent, each.turn) for each in desk.provider.asked]
+    assert asked == [("main", 1), ("digger", 1), ("digger", 2), ("main", 2)]
+
+
+async def test_one_tree_is_resumed_and_the_others_stay_interrupted(desk: Desk) -> None:
+    desk.script("main", calls("look"), says("done"))
+    first = desk.process(look=a_minute)
+    await first.open()
+    one, other = [(await first.retinue.spawn(task)).run_id for task in ("one", "other")]
+    await asyncio.sleep(1)
+    await first.kill()
+
+    async with desk.process() as second:
+        resumed = await second.retinue.resume(one)
+
+        assert (await resumed.wait()).text == "done"
+        assert (await second.retinue.handle(other).look()).state == "interrupted"
+        assert (await (await second.retinue.resume(one)).wait()).text == "done", "one that is over is simply returned"
+
+
+async def test_resuming_any_run_of_a_tree_resumes_the_whole_tree(desk: Desk) -> None:
+    await interrupted_tree(desk)
+    async with desk.process() as second:
+        await second.retinue.resume(desk.run_of("digger"))
+
+        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+
+
+async def test_a_run_that_another_process_drives_cannot_be_resumed(desk: Desk) -> None:
+    desk.script("main", calls("look"))
+    async with desk.process(look=a_minute) as first, desk.process() as second:
+        handle = await first.retinue.spawn("look")
+        await asyncio.sleep(1)
+
+        with pytest.raises(NotAdoptable, match="another process is driving it"):
+            await second.retinue.resume(handle.run_id)
+
+
+async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(desk: Desk) -> None:
+    await interrupted_tree(desk)
+    async with Harness(store=desk.another_store(), tools=[Delegate()], dialects=(), adopt=True) as second:
+        assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}
+
+        with pytest.raises(NotAdoptable, match="no tool named look here") as refused:
+            await second.retinue.resume(desk.run_of("main"))
+
+        assert refused.value.run_id in (desk.run_of("main"), desk.run_of("digger"))
+        assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}, "whole or not at all"
+
+
+async def test_a_tree_is_not_adopted_when_its_provider_is_missing(desk: Desk) -> None:
+    await interrupted_tree(desk)
+    async with desk.process(model="elsewhere:m") as second:
+        with pytest.raises(NotAdoptable, match="no provider named 'custom' here"):
+            await second.retinue.resume(desk.run_of("main"))
+
+        assert desk.rows()["main"] == (None, "working")
+
+
+async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.script("main", calls("look"), says("done"))
+    desk.script("special", calls("probe"))
+
+    @retinue.tool(kind="pure")
+    async def probe() -> str:
+        """Probe."""
+        await a_minute()
+        return "probed"
+
+    first = desk.process(look=a_minute, tools=[probe], agents=[retinue.Agent(name="special", tools=("probe",))])
+    await first.open()
+    await first.retinue.spawn("special task", agent="special")
+    await first.retinue.spawn("look", tools=["look"])
+    await asyncio.sleep(1)
+    await first.kill()
+
+    async with desk.process(adopt=True) as second:
+        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        assert desk.rows()["special"] == (None, "working")
+    assert "no tool named probe here" in caplog.text
+
+
+async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_since(desk: Desk) -> None:
+    desk.script(
+        "main",
+        together(delegates("digger", carved=True, limits=Limits(max_tokens=6000), wait=False), says("", usage=None)),
+        replace_usage(calls("look"), Usage(6000, 500)),  # about four thousand were left to it
+        says("done", usage=Usage(1, 1)),
+    )
+    desk.script("digger", calls("look"), says("gold"))
+    first = desk.process(look=a_minute)
+    await first.open()
+    await first.retinue.spawn("dig", limits=Limits(max_tokens=10_000))
+    await asyncio.sleep(1)
+    await first.kill()
+    assert set(desk.rows()) == {"main", "digger"}
+
+    second = desk.process(adopt=True)
+    await second.open()
+    ended = await second.retinue.wait(desk.run_of("main"), desk.run_of("digger"))
+
+    assert ended[desk.run_of("main")].result == "exhausted", "it was over its limit, and is so still"
+    await second.close()
+
+
+def replace_usage(line: Any, usage: Usage) -> Any:
+    return together(line, says("", usage=usage))
+
+
+# ---- the dead -------------------------------------------------------------------------------------------------------
+
+
+async def gone_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    """A process that works on a tree, and that the operating system does not know any more."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
+        process = describe(child.pid)
+        child.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr("retinue.engine.driver.this_process", lambda: process)
+        first = desk.process(look=a_minute)
+        await first.open()
+    await first.retinue.spawn("dig")
+    await asyncio.sleep(1)
+    return first
+
+
+async def test_a_driver_whose_process_is_gone_is_buried_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_tree(desk)
+    first = await gone_process(desk, monkeypatch)
+    began = asyncio.get_running_loop().time()
+
+    async with desk.process(adopt=True) as second:
+        assert desk.rows() == {"main": (driver_of(second), "working"), "digger": (driver_of(second), "working")}
+        assert asyncio.get_running_loop().time() == began
+        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        await first.kill()
+
+
+async def test_a_driver_that_beats_is_left_alone(desk: Desk) -> None:
+    a_tree(desk)
+    async with desk.process(look=lambda: asyncio.sleep(20 * LEASE)) as first, desk.process(adopt=True):
+        handle = await first.retinue.spawn("dig")
+
+        assert (await handle.wait()).text == "done"
+        assert [event for event in desk.events("main") if isinstance(event, RunAdopted)] == []
+
+
+async def test_a_driver_whose_counter_stands_still_for_a_lease_is_buried_by_the_watchers_own_clock(desk: Desk) -> None:
+    a_tree(desk)
+    first = desk.process(look=a_minute, lease=100_000.0)  # it will not beat as long as the story lasts
+    await first.open()
+    await first.retinue.spawn("dig")
+    await asyncio.sleep(50)
+
+    async with desk.process(adopt=True) as second:
+        await asyncio.sleep(LEASE - 0.1)
+        assert desk.rows()["main"][0] == driver_of(first), "nobody has watched it for a whole lease"
+        await until(lambda: desk.rows()["main"][0] == driver_of(second), within=LEASE)
+
+        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        await first.kill()
+
+
+async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_says_so(desk: Desk) -> None:
+    a_tree(desk)
+    first = desk.process(look=a_minute, lease=100_000.0)
+    await first.open()
+    handle = await first.retinue.spawn("dig")
+    waiting = asyncio.create_task(handle.wait())
+    watching = asyncio.create_task(collect(handle.events()))
+    await asyncio.sleep(1)
+
+    async with desk.process(adopt=True) as second:
+        await second.retinue.handle(desk.run_of("main")).wait()
+        logs = desk.events("main"), desk.events("digger")
+        assert not waiting.done(), "it has no reason to write yet, so it does not know"
+        await asyncio.sleep(60)  # its tool comes back, and it tries to write that
+
+        for task in (waiting, watching):
+            with pytest.raises(Fenced, match=driver_of(first)):
+                await task
+        for verb in (
+            lambda: handle.wait(),
+            lambda: handle.send("hello"),
+            lambda: handle.cancel(),
+            lambda: first.run("again"),
+        ):
+            if verb is not None:
+                with pytest.raises(Fenced) if verb.__code__.co_names[-1] != "wait" else nothing_raised():
+                    await verb()
+        assert (desk.events("main"), desk.events("digger")) == logs
+        await asyncio.sleep(1000)
+        assert (desk.events("main"), desk.events("digger")) == logs
+        await first.close()
+        assert (desk.events("main"), desk.events("digger")) == logs
