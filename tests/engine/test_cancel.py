@@ -15,7 +15,7 @@ from retinue.core.run import Manner, Outcome
 from retinue.core.usage import Usage
 from retinue.engine.admission import Spawn
 from retinue.engine.view import RunView
-from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, streams, together
+from retinue.providers.scripted import Hangs, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import in_turn
@@ -46,7 +46,7 @@ async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_within
     r, _ = with_delegation()
     asked = asyncio.Event()
 
-    def never(request: Request) -> retinue.providers.scripted.Line:  # pyright: ignore
+    def never(_: Request) -> Hangs:
         asked.set()
         return hangs("I was about to")
 
@@ -291,7 +291,7 @@ async def test_a_tool_that_ignores_its_cancellation_is_reported() -> None:
         assert isinstance(r.events(handle.run_id)[-1], RunEnded)
 
 
-async def test_a_tool_that_breaks_while_it_is_stopped_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_tool_that_breaks_while_it_is_stopped_disturbs_nobody() -> None:
     @retinue.tool(kind="pure")
     async def brittle() -> str:
         """Break when touched."""
@@ -416,6 +416,3 @@ async def test_a_cancel_that_a_kill_interrupted_is_still_a_cancel() -> None:
 
         assert outcome.result == "cancelled"
         assert len(r.provider.asked) == 1
-
-
-UNUSED = (Script, ScriptedProvider)

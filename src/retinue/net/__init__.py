@@ -1,0 +1,1 @@
+"""How bytes travel: one HTTP session, one reader of event streams."""

@@ -1,0 +1,116 @@
+"""Reads a stream of server-sent events, however the network cut it into pieces.
+
+Only the data of events is handed on: every wire of ours repeats in it what the other fields (`event`, `id`, `retry`)
+would say. What the data means is not known here.
+"""
+
+from __future__ import annotations
+
+from retinue.core.errors import RetinueError
+
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(RetinueError):
+    """One event of a stream is larger than anyone should send, or the stream never ends an event."""
+
+    def __init__(self, *, size: int, limit: int) -> None:
+        super().__init__(f"an event of the stream has {size} bytes or more; the limit is {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class EventReader:
+    r"""Takes a stream piece by piece and gives the data of each event that is complete.
+
+    Lines may end in LF, CRLF or CR; comments, unknown fields and events without data are passed over; an event's
+    several data lines are joined by a newline.
+
+    >>> reader = EventReader()
+    >>> reader.feed(b': hello\n\ndata: {"a"')
+    []
+    >>> reader.feed(b':1}\r\n\r\nevent: x\ndata: two\ndata: lines\n\n')
+    [b'{"a":1}', b'two\nlines']
+    """
+
+    __slots__ = ("_after_cr", "_begun", "_limit", "_rest")
+
+    def __init__(self, *, limit: int = MAX_EVENT_BYTES) -> None:
+        self._limit = limit
+        self._rest = bytearray()
+        self._begun = False
+        self._after_cr = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of the events that `chunk` completes, in order; raises `EventTooLarge`."""
+        if not self._begun:
+            chunk = self._begin(chunk)
+        if self._after_cr or b"\r" in chunk:
+            chunk = self._with_plain_newlines(chunk)
+        rest = self._rest
+        # An event that comes in many pieces is put together once, when its end is there; only the new piece is searched.
+        if b"\n\n" not in chunk and not (chunk[:1] == b"\n" and rest[-1:] == b"\n"):
+            rest += chunk
+            self._check(len(rest))
+            return []
+        if rest:
+            chunk = bytes(rest) + chunk
+            rest.clear()
+        blocks = chunk.split(b"\n\n")
+        last = blocks.pop()
+        if last:
+            rest += last
+        if len(chunk) > self._limit:
+            self._check(max(map(len, blocks)))
+            self._check(len(rest))
+        found: list[bytes] = []
+        for block in blocks:
+            if block.startswith(b"data: ") and b"\n" not in block:
+                found.append(block[6:])
+            elif (data := _data_of(block)) is not None:
+                found.append(data)
+        return found
+
+    def end(self) -> list[bytes]:
+        """The data of a last event that the stream ended without ending it, as careless servers do."""
+        data = _data_of(bytes(self._rest))
+        self._rest.clear()
+        return [] if data is None else [data]
+
+    def _begin(self, chunk: bytes) -> bytes:
+        """The stream's first bytes without a byte order mark, or nothing as long as they may become one."""
+        chunk = bytes(self._rest) + chunk
+        self._rest.clear()
+        if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+            self._rest += chunk
+            return b""
+        self._begun = True
+        return chunk.removeprefix(_BOM)
+
+    def _with_plain_newlines(self, chunk: bytes) -> bytes:
+        if not chunk:
+            return chunk
+        if self._after_cr:  # a CR ended the line at once; an LF that follows it belongs to it
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return chunk
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise EventTooLarge(size=size, limit=self._limit)
+
+
+def _data_of(block: bytes) -> bytes | None:
+    """The data lines of one event, or None if it has none."""
+    lines: list[bytes] = []
+    for line in block.split(b"\n"):
+        if line.startswith(b"data:"):
+            lines.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif line == b"data":
+            lines.append(b"")
+    return b"\n".join(lines) if lines else None
