@@ -1,15 +1,16 @@
 """Waiting for runs: for one, any, all or the first few, without holding anything that others need."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 
 from retinue.app.handle import RunHandle
 from retinue.core.errors import UnknownName
 from retinue.core.ports import Request
-from retinue.core.run import Outcome
+from retinue.core.run import Limits, Outcome
 from retinue.engine.gate import Gates
-from retinue.providers.scripted import Line, Script, ScriptedProvider, hangs, says, streams, together
+from retinue.providers.scripted import Line, Script, ScriptedProvider, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.shared_memory import SharedMemory, SlowMemory
@@ -45,7 +46,7 @@ def texts(ended: dict[str, Outcome]) -> list[str]:
     ],
 )
 async def test_waiting_for_all_any_or_the_first_few_gives_their_outcomes_in_the_order_of_their_ends(
-    mode: int, ended: list[str], at: float
+    mode: Literal["all", "any"] | int, ended: list[str], at: float
 ) -> None:
     async with Harness(dialects=()) as r:
         runs = await three(r)
@@ -190,8 +191,6 @@ async def test_two_hundred_children_side_by_side_share_one_permit() -> None:
 
 
 async def test_waiting_for_a_permit_does_not_use_up_the_time_of_the_call() -> None:
-    from retinue.core.run import Limits
-
     async with Harness(dialects=(), provider=ScriptedProvider(Script(), latency=5.0)) as r:
         r.retinue.supervisor.parts.gates = Gates(ceiling=1)
         r.script("main", says("done"))
@@ -227,7 +226,7 @@ async def test_no_more_children_run_at_once_than_the_rule_allows() -> None:
         )
         r.script("dig", streams("4", "2", every=10))
         await r.run("go")
-        handles = {view.label or view.path: view.handle for view in await r.retinue.list(everyone=True)}
+        views = await r.retinue.list(everyone=True)
 
         assert r.results("main") == [
             "TooManyRunning: 2 runs are running already; the limit is 2",
@@ -235,12 +234,9 @@ async def test_no_more_children_run_at_once_than_the_rule_allows() -> None:
             "completed: 42",
             "completed: 42",
         ]
-        names = sorted(handle.name for handle in handles.values() if handle is not None)
+        names = sorted(view.handle.name for view in views if view.handle is not None)
         assert names == ["t_01", "t_02", "t_03"]
         find = r.retinue.supervisor.handles.find
         assert [await find("session", "s", name) for name in names] == [
-            view.run_id for view in reversed(await r.retinue.list(everyone=True)) if view.agent == "dig"
+            view.run_id for view in reversed(views) if view.agent == "dig"
         ]
-
-
-UNUSED = hangs

@@ -88,6 +88,7 @@ class Retinue:
             clock=self.supervisor.parts.clock,
             agents=tuple(self.agents.values()),
             registry=tuple(self._tools.own),
+            temperature=self._providers.temperature,
             resolve=lambda model, asker: (
                 self._providers.split(model, asker.provider) if model else (asker.provider, asker.model)
             ),

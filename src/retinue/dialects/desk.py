@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from retinue.core.agent import Agent, Brief
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import RunId
 from retinue.core.policy import Policy, Risk, Verdict, verdict
-from retinue.core.ports import Clock, Shelf
+from retinue.core.ports import CallContext, Clock, Shelf
+from retinue.core.records import RunRow
 from retinue.engine.supervisor import Supervisor
 
 
@@ -18,7 +21,8 @@ class Desk:
     """Handed to every dialect when a retinue is opened.
 
     `agents` are those of the application, in the order of its settings; `registry` names every tool it has, delegation
-    tools left out. `resolve` gives provider and model for a model's name as an asker with that brief means it.
+    tools left out. `resolve` gives provider and model for a model's name as an asker with that brief means it,
+    `temperature` what the settings say for a provider.
     """
 
     supervisor: Supervisor
@@ -27,12 +31,35 @@ class Desk:
     agents: Sequence[Agent]
     registry: Sequence[str]
     resolve: Callable[[str, Brief], tuple[str, str]]
+    temperature: Callable[[str], float | None] = lambda provider: None
 
     def tools_within(self, policy: Policy) -> tuple[str, ...]:
         """The application's tools that a policy does not take away."""
         return tuple(
             name for name in self.registry if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
         )
+
+    def brief_for(self, asker: Brief, *, agent: str, system: str, offered: tuple[str, ...], model: str = "") -> Brief:
+        """The brief of a child: on the asker's model, or on the one that `model` means to the asker."""
+        provider, name = self.resolve(model, asker)
+        temperature = asker.temperature if provider == asker.provider else self.temperature(provider)
+        return replace(
+            asker,
+            agent=agent,
+            system=system,
+            offered=offered,
+            provider=provider,
+            model=name,
+            temperature=temperature,
+            setup="",
+        )
+
+    async def begun(self, context: CallContext) -> RunRow | None:
+        """The run that this call started before a crash, whatever today's settings would say about it."""
+        if not context.again:
+            return None
+        parts = self.supervisor.parts
+        return await parts.journal.read(parts.store.run_by_key, context.key)
 
     def brief_of(self, run_id: RunId) -> Brief:
         """What a live run shares with its siblings."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from retinue.core.agent import Agent, Brief, ToolKind, ToolSpec
+from retinue.core.agent import Agent, ToolKind, ToolSpec
 from retinue.core.errors import DepthExceeded, SessionClosed, TooManyRunning
 from retinue.core.policy import Risk, Verdict, verdict
 from retinue.core.ports import CallContext, Tool, ToolResult
@@ -150,8 +150,9 @@ class SubagentTool:
         return _bytes(spec_tasks.spawned(task))
 
     async def _spawned(self, request: Spawn, context: CallContext) -> Task:
-        if context.again and (begun := await self._begun(context)) is not None:
-            return begun
+        begun = await self._desk.begun(context)
+        if begun is not None and begun.handle is not None:
+            return Task(task_id=begun.handle.name, agent=begun.agent)
         check_task(request.task)
         agent = spec_agents.found(await self._agents(context), request.agent)
         try:
@@ -173,26 +174,17 @@ class SubagentTool:
         assert started.handle is not None
         return Task(task_id=started.handle.name, agent=agent.name)
 
-    async def _begun(self, context: CallContext) -> Task | None:
-        """The task that this call started before a crash, even if its agent is not registered any more."""
-        parts = self._desk.supervisor.parts
-        row = await parts.journal.read(parts.store.run_by_key, context.key)
-        return None if row is None or row.handle is None else Task(task_id=row.handle.name, agent=row.agent)
-
     def _wish(self, agent: Agent, task: str, context: CallContext) -> admission.Spawn:
-        caller = self._desk.brief_of(context.run_id)
-        provider, model = self._desk.resolve(agent.model, caller)
         known = self._registered_tools(context)
         offered = tuple(name for name in agent.tools if name in known)
         return admission.Spawn(
             agent=agent.name,
-            brief=Brief(
+            brief=self._desk.brief_for(
+                self._desk.brief_of(context.run_id),
                 agent=agent.name,
                 system=spec_texts.subagent_text(agent.system_prompt, offered),
                 offered=offered,
-                dialects=caller.dialects,
-                provider=provider,
-                model=model,
+                model=agent.model,
             ),
             task=task,
             limits=Limits(max_turns=agent.max_turns),

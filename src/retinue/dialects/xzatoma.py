@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from retinue.core.agent import Agent, ToolKind, ToolSpec
 from retinue.core.errors import Refused, RunIsOver
@@ -90,19 +89,12 @@ class SubagentTool:
         return ToolResult(_answer(about | _told(findings), output=findings.output))
 
     async def _delegate(self, arguments: str, context: CallContext) -> Findings:
-        begun = await self._begun(context)
+        begun = await self._desk.begun(context)
         if begun is None:
             check_depth(context.depth, self._settings.max_depth)
         request = parse(arguments)
-        return await self._findings(begun or await self._begin(request, context), request, context)
-
-    async def _begun(self, context: CallContext) -> RunId | None:
-        """The child that this call started before a crash, whatever today's settings say about its depth."""
-        if not context.again:
-            return None
-        parts = self._supervisor.parts
-        row = await parts.journal.read(parts.store.run_by_key, context.key)
-        return None if row is None else row.run_id
+        run_id = await self._begin(request, context) if begun is None else begun.run_id
+        return await self._findings(run_id, request, context)
 
     async def _begin(self, request: Delegation, context: CallContext) -> RunId:
         wish = self._wish(request, context)
@@ -115,9 +107,10 @@ class SubagentTool:
     def _wish(self, request: Delegation, context: CallContext) -> admission.Spawn:
         own = tuple(name for name in context.offered if name != xzatoma_requests.NAME)
         offered = (*inherited(request.allowed_tools, own), xzatoma_requests.NAME)
+        caller = self._desk.brief_of(context.run_id)
         return admission.Spawn(
             agent=context.agent,
-            brief=replace(self._desk.brief_of(context.run_id), offered=offered),
+            brief=self._desk.brief_for(caller, agent=caller.agent, system=caller.system, offered=offered),
             task=request.task_prompt,
             limits=Limits(exchange_turns=request.max_turns or self._settings.default_max_turns),
             manner=Manner(stays=True, awaited=True),

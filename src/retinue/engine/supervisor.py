@@ -190,31 +190,40 @@ class Supervisor:
         A caller from outside hears of an end once it is on disk. The order is that of the ends.
         """
         needed = len(set(run_ids)) if count is None else min(count, len(set(run_ids)))
-        ended: dict[RunId, Outcome] = {}
+        ended: dict[RunId, tuple[float, Outcome]] = {}
         with self.roster.watch(run_ids) as watch:
             try:
                 async with asyncio.timeout(timeout):
                     news = list(dict.fromkeys(run_ids))
                     while True:
                         for run_id in news:
-                            if run_id not in ended and (outcome := await self.outcome(run_id, outside=outside)):
-                                ended[run_id] = outcome
+                            if run_id not in ended and (end := await self._end(run_id, outside=outside)):
+                                ended[run_id] = end
                         if len(ended) >= needed:
-                            return ended
+                            break
                         self._check_open()
                         news = await watch.news()
             except TimeoutError:
-                return ended
+                pass
+        # Some may have ended before anyone waited: then the news are in the order of the asking.
+        first = sorted(ended.items(), key=lambda item: item[1][0])[:needed]
+        return {run_id: outcome for run_id, (_, outcome) in first}
 
     async def outcome(self, run_id: RunId, *, outside: bool = False) -> Outcome | None:
         """How a run ended, or None if it has not."""
+        end = await self._end(run_id, outside=outside)
+        return None if end is None else end[1]
+
+    async def _end(self, run_id: RunId, *, outside: bool) -> tuple[float, Outcome] | None:
+        """When and how a run ended."""
         if self._here(run_id) is not None:
             return None
         if (ended := self.roster.ended.get(run_id)) is not None:
             if outside and ended.ticket is not None:
                 await ended.ticket.wait()
-            return ended.outcome
-        return (await self._row(run_id)).progress.outcome
+            return ended.view.ended_at or 0.0, ended.outcome
+        progress = (await self._row(run_id)).progress
+        return None if progress.outcome is None else (progress.ended_at or 0.0, progress.outcome)
 
     async def exchange(self, run_id: RunId, number: int) -> Exchange:
         """The answer to a run's `number`-th input, counted from 1; of a run that ended before, how it ended."""

@@ -11,7 +11,7 @@ import io
 import ipaddress
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 from yarl import URL
@@ -79,7 +79,7 @@ def environment_proxy(scheme: str, host: str) -> str | None:
     """The proxy that the environment names for this host; only `http://` proxies are known here."""
     proxies = getproxies_environment()
     proxy = proxies.get(scheme) or proxies.get("all")
-    if not proxy or is_loopback(host) or proxy_bypass_environment(host, proxies):
+    if not proxy or is_loopback(host) or proxy_bypass(host):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     return proxy if proxy.startswith("http://") else None

@@ -50,8 +50,8 @@ class EventReader:
         if self._after_cr or b"\r" in chunk:
             chunk = self._with_plain_newlines(chunk)
         rest = self._rest
-        # An event that comes in many pieces is put together once, when its end is there; only the new piece is searched.
-        if b"\n\n" not in chunk and not (chunk[:1] == b"\n" and rest[-1:] == b"\n"):
+        # An event in many pieces is put together once, when its end is there; only the new piece is searched for it.
+        if b"\n\n" not in chunk and not (chunk.startswith(b"\n") and rest.endswith(b"\n")):
             rest += chunk
             self._check(len(rest))
             return []

@@ -1,0 +1,56 @@
+"""Every public name explains itself, with an example that runs."""
+
+import ast
+import doctest
+import importlib
+import inspect
+
+import pytest
+
+import retinue
+
+CONSTANTS = ("MEMORY", "__version__")
+"""Values have no docstring of their own: the first is explained by the text below it, the second by its name."""
+
+EXPLAINED_BY_EXAMPLE = [name for name in retinue.__all__ if name not in CONSTANTS]
+
+
+@pytest.mark.parametrize("name", EXPLAINED_BY_EXAMPLE)
+def test_a_public_name_has_a_docstring_with_an_example(name: str) -> None:
+    docstring = getattr(retinue, name).__doc__ or ""
+
+    # `--doctest-modules` runs them; here they only have to be there.
+    assert doctest.DocTestParser().get_examples(docstring) != []
+
+
+def test_memory_is_explained_where_it_is_defined() -> None:
+    module, _, constant = retinue._HOMES["MEMORY"].partition(":")
+    statements = ast.parse(inspect.getsource(importlib.import_module(module))).body
+    (place,) = [
+        place
+        for place, statement in enumerate(statements)
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == constant
+    ]
+
+    match statements[place + 1]:
+        case ast.Expr(value=ast.Constant(value=str() as explanation)):
+            assert "memory" in explanation
+        case other:
+            pytest.fail(f"{constant} is followed by {ast.unparse(other)!r} and not by an explanation")
+
+
+def test_the_public_names_are_those_that_type_checkers_see() -> None:
+    """The lazy table and the imports for type checkers are written twice, so they have to say the same."""
+    (checked,) = [
+        node
+        for node in ast.parse(inspect.getsource(retinue)).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    seen = {
+        alias.asname: f"{statement.module}:{alias.name}"
+        for statement in checked.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+    assert seen == retinue._HOMES
