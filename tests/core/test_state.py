@@ -277,9 +277,12 @@ def test_an_answer_when_nothing_is_open_is_ignored() -> None:
 
 
 def test_a_parked_call_that_has_returned_waits_for_nobody() -> None:
-    run = run_after(reply("", "a", "b"), parked(0, 2.0), taken(answer(0)), returned(0, "yes"))
+    run = run_after(reply("", "a", "b"), parked(0, 2.0), parked(1, 2.0))
+    assert [call.waits_for_a_person for call in run.open] == [True, True]
 
-    assert [call.waits_for_a_person for call in run.open] == [False, False]
+    apply(run, run.seq + 1, returned(0, "yes"))
+
+    assert [call.waits_for_a_person for call in run.open] == [False, True]
 
 
 def test_calls_parked_together_wait_together() -> None:

@@ -114,7 +114,7 @@ def test_results_are_read_by_asking_again() -> None:
 
 
 def test_a_reply_that_asks_for_nothing_ends_the_run() -> None:
-    assert step(run_after(reply("done"))) == End(ANSWERED)
+    assert next_step(run_after(reply("done")), Situation()) == End(ANSWERED)
 
 
 @pytest.mark.parametrize(

@@ -170,8 +170,8 @@ def test_no_file_carries_traces_of_the_machine_it_was_written_on() -> None:
 
 
 def text_of(file: Path) -> str | None:
-    """What stands in a file; None if it is not text, or was deleted a moment ago."""
+    """What stands in a file; None if it is not text, a link to a folder, or was deleted a moment ago."""
     try:
         return file.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, FileNotFoundError):
+    except (UnicodeDecodeError, IsADirectoryError, FileNotFoundError):
         return None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.app.retinue import Retinue
 from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.amounts import Window
 from retinue.core.errors import Refused, ToolError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
@@ -34,6 +37,7 @@ class Order(Struct, forbid_unknown_fields=True):
     max_running: int | None = None
     space: str | None = None
     max_output: int | None = None
+    windows: tuple[Window, ...] = ()
 
 
 class Delegate:
@@ -47,14 +51,14 @@ class Delegate:
     stoppable = True
 
     def __init__(self) -> None:
-        self.harness: Harness | None = None
+        self.retinue: Callable[[], Retinue] = _nobody
+        """Where the children are started; a later life is another retinue."""
         self.started: list[Started] = []
         """Every child this tool was told of, in order."""
 
     @property
     def _supervisor(self) -> Supervisor:
-        assert self.harness is not None
-        return self.harness.retinue.supervisor
+        return self.retinue().supervisor
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Start the children; wait for them unless told otherwise."""
@@ -81,6 +85,7 @@ class Delegate:
             carved=order.carved,
             max_depth=order.max_depth,
             max_running=order.max_running,
+            windows=order.windows,
             handle_space=order.space,
             handle_format="t_{:02}",
         )
@@ -101,5 +106,10 @@ def delegates(agent: str, **order: object) -> Speaks:
 def with_delegation(*, tools: tuple[Any, ...] = (), **options: Any) -> tuple[Harness, Delegate]:
     """A retinue whose agents can delegate, and the tool they do it with."""
     delegate = Delegate()
-    delegate.harness = Harness(tools=(delegate, *tools), dialects=(), **options)
-    return delegate.harness, delegate
+    harness = Harness(tools=(delegate, *tools), dialects=(), **options)
+    delegate.retinue = lambda: harness.retinue
+    return harness, delegate
+
+
+def _nobody() -> Retinue:
+    raise AssertionError("the tool does not know its retinue yet")

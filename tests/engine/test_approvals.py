@@ -50,6 +50,12 @@ async def questions(r: Harness, *, after: float = 1.0) -> list[Approval]:
     return await r.retinue.approvals()
 
 
+def may_write(run_id: str, arguments: str) -> Approval:
+    """The question that a root run's first call of `write` is."""
+    reason = f"Security policy: 'write': {NEEDED}"
+    return Approval(run_id=run_id, path="root", turn=1, index=0, tool="write", arguments=arguments, reason=reason)
+
+
 # ---- nobody to ask --------------------------------------------------------------------------------------------------
 
 
@@ -94,7 +100,7 @@ async def test_a_callback_is_asked_once_and_its_answer_decides(allow: bool) -> N
         run_id = r.run_of("main")
 
         assert outcome.text == "done"
-        assert asked == [Approval(run_id=run_id, path="root", turn=1, index=0, tool="write", arguments='{"text":"y"}')]
+        assert asked == [may_write(run_id, '{"text":"y"}')]
         assert asked[0].id == f"{run_id}/1/0"
         assert r.results("main") == ["wrote y at 60" if allow else "A person refused this call"]
         assert [type(event) for event in r.events(run_id) if not isinstance(event, CallReturned)][2:4] == [
@@ -192,9 +198,7 @@ async def test_another_process_can_answer() -> None:
         outcome = await handle.wait()
 
         assert (view.state, view.waiting_for) == ("waiting", "approval")
-        assert [question] == [
-            Approval(run_id=handle.run_id, path="root", turn=1, index=0, tool="write", arguments="{}")
-        ]
+        assert question == may_write(handle.run_id, "{}")
         assert outcome.text == "done"
 
 

@@ -300,6 +300,31 @@ async def test_a_tools_own_deadline_goes_before_that_of_the_run() -> None:
         assert r.results("main") == ["hasty did not finish within 2.5 s and was stopped."]
 
 
+async def test_a_thread_that_does_not_finish_in_time_is_left_behind_and_the_model_reads_so() -> None:
+    go_on = threading.Event()
+
+    @retinue.tool(kind="pure", timeout=2.5)
+    def stuck() -> str:
+        """Take too long."""
+        go_on.wait(10)
+        return "never"
+
+    @retinue.tool(kind="pure")
+    async def later() -> str:
+        """Let the thread go after its call is over."""
+        go_on.set()
+        return "let go"
+
+    async with Harness(dialects=(), tools=[stuck, later]) as r:
+        r.script("main", calls("stuck"), calls("later"), says("done"))
+        await r.run("go")
+
+        assert r.results("main") == [
+            "stuck did not finish within 2.5 s and cannot be stopped; it may still be at work.",
+            "let go",
+        ]
+
+
 async def test_a_call_that_waits_for_other_runs_has_no_deadline_of_its_own() -> None:
     r, _ = with_delegation(tools=(nap,))
     async with r:

@@ -1,6 +1,7 @@
 """Cancel is real: it reaches the whole subtree at once, nothing is born after it, and what did not stop is named."""
 
 import asyncio
+import json
 import threading
 import time
 
@@ -15,7 +16,7 @@ from retinue.core.run import Manner, Outcome
 from retinue.core.usage import Usage
 from retinue.engine.admission import Spawn
 from retinue.engine.view import RunView
-from retinue.providers.scripted import Hangs, calls, hangs, says, streams, together
+from retinue.providers.scripted import Hangs, Line, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import in_turn
@@ -161,6 +162,52 @@ async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None
         assert {view.run_id for view in everyone} == set(concerned)
         assert {view.state for view in everyone} == {"ended"}
         assert outcome.unstopped == ("breed",)
+
+
+@pytest.mark.parametrize("space", [None, "s"])
+async def test_no_child_is_born_after_a_cancel_that_this_process_has_not_heard_of_yet(space: str | None) -> None:
+    store = SharedMemory()
+    second = Harness(store=store, dialects=())
+
+    @retinue.tool(kind="pure")
+    async def be_cancelled(context: CallContext) -> str:
+        """Be cancelled by somebody else, in the very moment before a child is started."""
+        await second.retinue.cancel(context.root_id)
+        result = await delegate.call(json.dumps({"agent": "dig", "space": space}), context)
+        told.append(result.text)
+        return result.text
+
+    told: list[str] = []
+    first, delegate = with_delegation(store=store, tools=(be_cancelled,))
+    async with first, second:
+        first.script("main", calls("be_cancelled"))
+        handle = await first.retinue.spawn("go")
+        outcome = await handle.wait()
+
+        assert outcome.result == "cancelled"
+        assert [view.agent for view in await second.retinue.list(everyone=True)] == ["main"]
+        assert [asked.agent for asked in first.provider.asked] == ["main"]
+        assert told == ([] if space else ["cancelled: cancelled before it could begin"])
+
+
+async def test_a_very_deep_tree_can_be_cancelled() -> None:
+    deep = 1100  # deeper than functions may call each other
+
+    def down(request: Request) -> Line:
+        return delegates("nest") if request.path.count("/") < 2 * deep else hangs()
+
+    r, _ = with_delegation()
+    async with r:
+        r.script("main", delegates("nest"))
+        r.script("nest", down)
+        handle = await r.retinue.spawn("go")
+        await asyncio.sleep(1)
+        concerned = await handle.cancel()
+        await asyncio.sleep(1)
+        states = {view.state for view in await r.retinue.list(everyone=True)}
+
+        assert len(concerned) == deep + 1
+        assert states == {"ended"}
 
 
 async def test_a_cancel_reaches_children_that_outlived_their_parent() -> None:

@@ -66,7 +66,7 @@ class Desk:
         look: Callable[[], Any] | None = None,
         tools: Sequence[Any] = (),
         store: Store | None = None,
-        provider: ScriptedProvider | None = None,
+        lease: float = LEASE,
         **options: Any,
     ) -> Process:
         """A process whose `look` tool answers what `look` does, at once or after a while."""
@@ -83,10 +83,11 @@ class Desk:
             store=store if store is not None else self.another_store(),
             tools=(delegate, looks, *tools),
             dialects=(),
-            provider=provider or self.provider,
-            **({"lease": LEASE} | options),
+            provider=self.provider,
+            lease=lease,
+            **options,
         )
-        delegate.harness = process
+        delegate.retinue = lambda: process.retinue
         return process
 
     def rows(self) -> dict[str, tuple[DriverId | None, str]]:
@@ -350,31 +351,26 @@ async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
     assert "no tool named probe here" in caplog.text
 
 
-async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_since(desk: Desk) -> None:
+KEPT = Manner(on_parent_end="keep")
+
+
+async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_everything_since(desk: Desk) -> None:
     desk.script(
         "main",
-        together(delegates("digger", carved=True, limits=Limits(max_tokens=6000), wait=False), says("", usage=None)),
-        replace_usage(calls("look"), Usage(6000, 500)),  # about four thousand were left to it
-        says("done", usage=Usage(1, 1)),
+        delegates("digger", carved=True, limits=Limits(max_tokens=6000), wait=False, manner=KEPT),
+        together(calls("look"), says("", usage=Usage(12_000, 500))),
     )
-    desk.script("digger", calls("look"), says("gold"))
+    desk.script("digger", calls("look"))
     first = desk.process(look=a_minute)
     await first.open()
     await first.retinue.spawn("dig", limits=Limits(max_tokens=10_000))
     await asyncio.sleep(1)
     await first.kill()
-    assert set(desk.rows()) == {"main", "digger"}
 
-    second = desk.process(adopt=True)
-    await second.open()
-    ended = await second.retinue.wait(desk.run_of("main"), desk.run_of("digger"))
+    async with desk.process(adopt=True) as second:
+        ended = await second.retinue.wait(desk.run_of("main"), desk.run_of("digger"))
 
-    assert ended[desk.run_of("main")].result == "exhausted", "it was over its limit, and is so still"
-    await second.close()
-
-
-def replace_usage(line: Any, usage: Usage) -> Any:
-    return together(line, says("", usage=usage))
+        assert [outcome.reason for outcome in ended.values()] == ["max_tokens", "max_tokens"]
 
 
 # ---- the dead -------------------------------------------------------------------------------------------------------
@@ -768,4 +764,3 @@ async def test_a_store_that_refuses_the_first_write_is_an_error_of_opening(desk:
     with pytest.raises(StoreError, match="no space left on device"):
         async with desk.process(store=disk):
             pass
-

@@ -149,6 +149,22 @@ async def test_an_exchange_that_uses_up_its_turns_ends_exhausted_and_the_run_sta
         assert (outcome.result, outcome.exchanges, outcome.turns) == ("completed", 2, 3)
 
 
+async def test_an_exchange_that_was_wrapped_up_leaves_the_next_one_its_tools_and_turns() -> None:
+    async with slow() as r:
+        r.script("main", calls("nap", seconds=1), says("half of it"), calls("nap", seconds=1), says("the rest"))
+        limits = Limits(exchange_turns=2, wrap_up=True)
+        handle = await r.retinue.spawn("first", stays=True, limits=limits)
+        first = await handle.answer()
+        second = await handle.ask("second")
+        await handle.close()
+
+        assert [(one.result, one.text, one.turns) for one in (first, second)] == [
+            ("exhausted", "half of it", 2),
+            ("exhausted", "the rest", 2),
+        ]
+        assert r.results("main") == ["slept", "slept"]
+
+
 async def test_the_turns_of_the_whole_run_end_it_with_the_exchange() -> None:
     async with slow() as r:
         r.script("main", says("one"), calls("nap", seconds=1))

@@ -389,7 +389,10 @@ def test_the_ceiling_leaves_some_files_for_everything_else(monkeypatch: pytest.M
     resource = pytest.importorskip("resource")
 
     def with_limit(soft: int) -> int:
-        monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+        def getrlimit(_: int) -> tuple[int, int]:
+            return soft, soft
+
+        monkeypatch.setattr(resource, "getrlimit", getrlimit)
         return open_file_room()
 
     assert with_limit(1024) == 1024 - 64

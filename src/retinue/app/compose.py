@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from retinue.app.archive import Archive
 from retinue.app.retinue import Retinue
 from retinue.app.tables import ProviderTable, Toolset
 from retinue.app.wires import WIRES, Contact, contact
@@ -104,6 +105,22 @@ def open(
         model=name,
         session=session or ids.new(),
     )
+
+
+def open_archive(*, home: str | Path | None = None, store: Store | None = None) -> Archive:
+    """The runs of a store to look at, ready to be entered with `async with`; nobody is asked and nothing driven."""
+    parts = _parts(
+        store if store is not None else _open_store(home, "process"),
+        Toolset(()),
+        ProviderTable({}),
+        clock=SystemClock(),
+        ids=RandomIds(),
+        ceiling=Policy(),
+        approver="deny",
+        durable=False,
+    )
+    supervisor = Supervisor(parts)
+    return Archive(supervisor, Driver(supervisor))
 
 
 def _providers(

@@ -61,11 +61,11 @@ class RunHandle:
         number = await self._supervisor.exchanges_asked(self.run_id) + 1
         item = Input(key=key or self._supervisor.parts.ids.new(), text=text, tools=tools)
         await self._supervisor.post(self.run_id, item, outside=True)
-        return await self._supervisor.exchange(self.run_id, number)
+        return await self._supervisor.exchange(self.run_id, number, outside=True)
 
     async def answer(self, number: int = 1) -> Exchange:
         """The answer to the run's `number`-th input."""
-        return await self._supervisor.exchange(self.run_id, number)
+        return await self._supervisor.exchange(self.run_id, number, outside=True)
 
     async def close(self) -> Outcome:
         """Tell a run that stays that no more input comes, and wait for its end."""

@@ -17,7 +17,7 @@ from retinue.core.errors import NotAdoptable, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
-from retinue.core.policy import Policy
+from retinue.core.policy import Policy, intersect
 from retinue.core.records import RunQuery
 from retinue.core.run import Approval, HistoryRef, Limits, Manner, Outcome
 from retinue.dialects.base import Dialect
@@ -159,8 +159,12 @@ class Retinue:
         think: bool = False,
         stays: bool = False,
         inherits: HistoryRef | None = None,
+        detached: bool = False,
     ) -> RunHandle:
-        """Start a run in the background and return its handle; it is on disk by then."""
+        """Start a run in the background and return its handle; it is on disk by then.
+
+        A `detached` one is not begun here: it is there for another process to resume.
+        """
         spec = self._agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
         brief = self._brief(spec, chosen, tools=tools, model=model, system=system, think=think)
@@ -174,6 +178,8 @@ class Retinue:
             inherits=inherits,
             dialect=chosen[0] if chosen else "",
         )
+        if detached:
+            return self.handle((await self.supervisor.accept(wish, session_id=self.session_id)).run_id)
         started = await self.supervisor.spawn(wish, session_id=self.session_id, key=key)
         if started.existed:
             return await self.resume(started.run_id)
@@ -188,7 +194,7 @@ class Retinue:
             brief=chosen,
             task=task,
             limits=origin.accepted.limits,
-            policy=origin.accepted.policy,
+            policy=intersect(origin.accepted.policy, self.supervisor.parts.ceiling),
             manner=Manner(stays=stays),
             inherits=HistoryRef(origin.run_id, origin.seq, last_turns),
             dialect=origin.accepted.dialect,

@@ -1,4 +1,4 @@
-"""Holds the values of a settings file against what its sections declare, and finds every mistake, not only the first."""
+"""Holds the values of a settings file against what its sections declare, and finds every mistake in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from retinue.config import words
-from retinue.config.keys import KeyPath
+from retinue.config.keys import KeyPath, dotted
 from retinue.config.sections import Section, Tree, tree_of
 
 Misfit: TypeAlias = Literal["kind", "form", "too_small", "too_large"]
@@ -43,8 +43,9 @@ class Wanted:
 def check(values: Mapping[str, object], sections: Sequence[Section]) -> tuple[Checked, list[Complaint]]:
     """The sections as typed values, those that are not written as well, and all that is wrong with the rest."""
     checked: Checked = {section.name: {} if section.named else section.type() for section in sections}
+    known = [section.name for section in sections]
     complaints: list[Complaint] = []
-    for section, path, value in _written(values, tree_of(sections), (), complaints):
+    for section, path, value in _written(values, tree_of(sections), (), known, complaints):
         if section.named is None:
             if (table := _struct(section, path, value, complaints)) is not None:
                 checked[section.name] = table
@@ -56,8 +57,9 @@ def check(values: Mapping[str, object], sections: Sequence[Section]) -> tuple[Ch
 def wanted(declared: inspect.Type) -> Wanted:
     """A declared type without its wrapping; None is what a key is that nobody wrote, and no value of a file."""
     match declared:
-        case inspect.Metadata(type=inner, extra=extra):
+        case inspect.Metadata(type=inner):
             below = wanted(inner)
+            extra: dict[str, Any] | None = cast("Any", declared).extra  # not typed any further by msgspec
             return Wanted(below.type, {**below.notes, **(extra or {})})
         case inspect.UnionType(types=types):
             (only,) = (each for each in types if not isinstance(each, inspect.NoneType))
@@ -67,35 +69,24 @@ def wanted(declared: inspect.Type) -> Wanted:
 
 
 def _written(
-    values: Mapping[str, object], tree: Tree, above: KeyPath, complaints: list[Complaint]
+    values: Mapping[str, object], tree: Tree, above: KeyPath, known: Sequence[str], complaints: list[Complaint]
 ) -> Iterator[tuple[Section, KeyPath, object]]:
     """The sections that a file has, complaining about everything else in it."""
     for name, value in values.items():
         path = (*above, name)
         branch = tree.get(name)
-        if branch is None:
-            known = list(_names(tree))
-            kind = "section" if isinstance(value, dict) else "key; settings stand in sections, and this is no"
-            text = words.unknown("section", name, known) if kind == "section" else _loose(above, known)
-            complaints.append(Complaint(path=path, text=text, allowed=", ".join(known)))
-        elif isinstance(branch, Section):
-            yield branch, path, value
-        elif isinstance(value, dict):
-            yield from _written(cast("dict[str, object]", value), branch, path, complaints)
-        else:
-            complaints.append(_misfit(path, value, "kind", "a table"))
-
-
-def _loose(above: KeyPath, known: Sequence[str]) -> str:
-    return f"unknown key; settings stand in sections: {', '.join(known)}" if not above else words.unknown("key", "", known)
-
-
-def _names(tree: Tree) -> Iterator[str]:
-    for name, branch in tree.items():
         if isinstance(branch, Section):
-            yield branch.name
+            yield branch, path, value
+        elif branch is not None and isinstance(value, dict):
+            yield from _written(cast("dict[str, object]", value), branch, path, known, complaints)
+        elif branch is not None:
+            complaints.append(_misfit(path, value, "kind", "a table"))
+        elif isinstance(value, dict):
+            text = words.unknown("section", dotted(path), known)
+            complaints.append(Complaint(path=path, text=text, found=name, allowed=", ".join(known)))
         else:
-            yield from _names(branch)
+            text = f"unknown key; settings stand in sections: {', '.join(known)}"
+            complaints.append(Complaint(path=path, text=text, found=name, allowed=", ".join(known)))
 
 
 def _named(section: Section, path: KeyPath, value: object, complaints: list[Complaint]) -> dict[str, Struct]:
@@ -107,7 +98,7 @@ def _named(section: Section, path: KeyPath, value: object, complaints: list[Comp
     for name, below in cast("dict[str, object]", value).items():
         if not re.fullmatch(section.named.pattern, name):
             allowed = section.named.expected
-            text = f"this name does not do; expected {allowed}"
+            text = f"bad name; expected {allowed}"
             complaints.append(Complaint(path=(*path, name), text=text, found=name, allowed=allowed))
             continue
         if isinstance(below, dict):
@@ -149,7 +140,7 @@ def _wrong_keys(
     table: Mapping[str, object], fields: Sequence[inspect.Field], path: KeyPath, choices: Mapping[str, Sequence[str]]
 ) -> Iterator[Complaint]:
     known = [each.name for each in fields]
-    for name in table.keys() - set(known):
+    for name in (name for name in table if name not in known):
         text = words.unknown("key", name, known)
         yield Complaint(path=(*path, name), text=text, found=name, allowed=", ".join(known))
     for each in fields:
@@ -188,7 +179,7 @@ def _how_it_misfits(value: object, declared: inspect.Type) -> Misfit | None:
 
 def _out_of_range(value: Any, declared: inspect.IntType | inspect.FloatType) -> Misfit | None:
     most = words.LARGEST if declared.le is None else declared.le
-    if isinstance(value, float) and math.isnan(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return "form"
     if value > most:
         return "too_large"

@@ -11,7 +11,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 LONGEST = 64
 """Characters of a key or value that are shown."""
 
-_BARE = re.compile(r"[A-Za-z0-9_-]{1,%d}" % LONGEST, re.ASCII)
+_BARE = re.compile(f"[A-Za-z0-9_-]{{1,{LONGEST}}}")
 
 
 def dotted(path: KeyPath) -> str:
@@ -29,13 +29,13 @@ def dotted(path: KeyPath) -> str:
     return words
 
 
-def quoted(text: str) -> str:
+def quoted(text: str, *, longest: int = LONGEST) -> str:
     """Text in quotes, on one line however many it has, and not longer than anyone wants to read.
 
     >>> print(quoted("two\\nlines"))
     "two\\nlines"
     """
-    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    shown = text if len(text) <= longest else f"{text[:longest]}..."
     return '"' + "".join(map(_printed, shown)) + '"'
 
 

@@ -35,8 +35,8 @@ class Named:
 class Section:
     """A section `[name]`, or `[name.<anything>]` if it is `named`.
 
-    `choices` are the values of keys that only the owner of the table knows, such as the wires there are. `implied` gives
-    the values that follow from the name of a table and need not be written.
+    `choices` are the values of keys that only the owner of the table knows, such as the wires there are. `implied`
+    gives the values that follow from the name of a table and need not be written.
     """
 
     name: str

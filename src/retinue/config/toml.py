@@ -34,19 +34,25 @@ def read_toml(text: str, file: str) -> Document:
 
 
 def _mistake(message: str, text: str, file: str) -> Problem:
-    if message.startswith(_TWICE) and (repeats := KeyLines(text).repeats):
-        # The reader stops at the first repetition, and the lines are in order.
-        path, first, line = repeats[0]
-        return Problem(file=file, line=line, key=dotted(path), complaint=f"set twice; the first is on line {first}")
     place = _PLACE.search(message)
     words = _PLACE.sub("", message)
-    line, column = (place[1], place[2]) if place else (None, None)
-    if line is None or column is None:  # the end of the text came too early
-        lines = text.splitlines() or [""]
+    if place is not None and place[1] is not None:
+        line, column = int(place[1]), int(place[2])
+    else:  # the end of the text came too early
+        lines = text.split("\n")
         line, column = len(lines), len(lines[-1]) + 1
-    return Problem(
-        file=file, line=int(line), column=int(column), complaint=f"not valid TOML: {_lowered(words)}", found=words
-    )
+    if words.startswith(_TWICE):
+        return _repetition(text, file, line, column)
+    return Problem(file=file, line=line, column=column, complaint=f"not valid TOML: {_lowered(words)}", found=words)
+
+
+def _repetition(text: str, file: str, line: int, column: int) -> Problem:
+    # The reader stops at the first repetition, behind its value.
+    for repeat in KeyLines(text).repeats:
+        if repeat.line <= line:
+            complaint = f"set twice; the first is on line {repeat.first}"
+            return Problem(file=file, line=repeat.line, key=dotted(repeat.path), complaint=complaint)
+    return Problem(file=file, line=line, column=column, complaint="this key or table is set above in another way")
 
 
 def _lowered(sentence: str) -> str:

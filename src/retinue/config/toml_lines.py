@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect_left
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, cast
 
 from retinue.config.keys import KeyPath
@@ -41,10 +42,9 @@ class KeyLines:
         self._arrays: dict[KeyPath, int] = {}
         self._text = text
         self._breaks = [found.start() for found in re.finditer("\n", text)]
-        try:
+        # Arrays in arrays, deeper than anyone settles something: the lines found so far have to do.
+        with suppress(RecursionError):
             self._document()
-        except RecursionError:
-            pass  # arrays in arrays, deeper than anyone settles something: the lines found so far have to do
 
     def find(self, path: KeyPath) -> int | None:
         """The line of that key, counted from 1."""

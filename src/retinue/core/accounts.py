@@ -124,12 +124,13 @@ def keep(account: Account, change: Numbers) -> None:
         add(limit.held, change)
 
 
-def spend(account: Account, amount: Amount, now: float) -> None:
+def spend(account: Account, amount: Amount, now: float, *, in_windows: bool = True) -> None:
+    """Count what was used on the account, everything above it, and its windows."""
     numbers = vector(amount)
     add(account.spent, numbers)
     for each in account.ancestors:
         add(each.spent, numbers)
-    for limit in account.windows:
+    for limit in account.windows if in_windows else ():
         limit.log.add(numbers, amount, now)
     recount(account)
 

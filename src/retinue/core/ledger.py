@@ -262,9 +262,12 @@ class Ledger:
             reserve(hold.account, hold.taken)
         self._freed()
 
-    def charge(self, account_id: AccountId, amount: Amount, now: float) -> None:
-        """Count what was used without a hold: tool calls, and facts remembered from before a crash."""
-        spend(self._account(account_id), amount, now)
+    def charge(self, account_id: AccountId, amount: Amount, now: float, *, in_windows: bool = True) -> None:
+        """Count what was used without a hold: tool calls, and facts remembered from before a crash.
+
+        Windows have a memory of their own, from which they `recall`; what is in it is not charged to them again.
+        """
+        spend(self._account(account_id), amount, now, in_windows=in_windows)
 
     def recall(self, window: Window, amount: Amount, at: float) -> None:
         """Count in a window what a run used that has no account any more."""

@@ -76,11 +76,13 @@ class DriverRow(Struct, frozen=True, kw_only=True):
 
 
 class Charge(Struct, frozen=True, gc=False):
-    """What a named window has to remember: so much of something was used at that moment."""
+    """What a named window has to remember, from one moment to another: so much of something was used."""
 
     window: str
     at: float
-    tokens: int = 0
+    until: float
+    input: int = 0
+    output: int = 0
     cost: int = 0
     calls: int = 0
 

@@ -37,7 +37,7 @@ from retinue.core.usage import NO_USAGE, Usage, add_cost
 class OpenCall:
     """A call of the last reply: from its intent until all calls of that reply have returned."""
 
-    __slots__ = ("answer", "call", "index", "parked_at", "result", "since")
+    __slots__ = ("answer", "call", "index", "parked_at", "result", "since", "why_parked")
 
     def __init__(self, index: int, call: ToolCall, since: int) -> None:
         self.index = index
@@ -45,6 +45,7 @@ class OpenCall:
         self.since = since
         """The event since which it may start: the reply, or a person's yes."""
         self.parked_at: float | None = None
+        self.why_parked = ""
         self.answer: Answer | None = None
         self.result: CallReturned | None = None
 
@@ -74,6 +75,7 @@ class Run:
         "outcome",
         "parked_seconds",
         "parked_since",
+        "policy",
         "seen",
         "seq",
         "stop",
@@ -88,6 +90,8 @@ class Run:
 
     def __init__(self, accepted: RunAccepted, brief: Brief, inherited: History | None = None) -> None:
         self.accepted = accepted
+        self.policy = accepted.policy
+        """What the run may do; a driver that takes it over cuts this by the settings of its day."""
         self.brief = brief
         self.history = self._beginning(accepted, inherited)
         self.seq = 1
@@ -180,8 +184,9 @@ def apply(run: Run, seq: int, event: Event) -> None:
                 _read(run, seq, item, at)
         case ReplyReceived():
             _hear(run, seq, event)
-        case CallParked(index=index, at=at):
+        case CallParked(index=index, at=at, reason=reason):
             run.open[index].parked_at = at
+            run.open[index].why_parked = reason
             if run.parked_since is None:
                 run.parked_since = at
         case CallReturned():

@@ -1,4 +1,4 @@
-"""What a settings file can say about `xzatoma`, in its section `[agent.subagent]`, with the document's own complaints."""
+"""What a settings file can say about `xzatoma` in `[agent.subagent]`, with the document's own complaints."""
 
 from __future__ import annotations
 

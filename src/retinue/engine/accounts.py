@@ -34,7 +34,7 @@ class Accounts:
         self._store = store
         self._recalled: set[tuple[str, float]] = set()
         self._capped: set[RunId] = set()
-        self._windows: dict[RunId, tuple[str, ...]] = {}
+        self._windows: dict[RunId, tuple[Window, ...]] = {}
         self._waiting: list[asyncio.Future[None]] = []
 
     async def learn(self, windows: Sequence[Window]) -> None:
@@ -44,7 +44,7 @@ class Accounts:
                 self._recalled.add((window.name, window.span_seconds))
                 since = self._clock.now() - window.span_seconds
                 for charge in await self._journal.read(self._store.charges, window.name, since):
-                    amount = Amount(input=charge.tokens, cost=charge.cost, calls=charge.calls)
+                    amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
                     self.ledger.recall(window, amount, charge.at)
 
     def open(self, run: RunAccepted) -> None:
@@ -56,7 +56,8 @@ class Accounts:
         if isinstance(answer, NoRoom):
             raise NoAllowance(account=answer.account, dimension=answer.dimension, asked=answer.asked, left=answer.left)
         inherited = self._windows[parent] if parent is not None else ()
-        self._windows[run.run_id] = tuple(dict.fromkeys((*inherited, *(window.name for window in run.windows))))
+        known = {(window.name, window.span_seconds): window for window in (*inherited, *run.windows)}
+        self._windows[run.run_id] = tuple(known.values())
         if caps != UNLIMITED or run.windows or parent in self._capped:
             self._capped.add(run.run_id)
         if run.limits.wrap_up:
@@ -107,8 +108,14 @@ class Accounts:
         now = self._clock.now()
         usage = reply.usage or NO_USAGE
         self.ledger.settle(held, Amount.of(usage, reply.cost, turns=0), now)
-        names = self._windows.get(held.account, ())
-        return tuple(Charge(name, now, usage.total, reply.cost or 0) for name in names)
+        return tuple(
+            Charge(window.name, now, now + window.span_seconds, usage.input, usage.output, reply.cost or 0)
+            for window in self._windows.get(held.account, ())
+        )
+
+    def recharge(self, run_id: RunId, spent: Amount) -> None:
+        """Count again what the store says was used before this process; windows recall that by themselves."""
+        self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
 
     async def _room(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -63,7 +63,7 @@ def admit(
             raise DepthExceeded(depth=above.depth, max_depth=wish.max_depth)
         depth = above.depth + 1
         path = f"{above.path}/{wish.agent}/{parent.births + 1}"
-        ceiling = above.policy
+        ceiling = parent.run.policy
         root_id = above.root_id
     if wish.max_running is not None and running >= wish.max_running:
         raise TooManyRunning(running=running, limit=wish.max_running)

@@ -11,8 +11,8 @@ from retinue.core.amounts import Amount
 from retinue.core.errors import NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.core.ids import DriverId, RunId
+from retinue.core.policy import intersect
 from retinue.core.records import Adopt, RunQuery, RunRow
-from retinue.core.state import Run
 from retinue.engine.driven import Bench, Driven
 from retinue.engine.supervisor import Supervisor
 
@@ -80,11 +80,17 @@ class Adoption:
         taken: list[Driven] = []
         for row in sorted(rows, key=lambda row: (row.depth, row.accepted_at, row.run_id)):
             run = await self._supervisor.recall(row.run_id)
+            run.policy = intersect(run.policy, self._parts.ceiling)
             await self._parts.accounts.learn(run.accepted.windows)
-            driven = self._rebuild(run)
+            self._parts.accounts.open(run.accepted)
+            driven = self._supervisor.take_up(run)
             for item in await self._parts.journal.read(self._parts.store.mail, row.run_id):
                 driven.deliver(item)
             taken.append(driven)
+        # All accounts are open by now: what was carved for a child stays its own, whatever its parent has used since.
+        for driven in taken:
+            spent = Amount.of(driven.run.usage, driven.run.cost, turns=0)
+            self._parts.accounts.recharge(driven.run_id, spent)
         self._charge_the_ended(ended)
         for driven in taken:
             handle = driven.run.accepted.handle
@@ -94,12 +100,6 @@ class Adoption:
             driven.births = sum(1 for row in everyone if row.parent_id == driven.run_id)
         await self._end_orphans(taken, ended)
 
-    def _rebuild(self, run: Run) -> Driven:
-        self._parts.accounts.open(run.accepted)
-        spent = Amount.of(run.usage, run.cost, turns=0)
-        self._parts.accounts.ledger.charge(run.run_id, spent, self._parts.clock.now())
-        return self._supervisor.take_up(run)
-
     def _charge_the_ended(self, ended: dict[RunId, RunRow]) -> None:
         """What ended descendants used was used by everyone above them."""
         for row in ended.values():
@@ -108,7 +108,7 @@ class Adoption:
                 parent_id = ended[parent_id].parent_id
             if parent_id is not None and self._parts.accounts.knows(parent_id):
                 spent = Amount.of(row.progress.usage, row.progress.cost, turns=0)
-                self._parts.accounts.ledger.charge(parent_id, spent, self._parts.clock.now())
+                self._parts.accounts.recharge(parent_id, spent)
 
     async def _end_orphans(self, taken: list[Driven], ended: dict[RunId, RunRow]) -> None:
         """A crash between a parent's end and the cancel of its children leaves them to us."""

@@ -29,6 +29,7 @@ def open_questions(run: Run) -> list[Approval]:
             index=call.index,
             tool=call.call.name,
             arguments=call.call.arguments,
+            reason=call.why_parked,
         )
         for call in run.open
         if call.waits_for_a_person

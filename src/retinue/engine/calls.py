@@ -67,7 +67,7 @@ async def _outcome(driven: Driven, call: OpenCall, parts: Parts) -> tuple[ToolRe
 
 def _permission(driven: Driven, call: OpenCall, tool: Tool, parts: Parts) -> ToolResult | None:
     """GRANTED to go on, a result that says no, or None for a call that is parked now."""
-    decision = verdict(driven.run.accepted.policy, tool=call.call.name, risk=tool.risk)
+    decision = verdict(driven.run.policy, tool=call.call.name, risk=tool.risk)
     if decision.verdict is Verdict.ALLOW:
         return GRANTED
     if decision.verdict is Verdict.REFUSE:
@@ -97,9 +97,8 @@ async def _guarded(tool: Tool, call: OpenCall, context: CallContext, driven: Dri
         raise  # not the tool's doing: the run stops where it is
     except TimeoutError as error:
         if scope.expired():
-            return ToolResult(
-                f"{call.call.name} did not finish within {seconds:g} s and was stopped.", failed=True
-            ), False
+            left = "was stopped" if tool.stoppable else "cannot be stopped; it may still be at work"
+            return ToolResult(f"{call.call.name} did not finish within {seconds:g} s and {left}.", failed=True), False
         return _crash(call, error)
     except asyncio.CancelledError as error:
         if driven.stopping:
@@ -129,7 +128,7 @@ def _context(driven: Driven, call: OpenCall, stale: bool) -> CallContext:
         agent=accepted.agent,
         path=accepted.path,
         handle=accepted.handle,
-        policy=accepted.policy,
+        policy=run.policy,
         offered=run.brief.offered,
         again=stale,
     )

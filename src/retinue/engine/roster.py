@@ -94,12 +94,13 @@ class Roster:
         return self._running[session_id, handle_space]
 
     def subtree(self, run_id: RunId) -> Iterator[Driven]:
-        """A live run and all its live descendants."""
-        driven = self.live.get(run_id)
-        if driven is not None:
-            yield driven
-            for child in tuple(driven.children):
-                yield from self.subtree(child)
+        """A live run and all its live descendants, parents before children; trees may be deeper than Python's stack."""
+        below = [run_id]
+        while below:
+            driven = self.live.get(below.pop())
+            if driven is not None:
+                yield driven
+                below.extend(driven.children)
 
     # Waiting
 

@@ -95,6 +95,21 @@ class Supervisor:
             return self._answered(accepted, await ticket.wait())
         return Started(accepted.run_id)
 
+    async def accept(self, wish: Spawn, *, session_id: SessionId) -> Started:
+        """Let a root run exist that nobody drives yet; it begins when somebody adopts it."""
+        self._check_open()
+        accepted, brief = admit(
+            wish,
+            run_id=self.parts.ids.new(),
+            session_id=session_id,
+            parent=None,
+            running=0,
+            key=None,
+            parts=self.parts,
+        )
+        acceptance = Accept(accepted=accepted, brief=brief, driver_id=None)
+        return self._answered(accepted, await self.parts.journal.commit(acceptance))
+
     def take_up(self, run: Run, acceptance: Ticket | None = None) -> Driven:
         """A folded run, ready to be driven here."""
         accepted = run.accepted
@@ -225,12 +240,17 @@ class Supervisor:
         progress = (await self._row(run_id)).progress
         return None if progress.outcome is None else (progress.ended_at or 0.0, progress.outcome)
 
-    async def exchange(self, run_id: RunId, number: int) -> Exchange:
-        """The answer to a run's `number`-th input, counted from 1; of a run that ended before, how it ended."""
+    async def exchange(self, run_id: RunId, number: int, *, outside: bool = False) -> Exchange:
+        """The answer to a run's `number`-th input, counted from 1; of a run that ended before, how it ended.
+
+        A caller from outside hears of it once it is on disk.
+        """
         with self.roster.watch((run_id,)) as watch:
             while True:
                 driven = self._here(run_id)
                 if driven is not None and len(driven.run.exchanges) >= number:
+                    if outside and driven.last_write is not None:
+                        await driven.last_write.wait()
                     return driven.run.exchanges[number - 1]
                 if driven is None and (known := await self._exchange_elsewhere(run_id, number)) is not None:
                     return known
@@ -244,7 +264,10 @@ class Supervisor:
         store = self.parts.store
         mail = driven.mail if driven is not None else await self.parts.journal.read(store.mail, run_id)
         waiting = [
-            item for item in mail if isinstance(item, Input | Words) or (isinstance(item, ChildEnded) and item.notice)
+            item
+            for item in mail
+            if isinstance(item, Input | Words)
+            or (isinstance(item, ChildEnded) and item.notice and item.run_id not in run.seen)
         ]
         # News that an idle run finds first begins an exchange of its own; all other news joins one.
         opened_by_news = not run.answering and bool(waiting) and not isinstance(waiting[0], Input)

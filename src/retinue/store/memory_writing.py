@@ -281,7 +281,7 @@ class Writing:
         undo.swap(tables.briefs, {name: brief for name, brief in tables.briefs.items() if name in needed})
         undo.swap(tables.answers, {k: answer for k, answer in tables.answers.items() if rules.caller(k) not in gone})
         for name, charges in tables.charges.items():
-            undo.put(tables.charges, name, [charge for charge in charges if charge.at >= before])
+            undo.put(tables.charges, name, [charge for charge in charges if charge.until >= before])
         drivers = {run.driver_id for run in kept.values() if not run.ended}
         undo.swap(tables.drivers, {i: row for i, row in tables.drivers.items() if not row.dead or i in drivers})
         return len(gone)

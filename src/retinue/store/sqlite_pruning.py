@@ -20,6 +20,10 @@ _REFERENCES = """
     UNION SELECT CAST(substr(outcome, 2) AS TEXT) FROM runs WHERE substr(outcome, 1, 1) = x'40'
 """
 """Every blob that something still names; `@`, which is 0x40, begins a name."""
+_IDLE_DEAD_DRIVERS = """
+    DELETE FROM drivers WHERE dead
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.driver_id = drivers.driver_id AND runs.ended = 0)
+"""
 
 
 def prune(do: Callable[..., sqlite3.Cursor], codec: Codec, before: float) -> int:
@@ -36,8 +40,8 @@ def prune(do: Callable[..., sqlite3.Cursor], codec: Codec, before: float) -> int
         if rules.caller(key) in gone:
             do("DELETE FROM answers WHERE key = ?", (key,))
     do(f"DELETE FROM blobs WHERE digest NOT IN ({_REFERENCES})")
-    do("DELETE FROM charges WHERE at < ?", (before,))
-    do("DELETE FROM drivers WHERE dead AND driver_id NOT IN (SELECT driver_id FROM runs WHERE ended = 0)")
+    do("DELETE FROM charges WHERE until < ?", (before,))
+    do(_IDLE_DEAD_DRIVERS)
     return len(gone)
 
 

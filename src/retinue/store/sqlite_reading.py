@@ -148,7 +148,8 @@ class Reading:
 
     def charges(self, window: str, since: float) -> list[Charge]:
         """What a window remembers from then on."""
-        question = "SELECT account, at, tokens, cost, calls FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
+        columns = "account, at, until, input, output, cost, calls"
+        question = f"SELECT {columns} FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
         return [Charge(*row) for row in self._ask(question, window, since)]
 
     def _ask(self, question: str, *values: str | float) -> list[Row]:

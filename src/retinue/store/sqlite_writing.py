@@ -96,6 +96,9 @@ _PUT: Final = """
     INSERT INTO shelves (space, name, value) VALUES (?, ?, ?)
     ON CONFLICT (space, name) DO UPDATE SET value = excluded.value
 """
+_CHARGE: Final = """
+    INSERT INTO charges (account, at, until, input, output, cost, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
 _MOST_NUMBERS: Final = 20_000
 
 
@@ -244,8 +247,8 @@ class Writing:
         for other, item in write.posts:
             self._do(_POST, (item.key, self._stored(self._codec.encode(item)), other))
         for charge in write.charges:
-            values = (charge.window, charge.at, charge.tokens, charge.cost, charge.calls)
-            self._do("INSERT INTO charges (account, at, tokens, cost, calls) VALUES (?, ?, ?, ?, ?)", values)
+            values = (charge.window, charge.at, charge.until, charge.input, charge.output, charge.cost, charge.calls)
+            self._do(_CHARGE, values)
 
     def _number(self, run_id: RunId) -> int | None:
         no = self._numbers.get(run_id)

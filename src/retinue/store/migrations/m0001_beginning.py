@@ -87,7 +87,9 @@ STATEMENTS = (
         id INTEGER PRIMARY KEY,
         account TEXT NOT NULL,
         at REAL NOT NULL,
-        tokens INTEGER NOT NULL,
+        until REAL NOT NULL,
+        input INTEGER NOT NULL,
+        output INTEGER NOT NULL,
         cost INTEGER NOT NULL,
         calls INTEGER NOT NULL
     )

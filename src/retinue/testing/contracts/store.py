@@ -72,7 +72,7 @@ class LastingStoreContract(StoreContract):
         one(store, accept("named", key="k", space="spec", driver_id="bob"))
         one(store, Retire(session_id="s", space="spec", name="t_01", key="k"))
         one(store, Change(space="context/s", decide=put("a", b"\0\xff"), key="change"))
-        charge = Charge("day", 20.0, tokens=1, cost=2, calls=3)
+        charge = Charge("day", 20.0, 99.0, input=1, output=4, cost=2, calls=3)
         one(store, replace(record("root", 2, said(long)), charges=(charge,)), "alice")
         end(store, "two")
         one(store, Post(run_id="one", item=Words(key="w", text=long)))

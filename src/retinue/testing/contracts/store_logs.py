@@ -195,10 +195,10 @@ class LogContract(StoreCase):
     def test_charges_are_remembered_by_window_and_time(self, store: Store) -> None:
         born(store, accept("root"))
         charges = (
-            Charge("researcher/hour", 20.0, calls=1),
-            Charge("researcher/day", 20.0, tokens=10, cost=50),
-            Charge("researcher/hour", 21.0, tokens=1, cost=2, calls=3),
-            Charge("researcher/hour", 19.0, calls=9),
+            Charge("researcher/hour", 20.0, 3620.0, calls=1),
+            Charge("researcher/day", 20.0, 86420.0, input=7, output=3, cost=50),
+            Charge("researcher/hour", 21.0, 3621.0, input=1, cost=2, calls=3),
+            Charge("researcher/hour", 19.0, 3619.0, calls=9),
         )
 
         one(store, Record(run_id="root", seq=2, events=(said("hm"),), charges=charges), "alice")

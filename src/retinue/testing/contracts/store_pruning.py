@@ -52,14 +52,15 @@ class PruningContract(StoreCase):
         birth: Accept = accept("old", key="mine")
         one(store, birth)
         one(store, Post(run_id="old", item=Words(key="w", text=long)))
-        charges = (Charge("day", 5.0, tokens=1), Charge("day", 900.0, tokens=2))
+        charges = (Charge("day", 5.0, 95.0, input=1), Charge("year", 5.0, 900.0, input=2))
         one(store, replace(record("old", 2, said(long), over(long)), charges=charges), "alice")
         one(store, Change(space="context/s", decide=put("a", b"1"), key="old/1/0"))
         one(store, Change(space="context/s", decide=put("b", b"2"), key="young/1/0"))
 
         assert one(store, Prune(before=100.0)) == 1
         assert (store.answered("old/1/0"), store.answered("young/1/0")) == (None, b"a")
-        assert store.charges("day", 0.0) == [Charge("day", 900.0, tokens=2)]
+        assert store.charges("day", 0.0) == []
+        assert store.charges("year", 0.0) == [Charge("year", 5.0, 900.0, input=2)]
         assert dict(store.shelf("context/s")) == {"a": b"1", "b": b"2"}
         assert store.run_by_key("mine") is None
         assert one(store, birth) == Accepted("old")
@@ -86,7 +87,9 @@ class PruningContract(StoreCase):
         assert one(store, accept("new", space="spec")) == Accepted("new", HandleRef("spec", "t_02"))
 
     def test_dead_drivers_without_runs_are_forgotten(self, store: Store) -> None:
+        tree(store)
         one(store, Bury(driver_id="bob"))
+        one(store, accept("nobodys", driver_id=None))
         one(store, Prune(before=0.0))
 
         assert [driver.driver_id for driver in store.drivers()] == ["alice"]

@@ -1,0 +1,125 @@
+"""The same work through retinue: the lead and every worker are runs, with limits, accounts, policy and a journal.
+
+The delegation tool is the least that a dialect could be: it starts a run under the caller's and waits for it, under the
+key of its call, so that it would find its worker again after a crash.
+"""
+
+from __future__ import annotations
+
+import time
+
+_BEFORE_IMPORTS = time.process_time()
+
+import retinue
+
+_IMPORTS = time.process_time() - _BEFORE_IMPORTS
+
+from typing import cast
+
+import msgspec
+from msgspec.structs import replace
+
+from bench.work import (
+    DELEGATE,
+    ECHO,
+    LEAD,
+    TASK,
+    WORKER,
+    Cost,
+    Job,
+    Work,
+    job_from_arguments,
+    measured,
+    run_side,
+)
+from retinue.core.agent import Agent, ToolKind, ToolSpec
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.run import Manner
+from retinue.engine.admission import Spawn
+from retinue.engine.supervisor import Supervisor
+
+
+class Delegation(msgspec.Struct):
+    """What the lead asks for."""
+
+    task: str
+
+
+_read = msgspec.json.Decoder(Delegation).decode
+
+
+class Delegate:
+    """A keyed tool: a worker for one part, and its answer."""
+
+    kind: ToolKind = "keyed"
+    risk = Risk.LOW
+    timeout: float | None = None
+    waits = True
+    stoppable = True
+
+    def __init__(self) -> None:
+        name, description, parameter, about = DELEGATE
+        schema = {
+            "type": "object",
+            "properties": {parameter: {"type": "string", "description": about}},
+            "required": [parameter],
+        }
+        self.spec = ToolSpec(name, description, msgspec.json.encode(schema).decode())
+        self.supervisor: Supervisor | None = None
+        self.answers: dict[int, str] = {}
+        """What the workers of the lead's calls answered, by the index of the call."""
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Start a worker and wait for its answer."""
+        assert self.supervisor is not None
+        brief = self.supervisor.roster.live[context.run_id].run.brief
+        wish = Spawn(
+            agent="worker",
+            brief=replace(brief, agent="worker", system=WORKER, offered=("echo",)),
+            task=_read(arguments).task,
+            manner=Manner(awaited=True),
+            max_depth=1,
+        )
+        child = await self.supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+        ended = await self.supervisor.wait([child.run_id])
+        text = ended[child.run_id].text
+        self.answers[context.index] = text
+        return ToolResult(text)
+
+
+def echo_tool(kind: ToolKind) -> Tool:
+    """The workers' tool, as a user would write it."""
+    name, description, _, _ = ECHO
+
+    async def echo(text: str) -> str:
+        return text
+
+    return retinue.tool(name=name, description=description, kind=kind)(echo)
+
+
+async def side(job: Job) -> Cost:
+    """Every round is a root run of one open retinue."""
+    delegate = Delegate()
+    async with retinue.open(
+        provider="openai-chat",
+        base_url=job.url,
+        tools=[delegate, echo_tool(cast("ToolKind", job.tool_kind))],
+        agents=[Agent(name="lead", system_prompt=LEAD, tools=("delegate",))],
+        dialects=(),
+        home=job.home,
+    ) as r:
+        delegate.supervisor = r.supervisor
+
+        async def do(work: Work) -> list[str]:
+            delegate.answers.clear()
+            outcome = await r.run(TASK, agent="lead", model=work.model)
+            assert outcome.ok, outcome
+            return [*(delegate.answers[index] for index in range(work.workers)), outcome.text]
+
+        return await measured(job, do, _IMPORTS)
+
+
+if __name__ == "__main__":
+    job = job_from_arguments()
+    run_side(job, lambda: side(job))

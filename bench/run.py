@@ -1,0 +1,113 @@
+"""Measures retinue against the floor and prints a table: everyone in turn, each time in a fresh process, medians.
+
+What is promised are ratios to the floor in the same run; absolute figures belong to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from bench.cases import CASES, TEN_THOUSAND, WAITING, Case, Costs, Row, rows_of, waiting_row
+from bench.processes import SIDES, FakeModel, cost_of, fake_model, kb_per_waiting_worker, open_files_allowed
+from bench.work import Cost
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds; under a minute, and noisier")
+    parser.add_argument("--full", action="store_true", help="ten thousand workers as well")
+    parser.add_argument("--uvloop", action="store_true", help="every side on uvloop, which has to be installed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    wanted = parser.parse_args()
+    cases = (*CASES, TEN_THOUSAND) if wanted.full else CASES
+    _check_open_files(max(case.work.workers for case in cases))
+    with fake_model() as model:
+        rows = [
+            *rows_of({case.name: _in_turns(case, model, wanted.quick, wanted.uvloop) for case in cases}),
+            waiting_row(_weighed(model, 1 if wanted.quick else 2, wanted.uvloop)),
+        ]
+    sys.stdout.write(f"{as_table(rows)}\n\n{_machine(wanted.uvloop)}\n")
+    if wanted.json is not None:
+        wanted.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+
+
+def _check_open_files(workers: int) -> None:
+    wanted = workers + 256
+    allowed = open_files_allowed(wanted)
+    if allowed < wanted:
+        sys.stderr.write(
+            f"at most {allowed} files may be open here, fewer than {workers} connections need: "
+            "the floor will fail there, and retinue take turns\n"
+        )
+
+
+def _in_turns(case: Case, model: FakeModel, quick: bool, uvloop: bool) -> Costs:
+    """Everyone's costs; everyone must have asked the model as often, and must have got the same answers."""
+    costs: dict[str, list[Cost]] = {side.name: [] for side in case.sides}
+    times = case.quick_times if quick else case.times
+    for number in range(times):
+        for side in case.sides:
+            sys.stderr.write(f"\r\033[K{case.name}: {side.name}, {number + 1} of {times}")
+            cost = cost_of(
+                side, model, case.work, rounds=case.rounds, warm_ups=case.warm_ups, uvloop=uvloop
+            )
+            costs[side.name].append(cost)
+    sys.stderr.write("\r\033[K")
+    if len({cost.answers for each in costs.values() for cost in each}) != 1:
+        raise RuntimeError(f"{case.name}: not everyone got the same answers")
+    return costs
+
+
+def _weighed(model: FakeModel, times: int, uvloop: bool) -> dict[str, list[float]]:
+    kilobytes: dict[str, list[float]] = {side.name: [] for side in SIDES}
+    for number in range(times):
+        for side in SIDES:
+            sys.stderr.write(f"\r\033[Kwaiting workers: {side.name}, {number + 1} of {times}")
+            kilobytes[side.name].append(kb_per_waiting_worker(side, model, WAITING, uvloop=uvloop))
+    sys.stderr.write("\r\033[K")
+    return kilobytes
+
+
+def as_table(rows: list[Row]) -> str:
+    """The rows in Markdown; a promise that is not kept stands out."""
+    sides = list(dict.fromkeys(side for row in rows for side in row.values))
+    lines = ["| | " + " | ".join(sides) + " | promised | kept |", "|---|" + "---:|" * len(sides) + "---|---|"]
+    for row in rows:
+        cells = [_cell(row, side) for side in sides]
+        promised = ", ".join(f"{side} ≤ {most:g}{_unit_of_promise(row)}" for side, most in row.most.items())
+        missed = [side for side in row.most if row.keeps(side) is False]
+        kept = "" if not row.most else f"**no: {', '.join(missed)}**" if missed else "yes"
+        unit = f", {row.unit}" if row.unit != "x" else ""
+        lines.append(f"| {row.what}{unit} | {' | '.join(cells)} | {promised} | {kept} |")
+    return "\n".join(lines)
+
+
+def _cell(row: Row, side: str) -> str:
+    if side not in row.values:
+        return ""
+    value = f"{row.values[side]:.3g}"
+    return f"{value} ({row.ratios[side]:.2f}x)" if side in row.ratios and side != "floor" else value
+
+
+def _unit_of_promise(row: Row) -> str:
+    return "x" if not row.absolute or row.unit == "x" else f" {row.unit}"
+
+
+def _machine(uvloop: bool) -> str:
+    loop = f"uvloop {version('uvloop')}" if uvloop else "asyncio"
+    return (
+        f"Python {platform.python_version()} with {loop}, aiohttp {version('aiohttp')}, msgspec {version('msgspec')}; "
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores."
+    )
+
+
+if __name__ == "__main__":
+    main()

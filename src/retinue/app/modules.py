@@ -1,0 +1,99 @@
+"""Takes tools out of the user's own Python files. That runs their code; what goes wrong is told without a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TypeGuard
+
+from retinue.core.agent import ToolSpec
+from retinue.core.errors import ConfigError, Problem, RetinueError
+from retinue.core.ports import Tool
+
+
+def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
+    """The tools in these files, in the order in which they are written; a file may hand on another's by importing them.
+
+    Raises `ConfigError` with all that is wrong: a file that is not there, that cannot be imported or has no tools, and
+    two tools of one name. Files next to a module can be imported by it. What it prints goes to stderr.
+    """
+    tools: dict[str, tuple[Tool, Path]] = {}
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            found = list(_tools_in(_imported(path)))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not found:
+            complaint = "there are no tools in it; decorate a function with @retinue.tool"
+            problems.append(Problem(file=str(path), complaint=complaint))
+        for tool in found:
+            name = tool.spec.name
+            known, where = tools.setdefault(name, (tool, path))
+            if known is not tool:
+                complaint = f"a second tool is named {name}; the first is in {where}: rename one of them"
+                problems.append(Problem(file=str(path), complaint=complaint, found=name))
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(tool for tool, _ in tools.values())
+
+
+def _imported(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(Problem(file=str(path), complaint="there is no such file", found="nothing"))
+    # The name is the file's own, so that two files called tools.py do not meet, and neither meets an installed package.
+    name = f"retinue_tools_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(Problem(file=str(path), complaint="not a Python file (.py)"))
+    module = module_from_spec(spec)
+    _let_neighbours_be_imported(path)
+    sys.modules[name] = module  # dataclasses and annotations look for their module there
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for answers
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(_failure(path, error)) from error
+    return module
+
+
+def _let_neighbours_be_imported(path: Path) -> None:
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that nothing there hides what is installed
+
+
+def _failure(path: Path, error: BaseException) -> Problem:
+    own = os.path.abspath(path)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    if isinstance(error, SyntaxError) and error.filename == own:
+        lines.append(error.lineno)
+    words = str(error) if isinstance(error, RetinueError) else traceback.format_exception_only(error)[-1]
+    last = (words.strip() or type(error).__name__).splitlines()[-1]
+    return Problem(
+        file=str(path), line=lines[-1] if lines else None, complaint=f"cannot be imported: {last}", found=last
+    )
+
+
+def _tools_in(module: ModuleType) -> Iterator[Tool]:
+    for thing in {id(thing): thing for thing in vars(module).values()}.values():
+        if _is_tool(thing):
+            yield thing
+
+
+def _is_tool(thing: object) -> TypeGuard[Tool]:
+    try:
+        if isinstance(thing, type) or not isinstance(getattr(thing, "spec", None), ToolSpec):
+            return False
+        return all(hasattr(thing, name) for name in ("kind", "risk", "timeout", "waits", "stoppable", "call"))
+    except Exception:  # a stand-in for something that is not there yet: no tool
+        return False

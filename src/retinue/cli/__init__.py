@@ -1,0 +1,1 @@
+"""The command line: arguments in, verbs on runs, and words for people; stdout carries answers and nothing else."""

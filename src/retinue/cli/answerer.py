@@ -1,0 +1,140 @@
+"""Who answers a run: what flags, environment and settings say, and where they say nothing, whoever is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.app.sections import contacts
+from retinue.app.wires import LOCAL, WIRES, Contact, contact
+from retinue.cli.servers import Server, answering
+from retinue.config.choice import Choice, Flags, layer
+from retinue.config.settings import Settings
+from retinue.core.errors import BadInput
+
+NOBODY = (
+    "nobody to ask: no provider is named, no key is set and no model server answers on this machine. "
+    "Set OPENAI_API_KEY, or start a local server ({local}), or say --provider W --base-url URL --model M"
+)
+
+
+class Answerer(Struct, frozen=True, kw_only=True):
+    """A model and where it is; `others` are further providers that children may use."""
+
+    contact: Contact
+    model: str
+    others: tuple[Contact, ...] = ()
+
+    def __str__(self) -> str:
+        key = f", key in {self.contact.api_key_env}" if self.contact.api_key_env else ""
+        wire = (
+            self.contact.name if self.contact.name == self.contact.wire else f"{self.contact.name}, {self.contact.wire}"
+        )
+        return f"model {self.model} at {self.contact.base_url} ({wire}{key})"
+
+    @property
+    def everyone(self) -> tuple[Contact, ...]:
+        """All providers, the one that answers first in front."""
+        return (self.contact, *self.others)
+
+
+async def find_answerer(
+    flags: Flags, settings: Settings, *, agent: str | None = None, environ: Mapping[str, str] | None = None
+) -> Answerer:
+    """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
+    environ = os.environ if environ is None else environ
+    choice = layer(flags, environ, settings, agent=agent, wires=tuple(WIRES))
+    settled = contacts(settings)
+    chosen = _named(choice, settled) or _by_key(choice, environ)
+    if chosen is None:
+        servers = await answering(_local(choice, settled))
+        if not servers:
+            raise BadInput(NOBODY.format(local=", ".join(LOCAL)))
+        chosen, model = _at_a_server(servers, choice.model)
+    else:
+        _check_key(chosen, environ)
+        model = choice.model or await _only_model(chosen)
+    others = tuple(each for each in settled if each.name != chosen.name)
+    return Answerer(contact=chosen, model=model, others=others)
+
+
+def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
+    """The provider that was named; else the first of the settings file, else the wire that an address is spoken to."""
+    name = choice.provider
+    if name is None and settled and choice.base_url is None:
+        name = settled[0].name
+    if name is None and choice.base_url is not None:
+        name = "openai-chat"  # what nearly every server speaks
+    if name is None:
+        return None
+    known = next((each for each in settled if each.name == name), None)
+    if known is None:
+        return contact(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
+    moved = choice.base_url is not None and choice.base_url.rstrip("/") != known.base_url
+    return contact(
+        name,
+        wire=known.wire,
+        base_url=choice.base_url or known.base_url,
+        api_key_env=choice.api_key_env if choice.api_key_env is not None or moved else known.api_key_env,
+        temperature=known.temperature,
+        headers={} if moved else known.headers,  # like a key, they are meant for one address
+    )
+
+
+def _by_key(choice: Choice, environ: Mapping[str, str]) -> Contact | None:
+    """The vendor whose key is in the environment."""
+    for name, wire in WIRES.items():
+        variable = choice.api_key_env or wire.api_key_env
+        if wire.api_key_env and environ.get(variable):
+            return contact(name, api_key_env=variable)
+    return None
+
+
+def _local(choice: Choice, settled: Sequence[Contact]) -> list[Contact]:
+    known = {each.name: each for each in settled}
+    return [known.get(name) or contact(name, api_key_env=choice.api_key_env) for name in LOCAL]
+
+
+def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[Contact, str]:
+    """The first server that has the model; without a name, the first model of the first that has any."""
+    if model is not None:
+        having = next((server for server in servers if model in server.models), servers[0])
+        return having.contact, model
+    for server in servers:
+        if server.models:
+            return server.contact, server.models[0]
+    where = ", ".join(server.contact.base_url for server in servers)
+    raise BadInput(f"no model at {where}: load one there, or name one with --model")
+
+
+async def _only_model(chosen: Contact) -> str:
+    """The first model of a server on this machine; a vendor has too many to choose from."""
+    for server in await answering([chosen]):
+        if server.models:
+            return server.models[0]
+    raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
+
+
+def _check_key(chosen: Contact, environ: Mapping[str, str]) -> None:
+    if chosen.api_key_env and not environ.get(chosen.api_key_env, "").strip():
+        raise BadInput(
+            f"the environment variable {chosen.api_key_env} is not set; set it to the key for {chosen.base_url}, "
+            "or name another variable with --api-key-env"
+        )
+
+
+def instead(stored: Contact, flags: Flags, settings: Settings) -> Contact:
+    """A stored run's provider with what the flags say on top; it keeps its name, by which the run asks for it."""
+    if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
+        return stored
+    choice = Choice(provider=flags.provider, base_url=flags.base_url, api_key_env=flags.api_key_env)
+    if flags.provider is None:
+        choice = replace(choice, provider=stored.name)
+        chosen = _named(choice, [stored])
+    else:
+        chosen = _named(choice, contacts(settings))
+    assert chosen is not None  # there is a name
+    return replace(chosen, name=stored.name)

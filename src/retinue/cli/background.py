@@ -1,0 +1,32 @@
+"""A process of its own that drives a run after its command has left: out of reach of the terminal's Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from retinue.app.compose import default_home
+from retinue.core.ids import RunId
+
+FOLDER = "logs"
+
+
+def begin(run_id: RunId) -> Path:
+    """Start a process that resumes the run; where its output goes."""
+    log = default_home() / FOLDER / f"{run_id}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # Only the owner may read what a model has answered.
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        subprocess.Popen(
+            [sys.executable, "-m", "retinue", "runs", "resume", run_id, "--quiet"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    return log

@@ -1,0 +1,76 @@
+"""Sees a tree through to its end: progress while it works, its answer on stdout, and an exit code that tells the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from retinue.app.handle import RunHandle
+from retinue.app.retinue import Retinue
+from retinue.cli.process import INTERRUPTED, first_of
+from retinue.cli.progress import display
+from retinue.cli.rows import outcome_row
+from retinue.cli.terminal import answer, answer_json, say
+from retinue.cli.watching import TreeWatch, shown
+from retinue.cli.words import clean
+from retinue.core.ids import RunId
+from retinue.core.run import Outcome
+from retinue.dialects.spec_tasks import cancelled_notice
+
+Form = Literal["text", "json"]
+
+
+async def see_through(
+    retinue: Retinue, root: RunHandle, asked_to_stop: asyncio.Event, *, quiet: bool = False, verbose: bool = False
+) -> Outcome | None:
+    """How the run ended, once everything below it is over as well; None if somebody asked to stop before."""
+    earlier = await retinue.tree(root.run_id)
+    watch = TreeWatch(retinue.supervisor, root.run_id, earlier)
+    with display(quiet=quiet, verbose=verbose) as screen:
+        async with shown(watch, screen):
+            if not await first_of(_whole_tree(retinue, root), asked_to_stop):
+                return None
+    if notice := cancelled_notice(await retinue.tree(root.run_id)):
+        say(notice)
+    return await root.wait()
+
+
+async def _whole_tree(retinue: Retinue, root: RunHandle) -> None:
+    await root.wait()
+    # Children that are cancelled with their parent take a moment to end, and background ones as long as they need.
+    while unfinished := [view.run_id for view in await retinue.tree(root.run_id) if view.outcome is None]:
+        await retinue.wait(*unfinished)
+
+
+def tell(run_id: RunId, outcome: Outcome, *, form: Form = "text") -> int:
+    """Print how a run ended, the answer on stdout and the rest on stderr; the exit code."""
+    if form == "json":
+        answer_json(outcome_row(run_id, outcome))
+    elif outcome.ok:
+        answer(outcome.text)
+    if not outcome.ok:
+        say(_what_went_wrong(outcome))
+        if outcome.text and form != "json":
+            say(f"the answer so far:\n{clean(outcome.text)}")
+    elif outcome.reason in ("length", "refusal"):
+        say(f"note: the model ended with {outcome.reason!r}, so this may not be a whole answer")
+    if outcome.unstopped:
+        say(f"warning: could not be stopped: {', '.join(outcome.unstopped)}")
+    return 0 if outcome.ok else 1
+
+
+def _what_went_wrong(outcome: Outcome) -> str:
+    if outcome.reason == "empty":
+        return "the model gave an empty answer"
+    if outcome.limit is not None:
+        limit = outcome.limit
+        return clean(
+            f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used. {outcome.error}".rstrip(". ")
+        )
+    return clean(f"{outcome.result} ({outcome.reason}): {outcome.error or 'no reason given'}")
+
+
+def tell_interrupted(run_id: RunId) -> int:
+    """Say how to go on with a run that was stopped in the middle; the exit code."""
+    say(f"interrupted; go on with: retinue runs resume {run_id}")
+    return INTERRUPTED

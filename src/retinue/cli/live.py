@@ -1,0 +1,141 @@
+"""A tree of runs that is redrawn in place while it works: who runs, turns, tokens, cost and time.
+
+Give it rows with `show` as often as you like; it draws them and leaves the screen as it found it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from retinue.cli.rows import name_of, status_of
+from retinue.cli.words import clean, count, elapsed, money, one_line, short
+from retinue.core.ids import RunId
+from retinue.engine.view import RunView
+
+NARROW = 56
+"""Columns below which tokens and cost are left out."""
+
+_STYLES = {
+    "completed": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "exhausted": "yellow",
+    "empty": "yellow",
+    "cancelled": "yellow",
+    "working": "cyan",
+}
+
+NO_TASKS: Mapping[RunId, str] = {}
+
+
+class LiveTree:
+    """A context manager around a terminal; `show` may be called from its first line to its last."""
+
+    def __init__(
+        self, screen: Console, *, verbose: bool = False, keep: bool = False, now: Callable[[], float] = time.time
+    ) -> None:
+        self._screen = screen
+        self._verbose = verbose
+        self._now = now
+        self.rows: Sequence[RunView] = ()
+        # Redrawn when there is something to show, and never from a thread of its own.
+        self._live = Live(console=screen, auto_refresh=False, transient=not keep, redirect_stdout=False)
+
+    def __enter__(self) -> LiveTree:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, traceback)
+
+    def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str] = NO_TASKS) -> None:
+        """Draw the tree as it stands now."""
+        self.rows = rows
+        size = self._screen.size
+        picture = draw(
+            rows,
+            now=self._now(),
+            width=size.width,
+            height=size.height - 1,
+            tasks=tasks if self._verbose else NO_TASKS,
+            ascii_only=not self._screen.encoding.lower().startswith("utf"),
+        )
+        self._live.update(picture, refresh=True)
+
+
+def draw(
+    rows: Sequence[RunView],
+    *,
+    now: float,
+    width: int,
+    height: int,
+    tasks: Mapping[RunId, str] = NO_TASKS,
+    ascii_only: bool = False,
+) -> RenderableType:
+    """The tree as a table that fits into `width` and `height`; what does not fit is counted in its last line."""
+    lines = _outline(rows, _GUIDES[ascii_only])
+    hidden = 0
+    if len(lines) > height:
+        room = max(1, height - 1)
+        lines, hidden = _most_lively(lines, room), len(lines) - room
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=False)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for _ in range(3 if width < NARROW else 5):
+        grid.add_column(no_wrap=True, justify="right")
+    for guide, view in lines:
+        grid.add_row(*_cells(guide, view, now=now, wide=width >= NARROW, task=tasks.get(view.run_id, "")))
+    if hidden:
+        grid.add_row(Text(f"and {hidden} more", style="dim"))
+    return grid
+
+
+def _cells(guide: str, view: RunView, *, now: float, wide: bool, task: str) -> list[Text]:
+    status = status_of(view)
+    name = Text(guide, style="dim")
+    name.append(clean(name_of(view)), style="bold" if view.outcome is None else "")
+    if view.parent_id is None:
+        name.append(f" {short(view.run_id)}", style="dim")
+    if task:
+        name.append(f" {one_line(task)}", style="dim")
+    cells = [name, Text(status, style=_STYLES.get(status, "dim")), Text(f"{view.turns} t")]
+    if wide:
+        cells += [Text(f"{count(view.usage.total)} tok"), Text(money(view.cost), style="dim")]
+    took = (view.ended_at if view.ended_at is not None else now) - view.started_at
+    return [*cells, Text(elapsed(took), style="dim")]
+
+
+_GUIDES = {False: ("├─ ", "└─ ", "│  ", "   "), True: ("|- ", "`- ", "|  ", "   ")}
+
+
+def _outline(rows: Sequence[RunView], guides: tuple[str, str, str, str]) -> list[tuple[str, RunView]]:
+    """The rows from the root down, each with the lines that lead to it."""
+    branch, last, bar, blank = guides
+    known = {view.run_id for view in rows}
+    below: dict[RunId | None, list[RunView]] = {}
+    for view in rows:
+        below.setdefault(view.parent_id if view.parent_id in known else None, []).append(view)
+    lines: list[tuple[str, RunView]] = []
+    # A stack and not a recursion: a tree may be deeper than Python's.
+    waiting = [("", "", view) for view in reversed(below.get(None, []))]
+    while waiting:
+        before, guide, view = waiting.pop()
+        lines.append((before + guide, view))
+        inner = before + ("" if not guide else blank if guide == last else bar)
+        children = below.get(view.run_id, [])
+        waiting += [(inner, last if child is children[-1] else branch, child) for child in reversed(children)]
+    return lines
+
+
+def _most_lively(lines: list[tuple[str, RunView]], room: int) -> list[tuple[str, RunView]]:
+    """The root and whoever is at work, then the others, in the order of the tree."""
+    chosen = sorted(range(len(lines)), key=lambda place: (place > 0, lines[place][1].outcome is not None, place))[:room]
+    return [lines[place] for place in sorted(chosen)]

@@ -1,0 +1,129 @@
+"""Opens a retinue as a command wants it: with the settings' agents, tools and dialects, and a setup that is kept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from msgspec.structs import replace as changed
+
+from retinue.app.compose import open as open_retinue
+from retinue.app.modules import load_tools
+from retinue.app.retinue import Retinue
+from retinue.app.sections import contacts, dialect_settings, load_settings
+from retinue.app.setup import Setup
+from retinue.app.tables import Closes
+from retinue.app.wires import Contact, reach
+from retinue.cli.answerer import Answerer, instead
+from retinue.cli.terminal import say
+from retinue.config.choice import Flags
+from retinue.config.settings import Settings
+from retinue.core.ids import SessionId
+from retinue.core.messages import Reply
+from retinue.core.ports import Prices, Provider, Publish, Request
+
+
+def open_new(
+    answerer: Answerer, settings: Settings, *, dialects: tuple[str, ...], session: SessionId | None
+) -> Retinue:
+    """A retinue for a new run. It adopts nothing: who asks one question does not expect to pay for older ones."""
+    retinue = open_retinue(
+        model=answerer.model,
+        provider=answerer.contact.name,
+        contacts=answerer.everyone,
+        tools=load_tools(settings.tool_modules),
+        dialects=dialects,
+        dialect_settings=dialect_settings(settings),
+        agents=settings.core_agents(),
+        session=session,
+    )
+    retinue.setup = Setup(
+        model=answerer.model,
+        contacts=answerer.everyone,
+        dialects=dialects,
+        agents=settings.core_agents(),
+        tool_modules=tuple(str(path) for path in settings.tool_modules),
+        config=str(settings.source or ""),
+        workspace=str(Path.cwd()),
+    )
+    return retinue
+
+
+def open_again(setup: Setup, flags: Flags, *, config: str | None, session: SessionId) -> tuple[Retinue, Answerer]:
+    """A retinue for going on with a stored run, as it was set up then and with what the flags say on top.
+
+    It adopts nothing by itself; the tree that is to go on is adopted by name.
+    """
+    settings = _settings_of(setup, config)
+    if setup.workspace and Path(setup.workspace) != Path.cwd():
+        _go_to(setup.workspace)
+    settled = {each.name: each for each in contacts(settings)}
+    first, *others = (_with_headers(each, settled) for each in setup.contacts)
+    first = instead(first, flags, settings)
+    answerer = Answerer(contact=first, model=flags.model or setup.model, others=tuple(others))
+    providers: dict[str, Provider] = {}
+    if flags.model is not None and flags.model != setup.model:
+        providers[first.name] = OtherModel(reach(first), setup.model, flags.model)
+    retinue = open_retinue(
+        model=setup.model,
+        provider=first.name,
+        contacts=answerer.everyone,
+        providers=providers,
+        tools=load_tools(Path(module) for module in setup.tool_modules),
+        dialects=setup.dialects,
+        dialect_settings=dialect_settings(settings),
+        agents=setup.agents,
+        session=session,
+    )
+    retinue.setup = setup
+    return retinue, answerer
+
+
+def _settings_of(setup: Setup, config: str | None) -> Settings:
+    """The settings that a run was started with, read again: headers and dialects' sections are kept nowhere else."""
+    if config is not None:
+        return load_settings(config)
+    if not setup.config:
+        return Settings()
+    if not os.path.lexists(setup.config):
+        say(f"warning: the settings file {setup.config} is gone; going on without it")
+        return Settings()
+    return load_settings(setup.config)
+
+
+def _go_to(workspace: str) -> None:
+    try:
+        os.chdir(workspace)
+    except OSError as error:
+        say(f"warning: the run's folder {workspace} cannot be entered ({error.strerror}); going on in {Path.cwd()}")
+
+
+def _with_headers(stored: Contact, settled: dict[str, Contact]) -> Contact:
+    """Headers may be secret and are not stored; they come from the settings again, for the same address."""
+    now = settled.get(stored.name)
+    return changed(stored, headers=now.headers) if now is not None and now.base_url == stored.base_url else stored
+
+
+@dataclass(frozen=True, slots=True)
+class OtherModel:
+    """A provider that asks one model in place of another; whoever asked for a third one gets that."""
+
+    provider: Provider
+    stored: str
+    model: str
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """The reply of the model that was asked instead."""
+        asked = replace(request, model=self.model) if request.model == self.stored else request
+        return await self.provider.answer(asked, publish)
+
+    def price(self, model: str) -> tuple[int, int] | None:
+        """What the model that is asked instead costs."""
+        asked = self.model if model == self.stored else model
+        return self.provider.price(asked) if isinstance(self.provider, Prices) else None
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        if isinstance(self.provider, Closes):
+            await self.provider.close()

@@ -1,0 +1,93 @@
+"""Progress on stderr: a live tree on a terminal, plain lines into a pipe, nothing when nobody wants any."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from retinue.cli.rows import name_of, status_of, total
+from retinue.cli.terminal import can_redraw, console, say
+from retinue.cli.watching import Shows
+from retinue.cli.words import clean, count, elapsed, many, money, one_line
+from retinue.core.ids import RunId
+from retinue.engine.view import RunView
+from retinue.telemetry.logs import VARIABLE
+
+
+class Silent:
+    """For `--quiet`."""
+
+    def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
+        """Nothing."""
+
+
+class PlainLines:
+    """One line when a run starts, when it has taken a turn and when it ends; with `verbose` also what it was asked."""
+
+    def __init__(self, *, verbose: bool = False, write: Callable[[str], None] = say) -> None:
+        self._verbose = verbose
+        self._write = write
+        self._turns: dict[RunId, int] = {}
+        self._ended: set[RunId] = set()
+        self.rows: Sequence[RunView] = ()
+
+    def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
+        """Write what is new since the last time."""
+        self.rows = rows
+        for view in rows:
+            name = clean(name_of(view))
+            if view.run_id not in self._turns:
+                self._turns[view.run_id] = 0
+                asked = f": {one_line(tasks[view.run_id])}" if self._verbose and view.run_id in tasks else ""
+                self._write(f"{name}: started, run {view.run_id}{asked}")
+            if view.turns > self._turns[view.run_id]:
+                self._turns[view.run_id] = view.turns
+                self._write(f"{name}: turn {view.turns}, {_spent(view)}")
+            if view.outcome is not None and view.run_id not in self._ended:
+                self._ended.add(view.run_id)
+                took = elapsed((view.ended_at or view.started_at) - view.started_at)
+                self._write(f"{name}: {status_of(view)}, {many(view.turns, 'turn')}, {_spent(view)}, {took}")
+
+
+def _spent(view: RunView) -> str:
+    cost = "" if view.cost in (None, 0) else f", {money(view.cost)}"
+    return f"{count(view.usage.total)} tokens{cost}"
+
+
+def summary(rows: Sequence[RunView]) -> str:
+    """The last line about a tree: how it ended and what it used altogether."""
+    root = rows[0]
+    usage, cost = total(rows)
+    facts = [
+        status_of(root),
+        many(len(rows), "run"),
+        many(sum(view.turns for view in rows), "turn"),
+        f"{count(usage.input)} tokens in, {count(usage.output)} out",
+    ]
+    if cost != 0:
+        facts.append("cost unknown" if cost is None else money(cost))
+    facts.append(elapsed((root.ended_at or root.started_at) - root.started_at))
+    return ", ".join(facts)
+
+
+@contextmanager
+def display(*, quiet: bool, verbose: bool) -> Generator[Shows]:
+    """Whatever suits the terminal; when the block ends a live tree is gone, and one line says what it all came to."""
+    if quiet:
+        yield Silent()
+        return
+    screen = console(stderr=True)
+    # Log lines and a tree that is redrawn in place would write over each other.
+    if can_redraw(screen) and not os.environ.get(VARIABLE):
+        from retinue.cli.live import LiveTree
+
+        with LiveTree(screen, verbose=verbose) as tree:
+            yield tree
+        if tree.rows and tree.rows[0].outcome is not None:
+            say(summary(tree.rows))
+    else:
+        lines = PlainLines(verbose=verbose)
+        yield lines
+        if len(lines.rows) > 1 and lines.rows[0].outcome is not None:
+            say(summary(lines.rows))

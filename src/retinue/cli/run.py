@@ -1,0 +1,220 @@
+"""`retinue run`: one task for one agent, and its answer on stdout."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retinue.cli.options import (
+    LIMITS,
+    OUTPUT,
+    ApiKeyEnvFlag,
+    BaseUrlFlag,
+    ConfigFlag,
+    JsonFlag,
+    ModelFlag,
+    ProviderFlag,
+    QuietFlag,
+    VerboseFlag,
+)
+
+if TYPE_CHECKING:
+    from retinue.config.choice import Flags
+    from retinue.config.settings import Settings
+    from retinue.core.run import Limits
+
+MAX_TURNS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What was asked for, flag by flag."""
+
+    prompt: str
+    flags: Flags
+    dialects: tuple[str, ...]
+    agent: str | None
+    session: str | None
+    system: str
+    tools: tuple[str, ...] | None
+    max_turns: int | None
+    max_tokens: int | None
+    max_cost: float | None
+    timeout: float | None
+    config: str | None
+    detach: bool
+    think: bool
+    json: bool
+    quiet: bool
+    verbose: bool
+
+
+def run(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What is to be done; - reads it from stdin.")],
+    provider: ProviderFlag = None,
+    base_url: BaseUrlFlag = None,
+    api_key_env: ApiKeyEnvFlag = None,
+    model: ModelFlag = None,
+    dialect: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dialect", metavar="D", help="How it may delegate: spec (default), xzatoma, or none. Repeatable."
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="An agent of the settings to do the work.")
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session", metavar="NAME", help="Where its agents and shared context live; a new one by default."
+        ),
+    ] = None,
+    system: Annotated[str, typer.Option("--system", metavar="TEXT", help="What the model is told first.")] = "",
+    tools: Annotated[
+        str | None,
+        typer.Option("--tools", metavar="a,b", help="Tools of the settings' modules to offer, with commas."),
+    ] = None,
+    max_turns: Annotated[
+        int | None,
+        typer.Option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", rich_help_panel=LIMITS),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", rich_help_panel=LIMITS),
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", metavar="USD", min=0, help="Dollars.", rich_help_panel=LIMITS)
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="S", min=0, help="Seconds.", rich_help_panel=LIMITS)
+    ] = None,
+    config: ConfigFlag = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the run's id and leave; a background process does the work.")
+    ] = False,
+    think: Annotated[bool, typer.Option("--think", help="Ask the model to reason, where it can.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, also for a failed run.", rich_help_panel=OUTPUT)
+    ] = False,
+    quiet: QuietFlag = False,
+    verbose: VerboseFlag = False,
+) -> int:
+    """Give a task to an agent and print its answer.
+
+    The answer alone goes to stdout. Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
+    """
+    from retinue.cli.process import perform
+    from retinue.config.choice import Flags
+
+    if json and quiet:
+        raise typer.BadParameter("--json and --quiet exclude each other")
+    order = Order(
+        prompt=_prompt(prompt),
+        flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
+        dialects=_dialects(dialect),
+        agent=agent,
+        session=session,
+        system=system,
+        tools=None if tools is None else tuple(name.strip() for name in tools.split(",") if name.strip()),
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        max_cost=max_cost,
+        timeout=timeout,
+        config=config,
+        detach=detach,
+        think=think,
+        json=json,
+        quiet=quiet,
+        verbose=verbose,
+    )
+    return perform(carry_out(order))
+
+
+async def carry_out(order: Order) -> int:
+    """Find out who answers, start the run, and see it through or leave it to a background process."""
+    from retinue.app.sections import load_settings
+    from retinue.cli.answerer import find_answerer
+    from retinue.cli.driving import see_through, tell, tell_interrupted
+    from retinue.cli.opening import open_new
+    from retinue.cli.process import interrupts
+    from retinue.cli.terminal import say
+    from retinue.core.errors import UnknownName
+
+    settings = load_settings(order.config)
+    if order.agent is not None and order.agent not in settings.agents:
+        raise UnknownName("agent", order.agent, tuple(settings.agents))
+    with interrupts() as asked_to_stop:
+        answerer = await find_answerer(order.flags, settings, agent=order.agent)
+        if not order.quiet:
+            say(str(answerer))
+        async with open_new(answerer, settings, dialects=order.dialects, session=order.session) as retinue:
+            root = await retinue.spawn(
+                order.prompt,
+                agent=order.agent,
+                limits=limits_of(order, settings),
+                tools=order.tools if order.tools is not None or order.agent is not None else (),
+                model=f"{answerer.contact.name}:{answerer.model}",
+                system=order.system,
+                think=order.think,
+                detached=order.detach,
+            )
+            if not order.detach:
+                outcome = await see_through(retinue, root, asked_to_stop, quiet=order.quiet, verbose=order.verbose)
+        if order.detach:
+            return _leave_to_background(root.run_id, json=order.json, quiet=order.quiet)
+    if outcome is None:
+        return tell_interrupted(root.run_id)
+    return tell(root.run_id, outcome, form="json" if order.json else "text")
+
+
+def limits_of(order: Order, settings: Settings) -> Limits:
+    """What the flags allow, on top of what the settings say about the agent."""
+    from msgspec.structs import replace
+
+    from retinue.core.run import Limits
+    from retinue.core.usage import NANO
+
+    # The limits of a dialect are exact; without one, the last turn is set aside for an answer.
+    limits = Limits(max_turns=MAX_TURNS, wrap_up=not order.dialects)
+    if order.agent is not None:
+        limits = settings.agents[order.agent].limits_over(limits)
+    said = {
+        "max_turns": order.max_turns,
+        "max_tokens": order.max_tokens,
+        "max_cost": None if order.max_cost is None else round(order.max_cost * NANO),
+        "seconds": order.timeout,
+    }
+    return replace(limits, **{name: value for name, value in said.items() if value is not None})
+
+
+def _prompt(prompt: str) -> str:
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        where = "stdin has no prompt" if prompt == "-" else "the prompt is empty"
+        raise typer.BadParameter(f"{where}: say what is to be done")
+    return text
+
+
+def _dialects(named: list[str] | None) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(named or ["spec"]))
+    if "none" in names and len(names) > 1:
+        raise typer.BadParameter("--dialect none and another dialect exclude each other")
+    return () if names == ("none",) else names
+
+
+def _leave_to_background(run_id: str, *, json: bool, quiet: bool) -> int:
+    from retinue.cli.background import begin
+    from retinue.cli.terminal import answer, answer_json, say
+
+    log = begin(run_id)
+    if not quiet:
+        say(f"running in the background; see: retinue runs show {run_id}  (its output: {log})")
+    if json:
+        answer_json({"run_id": run_id})
+    else:
+        answer(run_id)
+    return 0

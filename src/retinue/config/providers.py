@@ -1,0 +1,67 @@
+"""The section `[providers.<name>]`: who answers, where, and the name of the variable that holds the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from retinue.config.sections import Named, Section
+
+Address = Annotated[
+    str, Meta(pattern=r"\Ahttps?://[^\s/]", extra={"expected": "an address that begins with http:// or https://"})
+]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=r"\A([A-Za-z_][A-Za-z0-9_]*)?\Z",
+        # Who pastes the key itself here is told so without having it in a terminal or a log.
+        extra={"expected": "the name of an environment variable, never a key itself", "secret": True},
+    ),
+]
+HeaderText = Annotated[
+    str, Meta(pattern=r"\A[^\x00-\x08\x0a-\x1f\x7f]*\Z", extra={"expected": "a string on one line", "secret": True})
+]
+
+
+class ProviderSettings(Struct, frozen=True, kw_only=True):
+    """A provider as it is settled; what is None is the wire's own."""
+
+    wire: Annotated[
+        str,
+        Meta(description="How it is spoken to; not needed if the name is a wire's.", examples=["openai-chat"]),
+    ]
+    base_url: Annotated[
+        Address | None, Meta(description="Its address, in the vendor's habit.", examples=["http://localhost:8000/v1"])
+    ] = None
+    api_key_env: Annotated[
+        Variable | None,
+        Meta(
+            description='The environment variable that holds its key, never the key itself; "" sends none.',
+            examples=["LOCAL_API_KEY"],
+        ),
+    ] = None
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="From 0 to 2.", examples=[0.2])
+    ] = None
+    headers: Annotated[
+        Mapping[str, HeaderText],
+        Meta(description="Sent with every request.", examples=[{"X-Team": "search"}], extra={"secret": True}),
+    ] = {}
+
+
+def providers_section(wires: Sequence[str]) -> Section:
+    """The section, where these wires are known; a provider that has the name of a wire changes that wire's defaults."""
+    return Section(
+        name="providers",
+        type=ProviderSettings,
+        about="Providers, for models written PROVIDER:NAME and for --provider; a wire's own name changes its defaults.",
+        named=Named(
+            example="local",
+            pattern=r"[A-Za-z0-9_-]{1,64}",
+            expected="1 to 64 letters, digits, _ and -",
+        ),
+        choices={"wire": wires},
+        implied=lambda name: {"wire": name} if name in wires else {},
+    )

@@ -1,0 +1,145 @@
+"""Finds the settings file, reads it, and gives back frozen values, or says everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from retinue.config.agents import AGENTS, AgentSettings
+from retinue.config.checking import Complaint, check
+from retinue.config.document import Document, Reader
+from retinue.config.keys import dotted
+from retinue.config.providers import ProviderSettings
+from retinue.config.sections import Section
+from retinue.config.toml import read_toml
+from retinue.config.tools import TOOLS, ToolsSettings, missing_modules, module_files
+from retinue.core.agent import Agent
+from retinue.core.errors import ConfigError, Problem
+
+S = TypeVar("S", bound=Struct)
+
+FILE = "retinue.toml"
+READERS: dict[str, Reader] = {".toml": read_toml}
+"""Who reads which kind of file. A file without a kind, such as a pipe, is TOML."""
+NOT_YET = ("retinue.yaml", "retinue.yml")
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What the user settled.
+
+    `agents` and `providers` are in the order of the file. `tool_modules` are whole paths. `sections` has the other
+    sections that were declared, by name, with their defaults where the file has none. `source` is the file, None
+    if there is none.
+    """
+
+    agents: Mapping[str, AgentSettings] = {}
+    providers: Mapping[str, ProviderSettings] = {}
+    tool_modules: tuple[Path, ...] = ()
+    sections: Mapping[str, Struct] = {}
+    source: Path | None = None
+
+    def section(self, name: str, kind: type[S]) -> S:
+        """A section of that name and type, or its defaults."""
+        found = self.sections.get(name)
+        return found if isinstance(found, kind) else kind()
+
+    def core_agents(self) -> tuple[Agent, ...]:
+        """The agents as the engine knows them."""
+        return tuple(settled.agent(name) for name, settled in self.agents.items())
+
+
+def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Section]) -> Settings:
+    """The settings in `path`, or in `retinue.toml` in the folder `cwd` if there is one.
+
+    Raises `ConfigError` for a file that is not there, cannot be read or is wrong, with every mistake that was found.
+    """
+    if path is None:
+        path = _found_in(cwd)
+    if path is None:
+        return _settings({}, None, FILE, sections)
+    source = Path(os.path.abspath(cwd / path))
+    document = _read(source, str(path))
+    return _settings(document.values, source, str(path), sections, document)
+
+
+def _found_in(cwd: Path) -> str | None:
+    there = [name for name in (FILE, *NOT_YET) if os.path.lexists(cwd / name)]
+    if len(there) > 1:
+        raise ConfigError(Problem(file=there[0], complaint=f"{' and '.join(there)} are both here; keep one of them"))
+    return there[0] if there else None
+
+
+def _read(source: Path, shown: str) -> Document:
+    if source.suffix.lower() in (".yaml", ".yml"):
+        raise ConfigError(Problem(file=shown, complaint=f"this version of retinue reads {FILE}, and no YAML"))
+    return READERS.get(source.suffix.lower(), read_toml)(_text(source, shown), shown)
+
+
+def _text(source: Path, shown: str) -> str:
+    try:
+        if source.is_dir():
+            raise ConfigError(Problem(file=shown, complaint="found a folder; expected a file", found="a folder"))
+        body = source.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(Problem(file=shown, complaint="there is no such file", found="nothing")) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(Problem(file=shown, complaint=f"cannot be read: {reason}")) from None
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = body.count(b"\n", 0, error.start) + 1
+        found = f"the byte 0x{body[error.start]:02x}"
+        raise ConfigError(
+            Problem(
+                file=shown, line=line, complaint=f"found {found}; expected UTF-8 text", found=found, allowed="UTF-8"
+            )
+        ) from None
+
+
+def _settings(
+    values: Mapping[str, object],
+    source: Path | None,
+    shown: str,
+    sections: Sequence[Section],
+    document: Document | None = None,
+) -> Settings:
+    checked, complaints = check(values, sections)
+    tools = checked.pop(TOOLS.name, None)
+    modules = tools.modules if isinstance(tools, ToolsSettings) else ()
+    folder = source.parent if source is not None else Path()
+    complaints += missing_modules(modules, folder)
+    if complaints:
+        raise ConfigError(*_in_order(complaints, shown, document))
+    return Settings(
+        agents=_tables(checked.pop(AGENTS.name, None), AgentSettings),
+        providers=_tables(checked.pop("providers", None), ProviderSettings),
+        tool_modules=module_files(modules, folder),
+        sections={name: value for name, value in checked.items() if isinstance(value, Struct)},
+        source=source,
+    )
+
+
+def _tables(found: Struct | dict[str, Struct] | None, kind: type[S]) -> dict[str, S]:
+    tables = found if isinstance(found, dict) else {}
+    return {name: table for name, table in tables.items() if isinstance(table, kind)}
+
+
+def _in_order(complaints: Sequence[Complaint], shown: str, document: Document | None) -> list[Problem]:
+    """Problems as a reader of the file comes across them."""
+    problems = [
+        Problem(
+            file=shown,
+            line=None if document is None else document.nearest_line(each.path),
+            key=dotted(each.path),
+            complaint=each.text,
+            found=each.found,
+            allowed=each.allowed,
+        )
+        for each in complaints
+    ]
+    return sorted(problems, key=lambda problem: problem.line or 0)

@@ -1,0 +1,283 @@
+"""One attempt over HTTP, the same for every wire: send a body, read the stream, and say what went wrong if it did.
+
+What the body says and what the stream means is the wire's business: it hands in bytes and a decoder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import aiohttp
+from yarl import URL
+
+from retinue.core.errors import BadInput, ProviderError
+from retinue.core.messages import Delta, Reply
+from retinue.core.ports import Publish
+from retinue.net.http import CONNECT_SECONDS, Http
+from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
+from retinue.providers.failures import Place, masked, refusal, shown
+
+ERROR_BYTES = 64 * 1024
+ERROR_SECONDS = 5.0
+"""How much of an error's body is read, and for how long."""
+
+LINGER_SECONDS = 0.02
+"""How long a finished answer waits for the end of its stream, so that the connection can be used again."""
+
+SHOWN_OF_NONSENSE = 200
+"""How many bytes are shown of an answer that makes no sense."""
+
+_SPACE = b" \t\r\n"
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
+
+
+class Decoder(Protocol):
+    """What a wire makes of the events of one answer. Its errors are `ProviderError`s, and know nothing of the place."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer said that nothing more will come."""
+        ...
+
+    @property
+    def partial(self) -> str:
+        """The words so far."""
+        ...
+
+    def feed(self, payload: bytes) -> Sequence[Delta]:
+        """What the data of one event adds."""
+        ...
+
+    def feed_whole(self, body: bytes) -> Sequence[Delta]:
+        """What an answer says that came as one JSON object instead of a stream."""
+        ...
+
+    def finish(self) -> Reply:
+        """The whole answer, now that the stream is over; an error with fault `cut` if it is not whole."""
+        ...
+
+
+class Endpoint:
+    """Where a provider's requests go, and with which key: the name of its variable is kept, never the key."""
+
+    def __init__(
+        self,
+        base_url: str,
+        path: str,
+        *,
+        api_key_env: str | None,
+        headers: Mapping[str, str],
+        http: Http,
+        key_header: str = "Authorization",
+        key_prefix: str = "Bearer ",
+    ) -> None:
+        base = _checked(base_url)
+        self._http = http
+        self._url = base if base.path.endswith(path) else base.with_path(base.path.rstrip("/") + path, keep_query=True)
+        self._key_header, self._key_prefix = key_header, key_prefix
+        plain = base.with_query(None)
+        self.place = Place(
+            base_url=str(plain).rstrip("/"),
+            url=str(self._url.with_query(None)),
+            address=f"{base.host}:{base.port}",
+            api_key_env=api_key_env,
+        )
+        self._headers = {"Content-Type": "application/json"} | _checked_headers(headers)
+        if api_key_env and any(name.lower() == key_header.lower() for name in headers):
+            raise BadInput(f"the header {key_header} and the key in {api_key_env} exclude each other: give one of them")
+        self._secrets = tuple(value for name, value in headers.items() if _SECRET_HEADER.search(name) and value)
+
+    async def ask(self, body: bytes, decoder: Decoder, publish: Publish, *, model: str) -> Reply:
+        """Send `body`; publish what streams in, and return the whole answer or raise a `ProviderError`."""
+        key = self._key()
+        place = replace(self.place, model=model)
+        headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
+        secrets = (*self._secrets, key) if key else self._secrets
+        # Errors are raised outside of the handlers: an error of aiohttp that came along as the context could show the
+        # headers of the request, and with them the key.
+        try:
+            async with self._http.post(self._url, body, headers) as response:
+                if 200 <= response.status < 300:
+                    return await _read(response, decoder, publish, secrets)
+                failure = refusal(
+                    response.status,
+                    response.headers,
+                    await _beginning(response),
+                    reason=response.reason or "",
+                    place=place,
+                    secrets=secrets,
+                )
+        except ProviderError as error:
+            failure = ProviderError(
+                f"{place.base_url}: {shown(str(error), secrets)}",
+                fault=error.fault,
+                status=error.status,
+                retry_after=error.retry_after,
+                partial=decoder.partial,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            failure = broken_connection(error, place, secrets)
+        raise failure
+
+    def _key(self) -> str:
+        """The key, read when it is needed; empty if none is configured."""
+        name = self.place.api_key_env
+        if not name:
+            return ""
+        key = os.environ.get(name, "").strip()
+        if not key:
+            raise ProviderError(
+                f"the environment variable {name} is not set; set it to the key for {self.place.base_url}", fault="auth"
+            )
+        if not key.isascii() or not key.isprintable():
+            raise ProviderError(
+                f"the environment variable {name} holds characters that no key has; "
+                f"set it to the key for {self.place.base_url} and nothing else",
+                fault="auth",
+            )
+        return key
+
+
+async def _read(response: aiohttp.ClientResponse, decoder: Decoder, publish: Publish, secrets: Sequence[str]) -> Reply:
+    """The answer, as a stream of events or as one JSON object, whatever its headers call it."""
+    content = response.content
+    chunk = await content.readany()
+    while chunk and not chunk.strip(_SPACE):  # some servers send blanks until they have something to say
+        chunk = await content.readany()
+    if chunk.lstrip(_SPACE).startswith(b"{"):
+        for delta in decoder.feed_whole(await _rest(content, chunk)):
+            publish(delta)
+        return decoder.finish()
+    beginning, heard, reader = chunk[:SHOWN_OF_NONSENSE], False, EventReader()
+    try:
+        while chunk and not decoder.done:
+            for payload in reader.feed(chunk):
+                heard = True
+                for delta in decoder.feed(payload):
+                    publish(delta)
+            if not decoder.done:
+                chunk = await content.readany()
+        for payload in reader.end() if not decoder.done else ():
+            heard = True
+            for delta in decoder.feed(payload):
+                publish(delta)
+    except EventTooLarge as error:
+        raise ProviderError(str(error), fault="internal") from None
+    except aiohttp.ClientError:
+        pass  # the decoder knows whether the answer was complete before the connection broke
+    else:
+        if not heard:
+            raise _no_stream(response.content_type, beginning, secrets)
+    reply = decoder.finish()
+    if not content.at_eof():
+        await _linger(content)
+    return reply
+
+
+def _no_stream(content_type: str, beginning: bytes, secrets: Sequence[str]) -> ProviderError:
+    if not beginning.strip(_SPACE):
+        return ProviderError("the answer is empty", fault="cut")
+    words = shown(beginning.decode("utf-8", "replace"), secrets)
+    return ProviderError(f"the answer ({content_type}) is no stream of events: {words}", fault="cut")
+
+
+async def _rest(content: aiohttp.StreamReader, beginning: bytes) -> bytes:
+    pieces, size = [beginning], len(beginning)
+    while piece := await content.readany():
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_EVENT_BYTES:
+            raise ProviderError(f"the answer has more than {MAX_EVENT_BYTES} bytes", fault="internal")
+    return b"".join(pieces)
+
+
+async def _linger(content: aiohttp.StreamReader) -> None:
+    try:
+        async with asyncio.timeout(LINGER_SECONDS):
+            while not content.at_eof():
+                await content.readany()
+    except (aiohttp.ClientError, TimeoutError):
+        pass  # the answer is whole; the connection will be closed
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    """As much of an error's body as there is any use for, or as had come when the server fell silent."""
+    body = b""
+    try:
+        async with asyncio.timeout(ERROR_SECONDS):
+            while len(body) < ERROR_BYTES and (piece := await response.content.readany()):
+                body += piece
+    except (aiohttp.ClientError, TimeoutError):
+        pass
+    return body[:ERROR_BYTES]
+
+
+def broken_connection(
+    error: aiohttp.ClientError | TimeoutError | OSError, place: Place, secrets: Sequence[str]
+) -> ProviderError:
+    """The error for a request that got no answer, or not all of it."""
+    where = f"{place.address} (base URL {place.base_url})"
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return ProviderError(
+                f"cannot find the host of {where}. Check the base URL and the network", fault="unreachable"
+            )
+        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+            return ProviderError(
+                f"cannot reach {where} through the proxy that the environment names. Check HTTP_PROXY, HTTPS_PROXY and "
+                "NO_PROXY",
+                fault="unreachable",
+            )
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError() | ssl.SSLError():
+            reason = shown(str(getattr(error, "certificate_error", None) or getattr(error, "os_error", error)), secrets)
+            return ProviderError(
+                f"cannot make a secure connection to {where}: {reason}. Check the server's certificate, and whether it "
+                "wants https at all",
+                fault="unreachable",
+            )
+        case aiohttp.ClientConnectorError(os_error=reason):
+            return ProviderError(
+                f"cannot reach {where}: {_in_words(reason)}. Check that the server runs and the base URL is right",
+                fault="unreachable",
+            )
+        case TimeoutError():
+            return ProviderError(
+                f"cannot reach {where}: no connection within {CONNECT_SECONDS:g} s. Check the base URL and the network",
+                fault="unreachable",
+            )
+        case aiohttp.ClientResponseError():
+            return ProviderError(f"{where} does not answer in HTTP: {shown(error.message, secrets)}", fault="cut")
+        case _:
+            return ProviderError(f"{where} closed the connection before it had answered", fault="cut")
+
+
+def _in_words(reason: OSError) -> str:
+    return os.strerror(reason.errno) if reason.errno else masked(str(reason), ())
+
+
+def _checked(base_url: str) -> URL:
+    try:
+        url = URL(base_url)
+        port = url.port
+    except ValueError as wrong:
+        raise BadInput(f"base URL {base_url!r} is not an address: {wrong}") from None
+    if url.scheme not in ("http", "https") or not url.host or port is None:
+        raise BadInput(f"base URL {base_url!r} is not an address; expected something like https://host/v1")
+    if url.user is not None or url.password is not None:
+        raise BadInput(f"the base URL for {url.host} has a name or password in it; name the key's variable instead")
+    return url.with_fragment(None)
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise BadInput(f"header {name!r} cannot be sent: it has characters that HTTP does not allow")
+    return dict(headers)

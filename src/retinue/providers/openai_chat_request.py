@@ -1,0 +1,197 @@
+"""A conversation in the format of OpenAI's chat completions, encoded once and then only appended to.
+
+Vendors refuse what a real history may hold: calls without an id or with one that was used before, a result without its
+call, a call without its result, arguments that are not JSON. All of that is repaired here, by position alone, so that
+the same history always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import assert_never
+
+import msgspec
+
+from retinue.core.agent import ToolSpec
+from retinue.core.history import UNFINISHED
+from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from retinue.core.ports import Request
+
+MEMO = "openai_chat"
+"""Where in a request's memo the conversation is kept."""
+
+LONGEST_ID = 40
+"""Longer call ids are refused by OpenAI; another vendor may have made them."""
+
+# These count what they think as output, and refuse the older field.
+_COUNTS_THINKING = re.compile(r"(?:.*/)?(?:o\d|gpt-5)")
+
+
+def encode(request: Request, *, sends_reasoning: bool = False) -> bytes:
+    """The body of a request; what `request.memo` has of the conversation already is not encoded again.
+
+    >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()
+    '{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}'
+    """
+    kept = request.memo.get(MEMO)
+    if not (isinstance(kept, Conversation) and kept.is_beginning_of(request.messages, sends_reasoning)):
+        kept = request.memo[MEMO] = Conversation(sends_reasoning=sends_reasoning)
+    kept.add(request.messages)
+    options = b""
+    if request.max_output is not None:
+        field = "max_completion_tokens" if _COUNTS_THINKING.match(request.model) else "max_tokens"
+        options += b',"%b":%d' % (field.encode(), request.max_output)
+    if request.temperature is not None:
+        options += b',"temperature":' + msgspec.json.encode(request.temperature)
+    said = (_system(request.system), kept.encoded, kept.repairs())
+    return b"".join(
+        (
+            b'{"model":',
+            msgspec.json.encode(sound(request.model)),
+            b',"stream":true,"stream_options":{"include_usage":true}',
+            options,
+            b',"messages":[',
+            b",".join(part for part in said if part),
+            b"]",
+            _tools(request.tools),
+            b"}",
+        )
+    )
+
+
+class Conversation:
+    """The messages of a run as far as they were encoded, and what is needed to go on from there."""
+
+    __slots__ = ("_count", "_first", "_last", "_reasoning", "_replies", "_used", "_waiting", "encoded")
+
+    def __init__(self, *, sends_reasoning: bool = False) -> None:
+        self.encoded = bytearray()
+        """The messages, with commas between them."""
+        self._reasoning = sends_reasoning
+        self._count = 0
+        self._first: Message | None = None
+        self._last: Message | None = None
+        self._replies = 0
+        self._used: set[str] = set()
+        self._waiting: list[tuple[ToolCall, str]] = []
+        """Calls of the last reply that have no result yet, with the ids we gave them."""
+
+    def is_beginning_of(self, messages: Sequence[Message], sends_reasoning: bool) -> bool:
+        """Whether these messages begin with the encoded ones; a summary may have taken their place."""
+        if not 0 < self._count <= len(messages) or self._reasoning != sends_reasoning:
+            return False
+        return messages[0] is self._first and messages[self._count - 1] is self._last
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Encode what is new."""
+        if self._count == len(messages):
+            return
+        for message in messages[self._count :]:
+            for piece in self._pieces(message):
+                if self.encoded:
+                    self.encoded += b","
+                self.encoded += piece
+        self._count = len(messages)
+        self._first, self._last = messages[0], messages[-1]
+
+    def repairs(self) -> bytes:
+        """Results for calls that have none at the end; the real ones may still come, so these are not kept."""
+        return b",".join(_result(wire_id, UNFINISHED) for _, wire_id in self._waiting)
+
+    def _pieces(self, message: Message) -> list[bytes]:
+        match message:
+            case ToolMessage():
+                return [self._answered(message)]
+            case UserMessage(text=text):
+                return [*self._closed(), _words("user", text)]
+            case AssistantMessage():
+                return [*self._closed(), self._reply(message)]
+            case _:
+                assert_never(message)
+
+    def _closed(self) -> list[bytes]:
+        """Results for calls that nobody answered, before somebody else speaks."""
+        unfinished = [_result(wire_id, UNFINISHED) for _, wire_id in self._waiting]
+        self._waiting.clear()
+        return unfinished
+
+    def _reply(self, message: AssistantMessage) -> bytes:
+        self._replies += 1
+        if not message.calls:
+            return _words("assistant", message.text)
+        self._waiting = [(call, self._id(call, index)) for index, call in enumerate(message.calls)]
+        reply: dict[str, object] = {"role": "assistant", "content": sound(message.text) or None}
+        thoughts = "".join(thought.text for thought in message.thinking) if self._reasoning else ""
+        if thoughts:
+            reply["reasoning_content"] = sound(thoughts)
+        reply["tool_calls"] = [
+            {"id": wire_id, "type": "function", "function": {"name": sound(call.name), "arguments": _arguments(call)}}
+            for call, wire_id in self._waiting
+        ]
+        return msgspec.json.encode(reply)
+
+    def _id(self, call: ToolCall, index: int) -> str:
+        wire_id = call.id
+        if not wire_id or len(wire_id) > LONGEST_ID or not wire_id.isascii() or wire_id in self._used:
+            wire_id = f"call_{self._replies}_{index}"
+            while wire_id in self._used:
+                wire_id += "_"
+        self._used.add(wire_id)
+        return wire_id
+
+    def _answered(self, message: ToolMessage) -> bytes:
+        """A result goes to the call with its id and name; else to one with its name; else to the next one waiting."""
+        waiting = self._waiting
+        if not waiting:
+            return _words("user", f"[result of a call of {message.name} that is no longer shown]\n{message.text}")
+        by_id = (i for i, (call, _) in enumerate(waiting) if (call.id, call.name) == (message.call_id, message.name))
+        by_name = (i for i, (call, _) in enumerate(waiting) if call.name == message.name)
+        _, wire_id = waiting.pop(next(by_id, next(by_name, 0)))
+        return _result(wire_id, message.text)
+
+
+def sound(text: str) -> str:
+    """The text without halves of characters, which UTF-8 cannot carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _words(role: str, text: str) -> bytes:
+    return msgspec.json.encode({"role": role, "content": sound(text)})
+
+
+def _result(wire_id: str, text: str) -> bytes:
+    return msgspec.json.encode({"role": "tool", "tool_call_id": wire_id, "content": sound(text)})
+
+
+def _arguments(call: ToolCall) -> str:
+    """The arguments as a JSON object, which servers insist on; the model finds what it wrote instead inside of one."""
+    text = call.arguments.strip()
+    if not text:
+        return "{}"
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return msgspec.json.encode({"not_a_json_object": sound(call.arguments)}).decode()
+    return call.arguments
+
+
+# Shared by all runs with the same system text and tools: a thousand siblings keep them once.
+@lru_cache(maxsize=256)
+def _system(text: str) -> bytes:
+    return _words("system", text) if text else b""
+
+
+@lru_cache(maxsize=256)
+def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
+    return b',"tools":[' + b",".join(map(_tool, tools)) + b"]" if tools else b""
+
+
+def _tool(spec: ToolSpec) -> bytes:
+    function = {
+        "name": sound(spec.name),
+        "description": sound(spec.description),
+        "parameters": msgspec.Raw(sound(spec.parameters).encode()),
+    }
+    return msgspec.json.encode({"type": "function", "function": function})

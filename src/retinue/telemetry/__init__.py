@@ -1,0 +1,1 @@
+"""Who watches: readers of what happens, for people and for machines."""

@@ -1,0 +1,28 @@
+"""Settings files for the tests: written in place, loaded with every section that the application has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from retinue.app.sections import SECTIONS
+from retinue.config.sections import Section
+from retinue.config.settings import Settings, load
+from retinue.core.errors import ConfigError
+
+
+def settings(folder: Path, text: str, sections: Sequence[Section] = SECTIONS) -> Settings:
+    """What a `retinue.toml` with this text comes to."""
+    (folder / "retinue.toml").write_text(text, encoding="utf-8")
+    return load(cwd=folder, sections=sections)
+
+
+def complaint(folder: Path, text: str | None = None, *, path: str | Path | None = None) -> str:
+    """The message about a `retinue.toml` with this text, or about the file that `path` is."""
+    if text is not None:
+        (folder / "retinue.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(path, cwd=folder, sections=SECTIONS)
+    return str(caught.value)

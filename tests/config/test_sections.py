@@ -1,0 +1,43 @@
+"""Sections fit together into one file, or whoever declared them is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from retinue.config.sections import Section, tree_of
+from retinue.config.settings import Settings
+from tests.config.settled import settings
+
+
+class Sea(Struct, frozen=True):
+    deep: bool = False
+
+
+class Odd(Struct, frozen=True):
+    number: complex = 0j
+
+
+def section(name: str, kind: type[Struct] = Sea) -> Section:
+    return Section(name=name, type=kind, about="Water.")
+
+
+def test_a_section_of_anyone_is_read_like_the_others(tmp_path: Path) -> None:
+    found = settings(tmp_path, "[far.sea]\ndeep = true\n", [section("far.sea"), section("near")])
+
+    assert found.sections == {"far.sea": Sea(deep=True), "near": Sea()}
+    assert found.section("far.sea", Sea) == Sea(deep=True)
+    assert Settings().section("far.sea", Sea) == Sea()
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a.b"), ("a.b", "a")])
+def test_sections_do_not_stand_inside_each_other(names: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="section"):
+        tree_of([section(name) for name in names])
+
+
+def test_a_type_that_no_file_can_hold_is_a_mistake_of_whoever_declared_it(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        settings(tmp_path, "[odd]\nnumber = 1\n", [section("odd", Odd)])

@@ -1,0 +1,183 @@
+"""A settings file becomes frozen, typed values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retinue.app.sections import SECTIONS, contacts, dialect_settings, load_settings
+from retinue.app.wires import Contact
+from retinue.config.agents import AgentSettings, LimitSettings
+from retinue.config.providers import ProviderSettings
+from retinue.config.settings import Settings, load
+from retinue.core.agent import Agent
+from retinue.core.run import Limits
+from retinue.dialects.xzatoma_settings import XzatomaSettings
+from tests.config.settled import settings
+
+EVERYTHING = """\
+[agents.researcher]
+description = "Finds sources"
+system_prompt = '''You search.
+And you read.'''
+tools = ["search", "fetch"]
+model = "local:qwen3"
+max_turns = 30  # more than `spec` would give it
+limits = { max_tokens = 1000, max_cost = 0.25 }
+
+[agents.writer]
+tools = []
+[agents.writer.limits]
+timeout = 90
+wrap_up = true
+
+[agents.plain]
+
+[providers.local]
+wire = "openai-chat"
+base_url = "http://localhost:9/v1"
+api_key_env = "LOCAL_KEY"
+temperature = 1
+headers.X-Team = "search"
+
+[providers.vllm]
+api_key_env = ""
+
+[tools]
+modules = ["./mytools.py", "more/tools.py"]
+
+[agent.subagent]
+max_depth = 2
+"""
+
+
+def test_everything_that_can_be_settled(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    for module in ("mytools.py", "more/tools.py"):
+        (tmp_path / module).touch()
+
+    found = settings(tmp_path, EVERYTHING)
+
+    assert found == Settings(
+        agents={
+            "researcher": AgentSettings(
+                description="Finds sources",
+                system_prompt="You search.\nAnd you read.",
+                tools=("search", "fetch"),
+                model="local:qwen3",
+                max_turns=30,
+                limits=LimitSettings(max_tokens=1000, max_cost=0.25),
+            ),
+            "writer": AgentSettings(tools=(), limits=LimitSettings(timeout=90.0, wrap_up=True)),
+            "plain": AgentSettings(),
+        },
+        providers={
+            "local": ProviderSettings(
+                wire="openai-chat",
+                base_url="http://localhost:9/v1",
+                api_key_env="LOCAL_KEY",
+                temperature=1.0,
+                headers={"X-Team": "search"},
+            ),
+            "vllm": ProviderSettings(wire="vllm", api_key_env=""),
+        },
+        tool_modules=(tmp_path / "mytools.py", tmp_path / "more" / "tools.py"),
+        sections={"agent.subagent": XzatomaSettings(max_depth=2)},
+        source=tmp_path / "retinue.toml",
+    )
+    assert list(found.agents) == ["researcher", "writer", "plain"]
+
+
+def test_no_file_settles_nothing(tmp_path: Path) -> None:
+    assert load(cwd=tmp_path, sections=SECTIONS) == Settings(sections={"agent.subagent": XzatomaSettings()})
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "\ufeff", "[agents]\n[providers]\n[tools]\n[agent]\n"])
+def test_a_file_that_says_nothing_settles_nothing(tmp_path: Path, text: str) -> None:
+    assert settings(tmp_path, text) == Settings(
+        sections={"agent.subagent": XzatomaSettings()}, source=tmp_path / "retinue.toml"
+    )
+
+
+def test_tools_left_out_are_not_the_same_as_no_tools(tmp_path: Path) -> None:
+    found = settings(tmp_path, "[agents.a]\n[agents.b]\ntools = []\n")
+
+    assert (found.agents["a"].tools, found.agents["b"].tools) == (None, ())
+
+
+def test_modules_are_found_next_to_the_file_and_not_in_the_current_folder(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mytools.py").touch()
+    (project / "other.toml").write_text('tools.modules = ["./mytools.py"]')
+
+    found = load("project/other.toml", cwd=tmp_path, sections=SECTIONS)
+
+    assert (found.tool_modules, found.source) == ((project / "mytools.py",), project / "other.toml")
+
+
+def test_a_named_file_goes_before_the_one_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "retinue.toml").write_text("[agents.wrong]")
+    (tmp_path / "settings").write_text("[agents.right]")  # a file without a kind is TOML
+
+    assert list(load(tmp_path / "settings", cwd=tmp_path, sections=SECTIONS).agents) == ["right"]
+
+
+def test_agents_as_the_engine_knows_them(tmp_path: Path) -> None:
+    found = settings(tmp_path, '[agents.dig]\ntools = ["search"]\nmax_turns = 3\n[agents.plain]\n')
+
+    assert found.core_agents() == (Agent(name="dig", tools=("search",), max_turns=3), Agent(name="plain"))
+
+
+def test_limits_change_only_what_they_name(tmp_path: Path) -> None:
+    found = settings(
+        tmp_path,
+        """\
+[agents.dig.limits]
+max_tokens = 1
+max_input_tokens = 2
+max_output_tokens = 3
+max_cost = 0.000000004
+max_calls = 5
+timeout = 6
+model_timeout = 7
+idle_timeout = 8
+tool_timeout = 9.5
+wrap_up = false
+""",
+    )
+
+    base = Limits(max_turns=50, exchange_turns=10, wrap_up=True)
+    assert found.agents["dig"].limits_over(base) == Limits(
+        max_turns=50,
+        exchange_turns=10,
+        max_tokens=1,
+        max_input_tokens=2,
+        max_output_tokens=3,
+        max_cost=4,
+        max_calls=5,
+        seconds=6,
+        model_seconds=7,
+        idle_seconds=8,
+        tool_seconds=9.5,
+        wrap_up=False,
+    )
+    assert AgentSettings().limits_over(base) == base
+
+
+def test_the_application_gets_contacts_and_the_settings_of_dialects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "retinue.toml").write_text(
+        '[agent.subagent]\nmax_depth = 1\n[providers.lab]\nwire = "vllm"\nheaders = { A = "b" }\n'
+    )
+
+    found = load_settings()
+
+    assert contacts(found) == (
+        Contact(name="lab", wire="vllm", base_url="http://localhost:8000/v1", headers={"A": "b"}),
+    )
+    assert dialect_settings(found) == {"xzatoma": XzatomaSettings(max_depth=1)}
+    assert dialect_settings(Settings()) == {"xzatoma": XzatomaSettings()}

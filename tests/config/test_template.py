@@ -1,0 +1,81 @@
+"""The settings file for newcomers says nothing until its lines are uncommented, and then every line of it holds."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct, inspect
+
+from retinue.app.sections import SECTIONS
+from retinue.config.checking import wanted
+from retinue.config.settings import load
+from retinue.config.template import template
+from tests.config.settled import settings
+
+
+def uncommented(text: str) -> str:
+    return re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
+
+
+def test_as_it_is_it_settles_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+
+    found = settings(tmp_path, template(SECTIONS))
+
+    nothing = load("empty", cwd=tmp_path, sections=SECTIONS)
+    assert (found.agents, found.providers, found.tool_modules, found.sections) == (
+        nothing.agents,
+        nothing.providers,
+        nothing.tool_modules,
+        nothing.sections,
+    )
+
+
+def test_uncommented_every_key_of_every_section_is_there_and_holds(tmp_path: Path) -> None:
+    (tmp_path / "mytools.py").touch()
+    text = uncommented(template(SECTIONS))
+
+    found = settings(tmp_path, text)
+
+    assert (list(found.agents), list(found.providers)) == (["researcher"], ["local"])
+    assert found.tool_modules == (tmp_path / "mytools.py",)
+    tables = tomllib.loads(text)
+    assert set(tables) == {"agents", "providers", "tools", "agent"}
+    assert keys(tables["agents"]["researcher"]) == declared(SECTIONS[0].type)
+    assert keys(tables["providers"]["local"]) - {"headers.X-Team"} == declared(SECTIONS[1].type)
+    assert keys(tables["tools"]) == declared(SECTIONS[2].type)
+    assert keys(tables["agent"]["subagent"]) == declared(SECTIONS[3].type)
+
+
+def test_every_key_is_explained() -> None:
+    lines = template(SECTIONS).splitlines()
+
+    for above, line in pairwise(lines):
+        if re.match(r"#\S", line):
+            assert re.match(r"# \w", above), line
+    assert max(map(len, lines)) <= 120
+
+
+def keys(table: dict[str, Any], above: str = "") -> set[str]:
+    found: set[str] = set()
+    for name, value in table.items():
+        found.add(above + name)
+        if isinstance(value, dict):
+            found |= keys(cast("dict[str, Any]", value), f"{above}{name}.")
+    return found
+
+
+def declared(kind: type[Struct], above: str = "") -> set[str]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    found: set[str] = set()
+    for field in info.fields:
+        found.add(above + field.name)
+        inner = wanted(field.type).type
+        if isinstance(inner, inspect.StructType):
+            found |= declared(inner.cls, f"{above}{field.name}.")
+    return found

@@ -1,0 +1,84 @@
+"""Keys are found on their lines in all the ways in which TOML lets one write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.config.keys import KeyPath
+from retinue.config.toml import read_toml
+
+TEXT = '''\
+# a = 1
+top = """
+inside = 1
+[inside]
+"""
+dotted."quoted \\u0061".bare = [ 1, # , ]
+  "]", [2,
+  3], { deep = """
+  """, er = 'x' },
+]
+[ first . second ]
+key = 'a#b' # c
+[first]
+other = 1979-05-27 07:32:00Z
+[[items]]
+name = "a"
+[items.below]
+here = true
+[[items]]
+name = "b"
+[[items.nested]]
+x = { y.z = 1 }
+[items.below]
+here = false
+'''
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("top",), 2),
+        (("inside",), None),
+        (("a",), None),
+        (("dotted",), 6),
+        (("dotted", "quoted a"), 6),
+        (("dotted", "quoted a", "bare"), 6),
+        (("dotted", "quoted a", "bare", 0), 6),
+        (("dotted", "quoted a", "bare", 1), 7),
+        (("dotted", "quoted a", "bare", 2, 0), 7),
+        (("dotted", "quoted a", "bare", 2, 1), 8),
+        (("dotted", "quoted a", "bare", 3, "deep"), 8),
+        (("dotted", "quoted a", "bare", 3, "er"), 9),
+        (("first",), 11),
+        (("first", "second"), 11),
+        (("first", "second", "key"), 12),
+        (("first", "other"), 14),
+        (("items",), 15),
+        (("items", 0), 15),
+        (("items", 0, "name"), 16),
+        (("items", 0, "below", "here"), 18),
+        (("items", 1), 19),
+        (("items", 1, "name"), 20),
+        (("items", 1, "nested", 0, "x", "y", "z"), 22),
+        (("items", 1, "below", "here"), 24),
+        (("items", 2), None),
+    ],
+)
+def test_a_key_is_found_on_its_line(path: KeyPath, line: int | None) -> None:
+    assert read_toml(TEXT, "x.toml").line_of(path) == line
+    assert read_toml(TEXT.replace("\n", "\r\n"), "x.toml").line_of(path) == line
+
+
+def test_a_key_that_is_missing_is_looked_for_where_its_table_is() -> None:
+    document = read_toml(TEXT, "x.toml")
+
+    assert document.nearest_line(("items", 1, "below", "gone", "too")) == 23
+    assert document.nearest_line(("gone",)) is None
+
+
+def test_arrays_too_deep_to_follow_still_leave_the_keys_before_them() -> None:
+    depth = 200
+    document = read_toml(f"[a]\nb = {'[' * depth}{']' * depth}\n", "x.toml")
+
+    assert document.line_of(("a", "b")) == 2
