@@ -1,4 +1,4 @@
-"""The command `retinue`, which so far only knows its own version."""
+"""The command `retinue`: answers `--version` itself, and loads the command line only for everything else."""
 
 import sys
 
@@ -11,8 +11,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments == ["--version"]:
         print(f"retinue {__version__}")
         return 0
-    print("usage: retinue --version", file=sys.stderr)
-    return 2
+    from retinue.cli.main import main as command_line
+
+    return command_line(arguments)
 
 
 if __name__ == "__main__":

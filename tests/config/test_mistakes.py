@@ -54,8 +54,12 @@ def test_what_is_not_toml(tmp_path: Path, text: str, message: str) -> None:
             "retinue.toml:3: agents.a.model: set twice; the first is on line 1",
         ),
         ("tools.modules = []\n[tools]\n", "retinue.toml:2:7: this key or table is set above in another way"),
+        (
+            "tools.modules = []\n[tools]\n[agents.a]\n[agents.a]\n",
+            "retinue.toml:2:7: this key or table is set above in another way",
+        ),
     ],
-    ids=["key", "table", "inline table", "many lines", "dotted and table"],
+    ids=["key", "table", "inline table", "many lines", "dotted and table", "the first of two"],
 )
 def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
     assert complaint(tmp_path, text) == message

@@ -125,9 +125,14 @@ def test_a_named_file_goes_before_the_one_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_agents_as_the_engine_knows_them(tmp_path: Path) -> None:
-    found = settings(tmp_path, '[agents.dig]\ntools = ["search"]\nmax_turns = 3\n[agents.plain]\n')
+    text = '[agents.dig]\ntools = ["search"]\nmax_turns = 3\nlimits.max_calls = 9\n[agents.plain]\n'
+    found = settings(tmp_path, text)
 
-    assert found.core_agents() == (Agent(name="dig", tools=("search",), max_turns=3), Agent(name="plain"))
+    limits = Limits(max_turns=3, max_calls=9)
+    assert found.core_agents() == (
+        Agent(name="dig", tools=("search",), max_turns=3, limits=limits),
+        Agent(name="plain"),
+    )
 
 
 def test_limits_change_only_what_they_name(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def returned(index: int, text: str, *, failed: bool = False, crashed: bool = Fal
 
 
 def parked(index: int, at: float) -> CallParked:
-    return CallParked(at=at, turn=1, index=index, tool="tool")
+    return CallParked(at=at, turn=1, index=index, tool="tool", reason="it may do harm")
 
 
 def taken(*items: Item, at: float = 3.0) -> MailTaken:
@@ -99,6 +99,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "outcome": None,
         "parked_seconds": 0.0,
         "parked_since": None,
+        "policy": accepted.policy,
         "seen": set[str](),
         "seq": 1,
         "stop": "end",
@@ -279,6 +280,7 @@ def test_an_answer_when_nothing_is_open_is_ignored() -> None:
 def test_a_parked_call_that_has_returned_waits_for_nobody() -> None:
     run = run_after(reply("", "a", "b"), parked(0, 2.0), parked(1, 2.0))
     assert [call.waits_for_a_person for call in run.open] == [True, True]
+    assert [call.why_parked for call in run.open] == ["it may do harm", "it may do harm"]
 
     apply(run, run.seq + 1, returned(0, "yes"))
 

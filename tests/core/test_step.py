@@ -280,7 +280,7 @@ def test_words_begin_an_exchange_before_an_input_that_came_later() -> None:
     run = run_after(*idle(), manner=STAYS)
 
     assert step(run, words(), NEXT_INPUT) == Take((words(),))
-    assert step(run, NOTICE, NEXT_INPUT) == Take((NOTICE,))
+    assert step(run, NOTICE, NEXT_INPUT, words()) == Take((NOTICE, words()))
 
 
 def test_words_said_after_an_input_belong_to_the_exchange_that_it_begins() -> None:
@@ -457,6 +457,14 @@ def test_the_turns_of_the_whole_run_end_a_run_that_stays() -> None:
     assert step(run) == End(out_of_turns(2, 2, text="hm"))
 
 
+def test_the_calls_of_the_whole_run_end_a_run_that_stays() -> None:
+    limits = Limits(max_calls=1, exchange_turns=1)
+    run = run_after(reply("hm", "a", "b"), limits=limits, manner=STAYS)
+    limit = LimitMet("max_calls", 2, 1)
+
+    assert step(run) == End(exhausted(limit, turns=1, explained="the tool call budget is spent", text="hm"))
+
+
 def test_an_input_for_which_no_turn_is_left_ends_a_run_that_stays() -> None:
     run = run_after(*idle(), taken(NEXT_INPUT), limits=Limits(max_turns=1, exchange_turns=3), manner=STAYS)
 
@@ -549,7 +557,7 @@ def test_a_wrapped_up_exchange_does_not_end_a_run_that_stays() -> None:
     assert step(run) == Ask(tools=True)
 
 
-@pytest.mark.parametrize("limit", [SPENT, LimitMet("max_turns", 2, 3)])
+@pytest.mark.parametrize("limit", [SPENT, LimitMet("max_turns", 2, 3), LimitMet("max_calls", 4, 3)])
 def test_a_run_that_stays_ends_after_wrapping_up_a_limit_of_the_whole_run(limit: LimitMet) -> None:
     limits = Limits(max_turns=3, exchange_turns=3, wrap_up=True)
     run = run_after(

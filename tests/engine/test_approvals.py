@@ -129,11 +129,22 @@ async def test_a_person_is_asked_at_once_although_other_calls_are_still_running(
         return True
 
     async with Harness(dialects=(), tools=[write, nap], approvals=person) as r:
-        r.script("main", together(calls("nap", seconds=100), calls("write"), calls("write", text="y")), says("done"))
+        r.script(
+            "main",
+            together(
+                calls("nap", seconds=100), calls("write"), calls("write", text="y"), *[calls("nap", seconds=5)] * 2
+            ),
+            says("done"),
+        )
         await r.run("go")
 
         assert asked_at == [0, 0]
-        assert r.results("main") == ["wrote x at 10", "wrote y at 10", "slept 100, woke at 100"]
+        assert r.results("main") == [
+            *["slept 5, woke at 5"] * 2,
+            "wrote x at 10",
+            "wrote y at 10",
+            "slept 100, woke at 100",
+        ]
 
 
 async def test_an_answer_that_comes_after_the_run_was_cancelled_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""A limit on a stretch of time is kept in the store: it outlives runs and processes, and everyone who names it shares it."""
+"""A limit on a stretch of time is kept in the store: it outlives processes, and everyone who names it shares it."""
 
 from __future__ import annotations
 

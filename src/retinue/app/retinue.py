@@ -328,7 +328,7 @@ class Retinue:
     def _limits(self, limits: Limits | None, agent: Agent, chosen: tuple[str, ...]) -> Limits:
         if limits is None:
             # The dialects' limits are exact; without one, the last turn is set aside for an answer.
-            limits = Limits(max_turns=agent.max_turns or MAX_TURNS, wrap_up=not chosen)
+            limits = replace(agent.limits, max_turns=agent.max_turns or MAX_TURNS, wrap_up=not chosen)
         elif limits.max_turns is None and agent.max_turns is not None:
             limits = replace(limits, max_turns=agent.max_turns)
         return limits

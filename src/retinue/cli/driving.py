@@ -1,4 +1,4 @@
-"""Sees a tree through to its end: progress while it works, its answer on stdout, and an exit code that tells the truth."""
+"""Sees a tree through to its end: progress on stderr, the answer on stdout, and an exit code that tells the truth."""
 
 from __future__ import annotations
 

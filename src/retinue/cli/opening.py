@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as changed
 
+from retinue.app.compose import default_home
 from retinue.app.compose import open as open_retinue
 from retinue.app.modules import load_tools
 from retinue.app.retinue import Retinue
@@ -56,6 +57,7 @@ def open_again(setup: Setup, flags: Flags, *, config: str | None, session: Sessi
     It adopts nothing by itself; the tree that is to go on is adopted by name.
     """
     settings = _settings_of(setup, config)
+    home = default_home().absolute()  # as seen from here, not from the run's folder
     if setup.workspace and Path(setup.workspace) != Path.cwd():
         _go_to(setup.workspace)
     settled = {each.name: each for each in contacts(settings)}
@@ -75,6 +77,7 @@ def open_again(setup: Setup, flags: Flags, *, config: str | None, session: Sessi
         dialect_settings=dialect_settings(settings),
         agents=setup.agents,
         session=session,
+        home=home,
     )
     retinue.setup = setup
     return retinue, answerer

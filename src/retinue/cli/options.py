@@ -48,11 +48,13 @@ ConfigFlag = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help="A settings file in place of ./retinue.toml."),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=OUTPUT)]
+JsonFlag = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.", rich_help_panel=OUTPUT)]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="No progress.", rich_help_panel=OUTPUT)]
 VerboseFlag = Annotated[
     bool,
-    typer.Option("--verbose", "-v", help="Show what runs were asked, and tracebacks of bugs.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--verbose", "-v", metavar="", help="Show what runs were asked, and tracebacks of bugs.", rich_help_panel=OUTPUT
+    ),
 ]
 RunArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A run's id, or 4 or more characters of its beginning or end.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 
 from retinue.cli.rows import name_of, status_of, total
 from retinue.cli.terminal import can_redraw, console, say
@@ -33,21 +34,26 @@ class PlainLines:
         self.rows: Sequence[RunView] = ()
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
-        """Write what is new since the last time."""
+        """Write what is new since the last time, in the order in which it happened."""
         self.rows = rows
-        for view in rows:
-            name = clean(name_of(view))
-            if view.run_id not in self._turns:
-                self._turns[view.run_id] = 0
-                asked = f": {one_line(tasks[view.run_id])}" if self._verbose and view.run_id in tasks else ""
-                self._write(f"{name}: started, run {view.run_id}{asked}")
-            if view.turns > self._turns[view.run_id]:
-                self._turns[view.run_id] = view.turns
-                self._write(f"{name}: turn {view.turns}, {_spent(view)}")
-            if view.outcome is not None and view.run_id not in self._ended:
-                self._ended.add(view.run_id)
-                took = elapsed((view.ended_at or view.started_at) - view.started_at)
-                self._write(f"{name}: {status_of(view)}, {many(view.turns, 'turn')}, {_spent(view)}, {took}")
+        news = [line for view in rows for line in self._news(view, tasks.get(view.run_id, ""))]
+        for _, line in sorted(news, key=lambda each: each[0]):
+            self._write(line)
+
+    def _news(self, view: RunView, task: str) -> Iterator[tuple[float, str]]:
+        name = clean(name_of(view))
+        ended = view.ended_at if view.ended_at is not None else inf
+        if view.run_id not in self._turns:
+            self._turns[view.run_id] = 0
+            asked = f": {one_line(task)}" if self._verbose and task else ""
+            yield view.started_at, f"{name}: started, run {view.run_id}{asked}"
+        if view.turns > self._turns[view.run_id]:
+            self._turns[view.run_id] = view.turns
+            yield ended, f"{name}: turn {view.turns}, {_spent(view)}"
+        if view.outcome is not None and view.run_id not in self._ended:
+            self._ended.add(view.run_id)
+            took = elapsed((view.ended_at or view.started_at) - view.started_at)
+            yield ended, f"{name}: {status_of(view)}, {many(view.turns, 'turn')}, {_spent(view)}, {took}"
 
 
 def _spent(view: RunView) -> str:

@@ -14,7 +14,6 @@ from retinue.cli.options import (
     ApiKeyEnvFlag,
     BaseUrlFlag,
     ConfigFlag,
-    JsonFlag,
     ModelFlag,
     ProviderFlag,
     QuietFlag,
@@ -94,11 +93,15 @@ def run(
     ] = None,
     config: ConfigFlag = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Print the run's id and leave; a background process does the work.")
+        bool,
+        typer.Option("--detach", metavar="", help="Print the run's id and leave; a background process does the work."),
     ] = False,
-    think: Annotated[bool, typer.Option("--think", help="Ask the model to reason, where it can.")] = False,
+    think: Annotated[bool, typer.Option("--think", metavar="", help="Ask the model to reason, where it can.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, also for a failed run.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--json", metavar="", help="Print one JSON object, also for a failed run.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     quiet: QuietFlag = False,
     verbose: VerboseFlag = False,
@@ -162,10 +165,11 @@ async def carry_out(order: Order) -> int:
                 think=order.think,
                 detached=order.detach,
             )
+            outcome = None
             if not order.detach:
                 outcome = await see_through(retinue, root, asked_to_stop, quiet=order.quiet, verbose=order.verbose)
-        if order.detach:
-            return _leave_to_background(root.run_id, json=order.json, quiet=order.quiet)
+    if order.detach:
+        return _leave_to_background(root.run_id, json=order.json, quiet=order.quiet)
     if outcome is None:
         return tell_interrupted(root.run_id)
     return tell(root.run_id, outcome, form="json" if order.json else "text")

@@ -78,6 +78,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             tools=self.tools or (),
             model=self.model,
             max_turns=self.max_turns,
+            limits=self.limits_over(Limits()),
         )
 
     def limits_over(self, base: Limits) -> Limits:

@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from retinue.core.run import Limits
+
 ToolKind = Literal["pure", "idempotent", "keyed", "once"]
 """What may happen to a call that a crash interrupted.
 
@@ -40,10 +42,16 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: tuple[str, ...] = ()
     model: str = ""
     max_turns: int | None = None
+    limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] lists are what people write
             msgspec.structs.force_setattr(self, "tools", tuple(self.tools))
+
+
+    def limits_with(self, max_turns: int | None) -> Limits:
+        """The agent's limits, with this many turns."""
+        return msgspec.structs.replace(self.limits, max_turns=max_turns)
 
 
 class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

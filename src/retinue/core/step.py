@@ -212,9 +212,8 @@ def _limited(run: Run, limit: LimitMet) -> Step:
 
 def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
     """Whether a run that stays may go on with its next input after it met this limit."""
-    limits = run.accepted.limits
-    used_up = limits.max_turns is not None and run.turns >= limits.max_turns
-    return not used_up and limit.reason == "max_turns" and limit.limit == limits.exchange_turns
+    max_turns = run.accepted.limits.max_turns
+    return limit.reason == "max_turns" and (max_turns is None or run.turns < max_turns)
 
 
 def _exhausted(run: Run, limit: LimitMet) -> Exchange:

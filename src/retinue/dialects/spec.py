@@ -11,7 +11,7 @@ from retinue.core.errors import DepthExceeded, SessionClosed, TooManyRunning
 from retinue.core.policy import Risk, Verdict, verdict
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.records import Decision, ShelfClosed
-from retinue.core.run import Limits, Manner
+from retinue.core.run import Manner
 from retinue.dialects import shared_context, spec_agents, spec_tasks, spec_texts
 from retinue.dialects.coded import Coded, code_of
 from retinue.dialects.desk import Desk
@@ -187,7 +187,7 @@ class SubagentTool:
                 model=agent.model,
             ),
             task=task,
-            limits=Limits(max_turns=agent.max_turns),
+            limits=agent.limits_with(agent.max_turns),
             manner=Manner(on_parent_end="cancel", crash_fails=True),
             dialect=NAME,
             handle_space=HANDLE_SPACE,

@@ -410,7 +410,8 @@ class Supervisor:
                 listener.deliver(item)
         for child_id in tuple(driven.children):
             child = self.roster.live.get(child_id)
-            if child is not None and child.run.accepted.manner.on_parent_end == "cancel":
+            # One that is being stopped already needs no second cancel, and neither does what is below it.
+            if child is not None and not child.cancelled and child.run.accepted.manner.on_parent_end == "cancel":
                 self._cancel(child_id, "parent_ended", "its parent has ended")
         self.roster.remove(driven, outcome, self.parts.clock.now())
 

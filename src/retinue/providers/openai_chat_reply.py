@@ -66,11 +66,6 @@ class _Said(Struct, gc=False):
     refusal: str | None = None
     tool_calls: list[_CallPart] | None = None
 
-    @property
-    def has_more(self) -> bool:
-        """Whether there is anything but content."""
-        return bool(self.tool_calls or self.reasoning_content or self.reasoning or self.refusal)
-
 
 class _Choice(Struct, gc=False):
     delta: _Said | None = None
@@ -212,11 +207,13 @@ class Decoder:
         if said is None:
             return ()
         content = said.content
+        if said.tool_calls or said.reasoning_content or said.reasoning or said.refusal or not isinstance(content, str):
+            return tuple(self._hear(said))
         # Nearly every event is a few words and nothing else.
-        if isinstance(content, str) and content and not said.has_more:
-            self._text.append(content)
-            return (TextDelta(content),)
-        return tuple(self._hear(said))
+        if not content:
+            return ()
+        self._text.append(content)
+        return (TextDelta(content),)
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
         """What an answer says that came as one JSON object instead of a stream."""

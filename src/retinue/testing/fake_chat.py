@@ -87,7 +87,7 @@ class ChatScript:
 
     >>> script = ChatScript().play(Speaks(pieces=("hello",))).play(Speaks(pieces=("42",)), words="find it")
     >>> body = {"messages": [{"role": "user", "content": "please find it"}]}
-    >>> heard = Heard(method="POST", path="/", headers={}, raw=b"", body=body, attempt=1)
+    >>> heard = Heard(method="POST", path="/", headers={}, raw=b"", body=body)
     >>> print(script(heard))
     says '42'
     """
@@ -253,9 +253,7 @@ def objection(body: dict[str, Any]) -> str | None:
         role, made = message.get("role"), cast("list[dict[str, Any]]", message.get("tool_calls") or [])
         if role == "tool":
             if message.get("tool_call_id") not in open_calls:
-                return (
-                    f"messages[{number}]: a 'tool' message must be a response to a preceding 'tool_calls'"
-                )
+                return f"messages[{number}]: a 'tool' message must be a response to a preceding 'tool_calls'"
             open_calls.remove(str(message["tool_call_id"]))
         elif open_calls:
             return f"messages[{number}]: these tool_call_ids did not have response messages: {', '.join(open_calls)}"

@@ -20,14 +20,17 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """One request: `headers` by their names in lower case, `body` decoded, and how often these bytes have come."""
+    """One request: `headers` by their names in lower case, `body` decoded, how often these bytes have come, and the
+    client's `port`, which is the same for requests on one connection.
+    """
 
     method: str
     path: str
     headers: Mapping[str, str]
     raw: bytes
     body: dict[str, Any]
-    attempt: int
+    attempt: int = 1
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +106,7 @@ class FakeServer:
             await self._runner.cleanup()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        raw = await request.read()
+        raw = await request.content.read()  # `request.read` has a limit; models read long conversations
         attempt = self._asked[raw] = self._asked.get(raw, 0) + 1
         heard = Heard(
             method=request.method,
@@ -112,6 +115,7 @@ class FakeServer:
             raw=raw,
             body=_decoded(raw),
             attempt=attempt,
+            port=_port(request),
         )
         self.heard.append(heard)
         return await self._play(request, self._answering(heard))
@@ -137,6 +141,11 @@ class FakeServer:
             case _:
                 _break(request)
         return response
+
+
+def _port(request: web.BaseRequest) -> int:
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return int(peer[1]) if peer else 0
 
 
 def _break(request: web.BaseRequest) -> None:

@@ -1,0 +1,109 @@
+"""`retinue context`: sessions and the context that their participants share, as an operator sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retinue.cli.options import JsonFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from retinue.app.sessions import Sessions
+
+app = typer.Typer(
+    name="context",
+    help="Sessions and their shared context: list, show, create, archive, delete.",
+    epilog="Examples:\n\nretinue context list\n\nretinue run --session audit PROMPT\n\nretinue context show audit",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A session.")]
+
+
+@app.command("list", epilog="Example: retinue context list --json")
+def list_sessions(json: JsonFlag = False) -> int:
+    """List sessions, oldest first, with the size of their shared context."""
+    from retinue.cli.terminal import answer_json, say
+
+    def tell(rows: list[dict[str, Any]]) -> None:
+        if json:
+            answer_json(rows)
+        elif not rows:
+            say("no sessions yet; create one with: retinue context create NAME")
+        else:
+            _table(rows)
+
+    async def work(sessions: Sessions) -> None:
+        tell(await sessions.list())
+
+    return _with_sessions(work)
+
+
+@app.command(epilog="Example: retinue context show audit --json")
+def show(name: NameArgument, json: JsonFlag = False) -> int:
+    """Show everything in a session's shared context, values included."""
+    from retinue.cli.terminal import answer, answer_json
+    from retinue.cli.words import clean
+
+    async def work(sessions: Sessions) -> None:
+        context: dict[str, Any] = await sessions.context(name)
+        if json:
+            answer_json(context)
+            return
+        archived = ", archived" if context["archived"] else ""
+        answer(f"session {clean(name)}{archived}, {len(context['entries'])} entries")
+        for entry in context["entries"]:
+            who = f"{entry['written_by']}, {entry['written_at']}, version {entry['version']}"
+            answer(f"\n-- {entry['key']} ({clean(who)})\n{clean(entry['value'])}")
+
+    return _with_sessions(work)
+
+
+@app.command(epilog="Example: retinue context create audit")
+def create(name: NameArgument) -> int:
+    """Create an empty session."""
+    return _with_sessions(lambda sessions: sessions.create(name), f"created session {name}")
+
+
+@app.command(epilog="Example: retinue context archive audit")
+def archive(name: NameArgument) -> int:
+    """Make a session read-only."""
+    return _with_sessions(lambda sessions: sessions.archive(name), f"archived session {name}")
+
+
+@app.command(epilog="Example: retinue context delete audit")
+def delete(name: NameArgument) -> int:
+    """Delete a session with its shared context and agents; its runs stay on record."""
+    return _with_sessions(lambda sessions: sessions.delete(name), f"deleted session {name}")
+
+
+def _with_sessions(work: Callable[[Sessions], Awaitable[None]], done: str = "") -> int:
+    from retinue.app.compose import open_archive
+    from retinue.cli.process import perform
+    from retinue.cli.terminal import say
+
+    async def main() -> int:
+        async with open_archive() as archive:
+            await work(archive.sessions)
+        if done:
+            say(done)
+        return 0
+
+    return perform(main())
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from retinue.cli.columns import Column, print_table
+    from retinue.cli.words import clean
+
+    columns: list[Column[dict[str, Any]]] = [
+        Column(title="SESSION", cell=lambda row: clean(row["session_id"])),
+        Column(title="STATE", cell=lambda row: "archived" if row["archived"] else "open"),
+        Column(title="KEYS", cell=lambda row: str(row["key_count"]), right=True),
+        Column(title="TOKENS", cell=lambda row: str(row["total_size_tokens"]), right=True),
+    ]
+    print_table(rows, columns)

@@ -1,0 +1,100 @@
+"""The table of commands, and the one place where errors become a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from retinue.cli import context, runs
+from retinue.cli.doctor import doctor
+from retinue.cli.init import init
+from retinue.cli.run import run
+from retinue.cli.terminal import forget_stdout, never_fail_to_print, say
+from retinue.core.errors import BadInput, RetinueError
+from retinue.version import __version__
+
+BAD_USAGE = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="retinue",
+    help="Sub-agents for any LLM agent: runs that delegate, with budgets, permissions and crash recovery.",
+    epilog='Examples:\n\nretinue doctor\n\nretinue run "What is 6 times 7?"\n\nretinue runs',
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.callback()
+def retinue(
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Print the version and leave.", is_eager=True)
+    ] = False,
+) -> None:
+    """Sub-agents for any LLM agent: runs that delegate, with budgets, permissions and crash recovery."""
+    if version:
+        print(f"retinue {__version__}")
+        raise typer.Exit
+
+
+app.command(
+    epilog='Examples:\n\nretinue run "Why is the build slow?"\n\nretinue run --model ollama:qwen3 - < task.txt\n\n'
+    'retinue run --agent researcher --tools search --max-cost 0.50 "Compare A and B"'
+)(run)
+app.add_typer(runs.app)
+app.add_typer(context.app)
+app.command(epilog="Example: retinue init && retinue doctor")(init)
+app.command(epilog="Example: retinue doctor --json")(doctor)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line asks; the exit code."""
+    never_fail_to_print()
+    verbose = "-v" in arguments or "--verbose" in arguments
+    try:
+        _listen_to_logs(verbose)
+        code = typer.main.get_command(app).main(list(arguments), prog_name="retinue", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        _tell_usage(error)
+        return error.exit_code
+    except typer.Abort:
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        forget_stdout()
+        return 1
+    except RetinueError as error:
+        say(f"error: {error}")
+        return BAD_USAGE if isinstance(error, BadInput) else 1
+    except Exception as bug:
+        _tell_bug(bug, verbose)
+        return 1
+
+
+def _listen_to_logs(verbose: bool) -> None:
+    from retinue.telemetry.logs import VARIABLE, turn_on
+
+    turn_on(os.environ.get(VARIABLE, ""), sys.stderr, tracebacks=verbose)
+
+
+def _tell_usage(error: typer.TyperException) -> None:
+    where = getattr(getattr(error, "ctx", None), "command_path", None) or "retinue"
+    say(f"error: {error.format_message()}\nTry '{where} --help' for help.")
+
+
+def _tell_bug(bug: Exception, verbose: bool) -> None:
+    if verbose:
+        import traceback
+
+        traceback.print_exception(bug)
+    say(f"error: this is a bug in retinue: {type(bug).__name__}: {bug}" + ("" if verbose else " (-v shows where)"))

@@ -1,0 +1,131 @@
+"""One session serves all requests, and lets go of everything when it is closed."""
+
+import asyncio
+
+import pytest
+from yarl import URL
+
+from retinue.net.http import Http, environment_proxy
+from retinue.testing.fake_server import Answer, FakeServer
+from retinue.version import __version__
+
+
+async def fetch(http: Http, url: str, body: bytes = b"{}") -> bytes:
+    async with http.post(URL(url), body, {"X-Mine": "1"}) as response:
+        return await response.read()
+
+
+async def test_a_body_is_sent_with_its_length_and_the_connection_is_used_again() -> None:
+    async with FakeServer(lambda heard: Answer(pieces=(b"%d" % len(heard.raw),))) as server:
+        http = Http()
+        small, large = await fetch(http, server.url, b"x" * 10), await fetch(http, server.url, b"x" * 3_000_000)
+        await http.close()
+
+        assert (small, large) == (b"10", b"3000000")
+        first, second = server.heard
+        assert [heard.headers["content-length"] for heard in server.heard] == ["10", "3000000"]
+        assert first.port == second.port
+        assert {name: first.headers.get(name) for name in ("x-mine", "user-agent", "accept-encoding", "cookie")} == {
+            "x-mine": "1",
+            "user-agent": f"retinue/{__version__}",
+            "accept-encoding": "identity",
+            "cookie": None,
+        }
+
+
+async def test_a_closed_session_opens_again_when_it_is_needed() -> None:
+    async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+        http = Http()
+        assert await fetch(http, server.url) == b"here"
+        await http.close()
+        assert await fetch(http, server.url) == b"here"
+        await http.close()
+        await http.close()
+
+        first, second = server.heard
+        assert first.port != second.port
+
+
+async def test_cookies_are_not_kept() -> None:
+    async with FakeServer(lambda _: Answer(headers={"Set-Cookie": "who=me"})) as server:
+        http = Http()
+        await fetch(http, server.url)
+        await fetch(http, server.url)
+        await http.close()
+
+        assert [heard.headers.get("cookie") for heard in server.heard] == [None, None]
+
+
+def test_one_session_serves_several_event_loops_one_after_the_other() -> None:
+    http = Http()
+
+    async def once() -> bytes:
+        async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+            return await fetch(http, server.url)
+
+    assert [asyncio.run(once()), asyncio.run(once())] == [b"here", b"here"]
+    asyncio.run(http.close())
+
+
+async def test_a_session_of_another_thread_is_closed_too() -> None:
+    http, opened = Http(), asyncio.Event()
+    here = asyncio.get_running_loop()
+
+    async def elsewhere(server: FakeServer, leave: asyncio.Event) -> None:
+        await fetch(http, server.url)
+        here.call_soon_threadsafe(opened.set)
+        await leave.wait()
+
+    async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+        other = asyncio.new_event_loop()
+        leave = asyncio.Event()
+        thread = asyncio.create_task(asyncio.to_thread(other.run_until_complete, elsewhere(server, leave)))
+        await opened.wait()
+        await http.close()
+        other.call_soon_threadsafe(leave.set)
+        await thread
+        other.close()
+
+        assert len(server.heard) == 1
+
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.mark.parametrize(
+    ("environment", "asked", "proxy"),
+    [
+        ({}, ("https", "api.example"), None),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, ("https", "api.example"), "http://proxy:3128"),
+        ({"https_proxy": "proxy:3128"}, ("https", "api.example"), "http://proxy:3128"),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, ("http", "api.example"), None),
+        ({"ALL_PROXY": "http://proxy:3128"}, ("http", "api.example"), "http://proxy:3128"),
+        ({"ALL_PROXY": "socks5://proxy:1080"}, ("http", "api.example"), None),
+        ({"HTTPS_PROXY": "http://proxy", "NO_PROXY": "api.example"}, ("https", "api.example"), None),
+        ({"HTTPS_PROXY": "http://proxy", "NO_PROXY": ".example"}, ("https", "api.example"), None),
+        ({"HTTP_PROXY": "http://proxy"}, ("http", "localhost"), None),
+        ({"HTTP_PROXY": "http://proxy"}, ("http", "127.0.0.1"), None),
+    ],
+)
+def test_proxies_are_those_of_the_environment(
+    environment: dict[str, str], asked: tuple[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert environment_proxy(*asked) == proxy
+
+
+async def test_a_request_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeServer(lambda _: Answer(pieces=(b"through the proxy",))) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        http = Http()
+        assert await fetch(http, "http://api.example/v1") == b"through the proxy"
+        await http.close()
+
+        assert [heard.headers["host"] for heard in proxy.heard] == ["api.example"]
