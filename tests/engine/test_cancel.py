@@ -337,7 +337,7 @@ async def test_an_answer_that_comes_after_the_cancel_changes_nothing() -> None:
         assert (await r.run("simple")).text == "in time"
 
 
-async def test_a_tool_that_ignores_its_cancellation_is_reported() -> None:
+async def test_a_tool_that_ignores_its_cancellation_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     finished = asyncio.Event()
 
     @retinue.tool(kind="pure")
@@ -363,6 +363,7 @@ async def test_a_tool_that_ignores_its_cancellation_is_reported() -> None:
         assert outcome.unstopped == ("deaf",)
         assert isinstance(r.events(handle.run_id)[-1], RunEnded)
         assert (await r.run("something else")).text == "fine"
+        assert caplog.records == []
 
 
 async def test_a_tool_that_breaks_while_it_is_stopped_disturbs_nobody() -> None:

@@ -22,7 +22,7 @@ from retinue.core.records import Beat, DriverRow, RunQuery, Write, Written
 from retinue.core.run import Limits, Manner
 from retinue.core.usage import Usage
 from retinue.engine.process import describe, this_host, this_process
-from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
+from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.store.memory import MemoryStore
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.harness import Harness
@@ -305,16 +305,28 @@ async def test_a_run_that_another_process_drives_cannot_be_resumed(desk: Desk) -
             await second.retinue.resume(handle.run_id)
 
 
-async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(desk: Desk) -> None:
-    await interrupted_tree(desk)
-    async with Process(store=desk.another_store(), tools=[Delegate()], dialects=(), adopt=True) as second:
-        assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}
+@pytest.mark.parametrize("who", ["main", "digger"])
+async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(desk: Desk, who: str) -> None:
+    @retinue.tool(kind="pure")
+    async def probe() -> str:
+        """Probe."""
+        return "probed"
 
-        with pytest.raises(NotAdoptable, match="no tool named look here") as refused:
+    desk.script("main", delegates("digger", tools=("probe",) if who == "digger" else ("look",)))
+    desk.script("digger", hangs())
+    first = desk.process(tools=[probe])
+    await first.open()
+    await first.retinue.spawn("dig", tools=["delegate", "probe"] if who == "main" else ["delegate"])
+    await asyncio.sleep(1)
+    await first.kill()
+
+    async with desk.process(adopt=True) as second:
+        assert desk.rows() == {"main": (None, "working"), "digger": (None, "queued")}
+        with pytest.raises(NotAdoptable) as refused:
             await second.retinue.resume(desk.run_of("main"))
 
-        assert refused.value.run_id in (desk.run_of("main"), desk.run_of("digger"))
-        assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}, "whole or not at all"
+        assert (refused.value.run_id, refused.value.reason) == (desk.run_of(who), "no tool named probe here")
+        assert desk.rows() == {"main": (None, "working"), "digger": (None, "queued")}, "whole or not at all"
 
 
 async def test_a_tree_is_not_adopted_when_its_provider_is_missing(desk: Desk) -> None:
@@ -426,6 +438,42 @@ async def test_a_driver_whose_counter_stands_still_for_a_lease_is_buried_by_the_
 
         assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
         await first.kill()
+
+
+async def test_a_driver_whose_heart_stops_later_is_buried_later_and_leaves_quietly(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_tree(desk)
+    async with desk.process(look=an_hour) as first, desk.process(adopt=True) as second:
+        buried = driver_of(first)
+        await first.retinue.spawn("dig")
+        await asyncio.sleep(10 * LEASE)
+        assert desk.rows()["main"][0] == driver_of(first)
+
+        for heart in first.retinue._driver._tasks:
+            heart.cancel()
+
+        await until(lambda: desk.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
+        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+    assert f"driver {buried} was declared dead" in caplog.text
+
+
+async def test_a_heart_goes_on_beating_whatever_happens_in_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = desk.another_store()
+    async with desk.process(store=store) as harness:
+        commit = store.commit
+
+        def buggy(driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+            monkeypatch.setattr(store, "commit", commit)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(store, "commit", buggy)
+        await asyncio.sleep(LEASE * 2 + 1)
+
+        assert [(row.driver_id, row.beat) for row in desk.store.drivers()] == [(driver_of(harness), 5)]
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_says_so(desk: Desk) -> None:
@@ -599,7 +647,7 @@ async def test_mail_that_could_not_be_read_the_first_time_is_read_the_second(des
     store: Any = ForgetfulReader(desk.another_store())
     async with desk.process(look=a_minute, store=store) as owner:
         handle = await owner.retinue.spawn("look")
-        await asyncio.sleep(1)
+        await asyncio.sleep(1.1)  # between two looks for mail
 
         async with desk.process() as other:
             await other.retinue.cancel(handle.run_id)
@@ -729,6 +777,10 @@ async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(de
 
         assert ((await started[0]).text, (await handle.wait()).text) == ("quick", "done")
         assert not any(isinstance(event, RunAdopted) for event in desk.events("quick"))
+        (before,) = desk.store.drivers()
+        await asyncio.sleep(LEASE)
+        (after,) = desk.store.drivers()
+        assert (after.beat - before.beat, harness.retinue.supervisor.parts.journal.broken) == (3, None)
 
 
 class UnreadableOnce(FullDisk):

@@ -15,7 +15,7 @@ from retinue.core.events import (
 )
 from retinue.core.messages import Delta, Stop, TextDelta, UserMessage
 from retinue.core.ports import Request
-from retinue.core.run import HistoryRef, Outcome
+from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine import feed, roster
 from retinue.engine.view import RunView
@@ -557,7 +557,7 @@ async def test_a_bug_ends_its_own_run_as_failed_and_nobody_elses() -> None:
         r.script("main", says("done"), task="fine")
         fine = await r.retinue.spawn("fine")
 
-        outcome = await r.run("broken", model="buggy")
+        outcome = await r.run("broken", model="buggy", limits=Limits(max_cost=1))
 
         assert (outcome.result, outcome.reason) == ("failed", "bug")
         assert outcome.error == "internal error: ZeroDivisionError('division by zero')"

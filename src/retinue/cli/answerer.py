@@ -13,7 +13,7 @@ from retinue.app.wires import LOCAL, WIRES, Contact, contact
 from retinue.cli.servers import Server, answering
 from retinue.config.choice import Choice, Flags, layer
 from retinue.config.settings import Settings
-from retinue.core.errors import BadInput
+from retinue.core.errors import BadInput, UnknownName
 
 NOBODY = (
     "nobody to ask: no provider is named, no key is set and no model server answers on this machine. "
@@ -72,6 +72,8 @@ def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
         return None
     known = next((each for each in settled if each.name == name), None)
     if known is None:
+        if name not in WIRES:
+            raise UnknownName("provider", name, (*(each.name for each in settled), *WIRES))
         return contact(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
     moved = choice.base_url is not None and choice.base_url.rstrip("/") != known.base_url
     return contact(

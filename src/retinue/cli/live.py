@@ -100,7 +100,8 @@ def draw(
 
 def _cells(guide: str, view: RunView, *, now: float, wide: bool, task: str) -> list[Text]:
     status = status_of(view)
-    name = Text(guide, style="dim")
+    name = Text()
+    name.append(guide, style="dim")
     name.append(clean(name_of(view)), style="bold" if view.outcome is None else "")
     if view.parent_id is None:
         name.append(f" {short(view.run_id)}", style="dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -121,12 +122,12 @@ def run(
         dialects=_dialects(dialect),
         agent=agent,
         session=session,
-        system=system,
+        system=_text(system, "--system"),
         tools=None if tools is None else tuple(name.strip() for name in tools.split(",") if name.strip()),
         max_turns=max_turns,
         max_tokens=max_tokens,
-        max_cost=max_cost,
-        timeout=timeout,
+        max_cost=_finite(max_cost),
+        timeout=_finite(timeout),
         config=config,
         detach=detach,
         think=think,
@@ -196,11 +197,26 @@ def limits_of(order: Order, settings: Settings) -> Limits:
 
 
 def _prompt(prompt: str) -> str:
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _text(sys.stdin.buffer.read().decode(errors="surrogateescape") if prompt == "-" else prompt, "the prompt")
     if not text.strip():
         where = "stdin has no prompt" if prompt == "-" else "the prompt is empty"
         raise typer.BadParameter(f"{where}: say what is to be done")
     return text
+
+
+def _text(given: str, what: str) -> str:
+    """What was given, if it is text: a command line and a pipe can hold any bytes."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(f"{what} is not UTF-8 text") from None
+    return given
+
+
+def _finite(number: float | None) -> float | None:
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is not a number that can be counted to")
+    return number
 
 
 def _dialects(named: list[str] | None) -> tuple[str, ...]:

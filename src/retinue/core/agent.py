@@ -48,7 +48,6 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] lists are what people write
             msgspec.structs.force_setattr(self, "tools", tuple(self.tools))
 
-
     def limits_with(self, max_turns: int | None) -> Limits:
         """The agent's limits, with this many turns."""
         return msgspec.structs.replace(self.limits, max_turns=max_turns)

@@ -84,6 +84,7 @@ class Run:
         "tool_crash",
         "tools_on",
         "turns",
+        "unreturned",
         "usage",
         "wrapping",
     )
@@ -104,6 +105,8 @@ class Run:
         """The last words of the model in this exchange; what a reader gets if the run stops here."""
         self.stop: Stop = "end"
         self.open: list[OpenCall] = []
+        self.unreturned = 0
+        """How many of them have no result yet."""
         self.answering = True
         """An exchange is under way (otherwise the run is idle)."""
         self.tools_on = True
@@ -232,16 +235,19 @@ def _hear(run: Run, seq: int, event: ReplyReceived) -> None:
     if reply.message.text:
         run.text = reply.message.text
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]
+    run.unreturned = len(run.open)
     run.final = not run.open
 
 
 def _return(run: Run, event: CallReturned) -> None:
     call = run.open[event.index]
+    if call.result is None:
+        run.unreturned -= 1
     call.result = event
     run.calls_made += 1
     if event.crashed:
         run.tool_crash = (event.turn, event.text)
-    if all(other.result for other in run.open):
+    if run.unreturned == 0:
         _close_turn(run)
 
 
@@ -256,6 +262,7 @@ def _close_turn(run: Run, otherwise: str = "") -> None:
         text, failed = (missing, True) if result is None else (result.text, result.failed)
         run.history.append(ToolMessage(name=call.call.name, call_id=call.call.id, text=text, failed=failed))
     run.open = []
+    run.unreturned = 0
 
 
 def _read(run: Run, seq: int, item: Item, at: float) -> None:

@@ -121,6 +121,8 @@ def _with_open_calls(run: Run, now: Situation) -> Step:
     answers = tuple(item for item in now.mail if isinstance(item, Answer))
     if answers:
         return Take(answers)
+    if now.busy and len(now.busy) == run.unreturned:
+        return Wait("calls")  # all under way: a thousand of them need not be looked at each time one returns
     untouched = not now.busy and not any(call.result or call.parked_at is not None for call in run.open)
     if untouched and (limit := _calls_are_too_many(run)):
         return _limited(run, limit)
@@ -145,11 +147,11 @@ def _calls_are_too_many(run: Run) -> LimitMet | None:
 
 def _turns_are_used_up(run: Run, *, wrap_up_included: bool = False) -> LimitMet | None:
     limits = run.accepted.limits
-    reserved = 1 if limits.wrap_up and not wrap_up_included else 0
-    if limits.max_turns is not None and run.turns >= limits.max_turns - reserved:
-        return LimitMet("max_turns", run.turns, limits.max_turns)
-    if limits.exchange_turns is not None and run.exchange_turns >= limits.exchange_turns - reserved:
-        return LimitMet("max_turns", run.exchange_turns, limits.exchange_turns)
+    for used, limit in ((run.turns, limits.max_turns), (run.exchange_turns, limits.exchange_turns)):
+        # One turn cannot be both the work and its wrap-up.
+        reserved = 1 if limits.wrap_up and not wrap_up_included and limit is not None and limit > 1 else 0
+        if limit is not None and used >= limit - reserved:
+            return LimitMet("max_turns", used, limit)
     return None
 
 
@@ -157,7 +159,8 @@ def _at_the_boundary(run: Run, now: Situation) -> Step:
     if not run.answering and (first := _first_input(now)):
         return Take((first,))
     news = tuple(item for item in now.mail if isinstance(item, NEWS))
-    if news and run.wrapping is None:
+    # An answer that came with the last turn stands: there would be none left to say more.
+    if news and run.wrapping is None and not (run.final and _turns_are_used_up(run, wrap_up_included=True)):
         return Take(news)
     if not run.answering:
         return _idle(run, now)

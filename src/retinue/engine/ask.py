@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from retinue.core.errors import ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
+from retinue.core.ledger import Held
 from retinue.core.messages import Delta, Reply
 from retinue.core.ports import Prices, Provider, Request
 from retinue.core.run import LimitMet
@@ -28,25 +29,35 @@ async def ask(driven: Driven, step: Ask, parts: Parts) -> None:
         failed = ProviderError(f"no provider named {run.brief.provider!r} here", fault="bad_request")
         _fail(driven, failed, parts)
         return
-    price = provider.price(run.brief.model) if isinstance(provider, Prices) else None
-    held = await parts.accounts.hold(
-        run.run_id, input=driven.expected_input(), output=run.brief.max_output, price=price, wrap_up=step.wrap_up
-    )
-    if isinstance(held, LimitMet):
-        driven.spent = held
-        return
+    held: Held | None = None
+    if parts.accounts.is_capped(run.run_id):
+        room = await _room(provider, driven, step, parts)
+        if isinstance(room, LimitMet):
+            driven.spent = room
+            return
+        held = room
     try:
-        max_output = held.output if parts.accounts.is_capped(run.run_id) else run.brief.max_output
+        max_output = held.output if held is not None else run.brief.max_output
         reply = await _attempts(provider, _request(driven, step, max_output), driven, parts)
         if driven.stopping:
             return
-        charges = parts.accounts.settle(held, reply)
+        charges = parts.accounts.settle(held, reply) if held is not None else ()
         driven.partial.clear()
         driven.record(ReplyReceived(at=parts.clock.now(), turn=run.turns + 1, reply=reply), charges=charges)
     except ProviderError as error:
         _fail(driven, error, parts)
     finally:
-        parts.accounts.ledger.release(held)
+        if held is not None:
+            parts.accounts.ledger.release(held)
+
+
+async def _room(provider: Provider, driven: Driven, step: Ask, parts: Parts) -> Held | LimitMet:
+    """Room for the worst case of the call under every limit that binds the run."""
+    brief = driven.run.brief
+    price = provider.price(brief.model) if isinstance(provider, Prices) else None
+    return await parts.accounts.hold(
+        driven.run_id, input=driven.expected_input(), output=brief.max_output, price=price, wrap_up=step.wrap_up
+    )
 
 
 def _fail(driven: Driven, error: ProviderError, parts: Parts) -> None:
@@ -106,15 +117,15 @@ async def _attempt(provider: Provider, request: Request, driven: Driven) -> Repl
     """One attempt, bounded as a whole and between any two pieces of its stream."""
     limits = driven.run.accepted.limits
     driven.partial.clear()
-    patience = _Patience(limits.idle_seconds, driven.publish)
+    patience = _Patience(limits.model_seconds, limits.idle_seconds, driven.publish)
     try:
-        async with asyncio.timeout(limits.model_seconds) as scope:
+        async with asyncio.timeout(None) as scope:
             patience.begin(scope)
             return await provider.answer(request, patience.publish)
     except ProviderError:
         raise
     except TimeoutError:
-        after = f"{limits.idle_seconds:g} s of silence" if patience.ran_out else f"{limits.model_seconds:g} s"
+        after = f"{limits.idle_seconds:g} s of silence" if patience.fell_silent else f"{limits.model_seconds:g} s"
         raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
     except asyncio.CancelledError as error:
         if driven.stopping:
@@ -127,22 +138,24 @@ async def _attempt(provider: Provider, request: Request, driven: Driven) -> Repl
 
 
 class _Patience:
-    """Notices a stream that has fallen silent, with one timer for the whole stream instead of one per piece."""
+    """Ends an attempt that takes too long or has fallen silent, with one timer instead of one for each piece of it."""
 
-    __slots__ = ("_heard", "_idle", "_scope", "_tell", "_time", "_timer", "ran_out")
+    __slots__ = ("_due", "_heard", "_idle", "_loop", "_scope", "_tell", "_time", "_timer", "fell_silent")
 
-    def __init__(self, idle: float, tell: Callable[[Delta], None]) -> None:
-        self._time = asyncio.get_running_loop().time
+    def __init__(self, whole: float, idle: float, tell: Callable[[Delta], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self._idle = idle
         self._tell = tell
         self._heard = self._time()
+        self._due = self._heard + whole
         self._scope: asyncio.Timeout | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.ran_out = False
+        self.fell_silent = False
 
     def begin(self, scope: asyncio.Timeout) -> None:
         self._scope = scope
-        self._timer = asyncio.get_running_loop().call_at(self._heard + self._idle, self._check)
+        self._timer = self._loop.call_at(min(self._due, self._heard + self._idle), self._check)
 
     def publish(self, delta: Delta) -> None:
         self._heard = self._time()
@@ -153,9 +166,10 @@ class _Patience:
             self._timer.cancel()
 
     def _check(self) -> None:
-        due = self._heard + self._idle
+        silent_at = self._heard + self._idle
+        due = min(self._due, silent_at)
         if self._time() < due:
-            self._timer = asyncio.get_running_loop().call_at(due, self._check)
+            self._timer = self._loop.call_at(due, self._check)
         elif self._scope is not None:
-            self.ran_out = True
+            self.fell_silent = silent_at < self._due
             self._scope.reschedule(self._time())

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import StoreError
-from retinue.core.events import Event, MailTaken
+from retinue.core.events import CallReturned, Event, MailTaken
 from retinue.core.ids import Key, RunId
 from retinue.core.mail import URGENT, Item
-from retinue.core.messages import AssistantMessage, Delta, TextDelta, ToolMessage
+from retinue.core.messages import AssistantMessage, Delta, Message, TextDelta, ToolMessage
 from retinue.core.ports import Tool
 from retinue.core.records import Accepted, Charge, Phase, Progress, Record, Written
 from retinue.core.run import LimitMet, State, WaitingFor
@@ -31,6 +32,11 @@ log = logging.getLogger("retinue.engine")
 
 GRACE = 0.05
 """Seconds that something in flight has to stop when it is told to, before it is left behind and reported."""
+
+
+Work: TypeAlias = Coroutine[None, None, None]
+Follows: TypeAlias = "Callable[[Driven, Parts], tuple[int, Work] | None]"
+"""What a task that has done its work goes on with; None when the loop has to decide."""
 
 
 class Bench:
@@ -53,7 +59,9 @@ class Driven:
 
     __slots__ = (
         "_counted",
+        "_fixed",
         "_known",
+        "_last",
         "_parts",
         "_size",
         "_stopping",
@@ -108,7 +116,9 @@ class Driven:
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._counted = 0
-        self._size = len(run.brief.system) + sum(len(spec.parameters) + len(spec.description) for spec in bench.specs)
+        self._last: Message | None = None
+        self._fixed = len(run.brief.system) + sum(len(spec.parameters) + len(spec.description) for spec in bench.specs)
+        self._size = self._fixed
         self._parts = parts
 
     @property
@@ -170,12 +180,14 @@ class Driven:
         run = self.run
         seq = run.seq + 1
         apply(run, seq, event)
+        # A call's return moves nothing in the row, unless somebody was asked about a call.
+        moves = type(event) is not CallReturned or run.parked_since is not None
         self.last_write = self._parts.journal.write(
             Record(
                 run_id=run.accepted.run_id,
                 seq=seq,
                 events=(event,),
-                progress=self.progress(event.at),
+                progress=self.progress(event.at) if moves else None,
                 taken=taken,
                 posts=posts,
                 charges=charges,
@@ -194,7 +206,7 @@ class Driven:
             else "idle"
             if not run.answering
             else "parked"
-            if any(call.waits_for_a_person for call in run.open)
+            if run.parked_since is not None and any(call.waits_for_a_person for call in run.open)
             else "working"
         )
         return Progress(
@@ -220,20 +232,32 @@ class Driven:
 
     # What is in flight
 
-    def start(self, index: int, work: Coroutine[None, None, None]) -> None:
-        """Begin a call, or with MODEL the question to the model."""
-        self.busy[index] = asyncio.get_running_loop().create_task(self._carry(index, work))
+    def start(self, index: int, work: Work, follows: Follows) -> None:
+        """Begin a call, or with MODEL the question to the model; `follows` says what the same task does after it."""
+        self.busy[index] = asyncio.get_running_loop().create_task(self._carry(index, work, follows))
 
-    async def _carry(self, index: int, work: Coroutine[None, None, None]) -> None:
+    async def _carry(self, index: int, work: Work, follows: Follows) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         try:
             await work
+            while not self._stopping:
+                del self.busy[index]
+                following = follows(self, self._parts)
+                if following is None:
+                    break
+                index, work = following
+                self.busy[index] = task
+                if index == MODEL:
+                    await asyncio.sleep(0)  # once a turn others have theirs, even if nobody here ever waits
+                await work
         except Exception as error:
             if not self._stopping:
                 self.trouble = error
             elif not isinstance(error, StoreError):
                 log.exception("while %s was being stopped", self.run.accepted.path)
         finally:
-            if self.busy.get(index) is asyncio.current_task():
+            if self.busy.get(index) is task:
                 del self.busy[index]
             self.wake()
 
@@ -287,9 +311,8 @@ class Driven:
     def expected_input(self) -> int:
         """About how many tokens the next question holds; counts each message once."""
         history = self.run.history
-        if len(history) < self._counted:
-            self._counted = 0
-            self._size = 0
+        if self._counted and (len(history) < self._counted or history[self._counted - 1] is not self._last):
+            self._counted, self._size = 0, self._fixed  # compacted since
         for message in history[self._counted :]:
             self._size += len(message.text)
             if isinstance(message, AssistantMessage):
@@ -297,4 +320,5 @@ class Driven:
             elif isinstance(message, ToolMessage):
                 self._size += len(message.name)
         self._counted = len(history)
+        self._last = history[-1]
         return self._size // 4 + 1

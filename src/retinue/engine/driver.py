@@ -72,6 +72,8 @@ class Driver:
         try:
             if journal.broken is None:
                 await journal.commit(Leave(driver_id=self.driver_id))
+        except Fenced as gone:
+            log.warning("%s", gone)  # it has left already, as far as others can tell
         finally:
             await journal.close()
 
@@ -83,6 +85,8 @@ class Driver:
                     await do()
                 except StoreError as error:
                     log.warning("%s: %s", name, error)
+                except Exception:
+                    log.exception("%s: a bug", name)  # whoever stops beating loses all runs
 
         self._tasks.append(asyncio.get_running_loop().create_task(again(), name=f"retinue-{name}"))
 

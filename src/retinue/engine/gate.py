@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import TypeAlias
 
 from retinue.core.ids import RunId
@@ -73,17 +72,16 @@ class Gate:
         """How many would like to be."""
         return sum(not turn.cancelled() for queue in self._queues.values() for _, _, turn in queue)
 
-    @asynccontextmanager
-    async def permit(self, *, tree: RunId, depth: int) -> AsyncGenerator[None]:
-        """Leave to make one attempt."""
+    def permit(self, *, tree: RunId, depth: int) -> Permit:
+        """Leave to make one attempt, for as long as the `async with` block lasts."""
+        return Permit(self, tree, depth)
+
+    async def enter(self, tree: RunId, depth: int) -> None:
+        """Take a permit, after waiting for it if need be; `leave` gives it back."""
         if self._trees or not self._has_room():
             await self._queue(tree, depth)
         else:
             self._take()
-        try:
-            yield
-        finally:
-            self._give_back()
 
     def throttled(self, pause: float) -> None:
         """The provider asked for less: halve what is under way, and send nothing before the pause is over."""
@@ -109,7 +107,8 @@ class Gate:
         self._active += 1
         self._room.taken += 1
 
-    def _give_back(self) -> None:
+    def leave(self) -> None:
+        """Give a permit back."""
         self._active -= 1
         self._room.taken -= 1
         self._room.offer()
@@ -128,7 +127,7 @@ class Gate:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 # The permit was given in the moment of giving up.
-                self._give_back()
+                self.leave()
             raise
 
     def admit(self) -> None:
@@ -154,6 +153,25 @@ class Gate:
     def _wake(self) -> None:
         self._alarm = None
         self.admit()
+
+
+class Permit:
+    """Leave to make one attempt."""
+
+    __slots__ = ("_depth", "_gate", "_tree")
+
+    def __init__(self, gate: Gate, tree: RunId, depth: int) -> None:
+        self._gate = gate
+        self._tree = tree
+        self._depth = depth
+
+    async def __aenter__(self) -> None:
+        await self._gate.enter(self._tree, self._depth)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._gate.leave()
 
 
 class Gates:

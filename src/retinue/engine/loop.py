@@ -17,7 +17,7 @@ from retinue.core.step import MODEL, Ask, End, EndExchange, Perform, Rest, Take,
 from retinue.engine.approval import ask_for_approvals
 from retinue.engine.ask import ask
 from retinue.engine.calls import perform
-from retinue.engine.driven import Driven
+from retinue.engine.driven import Driven, Work
 from retinue.engine.parts import Parts
 
 log = logging.getLogger("retinue.engine")
@@ -66,10 +66,10 @@ async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
                 if driven.acceptance is not None and not await _is_born(driven):
                     await _end(driven, _unborn(), parts, hooks)
                     return
-                driven.start(MODEL, ask(driven, step, parts))
+                driven.start(MODEL, ask(driven, step, parts), _follows)
             case Perform(indices=indices):
                 for index in indices:
-                    driven.start(index, perform(driven, index, parts))
+                    driven.start(index, perform(driven, index, parts), _follows)
             case Wait(why=why):
                 await _wait(driven, why, parts)
             case Take(items=items):
@@ -90,6 +90,21 @@ async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
                 assert_never(step)
 
 
+def _follows(driven: Driven, parts: Parts) -> tuple[int, Work] | None:
+    """The next question or call, where the task that has just finished can go on with it: a step like any other, but
+    without waking the loop and without a new task. Most turns of most runs are of this kind.
+    """
+    if driven.waits is not None:
+        return None  # the loop has said what the run waits for, and has to take it back
+    match next_step(driven.run, driven.situation()):
+        case Ask() as step:
+            return MODEL, ask(driven, step, parts)
+        case Perform(indices=(index,)) if not _waits(driven, index):
+            return index, perform(driven, index, parts)
+        case _:
+            return None
+
+
 async def _wait(driven: Driven, why: str, parts: Parts) -> None:
     if why in ("calls", "approval"):
         # Also while other calls go on: a person may take as long as they do.
@@ -107,8 +122,12 @@ async def _wait(driven: Driven, why: str, parts: Parts) -> None:
 
 
 def _only_waits_for_children(driven: Driven) -> bool:
-    names = (driven.run.open[index].call.name for index in driven.busy)
-    return all((tool := driven.bench.tools.get(name)) is not None and tool.waits for name in names)
+    return all(_waits(driven, index) for index in driven.busy)
+
+
+def _waits(driven: Driven, index: int) -> bool:
+    tool = driven.bench.tools.get(driven.run.open[index].call.name)
+    return tool is not None and tool.waits
 
 
 async def _is_born(driven: Driven) -> bool:
@@ -161,12 +180,11 @@ def _arm_deadline(driven: Driven, parts: Parts) -> None:
     def check() -> None:
         run = driven.run
         now = parts.clock.now()
-        parked = [call.parked_at for call in run.open if call.waits_for_a_person and call.parked_at is not None]
-        thinking = max(0.0, now - min(parked)) if parked else 0.0
+        thinking = max(0.0, now - run.parked_since) if run.parked_since is not None else 0.0
         left = run.accepted.at + seconds + run.parked_seconds + thinking - now
         if left <= 0.001:
             driven.deliver(Deadline(key="deadline", seconds=seconds))
         else:
-            driven.deadline = loop.call_later(max(left, 1.0) if parked else left, check)
+            driven.deadline = loop.call_later(max(left, 1.0) if thinking else left, check)
 
     check()

@@ -12,22 +12,21 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 
-from retinue.core.agent import Brief
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, StoreError, TreeCancelled, UnknownName
 from retinue.core.events import Event, RunAccepted, RunEnded
-from retinue.core.history import History
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.mail import Cancel, ChildEnded, Input, Item, Words
 from retinue.core.messages import Delta
 from retinue.core.ports import CallContext
 from retinue.core.records import Accept, Accepted, CancelTree, NotBorn, Post, RunQuery, RunRow, Written
 from retinue.core.run import EndReason, Exchange, HandleRef, HistoryRef, Outcome
-from retinue.core.state import Run, fold
+from retinue.core.state import Run
 from retinue.engine.admission import Spawn, admit
 from retinue.engine.driven import Bench, Driven
 from retinue.engine.journal import Ticket
 from retinue.engine.loop import Posts, drive
 from retinue.engine.parts import Parts
+from retinue.engine.recall import Recall
 from retinue.engine.roster import Roster
 from retinue.engine.shelf import Handles
 from retinue.engine.view import RunView, of_driven, of_row
@@ -48,6 +47,7 @@ class Supervisor:
         self.parts = parts
         self.roster = Roster()
         self.handles = Handles(parts)
+        self._recall = Recall(parts, self.roster)
         self._benches: dict[str, Bench] = {}
 
     # Starting
@@ -63,7 +63,7 @@ class Supervisor:
         self._check_open()
         if key is not None and (known := await self._known(key, caller)) is not None:
             return known
-        inherited = await self._inherited(wish.inherits)
+        inherited = await self._recall.history(wish.inherits)
         if wish.windows:
             await self.parts.accounts.learn(wish.windows)
         parent = self._parent(caller)
@@ -176,24 +176,9 @@ class Supervisor:
             raise UnknownName("live run", run_id)
         return HistoryRef(run_id, driven.run.seq, last_turns)
 
-    async def _inherited(self, inherits: HistoryRef | None) -> History | None:
-        if inherits is None:
-            return None
-        driven = self.roster.live.get(inherits.run_id)
-        if driven is not None and driven.run.seq == inherits.upto:
-            return driven.run.history
-        return (await self.recall(inherits.run_id, upto=inherits.upto)).history
-
-    async def recall(self, run_id: RunId, *, upto: int | None = None) -> Run:
+    async def recall(self, run_id: RunId) -> Run:
         """A run as its stored events tell it, whoever drives it; starts nothing."""
-        events = await self.parts.journal.read(self.parts.store.events, run_id)
-        if not events:
-            raise UnknownName("run", run_id)
-        _, accepted = events[0]
-        assert isinstance(accepted, RunAccepted)
-        brief: Brief = await self.parts.journal.read(self.parts.store.brief, accepted.brief)
-        inherited = await self._inherited(accepted.inherits)
-        return fold((numbered for numbered in events if upto is None or numbered[0] <= upto), brief, inherited)
+        return await self._recall.run(run_id)
 
     # Waiting
 

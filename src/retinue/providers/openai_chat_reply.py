@@ -185,10 +185,9 @@ class Decoder:
         try:
             chunk = _decode(payload) if self._id else self._begin(_decode_first(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            if payload.strip() == _DONE:
-                self.done = True
+            chunk = self._look_again(payload)
+            if chunk is None:
                 return ()
-            chunk = _mended(payload)
         if chunk.error:
             raise in_stream({"error": chunk.error})
         if chunk.usage is not _NULL and len(chunk.usage) > len(b"null"):
@@ -244,6 +243,21 @@ class Decoder:
         self._id = chunk.id or ""
         self._model = chunk.model or self._model
         return chunk
+
+    def _look_again(self, payload: bytes) -> _Chunk | None:
+        """What to make of data that is not quite JSON: half a character should not cost the whole answer."""
+        data = payload.strip()
+        if not data or data == _DONE:
+            self.done = self.done or bool(data)
+            return None
+        try:
+            value = json.loads(data.decode("utf-8", "replace"))
+            return _decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        except (ValueError, RecursionError) as error:
+            what = "is not what was expected" if isinstance(error, msgspec.ValidationError) else "cannot be read"
+        if self._stop:  # the answer was whole before
+            return None
+        raise ProviderError(f"an event of the stream {what}: {data[:120].decode('utf-8', 'replace')}", fault="cut")
 
     def _hear(self, said: _Said) -> list[Delta]:
         """Thoughts, words and calls, in this order: so models produce them."""
@@ -321,17 +335,6 @@ def _thoughts(part: _Part) -> str:
     if isinstance(part.thinking, str):
         return part.thinking
     return "".join(inner.text or "" for inner in part.thinking or ())
-
-
-def _mended(payload: bytes) -> _Chunk:
-    """A second look at data that is not quite JSON: half a character should not cost the whole answer."""
-    try:
-        value = json.loads(payload.decode("utf-8", "replace"))
-        return _decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        what = "is not what was expected" if isinstance(error, msgspec.ValidationError) else "cannot be read"
-        beginning = payload[:120].decode("utf-8", "replace")
-        raise ProviderError(f"an event of the stream {what}: {beginning}", fault="cut") from None
 
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
