@@ -108,6 +108,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "tool_crash": None,
         "tools_on": True,
         "turns": 0,
+        "unreturned": 0,
         "usage": Usage(),
         "wrapping": None,
     }

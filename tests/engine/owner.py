@@ -92,7 +92,7 @@ async def main(home: str) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     released = asyncio.Event()
     # It beats so rarely that it is certain not to hold the file's lock in the moment when a test stops it.
-    async with open_here(home, released, lease=1000.0) as r, asyncio.TaskGroup() as following:
+    async with open_here(home, released, lease=0.5) as r, asyncio.TaskGroup() as following:
         tell(ready=True)
         while line := (await reader.readline()).decode().strip():
             match line.split(" "):

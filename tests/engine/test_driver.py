@@ -114,6 +114,12 @@ def driver_of(harness: Harness) -> DriverId:
     return driver_id
 
 
+def stop_the_heart(process: Harness) -> None:
+    """Let a process go on without its heartbeat, as one does whose machine is stopped and continued."""
+    for heart in process.retinue._driver._tasks:
+        heart.cancel()
+
+
 async def until(condition: Callable[[], bool], *, within: float) -> float:
     """Wait, in held time, until something is so; the seconds that took."""
     loop = asyncio.get_running_loop()
@@ -426,8 +432,9 @@ async def test_a_driver_that_beats_is_left_alone(desk: Desk) -> None:
 
 async def test_a_driver_whose_counter_stands_still_for_a_lease_is_buried_by_the_watchers_own_clock(desk: Desk) -> None:
     a_tree(desk)
-    first = desk.process(look=an_hour, lease=100_000.0)  # it will not beat as long as the story lasts
+    first = desk.process(look=an_hour)
     await first.open()
+    stop_the_heart(first)
     await first.retinue.spawn("dig")
     await asyncio.sleep(50)
 
@@ -450,8 +457,7 @@ async def test_a_driver_whose_heart_stops_later_is_buried_later_and_leaves_quiet
         await asyncio.sleep(10 * LEASE)
         assert desk.rows()["main"][0] == driver_of(first)
 
-        for heart in first.retinue._driver._tasks:
-            heart.cancel()
+        stop_the_heart(first)
 
         await until(lambda: desk.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
         assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
@@ -478,8 +484,9 @@ async def test_a_heart_goes_on_beating_whatever_happens_in_it(
 
 async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_says_so(desk: Desk) -> None:
     a_tree(desk)
-    first = desk.process(look=a_minute, lease=100_000.0)
+    first = desk.process(look=a_minute)
     await first.open()
+    stop_the_heart(first)
     handle = await first.retinue.spawn("dig")
     waiting = asyncio.create_task(handle.wait())
     watching = asyncio.create_task(collect(handle.events()))
@@ -513,8 +520,9 @@ async def collect(events: AsyncIterator[Event | Delta]) -> list[Event | Delta]:
 
 async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_not_left_waiting(desk: Desk) -> None:
     a_tree(desk)
-    first = desk.process(look=a_minute, lease=100_000.0)
+    first = desk.process(look=a_minute)
     await first.open()
+    stop_the_heart(first)
     handle = await first.retinue.spawn("dig")
     await asyncio.sleep(1)
     async with desk.process(look=an_hour, adopt=True) as second:

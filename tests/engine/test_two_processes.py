@@ -87,8 +87,12 @@ async def test_a_second_process_sees_what_the_first_is_doing_and_how_it_ends(tmp
         views = {view.agent: (view.state, view.waiting_for) for view in await r.list(everyone=True)}
         assert views == {"main": ("waiting", "child"), "digger": ("working", None)}
         (root,) = await r.list()
-        assert [type(event).__name__ async for event in r.events(root.run_id)] == ["RunAccepted", "ReplyReceived"]
-        there.tell("release")
+        seen: list[str] = []
+        async for event in r.events(root.run_id):
+            seen.append(type(event).__name__)
+            if seen == ["RunAccepted", "ReplyReceived"]:
+                there.tell("release")
+        assert seen == ["RunAccepted", "ReplyReceived", "CallReturned", "ReplyReceived", "RunEnded"]
         outcome = await r.handle(root.run_id).wait(timeout=PATIENCE)
 
         assert (outcome.result, outcome.text) == ("completed", "done")

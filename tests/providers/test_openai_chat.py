@@ -1,15 +1,26 @@
 """The chat wire keeps the promises of a provider, over a real connection to a fake vendor."""
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
-from retinue.core.ports import Provider
-from retinue.providers.openai_chat import OpenAIChatProvider
-from retinue.providers.scripted import Line
-from retinue.testing.contracts.provider import PROMISES, Promise
-from retinue.testing.fake_chat import FakeChat
+import retinue
+from retinue.core.errors import ProviderError
+from retinue.core.messages import AssistantMessage, Reply, UserMessage
+from retinue.core.ports import Provider, Request
+from retinue.net.http import Http
+from retinue.providers.openai_chat import OpenAIChatProvider, encode
+from retinue.providers.scripted import Line, calls, fails, says, streams, together
+from retinue.testing.contracts.provider import PROMISES, Listener, Promise, question
+from retinue.testing.fake_chat import DONE, JSON, ChatScript, FakeChat, Played, event
+from retinue.testing.fake_server import Answer
+from retinue.version import __version__
+from tests.providers.chat_events import saying
 
 
 @asynccontextmanager
@@ -32,3 +43,149 @@ async def test_the_chat_wire_keeps_the_promises_of_a_provider(promise: Promise) 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_the_chat_wire_keeps_them_one_byte_at_a_time(promise: Promise) -> None:
     await promise(stage_of_single_bytes)
+
+
+HELLO = (event(saying(content="hello")), event(saying("stop")))
+GREETED = Reply(AssistantMessage("hello"), usage=None, model="m1", response_id="r1")
+
+
+async def answer_to(played: Played, *, path: str = "/v1") -> Reply:
+    async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.url + path) as provider:
+        return await provider.answer(question(), Listener().publish)
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "", "/some/where", "/v1/chat/completions", "/v1?api-version=1"])
+async def test_an_address_is_understood_as_people_write_it(path: str) -> None:
+    assert (await answer_to(says("hello"), path=path)).message.text == "hello"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(pieces=(*HELLO, DONE)),
+        Answer(headers={"Content-Type": "text/plain"}, pieces=(*HELLO, DONE)),
+        Answer(headers=JSON, pieces=(*HELLO, DONE)),
+        Answer(pieces=(b"\n", b" \n", *HELLO, DONE)),
+        Answer(pieces=HELLO),
+        Answer(pieces=HELLO, ending="cut"),
+        Answer(pieces=(*HELLO, b"data: {"), ending="cut"),
+        Answer(pieces=(*HELLO, DONE.rstrip())),
+        Answer(pieces=(*HELLO, DONE, b"data: nonsense\n\n")),
+        Answer(pieces=(*HELLO, DONE), ending="cut"),
+        Answer(status=201, pieces=(*HELLO, DONE)),
+    ],
+)
+async def test_an_answer_is_understood_however_it_is_dressed(answer: Answer) -> None:
+    assert await answer_to(answer) == GREETED
+
+
+async def test_an_answer_that_came_as_one_json_object_is_understood() -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}
+    body = msgspec.json.encode({"id": "r1", "model": "m1", "choices": [choice]})
+
+    assert await answer_to(Answer(headers=JSON, pieces=(b" \n", body[:20], body[20:]), chunk=7)) == GREETED
+
+
+async def test_a_server_that_says_goodbye_and_stays_is_not_waited_for() -> None:
+    began = asyncio.get_running_loop().time()
+
+    assert await answer_to(Answer(pieces=(*HELLO, DONE), ending="silence")) == GREETED
+    assert asyncio.get_running_loop().time() - began < 0.05
+
+
+async def test_the_connection_of_an_answer_is_used_for_the_next() -> None:
+    async with FakeChat(says("hello")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+        for _ in range(3):
+            await provider.answer(question(), Listener().publish)
+
+        assert len({heard.port for heard in vendor.heard}) == 1
+
+
+async def test_two_hundred_questions_at_once_have_two_hundred_connections() -> None:
+    loop = asyncio.get_running_loop()
+    async with FakeChat(streams("he", "llo", every=60.0)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+        asked = (provider.answer(question(), Listener().publish) for _ in range(200))
+        replies = await asyncio.gather(*asked)
+
+        assert {reply.message.text for reply in replies} == {"hello"}
+        assert len({heard.port for heard in vendor.heard}) == 200
+        assert loop.time() < 6 * 60.0  # each of them takes five minutes, because every event waits a minute
+
+
+async def test_a_request_says_what_it_should_and_nothing_about_who_asks() -> None:
+    async with (
+        FakeChat(says("hello")) as vendor,
+        OpenAIChatProvider(vendor.base_url, headers={"X-Title": "retinue"}) as provider,
+    ):
+        request = question()
+        await provider.answer(request, Listener().publish)
+
+        (heard,) = vendor.heard
+        assert (heard.method, heard.path, heard.raw) == ("POST", "/v1/chat/completions", encode(request))
+        assert heard.headers == {
+            "host": vendor.url.removeprefix("http://"),
+            "user-agent": f"retinue/{__version__}",
+            "accept": "*/*",
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            "content-length": str(len(heard.raw)),
+            "x-title": "retinue",
+        }
+
+
+async def test_a_long_conversation_arrives_whole() -> None:
+    long = UserMessage("naïve 🦆 " * 300_000)
+    async with FakeChat(says("I see.")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+        await provider.answer(Request(model="m", system="", messages=[long]), Listener().publish)
+
+        assert vendor.heard[0].body["messages"] == [{"role": "user", "content": long.text}]
+
+
+async def test_two_providers_may_share_a_session_which_stays_its_owners() -> None:
+    http = Http()
+    async with FakeChat(says("hello")) as vendor:
+        for _ in range(2):
+            async with OpenAIChatProvider(vendor.base_url, http=http) as provider:
+                await provider.answer(question(), Listener().publish)
+        await http.close()
+
+        assert len({heard.port for heard in vendor.heard}) == 1
+
+
+async def test_a_run_works_over_the_wire_with_tools_and_retries() -> None:
+    @retinue.tool(kind="pure")
+    def search(query: str) -> str:
+        """Search the logs."""
+        return f"3 lines about {query}"
+
+    script = ChatScript().play(
+        together(says("Let me look."), calls("search", query="pool"), calls("search", query="lock")),
+        fails(ProviderError("busy", fault="overloaded", status=503), times=2, then=says("It was the pool.")),
+    )
+    async with FakeChat(script) as vendor:
+        async with retinue.open(
+            model="openai-chat:m",
+            provider=OpenAIChatProvider(vendor.base_url),
+            tools=[search],
+            dialects=(),
+            home=retinue.MEMORY,
+        ) as r:
+            outcome = await r.run("Why is it slow?")
+
+        assert (outcome.result, outcome.text) == ("completed", "It was the pool.")
+        assert [heard.attempt for heard in vendor.heard] == [1, 1, 2, 3]
+        assert [message["content"] for message in vendor.heard[-1].body["messages"]][-2:] == [
+            "3 lines about pool",
+            "3 lines about lock",
+        ]
+
+
+def test_importing_retinue_does_not_import_an_http_client() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "import sys, retinue, retinue.app.compose; print('aiohttp' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert found.stdout == "False\n"

@@ -14,23 +14,38 @@ from retinue.core.ports import Provider
 
 
 class Wire(Struct, frozen=True):
-    """A way of talking to models: the class that speaks it, and the vendor it speaks to when nobody says otherwise."""
+    """A way of talking to models: the class that speaks it, and the vendor it speaks to when nobody says otherwise.
+
+    A vendor that has another address for every customer has none here, but an `example` of one.
+    """
 
     place: str
     base_url: str
     api_key_env: str
+    example: str = ""
 
 
+ANTHROPIC = "retinue.providers.anthropic:AnthropicProvider"
+VERTEXAI_ANTHROPIC = "retinue.providers.vertexai_anthropic:VertexAIAnthropicProvider"
 OPENAI_CHAT = "retinue.providers.openai_chat:OpenAIChatProvider"
+OPENAI_RESPONSES = "retinue.providers.openai_responses:OpenAIResponsesProvider"
+GEMINI = "retinue.providers.gemini:GeminiProvider"
 
 WIRES: dict[str, Wire] = {
+    "anthropic": Wire(ANTHROPIC, "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
     "openai-chat": Wire(OPENAI_CHAT, "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "openai": Wire(OPENAI_RESPONSES, "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "openai-responses": Wire(OPENAI_RESPONSES, "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "gemini": Wire(GEMINI, "https://generativelanguage.googleapis.com", "GEMINI_API_KEY"),
+    "vertexai-anthropic": Wire(
+        VERTEXAI_ANTHROPIC, "", "", "https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION"
+    ),
     "ollama": Wire(OPENAI_CHAT, "http://localhost:11434/v1", ""),
     "lmstudio": Wire(OPENAI_CHAT, "http://localhost:1234/v1", ""),
     "llamacpp": Wire(OPENAI_CHAT, "http://localhost:8080/v1", ""),
     "vllm": Wire(OPENAI_CHAT, "http://localhost:8000/v1", ""),
 }
-"""Every wire, and the local servers that speak one of them. Imported when chosen."""
+"""Every wire, and the local servers that speak one of them; keys are looked for in this order. Imported when chosen."""
 
 LOCAL = ("ollama", "lmstudio", "llamacpp", "vllm")
 
@@ -67,6 +82,8 @@ def contact(
     if spoken is None:
         raise UnknownName("provider", wire or name, tuple(WIRES))
     address = base_url or spoken.base_url
+    if not address:
+        raise BadInput(f"{wire or name} has no address of its own: give its base URL, such as {spoken.example}")
     if not address.startswith(("http://", "https://")):
         raise BadInput(f"base URL {address!r} is not an address: it has to begin with http:// or https://")
     vendors_own = address.rstrip("/") == spoken.base_url

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.sections import contacts
-from retinue.app.wires import LOCAL, WIRES, Contact, contact
+from retinue.app.wires import LOCAL, WIRES, Contact, contact, keys_found
 from retinue.cli.servers import Server, answering
 from retinue.config.choice import Choice, Flags, layer
 from retinue.config.settings import Settings
@@ -17,7 +17,7 @@ from retinue.core.errors import BadInput, UnknownName
 
 NOBODY = (
     "nobody to ask: no provider is named, no key is set and no model server answers on this machine. "
-    "Set OPENAI_API_KEY, or start a local server ({local}), or say --provider W --base-url URL --model M"
+    "Set {keys}, or start a local server ({local}), or say --provider W --base-url URL --model M"
 )
 
 
@@ -52,7 +52,7 @@ async def find_answerer(
     if chosen is None:
         servers = await answering(_local(choice, settled))
         if not servers:
-            raise BadInput(NOBODY.format(local=", ".join(LOCAL)))
+            raise BadInput(NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL)))
         chosen, model = _at_a_server(servers, choice.model)
     else:
         _check_key(chosen, environ)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from retinue.cli.terminal import answer, console
+from retinue.cli.words import one_line
 
 T = TypeVar("T")
+
+
+GAP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,29 +27,41 @@ class Column(Generic[T]):
     right: bool = False
     least_width: int = 0
     style: str = ""
+    shrinks: bool = False
+    """Whether its texts are shortened where a row would be too long."""
 
 
 def print_table(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
     """The rows on stdout."""
-    screen = console()
-    if screen.is_terminal:
-        from rich.table import Table
-
-        shown = [column for column in columns if screen.width >= column.least_width]
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-        for column in shown:
-            table.add_column(
-                column.title,
-                justify="right" if column.right else "left",
-                no_wrap=True,
-                overflow="ellipsis",
-                style=column.style or None,
-            )
-        for row in rows:
-            table.add_row(*(column.cell(row) for column in shown))
-        screen.print(table)
-    else:
+    if not sys.stdout.isatty():
         answer(as_text(rows, columns))
+        return
+    from rich.table import Table
+
+    screen = console()
+    shown = [column for column in columns if screen.width >= column.least_width]
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in shown:
+        justify = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=True, style=column.style or None)
+    for cells in fitted(rows, shown, screen.width):
+        table.add_row(*cells)
+    screen.print(table)
+
+
+def fitted(rows: Sequence[T], columns: Sequence[Column[T]], width: int) -> list[list[str]]:
+    """The cells of all rows, where those that may shrink leave room for those that must not."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    widths = [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
+    room = width - GAP * (len(columns) - 1)
+    room -= sum(each for each, column in zip(widths, columns, strict=True) if not column.shrinks)
+    return [
+        [
+            one_line(text, max(room, len(column.title))) if column.shrinks else text
+            for text, column in zip(row, columns, strict=True)
+        ]
+        for row in cells
+    ]
 
 
 def as_text(rows: Sequence[T], columns: Sequence[Column[T]]) -> str:

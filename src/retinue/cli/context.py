@@ -101,7 +101,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
     from retinue.cli.words import clean
 
     columns: list[Column[dict[str, Any]]] = [
-        Column(title="SESSION", cell=lambda row: clean(row["session_id"])),
+        Column(title="SESSION", cell=lambda row: clean(row["session_id"]), shrinks=True),
         Column(title="STATE", cell=lambda row: "archived" if row["archived"] else "open"),
         Column(title="KEYS", cell=lambda row: str(row["key_count"]), right=True),
         Column(title="TOKENS", cell=lambda row: str(row["total_size_tokens"]), right=True),

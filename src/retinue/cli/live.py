@@ -22,6 +22,9 @@ from retinue.engine.view import RunView
 NARROW = 56
 """Columns below which tokens and cost are left out."""
 
+GAP = 2
+"""Columns between columns."""
+
 _STYLES = {
     "completed": "green",
     "failed": "red",
@@ -87,12 +90,18 @@ def draw(
     if len(lines) > height:
         room = max(1, height - 1)
         lines, hidden = _most_lively(lines, room), len(lines) - room
-    grid = Table.grid(padding=(0, 2, 0, 0), expand=False)
-    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for _ in range(3 if width < NARROW else 5):
+    cells = [
+        _cells(guide, view, now=now, wide=width >= NARROW, task=tasks.get(view.run_id, "")) for guide, view in lines
+    ]
+    numbers = [max(cell.cell_len for cell in column) for column in list(zip(*cells, strict=True))[1:]]
+    grid = Table.grid(padding=(0, GAP, 0, 0))
+    grid.add_column(no_wrap=True)
+    for _ in numbers:
         grid.add_column(no_wrap=True, justify="right")
-    for guide, view in lines:
-        grid.add_row(*_cells(guide, view, now=now, wide=width >= NARROW, task=tasks.get(view.run_id, "")))
+    for name, *row in cells:
+        # Only names are shortened to make room, never numbers.
+        name.truncate(max(1, width - sum(numbers) - GAP * len(numbers)), overflow="ellipsis")
+        grid.add_row(name, *row)
     if hidden:
         grid.add_row(Text(f"and {hidden} more", style="dim"))
     return grid

@@ -19,6 +19,9 @@ from retinue.version import __version__
 
 BAD_USAGE = 2
 INTERRUPTED = 130
+WIDE = 72
+WIDEST = 100
+"""Columns that help needs for boxes, and the most that it uses without them."""
 
 app = typer.Typer(
     name="retinue",
@@ -59,7 +62,11 @@ def main(arguments: Sequence[str]) -> int:
     verbose = "-v" in arguments or "--verbose" in arguments
     try:
         _listen_to_logs(verbose)
-        code = typer.main.get_command(app).main(list(arguments), prog_name="retinue", standalone_mode=False)
+        columns = typer.get_terminal_size().columns
+        app.rich_markup_mode = "rich" if _can_show_panels(columns) else None
+        code = typer.main.get_command(app).main(
+            list(arguments), prog_name="retinue", standalone_mode=False, terminal_width=min(columns, WIDEST)
+        )
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
@@ -79,6 +86,13 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as bug:
         _tell_bug(bug, verbose)
         return 1
+
+
+def _can_show_panels(columns: int) -> bool:
+    """Whether help is drawn with boxes: on a narrow terminal they would cut the names of flags, in a pipe they are
+    noise.
+    """
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and columns >= WIDE
 
 
 def _listen_to_logs(verbose: bool) -> None:

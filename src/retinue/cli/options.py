@@ -15,8 +15,8 @@ ProviderFlag = Annotated[
     typer.Option(
         "--provider",
         metavar="W",
-        help="A wire (openai-chat), a local server (ollama, lmstudio, llamacpp, vllm) or a provider of the settings. "
-        "[RETINUE_PROVIDER]",
+        help="A wire (openai-chat, anthropic, ...), a local server (ollama, lmstudio, llamacpp, vllm) or a provider of "
+        "the settings. [RETINUE_PROVIDER]",
         rich_help_panel=ANSWERS,
     ),
 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 INTERRUPTED = 130
 PATIENCE = 0.25
-"""Seconds that threads get to notice that the process is leaving."""
+"""Seconds that tasks and threads get to notice that the process is leaving."""
 
 _TOOL_THREADS = 64
 _TOOL_THREAD = "retinue-tool"
@@ -28,15 +28,14 @@ def perform(main: Coroutine[Any, Any, int]) -> int:
     runner = asyncio.Runner(loop_factory=_fastest_loop())
     threads = ThreadPoolExecutor(_TOOL_THREADS, _TOOL_THREAD)
     runner.get_loop().set_default_executor(threads)
-    code = 1
     try:
         code = runner.run(main)
+        threads.shutdown(wait=False, cancel_futures=True)
+        if _tasks_go_on(runner.get_loop()) or _threads_go_on(_TOOL_THREAD):
+            # A tool that cannot be stopped is nobody's any more. Python would wait for it, perhaps for ever.
+            leave_at_once(code)
         return code
     finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-        if _goes_on(_TOOL_THREAD) and sys.exc_info()[0] is None:
-            # A tool that cannot be stopped is nobody's any more. Python would wait for its thread, perhaps for ever.
-            leave_at_once(code)
         runner.close()
 
 
@@ -48,7 +47,18 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _goes_on(prefix: str) -> bool:
+def _tasks_go_on(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a task is left that does not let itself be cancelled."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        return False
+    _, pending = loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE))
+    return bool(pending)
+
+
+def _threads_go_on(prefix: str) -> bool:
     """Whether a thread of that name is still at work a moment after it was told that there is no more."""
     until = time.monotonic() + PATIENCE
     for thread in threading.enumerate():

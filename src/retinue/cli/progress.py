@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
+from typing import TYPE_CHECKING
 
 from retinue.cli.rows import name_of, status_of, total
 from retinue.cli.terminal import can_redraw, console, say
@@ -14,6 +16,11 @@ from retinue.cli.words import clean, count, elapsed, many, money, one_line
 from retinue.core.ids import RunId
 from retinue.engine.view import RunView
 from retinue.telemetry.logs import VARIABLE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from retinue.cli.live import LiveTree
 
 
 class Silent:
@@ -83,17 +90,25 @@ def display(*, quiet: bool, verbose: bool) -> Generator[Shows]:
     if quiet:
         yield Silent()
         return
-    screen = console(stderr=True)
-    # Log lines and a tree that is redrawn in place would write over each other.
-    if can_redraw(screen) and not os.environ.get(VARIABLE):
+    shows: PlainLines | LiveTree
+    if (screen := _screen()) is None:
+        shows = PlainLines(verbose=verbose)
+        yield shows
+        worth_a_line = len(shows.rows) > 1
+    else:
         from retinue.cli.live import LiveTree
 
-        with LiveTree(screen, verbose=verbose) as tree:
-            yield tree
-        if tree.rows and tree.rows[0].outcome is not None:
-            say(summary(tree.rows))
-    else:
-        lines = PlainLines(verbose=verbose)
-        yield lines
-        if len(lines.rows) > 1 and lines.rows[0].outcome is not None:
-            say(summary(lines.rows))
+        with LiveTree(screen, verbose=verbose) as shows:
+            yield shows
+        worth_a_line = len(shows.rows) > 0
+    if worth_a_line and shows.rows[0].outcome is not None:
+        say(summary(shows.rows))
+
+
+def _screen() -> Console | None:
+    """The terminal behind stderr, if a tree can be drawn on it again and again."""
+    # Log lines and a tree that is redrawn in place would write over each other. Rich is not loaded for a pipe.
+    if not sys.stderr.isatty() or os.environ.get(VARIABLE):
+        return None
+    screen = console(stderr=True)
+    return screen if can_redraw(screen) else None

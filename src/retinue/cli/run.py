@@ -61,7 +61,7 @@ def run(
     dialect: Annotated[
         list[str] | None,
         typer.Option(
-            "--dialect", metavar="D", help="How it may delegate: spec (default), xzatoma, or none. Repeatable."
+            "--dialect", metavar="D", help="How it may delegate: spec (default), another dialect, or none. Repeatable."
         ),
     ] = None,
     agent: Annotated[

@@ -23,7 +23,7 @@ LONGEST = 20_000
 
 COLUMNS: list[Column[RunView]] = [
     Column(title="ID", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id, style="cyan"),
-    Column(title="AGENT", cell=lambda view: clean(name_of(view))),
+    Column(title="AGENT", cell=lambda view: clean(name_of(view)), shrinks=True),
     Column(title="STATE", cell=status_of),
     Column(title="TURNS", cell=lambda view: str(view.turns), right=True, least_width=50),
     Column(title="TOKENS", cell=lambda view: count(view.usage.total), right=True, least_width=60),

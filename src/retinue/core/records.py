@@ -66,13 +66,17 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
 
 class DriverRow(Struct, frozen=True, kw_only=True):
-    """A process that works on runs; `beat` grows while it lives. `host` and `process` say where to look for it."""
+    """A process that works on runs; `beat` grows while it lives. `host` and `process` say where to look for it.
+
+    A driver whose beat stands still for its own `lease` of seconds, by the clock of whoever watches, is taken for dead.
+    """
 
     driver_id: DriverId
     host: str
     process: str
     beat: int = 0
     dead: bool = False
+    lease: float = 10.0
 
 
 class Charge(Struct, frozen=True, gc=False):

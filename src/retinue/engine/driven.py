@@ -243,13 +243,13 @@ class Driven:
             await work
             while not self._stopping:
                 del self.busy[index]
-                following = follows(self, self._parts)
+                if index != MODEL and not self.run.open:
+                    await asyncio.sleep(0)  # between turns others have theirs, even if nobody here ever waits
+                following = None if self._stopping else follows(self, self._parts)
                 if following is None:
                     break
                 index, work = following
                 self.busy[index] = task
-                if index == MODEL:
-                    await asyncio.sleep(0)  # once a turn others have theirs, even if nobody here ever waits
                 await work
         except Exception as error:
             if not self._stopping:

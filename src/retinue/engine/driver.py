@@ -36,6 +36,7 @@ class Driver:
         self._pulse = pulse
         self._tasks: list[asyncio.Task[None]] = []
         self._seen: dict[DriverId, tuple[int, float]] = {}
+        self._looked = 0.0
         self._unread = False
         """There may be mail from others that has not reached its run."""
         self._refused: StoreError | None = None
@@ -46,15 +47,15 @@ class Driver:
         journal = self._parts.journal
         journal.driver_id = self.driver_id
         self._parts.living = self.living
-        row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process())
+        row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)
         await journal.commit(Enlist(driver=row))
         if self._parts.store.shared:
             self._every(self._lease / 3, self._beat, "heartbeat")
             self._every(self._pulse, self._look_for_mail, "pulse")
             if self._adopts:
-                self._every(self._lease / 2, self._watch, "watch")
+                self._every(self._lease / 4, self._watch, "watch")
         if self._adopts:
-            await self.adopt()
+            await self._watch()
 
     async def leave(self) -> None:
         """Go in good order: what is unfinished is nobody's and can be resumed by anyone."""
@@ -115,6 +116,7 @@ class Driver:
                 driven.deliver(item)
         # A run that is just being taken over is not there yet: look again for it.
         self._unread = any(run_id not in roster.live for run_id, _ in waiting)
+        self._supervisor.handles.forget()
         for run_id in roster.watched:
             if run_id not in roster.live and run_id not in roster.ended:
                 roster.tell(run_id)
@@ -133,8 +135,11 @@ class Driver:
                 await self._parts.journal.commit(Bury(driver_id=row.driver_id))
 
     async def _watch(self) -> None:
-        """Declare drivers dead whose counter stood still for a whole lease by our own clock, and take over."""
+        """Declare drivers dead whose counter stood still for their whole lease by our own clock, and take over."""
         now = asyncio.get_running_loop().time()
+        if now - self._looked > self._lease:
+            self._seen.clear()  # we were stopped ourselves, perhaps together with those we watch
+        self._looked = now
         for row in await self._parts.journal.peek(self._parts.store.drivers):
             if row.driver_id == self.driver_id or row.dead:
                 continue
@@ -142,7 +147,7 @@ class Driver:
             if beat != row.beat:
                 beat, since = row.beat, now
             self._seen[row.driver_id] = (beat, since)
-            if now - since >= self._lease:
+            if now - since >= row.lease:
                 await self._parts.journal.commit(Bury(driver_id=row.driver_id, beat=beat))
         await self.adopt()
 

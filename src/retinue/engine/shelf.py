@@ -39,6 +39,10 @@ class Handles:
         """A run was given a name."""
         self._known[session_id, space, name] = run_id
 
+    def forget(self) -> None:
+        """Others have written: a name may have been retired, or its session deleted."""
+        self._known.clear()
+
     async def find(self, session_id: SessionId, space: str, name: str) -> RunId | None:
         """The run of that name; None when nobody has it, or nobody has it any more."""
         known = self._known.get((session_id, space, name))

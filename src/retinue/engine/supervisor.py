@@ -348,10 +348,13 @@ class Supervisor:
         ]
 
     async def events(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Event | Delta]:
-        """What happens in a run, from its beginning until its end, with deltas while it streams here."""
+        """What happens in a run, from its beginning until its end, with deltas while it streams here.
+
+        Of a run that another process drives, whatever it stores; of one that nobody drives, what is stored.
+        """
         driven = self._here(run_id)
         if driven is None:
-            for _, event in await self.parts.journal.read(self.parts.store.events, run_id, after):
+            async for event in self._events_elsewhere(run_id, after):
                 yield event
             return
 
@@ -366,6 +369,19 @@ class Supervisor:
                 yield what
         finally:
             driven.feed.leave(reader)
+
+    async def _events_elsewhere(self, run_id: RunId, after: int) -> AsyncIterator[Event]:
+        with self.roster.watch((run_id,)) as watch:
+            while True:
+                row = await self._row(run_id)
+                for seq, event in await self.parts.journal.read(self.parts.store.events, run_id, after):
+                    after = seq
+                    yield event
+                    if isinstance(event, RunEnded):
+                        return
+                if not await self._is_driven(row):
+                    return
+                await watch.news()
 
     def _here(self, run_id: RunId) -> Driven | None:
         """The run, if it is driven here; a process that was declared dead drives nothing any more."""

@@ -7,7 +7,6 @@ with the model. All of that is repaired here, by position alone, so that the sam
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -19,7 +18,8 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.openai_chat_request import sound
+from retinue.providers.anthropic_order import in_order
+from retinue.providers.mending import as_object, sound
 
 MEMO = "anthropic"
 """Where in a request's memo the conversation is kept."""
@@ -37,10 +37,8 @@ GO_ON = "[go on]"
 NO_REASON = "[no reason given]"
 """Words where the vendor demands some and the history has none."""
 
-LONGEST_ID = 64
-_ID = re.compile(r"[a-zA-Z0-9_-]{1,%d}" % LONGEST_ID)
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
-_HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 _VERSION = re.compile(r"claude-[a-z]+-(\d+)(?:[-.](\d{1,2})(?!\d))?")
 
 _MARK = b',"cache_control":{"type":"ephemeral"}'
@@ -116,6 +114,7 @@ class Conversation:
 
     __slots__ = (
         "_asked_to",
+        "_began_with_thought",
         "_count",
         "_first",
         "_last",
@@ -132,6 +131,7 @@ class Conversation:
         """The messages, but for the end of the last one, which may still grow."""
         self.may_think = True
         """Whether the vendor allows thinking now: not amid calls that the model made without."""
+        self._began_with_thought = False
         self._role: Role | None = None
         self._asked_to = 0
         """Where the last block before the last reply ends: so far the model was asked before."""
@@ -171,19 +171,17 @@ class Conversation:
     def marked(self) -> bytes:
         """All messages, with marks; what is missing at the end is added, and not kept: it may still come."""
         whole = bytes(self.encoded) + self._ending()
-        if not whole:
-            return b""
         before, last = self._asked_to, len(whole) - 1
         if not before:
             return b"".join((whole[:last], _MARK, b"}]}"))
         return b"".join((whole[:before], _MARK, whole[before:last], _MARK, b"}]}"))
 
     def _ending(self) -> bytes:
-        """Results for calls that have none, or a word if it would be the model's turn twice."""
+        """Results for calls that have none, or a word if nobody said one after the model."""
         blocks = [_result(wire_id, UNFINISHED, failed=True) for _, wire_id in self._waiting]
-        if self._role == "assistant":
-            return b"]}," + _OPENING["user"] + b",".join(blocks or [_words(GO_ON)])
-        return b"".join(b"," + block for block in blocks)
+        if self._role == "user":
+            return b"".join(b"," + block for block in blocks)
+        return (b"]}," if self._role else b"") + _OPENING["user"] + b",".join(blocks or [_words(GO_ON)])
 
     def _close(self) -> None:
         """Give results to calls that nobody answered, before somebody else speaks."""
@@ -208,18 +206,27 @@ class Conversation:
 
     def _reply(self, message: AssistantMessage) -> None:
         self._replies += 1
-        blank = not message.text.strip()
-        if blank and not message.calls:
-            return  # thoughts alone are refused
-        thoughts = [block for thought in message.thinking if (block := _thought(thought))]
-        for block in thoughts:
-            self._say("assistant", block)
-        if not blank:
-            self._say("assistant", _words(message.text))
         self._waiting = [(call, self._id(call, index)) for index, call in enumerate(message.calls)]
-        for call, wire_id in self._waiting:
-            self._say("assistant", _call(call, wire_id))
-        self.may_think = bool(thoughts) or not message.calls
+        calls = iter(self._waiting)
+        blocks: list[tuple[bytes, bool]] = []
+        """Each with whether it is a thought."""
+        for part in in_order(message):
+            match part:
+                case Thinking():
+                    blocks.append((_thought(part), True))
+                case ToolCall():
+                    blocks.append((_call(*next(calls)), False))
+                case _:
+                    blocks.append((_words(part) if part.strip() else b"", False))
+        blocks = [(block, is_thought) for block, is_thought in blocks if block]
+        while blocks and blocks[-1][1]:
+            blocks.pop()  # thoughts that led to nothing are refused
+        if blocks and self._role != "assistant":
+            self._began_with_thought = blocks[0][1]
+        for block, _ in blocks:
+            self._say("assistant", block)
+        if blocks:
+            self.may_think = self._began_with_thought or not message.calls
 
     def _id(self, call: ToolCall, index: int) -> str:
         wire_id = call.id
@@ -258,19 +265,14 @@ def _thought(thought: Thinking) -> bytes:
 
 def _call(call: ToolCall, wire_id: str) -> bytes:
     name = _NOT_IN_A_NAME.sub("_", call.name)[:128] or "_"
-    return msgspec.json.encode({"type": "tool_use", "id": wire_id, "name": name, "input": _input(call)})
-
-
-def _input(call: ToolCall) -> msgspec.Raw:
-    """The arguments as a JSON object, which is insisted on; the model finds what it wrote instead inside of one."""
-    text = call.arguments.strip() or "{}"
-    try:
-        if _HALF_A_CHARACTER.search(text):  # fine with us, but the whole request would be refused
-            text = sound(json.dumps(json.loads(text), ensure_ascii=False))
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (ValueError, RecursionError):
-        return msgspec.Raw(msgspec.json.encode({"not_a_json_object": sound(call.arguments)}))
-    return msgspec.Raw(text.encode())
+    return msgspec.json.encode(
+        {
+            "type": "tool_use",
+            "id": wire_id,
+            "name": name,
+            "input": msgspec.Raw(sound(as_object(call.arguments)).encode()),
+        }
+    )
 
 
 def _result(wire_id: str, text: str, *, failed: bool) -> bytes:

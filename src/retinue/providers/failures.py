@@ -22,8 +22,9 @@ SHOWN = 500
 """How many characters of a server's words an error repeats."""
 
 _TOO_LONG = re.compile(
-    r"context[ _]?(length|window|size)|maximum context|max_model_len|too many (input )?tokens"
+    r"context[ _]?(length|window|size)|(maximum|exceed) context|max_model_len|too many (input )?tokens"
     r"|(prompt|input|request|messages?) (is |are |was )?too (long|large)|reduce the length|string_above_max_length"
+    r"|exceeds the maximum number of tokens"
 )
 _FILTERED = re.compile(r"content_?(filter|policy)|moderation|safety")
 _NO_MONEY = re.compile(
@@ -33,6 +34,7 @@ _RATE = re.compile(r"rate.?limit|too.many.requests|resource_exhausted|throttl")
 _BUSY = re.compile(r"overload|unavailable|server_error|internal|api_error|capacity")
 _AUTH = re.compile(r"authenticat|unauthor|permission|api_?key|forbidden|credential")
 _SAYS_BUSY = re.compile(r"overloaded|temporarily unavailable|try again later")
+_SLOW = re.compile(r"time.?out")
 _WRONG = re.compile(r"invalid|not_?found|bad_request|unsupported")
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:(?:sk|gsk|xai)[-_]|AIza)[A-Za-z0-9_*.•-]{6,}|(?<=Bearer )\S+")
 
@@ -47,6 +49,8 @@ class Place:
     """Host and port."""
     api_key_env: str | None
     model: str = ""
+    credentials: str = ""
+    """What to call a key that is in no variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,14 @@ class Complaint:
     message: str
     kind: str = ""
     status: int | None = None
+    retry_after: float | None = None
 
 
 def complaint_in(value: object) -> Complaint:
     """The complaint in a decoded JSON value, wherever vendors put it.
 
     >>> complaint_in({"error": {"message": "no", "type": "server_error", "code": 503}})
-    Complaint(message='no', kind='server_error 503', status=503)
+    Complaint(message='no', kind='server_error 503', status=503, retry_after=None)
     >>> complaint_in({"detail": "Not Found"}).message
     'Not Found'
     """
@@ -78,9 +83,22 @@ def complaint_in(value: object) -> Complaint:
     message = next((word if isinstance(word, str) else _json(word) for word in words if word), "")
     kinds = [said[key] for key in ("type", "code", "status") if isinstance(said.get(key), str | int)]
     numbers = (int(kind) for kind in kinds if str(kind).isdecimal() and len(str(kind)) == 3)
-    return Complaint(
-        message or _json(said), " ".join(map(str, kinds)).lower(), next((n for n in numbers if 400 <= n < 600), None)
-    )
+    status = next((n for n in numbers if 400 <= n < 600), None)
+    reasons, wish = _details(said.get("details"))
+    return Complaint(message or _json(said), " ".join(map(str, (*kinds, *reasons))).lower(), status, wish)
+
+
+def _details(value: object) -> tuple[list[str], float | None]:
+    """What Google adds to an error: further words for it, and how long to wait.
+
+    >>> _details([{"reason": "API_KEY_INVALID"}, {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}])
+    (['API_KEY_INVALID'], 34.0)
+    """
+    details = cast("list[object]", value) if isinstance(value, list) else []
+    found = [cast("dict[str, object]", detail) for detail in details if isinstance(detail, dict)]
+    reasons = [reason for detail in found if isinstance(reason := detail.get("reason"), str)]
+    delays = [delay for detail in found if isinstance(delay := detail.get("retryDelay"), str)]
+    return reasons, next((_number(delay.removesuffix("s")) for delay in delays), None)
 
 
 def fault_of(status: int | None, complaint: Complaint) -> ProviderFault:
@@ -95,7 +113,10 @@ def fault_of(status: int | None, complaint: Complaint) -> ProviderFault:
             return "too_long"
         case 400 | 422 | None if _FILTERED.search(kind):
             return "refused"
-        case 429 | None if _NO_MONEY.search(either):
+        case 400 if "api_key" in kind:
+            return "auth"
+        # Google says "check your plan and billing" even if a minute's requests are used up.
+        case 429 | None if _NO_MONEY.search(either) and "resource_exhausted" not in kind:
             return "auth"
         case 401 | 402 | 403:
             return "auth"
@@ -118,6 +139,8 @@ def _fault_by_words(kind: str, message: str) -> ProviderFault:
         return "rate_limited"
     if _BUSY.search(kind):
         return "overloaded"
+    if _SLOW.search(kind):
+        return "timeout"
     if _AUTH.search(kind):
         return "auth"
     if _WRONG.search(kind):
@@ -147,10 +170,10 @@ def refusal(
             "set the base URL to where the API is"
         )
     return ProviderError(
-        message + _advice(status, fault, place),
+        _with_advice(message, _advice(status, fault, place)),
         fault=fault,
         status=status,
-        retry_after=retry_after(headers),
+        retry_after=complaint.retry_after if (wish := retry_after(headers)) is None else wish,
     )
 
 
@@ -158,22 +181,33 @@ def in_stream(value: object) -> ProviderError:
     """The error for an error object inside an answer that began well."""
     complaint = complaint_in(value)
     fault = fault_of(complaint.status, complaint)
-    return ProviderError(complaint.message or "an error without a reason", fault=fault, status=complaint.status)
+    return ProviderError(
+        complaint.message or "an error without a reason",
+        fault=fault,
+        status=complaint.status,
+        retry_after=complaint.retry_after,
+    )
 
 
 def _advice(status: int, fault: ProviderFault, place: Place) -> str:
-    key = f"the key in {place.api_key_env}" if place.api_key_env else ""
+    key = f"the key in {place.api_key_env}" if place.api_key_env else place.credentials
     match fault:
         case "auth" if status in (402, 429):
-            return f". Check the plan and the balance of {key or 'the account'}"
+            return f"Check the plan and the balance of {key or 'the account'}"
         case "auth":
-            return f". Check {key}" if key else ". No key was sent: name the variable that holds it (api_key_env)"
+            return f"Check {key}" if key else "No key was sent: name the variable that holds it (api_key_env)"
         case "too_long":
-            return f". The conversation is longer than model {place.model!r} takes"
+            return f"The conversation is longer than model {place.model!r} takes"
         case _ if status == 404:
-            return f". Check the model name {place.model!r} and the base URL (asked: {place.url})"
+            return f"Check the model name {place.model!r} and the base URL (asked: {place.url})"
         case _:
             return ""
+
+
+def _with_advice(message: str, advice: str) -> str:
+    if not advice:
+        return message
+    return f"{message} {advice}" if message.endswith(("?", "!", ".", "…")) else f"{message}. {advice}"
 
 
 def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:

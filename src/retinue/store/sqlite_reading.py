@@ -116,13 +116,13 @@ class Reading:
         """Every driver that has not left, dead ones included as long as they own unfinished runs."""
         rows = self._ask(
             """
-            SELECT driver_id, host, process, beat, dead FROM drivers
+            SELECT driver_id, host, process, beat, dead, lease FROM drivers
             WHERE dead = 0 OR driver_id IN (SELECT driver_id FROM runs WHERE ended = 0) ORDER BY rowid
             """
         )
         return [
-            DriverRow(driver_id=driver_id, host=host, process=process, beat=beat, dead=bool(dead))
-            for driver_id, host, process, beat, dead in rows
+            DriverRow(driver_id=driver_id, host=host, process=process, beat=beat, dead=bool(dead), lease=lease)
+            for driver_id, host, process, beat, dead, lease in rows
         ]
 
     def session(self, session_id: SessionId) -> SessionRow | None:

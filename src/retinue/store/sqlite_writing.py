@@ -81,9 +81,10 @@ _TREE_TO_CANCEL: Final = """
     WHERE runs.ended = 0 AND runs.cancelled_at IS NULL ORDER BY level, no
 """
 _ENLIST: Final = """
-    INSERT INTO drivers (driver_id, host, process, beat, dead) VALUES (?, ?, ?, ?, ?)
+    INSERT INTO drivers (driver_id, host, process, beat, dead, lease) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (driver_id) DO UPDATE
-    SET host = excluded.host, process = excluded.process, beat = excluded.beat, dead = excluded.dead
+    SET host = excluded.host, process = excluded.process, beat = excluded.beat, dead = excluded.dead,
+        lease = excluded.lease
 """
 _ADOPT: Final = """
     UPDATE runs SET driver_id = ? WHERE run_id = ? AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
@@ -136,7 +137,8 @@ class Writing:
             case Change():
                 return self._change(write)
             case Enlist(driver=driver):
-                self._do(_ENLIST, (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead))
+                values = (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead, driver.lease)
+                self._do(_ENLIST, values)
             case Beat():
                 self._do("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
             case Bury():

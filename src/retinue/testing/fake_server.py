@@ -31,6 +31,7 @@ class Heard:
     body: dict[str, Any]
     attempt: int = 1
     port: int = 0
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class FakeServer:
             web.Server(self._serve, handler_cancellation=True, access_log=None), shutdown_timeout=1.0
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        site = web.TCPSite(self._runner, self._host, self._port, backlog=4096)
         await site.start()
         self._port = int(self._runner.addresses[0][1])
 
@@ -116,6 +117,7 @@ class FakeServer:
             body=_decoded(raw),
             attempt=attempt,
             port=_port(request),
+            query=request.query_string,
         )
         self.heard.append(heard)
         return await self._play(request, self._answering(heard))

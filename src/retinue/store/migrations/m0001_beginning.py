@@ -76,7 +76,8 @@ STATEMENTS = (
         host TEXT NOT NULL,
         process TEXT NOT NULL,
         beat INTEGER NOT NULL,
-        dead INTEGER NOT NULL
+        dead INTEGER NOT NULL,
+        lease REAL NOT NULL
     )
     """,
     "CREATE TABLE shelves (space TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, name))",

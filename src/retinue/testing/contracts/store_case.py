@@ -44,7 +44,7 @@ def enlist(driver_id: DriverId) -> Enlist:
 
 def driver(driver_id: DriverId, *, beat: int = 0) -> DriverRow:
     """A driver as the store knows it."""
-    return DriverRow(driver_id=driver_id, host="here", process=f"process of {driver_id}", beat=beat)
+    return DriverRow(driver_id=driver_id, host="here", process=f"process of {driver_id}", beat=beat, lease=2.5)
 
 
 def accept(

@@ -1,0 +1,204 @@
+"""A conversation in the format of OpenAI's Responses: a flat list of items, all of it sent with every request.
+
+Nothing is stored at the vendor, so what the model thought travels along, encrypted, and goes back byte for byte before
+what it led to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from retinue.core.agent import ToolSpec
+from retinue.core.messages import AssistantMessage, Thinking
+from retinue.core.ports import Request
+from retinue.providers.conversation import Conversation, Slot
+from retinue.providers.mending import NOT_JSON, as_object, sound
+
+MEMO = "openai_responses"
+"""Where in a request's memo the conversation is kept."""
+
+Spelling: TypeAlias = Literal["live", "seed"]
+"""Which words are written: `function_call` and `function_call_output` as OpenAI does, or `tool_call` and
+`tool_result`."""
+
+THINKS = {"effort": "high", "summary": "detailed"}
+
+# These never think, and OpenAI refuses to be asked for their encrypted thoughts.
+_NEVER_THINKS = re.compile(r"(?:.*/)?(?:gpt-3|gpt-4|chatgpt-|gpt-5(?:\.\d+)?-chat)")
+
+Step: TypeAlias = Literal["reasoning", "call"] | int
+"""One item of a reply: thoughts, a call, or a message of so many characters."""
+
+
+class Order(Struct, frozen=True, tag_field="type", tag="responses.order"):
+    """In which order a reply said things, where it was not thoughts, then words, then calls."""
+
+    items: tuple[Step, ...]
+
+
+class _Part(Struct, gc=False):
+    text: str | None = None
+
+
+class Reasoning(Struct, gc=False, tag_field="type", tag="reasoning"):
+    """What we need to know of a reasoning item to send it back."""
+
+    encrypted_content: str | None = None
+    content: list[_Part] | None = None
+
+
+_decode_opaque = msgspec.json.Decoder(Order | Reasoning).decode
+
+
+def encode(request: Request, *, dialect: Spelling = "live") -> bytes:
+    """The body of a request; what `request.memo` has of the conversation already is not encoded again.
+
+    >>> from retinue.core.messages import UserMessage
+    >>> encode(Request(model="gpt-4o", system="", messages=[UserMessage("hi")])).decode()
+    '{"model":"gpt-4o","stream":true,"store":false,"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}'
+    """
+    said = Items.of(request, MEMO, dialect).written()
+    options = b""
+    if not _NEVER_THINKS.match(request.model):
+        options += b',"include":["reasoning.encrypted_content"]'
+    if request.max_output is not None:
+        options += b',"max_output_tokens":%d' % request.max_output
+    if request.temperature is not None:
+        options += b',"temperature":' + msgspec.json.encode(request.temperature)
+    if request.think:
+        options += b',"reasoning":' + msgspec.json.encode(THINKS)
+    return b"".join(
+        (
+            b'{"model":',
+            msgspec.json.encode(sound(request.model)),
+            b',"stream":true,"store":false',
+            options,
+            _instructions(request.system),
+            _tools(request.tools),
+            b',"input":[',
+            said,
+            b"]}",
+        )
+    )
+
+
+class Items(Conversation):
+    """The messages of a run as input items."""
+
+    __slots__ = ()
+
+    longest_id: ClassVar[int] = 64
+    needs_ids: ClassVar[bool] = True
+
+    def words(self, text: str) -> bytes:
+        return _message("user", "input_text", text)
+
+    def reply(self, message: AssistantMessage, slots: Sequence[Slot]) -> Iterable[bytes]:
+        thoughts = list(_thoughts(message.thinking))
+        order = _order(message, len(thoughts))
+        calls = (self._call(slot) for slot in slots)
+        if order is not None:
+            return _in_order(order, message.text, iter(thoughts), calls)
+        words = [_message("assistant", "output_text", message.text)] if message.text else []
+        if not words and not slots:
+            # Thoughts are refused without anything that follows them.
+            return [_message("assistant", "output_text", "")]
+        return [*filter(None, thoughts), *words, *calls]
+
+    def results(self, slots: Sequence[Slot]) -> list[bytes]:
+        return [self._result(slot) for slot in slots]
+
+    def _call(self, slot: Slot) -> bytes:
+        name, arguments = sound(slot.call.name), as_object(slot.call.arguments)
+        if self.way == "seed":
+            return msgspec.json.encode({"type": "tool_call", "id": slot.wire_id, "name": name, "arguments": arguments})
+        return msgspec.json.encode(
+            {"type": "function_call", "call_id": slot.wire_id, "name": name, "arguments": arguments}
+        )
+
+    def _result(self, slot: Slot) -> bytes:
+        text = sound(slot.told)
+        if self.way == "seed":
+            return msgspec.json.encode({"type": "tool_result", "tool_call_id": slot.wire_id, "content": text})
+        return msgspec.json.encode({"type": "function_call_output", "call_id": slot.wire_id, "output": text})
+
+
+def _thoughts(thinking: Sequence[Thinking]) -> Iterator[bytes]:
+    """The reasoning items that this vendor made; empty where it could not read them again: nothing was stored there, so
+    an id alone is not enough.
+    """
+    for thought in thinking:
+        item = _opaque(thought)
+        if isinstance(item, Reasoning):
+            yield sound(thought.opaque).encode() if item.encrypted_content or item.content else b""
+
+
+def _order(message: AssistantMessage, thoughts: int) -> Order | None:
+    """The order that was kept with a reply, if it still fits."""
+    order = next((order for order in map(_opaque, message.thinking) if isinstance(order, Order)), None)
+    if order is None:
+        return None
+    lengths = [step for step in order.items if isinstance(step, int)]
+    fits = (
+        order.items.count("reasoning") == thoughts
+        and order.items.count("call") == len(message.calls)
+        and sum(lengths) == len(message.text)
+        and min(lengths, default=1) > 0
+    )
+    return order if fits else None
+
+
+def _in_order(order: Order, text: str, thoughts: Iterator[bytes], calls: Iterator[bytes]) -> Iterator[bytes]:
+    start = 0
+    for step in order.items:
+        match step:
+            case "reasoning":
+                if thought := next(thoughts):
+                    yield thought
+            case "call":
+                yield next(calls)
+            case length:
+                yield _message("assistant", "output_text", text[start : start + length])
+                start += length
+
+
+def _opaque(thought: Thinking) -> Order | Reasoning | None:
+    """What a thought's opaque part is to this wire; another vendor's is nothing to it."""
+    if not thought.opaque.startswith("{"):
+        return None
+    try:
+        return _decode_opaque(thought.opaque)
+    except NOT_JSON:
+        return None
+
+
+def _message(role: str, kind: str, text: str) -> bytes:
+    return msgspec.json.encode({"role": role, "content": [{"type": kind, "text": sound(text)}]})
+
+
+# Shared by all runs with the same system text and tools: a thousand siblings keep them once.
+@lru_cache(maxsize=256)
+def _instructions(text: str) -> bytes:
+    return b',"instructions":' + msgspec.json.encode(sound(text)) if text else b""
+
+
+@lru_cache(maxsize=256)
+def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
+    return b',"tools":[' + b",".join(map(_tool, tools)) + b'],"tool_choice":"auto"' if tools else b""
+
+
+def _tool(spec: ToolSpec) -> bytes:
+    return msgspec.json.encode(
+        {
+            "type": "function",
+            "name": sound(spec.name),
+            "description": sound(spec.description),
+            "parameters": msgspec.Raw(sound(spec.parameters).encode()),
+        }
+    )

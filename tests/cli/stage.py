@@ -1,0 +1,129 @@
+"""The command line as a real process, and runs in its store for it to find."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from retinue.app.compose import open as open_retinue
+from retinue.app.wires import keys_found
+from retinue.core.agent import Agent
+from retinue.providers.scripted import ScriptedProvider
+from retinue.testing.fake_chat import FakeChat, Played
+
+VARIABLES = (
+    *keys_found({}),
+    "RETINUE_MODEL",
+    "RETINUE_PROVIDER",
+    "RETINUE_BASE_URL",
+    "RETINUE_API_KEY_ENV",
+    "RETINUE_LOG",
+    "RETINUE_LOG_PAYLOADS",
+    "NO_COLOR",
+    "FORCE_COLOR",
+)
+
+
+@contextmanager
+def serving(played: Played) -> Generator[FakeChat]:
+    """A fake vendor in a thread, so that the command line can have this one."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    vendor = FakeChat(played)
+    try:
+        asyncio.run_coroutine_threadsafe(vendor.open(), loop).result()
+        yield vendor
+        asyncio.run_coroutine_threadsafe(vendor.close(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+class Ended(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed."""
+        return msgspec.json.decode(self.stdout)
+
+
+class Command:
+    """A command at work in a process group of its own, as a shell would start it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._heard: list[str] = []
+
+    @classmethod
+    async def start(
+        cls,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        cwd: Path | None = None,
+    ) -> Command:
+        """Begin; `stdin` is all that can be read from there."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "retinue",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | (env or {}),
+            cwd=cwd,
+            start_new_session=True,
+        )
+        if process.stdin is not None:
+            process.stdin.write(stdin or b"")
+            process.stdin.close()
+        return cls(process)
+
+    async def says(self, words: str) -> str:
+        """Wait for a line on stderr that has these words in it."""
+        assert self._process.stderr is not None
+        while line := (await self._process.stderr.readline()).decode():
+            self._heard.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"nobody said {words!r}: {''.join(self._heard)}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group, as a terminal does."""
+        os.killpg(self._process.pid, number)
+
+    async def ended(self) -> Ended:
+        """Wait for the end."""
+        stdout, stderr = await self._process.communicate()
+        return Ended(self._process.returncode or 0, stdout.decode(), "".join(self._heard) + stderr.decode())
+
+
+async def retinue(*arguments: str, **options: Any) -> Ended:
+    """One command, from its start to its end; options are those of `Command.start`."""
+    return await (await Command.start(*arguments, **options)).ended()
+
+
+async def told(home: Path, provider: ScriptedProvider, task: str = "Find it.", **options: Any) -> str:
+    """A run that a program made; its id."""
+    agents = options.pop("agents", (Agent(name="dig", description="Digs.", system_prompt="You dig."),))
+    async with open_retinue(provider=provider, home=home, agents=agents, **options) as opened:
+        run = await opened.spawn(task)
+        await run.wait()
+        return run.run_id

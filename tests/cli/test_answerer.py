@@ -1,0 +1,110 @@
+"""Who answers: the order in which flags, environment, settings, keys and local servers are listened to."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.app.wires import WIRES, Wire
+from retinue.cli.answerer import find_answerer, instead
+from retinue.config.choice import Flags
+from retinue.config.providers import ProviderSettings
+from retinue.config.settings import Settings
+from retinue.core.errors import BadInput
+from retinue.testing.fake_server import Answer, FakeServer, Heard
+
+VENDOR = "https://api.openai.com/v1"
+NOT_THERE = "http://127.0.0.1:9/v1"
+
+
+@pytest.fixture(autouse=True)
+def nobody_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ollama", "lmstudio", "llamacpp", "vllm"):
+        monkeypatch.setitem(WIRES, name, Wire(WIRES[name].place, NOT_THERE, ""))
+
+
+NOTHING = Settings()
+
+
+async def found(flags: Flags, settings: Settings = NOTHING, **environ: str) -> tuple[str, str, str, str]:
+    answerer = await find_answerer(flags, settings, environ=environ)
+    contact = answerer.contact
+    return contact.name, contact.base_url, contact.api_key_env, answerer.model
+
+
+NEAR = Settings(providers={"near": ProviderSettings(wire="openai-chat", base_url="http://near/v1")})
+
+
+@pytest.mark.real_time
+async def test_flags_go_before_the_environment_and_that_before_the_settings() -> None:
+    environ = {"RETINUE_BASE_URL": "http://env/v1", "RETINUE_MODEL": "env", "OPENAI_API_KEY": "k"}
+
+    assert await found(Flags(base_url="http://flag/v1"), NEAR, **environ) == (
+        "openai-chat",
+        "http://flag/v1",
+        "",
+        "env",
+    )
+    assert await found(Flags(), NEAR, **environ) == ("openai-chat", "http://env/v1", "", "env")
+    assert await found(Flags(model="m"), NEAR, OPENAI_API_KEY="k") == ("near", "http://near/v1", "", "m")
+    assert await found(Flags(model="m"), OPENAI_API_KEY="k") == ("openai-chat", VENDOR, "OPENAI_API_KEY", "m")
+    assert await found(Flags(model="near:m"), NEAR) == ("near", "http://near/v1", "", "m")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("flags", "environ", "complaint"),
+    [
+        (Flags(), {}, "nobody to ask"),
+        (Flags(), {"OPENAI_API_KEY": "k"}, f"no model is named for {VENDOR}"),
+        (Flags(provider="openai-chat", model="m"), {}, "OPENAI_API_KEY is not set"),
+        (Flags(provider="openai-chat", model="m"), {"OPENAI_API_KEY": " "}, "OPENAI_API_KEY is not set"),
+    ],
+)
+async def test_what_is_missing_is_said(flags: Flags, environ: dict[str, str], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        await find_answerer(flags, Settings(), environ=environ)
+
+
+def models(*names: str) -> Answer:
+    listed = ",".join(f'{{"id":"{name}"}}' for name in names)
+    return Answer(headers={"Content-Type": "application/json"}, pieces=(f'{{"data":[{listed}]}}'.encode(),))
+
+
+@pytest.mark.real_time
+async def test_a_local_server_that_answers_is_asked_for_its_first_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        FakeServer(lambda heard: models("qwen3:8b", "other")) as one,
+        FakeServer(lambda heard: models("big")) as two,
+    ):
+        monkeypatch.setitem(WIRES, "lmstudio", Wire(WIRES["lmstudio"].place, f"{one.url}/v1", ""))
+        monkeypatch.setitem(WIRES, "vllm", Wire(WIRES["vllm"].place, f"{two.url}/v1", ""))
+
+        assert await found(Flags()) == ("lmstudio", f"{one.url}/v1", "", "qwen3:8b")
+        assert await found(Flags(model="big")) == ("vllm", f"{two.url}/v1", "", "big")
+        assert await found(Flags(provider="vllm")) == ("vllm", f"{two.url}/v1", "", "big")
+    assert {(heard.method, heard.path) for heard in one.heard} == {("GET", "/v1/models")}
+
+
+@pytest.mark.real_time
+async def test_a_server_without_models_or_sense_is_no_answerer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(heard: Heard) -> Answer:
+        return Answer(pieces=(b"<html>",))
+
+    async with FakeServer(play) as server:
+        monkeypatch.setitem(WIRES, "ollama", Wire(WIRES["ollama"].place, f"{server.url}/v1", ""))
+        with pytest.raises(BadInput, match=f"no model at {server.url}/v1"):
+            await found(Flags())
+
+
+@pytest.mark.real_time
+async def test_a_resumed_run_keeps_the_name_of_its_provider_and_no_key_travels_to_another_address() -> None:
+    stored = (await find_answerer(Flags(model="m"), Settings(), environ={"OPENAI_API_KEY": "k"})).contact
+
+    assert instead(stored, Flags(), Settings()) == stored
+    moved = instead(stored, Flags(base_url="http://near/v1"), Settings())
+    other = instead(stored, Flags(provider="near"), NEAR)
+
+    assert (moved.name, moved.base_url, moved.api_key_env) == ("openai-chat", "http://near/v1", "")
+    assert (other.name, other.wire, other.base_url, other.api_key_env) == (
+        "openai-chat", "openai-chat", "http://near/v1", "",
+    )  # fmt: skip

@@ -1,0 +1,165 @@
+"""Ctrl-C, kill -9 and leaving on purpose: real processes, and what the next one finds."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from retinue.providers.script import Line, calls, hangs, says
+from retinue.testing.fake_chat import ChatScript, FakeChat, replies
+from retinue.testing.fake_server import Heard
+from tests.cli.stage import Command, Ended, retinue
+
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
+
+
+class SilentOnce:
+    """A model that answers a first turn, falls silent in the middle of the second, and is well when asked again."""
+
+    def __init__(self) -> None:
+        self.fell_silent = asyncio.Event()
+
+    def __call__(self, heard: Heard) -> Line:
+        if replies(heard) == 0:
+            return calls("shared_context", action="list_keys")
+        if not self.fell_silent.is_set():
+            self.fell_silent.set()
+            return hangs("It was ")
+        return says("It was the pool.")
+
+
+def vendor_of(silent: SilentOnce) -> FakeChat:
+    return FakeChat(ChatScript().play(silent, silent))
+
+
+async def begun(vendor: FakeChat, silent: SilentOnce, *flags: str) -> Command:
+    command = await Command.start("run", "--base-url", vendor.base_url, "--model", "m", *flags, "Why?")
+    await silent.fell_silent.wait()
+    return command
+
+
+def turns_asked(vendor: FakeChat) -> list[int]:
+    return [replies(heard) + 1 for heard in vendor.heard]
+
+
+async def test_the_first_ctrl_c_saves_the_run_and_says_how_to_go_on() -> None:
+    silent = SilentOnce()
+    async with vendor_of(silent) as vendor:
+        command = await begun(vendor, silent)
+        command.signal(signal.SIGINT)
+        ended = await command.ended()
+        run_id = ended.stderr.split()[-1]
+        listed = (await retinue("runs", "--json")).json
+        resumed = await retinue("runs", "resume", run_id[-8:])
+        again = await retinue("runs", "resume", run_id)
+
+    assert (ended.code, ended.stdout) == (130, "")
+    assert ended.stderr.endswith(f"interrupted; go on with: retinue runs resume {run_id}\n")
+    assert [(row["run_id"], row["state"], row["outcome"]) for row in listed] == [(run_id, "interrupted", None)]
+    assert (resumed.code, resumed.stdout) == (0, "It was the pool.\n")
+    assert again == Ended(0, "It was the pool.\n", "")
+    assert turns_asked(vendor) == [1, 2, 2]
+
+
+async def test_killed_in_the_middle_a_run_goes_on_without_asking_again_what_was_answered() -> None:
+    silent = SilentOnce()
+    async with vendor_of(silent) as vendor:
+        command = await begun(vendor, silent)
+        command.signal(signal.SIGKILL)
+        killed = await command.ended()
+        (row,) = (await retinue("runs", "--json")).json
+        resumed = await retinue("runs", "resume", row["run_id"], "--json")
+
+    assert (killed.code, row["state"], row["turns"]) == (-signal.SIGKILL, "interrupted", 1)
+    assert (resumed.code, resumed.json["text"]) == (0, "It was the pool.")
+    assert turns_asked(vendor) == [1, 2, 2]
+
+
+async def test_a_run_goes_on_from_another_folder_with_another_server_and_model(tmp_path: Path) -> None:
+    silent = SilentOnce()
+    async with vendor_of(silent) as vendor, FakeChat(says("From elsewhere.")) as other:
+        command = await begun(vendor, silent)
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        (row,) = (await retinue("runs", "--json")).json
+        flags = ("--base-url", other.base_url, "--model", "other-1")
+        resumed = await retinue("runs", "resume", row["run_id"], *flags, cwd=tmp_path)
+
+    assert (resumed.code, resumed.stdout) == (0, "From elsewhere.\n")
+    assert [heard.body["model"] for heard in other.heard] == ["other-1"]
+    assert turns_asked(vendor) == [1, 2]
+
+
+async def test_the_second_ctrl_c_leaves_at_once(folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[tools]\nmodules = ["clings.py"]\n')
+    (folder / "clings.py").write_text(
+        """
+import asyncio, sys, retinue
+
+@retinue.tool(kind="pure")
+async def cling() -> str:
+    print("clinging", file=sys.stderr, flush=True)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            print("still clinging", file=sys.stderr, flush=True)
+"""
+    )
+    async with FakeChat(calls("cling")) as vendor:
+        flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "cling")
+        command = await Command.start("run", *flags, "Hold on.")
+        await command.says("clinging")
+        command.signal(signal.SIGINT)
+        await command.says("still clinging")
+        command.signal(signal.SIGINT)
+        ended = await command.ended()
+    (row,) = (await retinue("runs", "--json")).json
+
+    assert (ended.code, "go on with" in ended.stderr) == (130, False)
+    assert row["state"] == "interrupted"
+
+
+async def test_a_tool_in_a_thread_that_cannot_be_stopped_does_not_keep_the_process(folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[tools]\nmodules = ["sleeps.py"]\n')
+    (folder / "sleeps.py").write_text(
+        """
+import sys, threading, retinue
+
+@retinue.tool(timeout=0.2)
+def sleeps() -> str:
+    threading.Event().wait()
+"""
+    )
+    async with FakeChat(ChatScript().play(calls("sleeps"), says("It did not wake up."))) as vendor:
+        flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "sleeps")
+        ended = await retinue("run", *flags, "Wake it.")
+
+    assert (ended.code, ended.stdout) == (0, "It did not wake up.\n")
+
+
+async def test_a_detached_run_is_driven_by_a_process_of_its_own(home: Path) -> None:
+    silent = SilentOnce()
+    async with vendor_of(silent) as vendor:
+        detached = await begun(vendor, silent, "--detach")
+        left = await detached.ended()
+        run_id = left.stdout.strip()
+        refused = await retinue("runs", "resume", run_id)
+        shown = await retinue("runs", "show", run_id, "--json")
+        cancelled = await retinue("runs", "cancel", run_id)
+        log = home / "logs" / f"{run_id}.log"
+        async with asyncio.timeout(20):
+            while (ended := await retinue("runs", "resume", run_id)).code == 1 and "at work" in ended.stderr:
+                pass
+
+    assert (left.code, left.stdout) == (0, f"{run_id}\n")
+    assert refused.code == 1
+    assert "it is at work in process " in refused.stderr
+    assert (shown.json["state"], shown.json["turns"]) == ("working", 1)
+    assert (cancelled.code, cancelled.stderr) == (0, "cancelled 1 run\n")
+    assert (ended.code, "cancelled" in ended.stderr, "It was " in ended.stderr) == (1, True, True)
+    assert "cancelled" in log.read_text()
+    assert turns_asked(vendor) == [1, 2]

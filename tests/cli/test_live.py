@@ -1,0 +1,183 @@
+"""Progress: the live tree as it is drawn at different sizes, plain lines, and what a watch sees of a tree."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from retinue.cli.live import LiveTree, draw
+from retinue.cli.progress import PlainLines, summary
+from retinue.cli.watching import TreeWatch, shown
+from retinue.core.agent import Agent
+from retinue.core.run import HandleRef, Outcome, State
+from retinue.core.usage import NANO, Usage
+from retinue.engine.view import RunView
+from retinue.providers.scripted import calls, says
+from retinue.testing.harness import Harness
+
+
+def view(
+    run_id: str,
+    *,
+    parent: str | None = None,
+    agent: str = "dig",
+    handle: str | None = None,
+    state: State = "working",
+    outcome: Outcome | None = None,
+    turns: int = 0,
+    cost: int | None = 0,
+    started_at: float = 100.0,
+    ended_at: float | None = None,
+    label: str = "",
+) -> RunView:
+    return RunView(
+        run_id=run_id,
+        session_id="s",
+        root_id="root0001",
+        parent_id=parent,
+        depth=0 if parent is None else 1,
+        path="root",
+        agent=agent,
+        label=label,
+        dialect="spec",
+        handle=HandleRef("spec", handle) if handle else None,
+        state="ended" if outcome else state,
+        outcome=outcome,
+        turns=turns,
+        usage=Usage(input=1500 * turns, output=10 * turns),
+        cost=cost,
+        started_at=started_at,
+        ended_at=ended_at,
+    )
+
+
+DONE = Outcome(result="completed", reason="answered", text="ok")
+ROOT = view("root0001", agent="main", state="waiting", turns=2, cost=NANO // 1000)
+CHILD = view("child001", parent="root0001", handle="t_01", turns=1)
+GRANDCHILD = view("child002", parent="child001", agent="helper")
+OTHER = view("child003", parent="root0001", handle="t_02", outcome=DONE, turns=3, ended_at=104.0)
+TREE = [ROOT, CHILD, GRANDCHILD, OTHER]
+
+
+def drawn(rows: list[RunView], *, width: int, height: int = 20, ascii_only: bool = False) -> list[str]:
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    screen.print(draw(rows, now=110.0, width=width, height=height, ascii_only=ascii_only))
+    assert isinstance(screen.file, io.StringIO)
+    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
+
+
+def test_a_tree_shows_who_runs_with_turns_tokens_cost_and_time() -> None:
+    assert drawn(TREE, width=80) == [
+        "main root0001    waiting  2 t  3.0k tok  $0.0010  10.0 s",
+        "├─ dig t_01      working  1 t  1.5k tok       $0  10.0 s",
+        "│  └─ helper     working  0 t     0 tok       $0  10.0 s",
+        "└─ dig t_02    completed  3 t  4.5k tok       $0   4.0 s",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 50, 55, 56, 80, 200])
+def test_a_tree_fits_into_any_width_from_forty_columns_up(width: int) -> None:
+    long = view("child004", parent="root0001", agent="a-very-long-name-of-an-agent" * 3)
+
+    lines = drawn([*TREE, long], width=width)
+
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= width
+    assert all("working" in line or "waiting" in line or "completed" in line for line in lines)
+
+
+def test_what_does_not_fit_into_the_height_is_counted_and_the_root_and_the_busy_stay() -> None:
+    over = [view(f"over{number:04d}", parent="root0001", outcome=DONE, ended_at=101.0) for number in range(50)]
+
+    lines = drawn([ROOT, *over, CHILD], width=80, height=5)
+
+    assert len(lines) == 5
+    assert lines[0].startswith("main")
+    assert any("t_01" in line for line in lines)
+    assert lines[-1] == "and 48 more"
+
+
+def test_without_unicode_a_tree_has_plain_lines() -> None:
+    assert [line.split()[0] for line in drawn(TREE, width=80, ascii_only=True)] == ["main", "|-", "|", "`-"]
+
+
+def test_a_deep_tree_is_drawn() -> None:
+    chain = [view("r0", agent="main")]
+    chain += [view(f"r{depth}", parent=f"r{depth - 1}") for depth in range(1, 1200)]
+
+    assert len(drawn(chain, width=80, height=3000)) == 1200
+
+
+def test_a_live_tree_leaves_the_screen_as_it_found_it() -> None:
+    screen = Console(file=io.StringIO(), width=60, height=10, force_terminal=True, color_system=None)
+    with LiveTree(screen, now=lambda: 110.0) as live:
+        live.show(TREE)
+        live.show(TREE)
+    assert isinstance(screen.file, io.StringIO)
+    written = screen.file.getvalue()
+
+    assert "\x1b[?25l" in written
+    assert written.rindex("\x1b[?25h") > written.rindex("dig t_02")
+    assert written.endswith("\x1b[1A\x1b[2K" * 4)
+
+
+def test_plain_lines_tell_each_thing_once_and_in_the_order_of_its_happening() -> None:
+    lines: list[str] = []
+    plain = PlainLines(write=lines.append)
+    plain.show([ROOT], {"root0001": "secret task"})
+    plain.show([ROOT], {})
+    ended_root = view("root0001", agent="main", outcome=DONE, turns=3, ended_at=105.0)
+    late = view("child003", parent="root0001", handle="t_02", outcome=DONE, turns=1, started_at=102.0, ended_at=104.0)
+    plain.show([ended_root, late], {})
+
+    assert lines == [
+        "main: started, run root0001",
+        "main: turn 2, 3.0k tokens, $0.0010",
+        "dig t_02: started, run child003",
+        "dig t_02: turn 1, 1.5k tokens",
+        "dig t_02: completed, 1 turn, 1.5k tokens, 2.0 s",
+        "main: turn 3, 4.5k tokens",
+        "main: completed, 3 turns, 4.5k tokens, 5.0 s",
+    ]
+
+
+def test_what_was_asked_is_told_only_on_request_and_cannot_steer_the_terminal() -> None:
+    lines: list[str] = []
+    PlainLines(write=lines.append, verbose=True).show(
+        [view("r", agent="main", label="\x1b[31mred")], {"r": "look\nhere \x1b[2J"}
+    )
+
+    assert lines == ["main [␛[31mred]: started, run r: look here ␛[2J"]
+
+
+def test_the_summary_counts_the_whole_tree() -> None:
+    ended = view("root0001", agent="main", outcome=DONE, turns=2, ended_at=103.5, cost=None)
+
+    assert summary([ended, OTHER]) == "completed, 2 runs, 5 turns, 7.5k tokens in, 50 out, cost unknown, 3.5 s"
+
+
+async def test_a_watch_sees_runs_that_began_and_ended_between_two_looks() -> None:
+    agents = (Agent(name="dig", description="Digs.", system_prompt="You dig."),)
+    async with Harness(agents=agents) as harness:
+        harness.script(
+            "main",
+            calls("subagent", action="spawn", agent="dig", task="Look."),
+            calls("subagent", action="status", task_id="t_01"),
+            says("Done."),
+        )
+        harness.script("dig", says("I looked."))
+        root = await harness.retinue.spawn("Go.")
+        watch = TreeWatch(harness.retinue.supervisor, root.run_id)
+        seen: list[list[str]] = []
+
+        class Screen:
+            def show(self, rows: list[RunView], tasks: object) -> None:
+                seen.append([f"{row.agent} {row.state}" for row in rows])
+
+        async with shown(watch, Screen()):  # pyright: ignore[reportArgumentType]
+            await root.wait()
+
+        assert watch.tasks[root.run_id] == "Go."
+        assert seen[-1] == ["main ended", "dig ended"]

@@ -1,0 +1,219 @@
+"""`retinue run` against a real HTTP server: answers, flags, settings, and what is printed where."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from retinue.core.usage import Usage
+from retinue.providers.script import calls, says
+from retinue.testing.fake_chat import ChatScript, FakeChat
+from retinue.testing.fake_server import Answer
+from tests.cli.conftest import Cli
+from tests.cli.stage import Ended, retinue, serving
+
+
+def asking(vendor: FakeChat) -> tuple[str, ...]:
+    return ("run", "--base-url", vendor.base_url, "--model", "fake-1")
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("folder")
+async def test_the_answer_alone_is_on_stdout_and_the_first_words_on_stderr_say_who_answers() -> None:
+    async with FakeChat(says("Forty-two.")) as vendor:
+        ended = await retinue(*asking(vendor), "What is 6 times 7?")
+
+    assert (ended.code, ended.stdout) == (0, "Forty-two.\n")
+    first, started, *rest = ended.stderr.splitlines()
+    assert first == f"model fake-1 at {vendor.base_url} (openai-chat)"
+    assert started.startswith("main: started, run ")
+    assert rest[0].startswith("main: turn 1, ")
+    assert rest[1].startswith("main: completed, 1 turn, ")
+    assert "\x1b" not in ended.stderr
+    assert "6 times 7" not in ended.stderr
+
+
+def test_quiet_says_nothing_and_verbose_also_says_what_was_asked(cli: Cli) -> None:
+    with serving(says("Yes.")) as vendor:
+        quiet = cli(*asking(vendor), "--quiet", "Is it?")
+        verbose = cli(*asking(vendor), "-v", "Is it?")
+
+    assert quiet == Ended(0, "Yes.\n", "")
+    assert "Is it?" in verbose.stderr
+
+
+def test_json_is_one_object_with_these_fields_and_no_others(cli: Cli) -> None:
+    with serving(says("Yes.", usage=Usage(input=10, output=3, cached=4, reasoning=1))) as vendor:
+        ended = cli(*asking(vendor), "--json", "Is it?")
+
+    told = ended.json
+    run_id = told.pop("run_id")
+    assert told == {
+        "status": "completed",
+        "end_reason": "answered",
+        "text": "Yes.",
+        "structured": None,
+        "usage": {"input": 10, "output": 3, "cached": 4, "reasoning": 1},
+        "cost": None,
+    }
+    assert (ended.code, f"run {run_id}" in ended.stderr) == (0, True)
+
+
+def test_a_dash_reads_the_prompt_from_stdin(cli: Cli) -> None:
+    with serving(says("Done.")) as vendor:
+        ended = cli(*asking(vendor), "-", stdin="Grüße\nan alle\n".encode())
+        empty = cli(*asking(vendor), "-", stdin=b" \n")
+        not_text = cli(*asking(vendor), "-", stdin=b"\xff\xfe")
+
+    assert (ended.code, vendor.heard[0].body["messages"][-1]["content"]) == (0, "Grüße\nan alle\n")
+    assert (empty.code, not_text.code, len(vendor.heard)) == (2, 2, 1)
+    assert "stdin has no prompt" in empty.stderr
+    assert "not UTF-8" in not_text.stderr
+
+
+def test_flags_say_what_the_model_is_offered_and_told(cli: Cli) -> None:
+    with serving(says("Done.")) as vendor:
+        cli(*asking(vendor), "--quiet", "--system", "Be brief.", "hello")
+        cli(*asking(vendor), "--quiet", "--dialect", "none", "--system", "Be brief.", "hello")
+        cli(*asking(vendor), "--quiet", "--dialect", "xzatoma", "hello")
+
+    spec, plain, xzatoma = (heard.body for heard in vendor.heard)
+    assert [tool["function"]["name"] for tool in spec["tools"]] == ["subagent", "shared_context"]
+    assert "tools" not in plain
+    assert "label" in xzatoma["tools"][0]["function"]["parameters"]["properties"]
+    assert spec["messages"][0]["content"].startswith("Be brief.")
+    assert plain["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+
+
+def test_settings_give_agents_and_tools_and_the_environment_goes_before_them(folder: Path, cli: Cli) -> None:
+    (folder / "mytools.py").write_text(
+        "import retinue\n\n@retinue.tool\ndef depth(place: str) -> str:\n    return f'{place} is 3 m deep'\n"
+    )
+    script = ChatScript().play(calls("depth", place="the well"), says("Three metres."))
+    with serving(script) as vendor:
+        (folder / "retinue.toml").write_text(
+            f"""
+            [tools]
+            modules = ["./mytools.py"]
+            [providers.near]
+            wire = "openai-chat"
+            base_url = "{vendor.base_url}"
+            [agents.digger]
+            system_prompt = "You dig."
+            tools = ["depth"]
+            model = "near:from-the-file"
+            """
+        )
+        ended = cli("run", "--agent", "digger", "--dialect", "none", "How deep?")
+        cli("run", "--agent", "digger", "--dialect", "none", "hi", env={"RETINUE_MODEL": "from-the-environment"})
+
+    assert (ended.code, ended.stdout) == (0, "Three metres.\n")
+    assert ended.stderr.startswith(f"model from-the-file at {vendor.base_url} (near, openai-chat)\n")
+    first, second, third, _ = (heard.body for heard in vendor.heard)
+    assert first["messages"][0]["content"] == "You dig."
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["depth"]
+    assert second["messages"][-1]["content"] == "the well is 3 m deep"
+    assert third["model"] == "from-the-environment"
+
+
+def test_without_an_agent_only_named_tools_are_offered(folder: Path, cli: Cli) -> None:
+    one, two = (f"@retinue.tool\ndef {name}() -> str:\n    return '{name}'\n" for name in ("one", "two"))
+    (folder / "mytools.py").write_text(f"import retinue\n\n{one}\n{two}")
+    (folder / "retinue.toml").write_text('[tools]\nmodules = ["mytools.py"]\n')
+    with serving(says("ok")) as vendor:
+        cli(*asking(vendor), "--quiet", "--dialect", "none", "hi")
+        cli(*asking(vendor), "--quiet", "--dialect", "none", "--tools", "two", "hi")
+        unknown = cli(*asking(vendor), "--quiet", "--tools", "three", "hi")
+
+    nothing, named = (heard.body for heard in vendor.heard)
+    assert "tools" not in nothing
+    assert [tool["function"]["name"] for tool in named["tools"]] == ["two"]
+    assert (unknown.code, unknown.stderr) == (2, "error: unknown tool: 'three'; known: one, two\n")
+
+
+def test_the_key_goes_into_the_request_and_nowhere_else(home: Path, cli: Cli) -> None:
+    with serving(says("ok")) as vendor:
+        ended = cli(*asking(vendor), "--api-key-env", "MY_KEY", "hi", env={"MY_KEY": "tell-nobody"})
+
+    assert vendor.heard[0].headers["authorization"] == "Bearer tell-nobody"
+    assert "tell-nobody" not in ended.stderr + ended.stdout
+    assert not any(b"tell-nobody" in path.read_bytes() for path in home.rglob("*") if path.is_file())
+
+
+def test_running_tasks_are_cancelled_with_their_root_and_named(cli: Cli) -> None:
+    script = (
+        ChatScript()
+        .play(
+            calls("subagent", action="define", name="dig", description="Digs.", system_prompt="You are a spade."),
+            calls("subagent", action="spawn", agent="dig", task="Take your time."),
+            says("I did not wait."),
+        )
+        .play(Answer(delay=60.0), words="You are a spade.")
+    )
+    with serving(script) as vendor:
+        ended = cli(*asking(vendor), "Go.")
+
+    assert (ended.code, ended.stdout) == (0, "I did not wait.\n")
+    assert "cancelled 1 running task(s): t_01\n" in ended.stderr
+    assert "dig t_01: cancelled" in ended.stderr
+
+
+def test_a_run_out_of_turns_and_one_without_an_answer_exit_1(cli: Cli) -> None:
+    with serving(calls("shared_context", action="list_keys")) as vendor:
+        exhausted = cli(*asking(vendor), "--max-turns", "2", "hi")
+    with serving(says("")) as vendor:
+        empty = cli(*asking(vendor), "--json", "hi")
+
+    assert (exhausted.code, exhausted.stdout) == (1, "")
+    assert "exhausted: max_turns 2 reached" in exhausted.stderr
+    assert (empty.code, empty.json["status"], empty.json["end_reason"], empty.json["text"]) == (
+        1,
+        "completed",
+        "empty",
+        "",
+    )
+    assert "the model gave an empty answer" in empty.stderr
+
+
+def test_a_session_is_found_again_by_its_name(cli: Cli) -> None:
+    script = ChatScript().play(
+        calls("shared_context", action="write", key="fact", value="the well is dry"), says("Noted.")
+    )
+    with serving(script) as vendor:
+        cli(*asking(vendor), "--quiet", "--session", "wells", "Note it.")
+    context = cli("context", "show", "wells", "--json")
+    runs = cli("runs", "--session", "wells", "--json")
+
+    assert [(entry["key"], entry["value"]) for entry in context.json["entries"]] == [("fact", "the well is dry")]
+    assert [row["outcome"] for row in runs.json] == ["completed"]
+
+
+def test_log_lines_are_turned_on_by_the_environment(cli: Cli) -> None:
+    script = ChatScript().play(calls("shared_context", action="list_keys"), says("Nothing."))
+    with serving(script) as vendor:
+        loud = cli(*asking(vendor), "--quiet", "hi", env={"RETINUE_LOG": "info"})
+        wrong = cli(*asking(vendor), "--quiet", "hi", env={"RETINUE_LOG": "loud"})
+
+    assert " INFO retinue.spec " in loud.stderr
+    assert "tool=shared_context" in loud.stderr
+    assert (wrong.code, "RETINUE_LOG: unknown level 'loud'" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("folder")
+async def test_a_reader_that_goes_away_is_no_error() -> None:
+    async with FakeChat(says("word " * 100_000)) as vendor:
+        reading, writing = os.pipe()
+        os.close(reading)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "retinue", "run", "--quiet", "--base-url", vendor.base_url, "--model", "m", "hi",
+            stdout=writing, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        os.close(writing)
+        _, stderr = await process.communicate()
+
+    assert (stderr, process.returncode) == (b"", 1)

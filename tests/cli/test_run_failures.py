@@ -1,0 +1,196 @@
+"""What `retinue run` says and exits with when something is wrong: with the command, the server, or a tool."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from retinue.core.errors import ProviderError
+from retinue.engine import ask
+from retinue.providers.script import calls, calls_verbatim, fails, says
+from retinue.testing.fake_chat import ChatScript, Played, failed
+from retinue.testing.fake_server import Answer
+from tests.cli.conftest import Cli
+from tests.cli.stage import serving
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "FIRST_PAUSE", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "--sse", "hi"], "No such option: --sse"),
+        (["run"], "Missing argument 'PROMPT'"),
+        (["run", " "], "the prompt is empty"),
+        (["run", "--max-turns", "0", "hi"], "--max-turns"),
+        (["run", "--max-turns", "many", "hi"], "--max-turns"),
+        (["run", "--timeout", "nan", "hi"], "nan is not a number"),
+        (["run", "--json", "--quiet", "hi"], "--json and --quiet exclude each other"),
+        (["run", "--dialect", "none", "--dialect", "spec", "hi"], "exclude each other"),
+        (["run", "--dialect", "elvish", "--base-url", "http://x/v1", "--model", "m", "hi"], "unknown dialect: "),
+        (["run", "--dialect", "spec", "--dialect", "xzatoma", "--base-url", "http://x/v1", "--model", "m", "hi"],
+         "dialects 'spec' and 'xzatoma' both have a tool named 'subagent'"),
+        (["run", "--agent", "nobody", "hi"], "unknown agent: 'nobody'"),
+        (["run", "--provider", "nobody", "hi"], "unknown provider: 'nobody'; known: "),
+        (["run", "--provider", "openai-chat", "--model", "m", "hi"], "OPENAI_API_KEY is not set"),
+        (["run", "--provider", "openai-chat", "--api-key-env", "MINE", "--model", "m", "hi"], "MINE is not set"),
+        (["run", "--base-url", "ftp://x", "--model", "m", "hi"], "'ftp://x' is not an address"),
+        (["run", "--config", "missing.toml", "hi"], "missing.toml: there is no such file"),
+        (["fly"], "No such command 'fly'"),
+        (["runs", "show"], "Missing argument 'ID'"),
+    ],
+)  # fmt: skip
+def test_a_command_that_makes_no_sense_exits_2_and_says_why_on_stderr(
+    cli: Cli, arguments: list[str], complaint: str
+) -> None:
+    ended = cli(*arguments)
+
+    assert (ended.code, ended.stdout) == (2, "")
+    assert complaint in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("played", "status", "words", "asked"),
+    [
+        (failed(400, "you made a mistake"), 400, "you made a mistake", 1),
+        (failed(401, "bad key sk-verysecret"), 401, "Check the key in MINE", 1),
+        (failed(404, "no such model"), 404, "Check the model name 'fake-1'", 1),
+        (failed(429, "slow down", retry_after="0"), 429, "slow down", 4),
+        (failed(500, "on fire"), 500, "on fire", 4),
+        (fails(ProviderError("", fault="cut", partial="It is bec"), times=9), None, "", 4),
+        (Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>hello</html>",)), None, "<html>hello</html>", 4),
+    ],
+    ids=["400", "401", "404", "429", "500", "cut stream", "not JSON"],
+)
+def test_a_server_that_fails_fails_the_run_with_its_own_words(
+    cli: Cli, played: Played, status: int | None, words: str, asked: int
+) -> None:
+    with serving(played) as vendor:
+        flags = ("--base-url", vendor.base_url, "--api-key-env", "MINE", "--model", "fake-1")
+        ended = cli("run", *flags, "--json", "hi", env={"MINE": "sk-verysecret"})
+
+    assert (ended.code, len(vendor.heard)) == (1, asked)
+    assert (ended.json["status"], ended.json["end_reason"]) == ("failed", "model_error")
+    assert words in ended.stderr
+    assert status is None or f"answered {status}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "verysecret" not in ended.stderr + ended.stdout
+
+
+def test_what_had_arrived_before_a_stream_was_cut_is_on_stderr(cli: Cli) -> None:
+    with serving(fails(ProviderError("", fault="cut", partial="It is bec"), times=9)) as vendor:
+        ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "Why?")
+
+    assert (ended.code, ended.stdout) == (1, "")
+    assert "the answer so far:\nIt is bec\n" in ended.stderr
+
+
+def test_a_server_that_is_not_there_is_named(cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port, and nobody answers
+        port = taken.getsockname()[1]
+        ended = cli("run", "--base-url", f"http://127.0.0.1:{port}/v1", "--model", "m", "hi")
+
+    assert (ended.code, ended.stdout) == (1, "")
+    assert f"cannot reach 127.0.0.1:{port}" in ended.stderr
+
+
+@pytest.fixture
+def tools(folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[tools]\nmodules = ["mytools.py"]\n')
+    (folder / "mytools.py").write_text(
+        """
+import retinue
+
+@retinue.tool
+def explode() -> str:
+    raise RuntimeError("boom")
+
+@retinue.tool
+def flood() -> str:
+    return "x" * 50_000_000
+"""
+    )
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("line", "result"),
+    [
+        (calls("explode"), "boom"),
+        (calls("nowhere"), "nowhere"),
+        (calls_verbatim("explode", "{not json"), "JSON"),
+    ],
+    ids=["a tool that raises", "a tool that does not exist", "arguments that are no JSON"],
+)
+def test_the_model_reads_what_went_wrong_with_a_call_and_goes_on(cli: Cli, line: Played, result: str) -> None:
+    with serving(ChatScript().play(line, says("I see."))) as vendor:
+        flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "explode,flood")
+        ended = cli("run", *flags, "hi")
+
+    assert (ended.code, ended.stdout) == (0, "I see.\n")
+    assert result in vendor.heard[1].body["messages"][-1]["content"]
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.usefixtures("tools")
+def test_fifty_megabytes_from_a_tool_do_not_stop_a_run(cli: Cli) -> None:
+    with serving(ChatScript().play(calls("flood"), says("That was a lot."))) as vendor:
+        ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "flood", "hi")
+
+    assert (ended.code, ended.stdout) == (0, "That was a lot.\n")
+    shown = cli("runs", "show", cli("runs", "--json").json[0]["run_id"])
+    assert (shown.code, len(shown.stdout) < 100_000) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ("[agents.dig", "retinue.toml:1:"),
+        ("[agents.Dig]", "retinue.toml:1: agents.Dig: "),
+        ("[agents.dig]\nmax_turns = 0", "retinue.toml:2: agents.dig.max_turns: found 0"),
+        ('[agents.dig]\nmax_turns = "ten"', 'found "ten" (a string)'),
+        ("[agents.dig]\nmax_turn = 3", "did you mean max_turns?"),
+        ("[agent]\nname = 1", "retinue.toml:"),
+        ('[providers.x]\nbase_url = "http://x"', "providers.x.wire: missing"),
+        ('[providers.x]\nwire = "opanai-chat"', "did you mean openai-chat?"),
+        ('[providers.x]\nwire = "openai-chat"\nbase_url = "x"', "expected an address"),
+        ('[tools]\nmodules = ["gone.py"]', 'found nothing at "'),
+        ('[tools]\nmodules = "mine.py"', "expected an array of strings"),
+        ('[providers.x]\nwire = "openai-chat"\napi_key_env = "sk-123-secret"', "never a key itself"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_told_with_its_place_and_exits_2(
+    cli: Cli, folder: Path, settings: str, complaint: str
+) -> None:
+    (folder / "retinue.toml").write_text(settings)
+
+    ended = cli("run", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "hi")
+
+    assert (ended.code, ended.stdout) == (2, "")
+    assert complaint in ended.stderr
+    assert "sk-123" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "complaint"),
+    [
+        ("def broken(:\n", "mytools.py:1: cannot be imported: SyntaxError"),
+        ("x = 1\n", "there are no tools in it"),
+        ("import retinue\n1 / 0\n", "mytools.py:2: cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_a_module_without_tools_exits_2_with_its_line(cli: Cli, folder: Path, module: str, complaint: str) -> None:
+    (folder / "retinue.toml").write_text('[tools]\nmodules = ["mytools.py"]\n')
+    (folder / "mytools.py").write_text(module)
+
+    ended = cli("run", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "hi")
+
+    assert (ended.code, ended.stdout) == (2, "")
+    assert complaint in ended.stderr

@@ -1,0 +1,210 @@
+"""`retinue runs`: runs of earlier processes, found, shown, stopped and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.app.compose import open as open_retinue
+from retinue.core.errors import ProviderError
+from retinue.core.messages import TextDelta
+from retinue.core.usage import Usage
+from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
+from tests.cli.conftest import Cli
+from tests.cli.stage import told
+
+USED = Usage(input=1000, output=20, cached=5)
+
+
+def delegating() -> ScriptedProvider:
+    script = Script().play(
+        "main",
+        calls("subagent", action="spawn", agent="dig", task="Look below."),
+        calls("subagent", action="status", task_id="t_01"),
+        says("Nothing there.", usage=USED),
+    )
+    return ScriptedProvider(script.play("dig", says("I looked.", usage=USED)))
+
+
+def answering(text: str = "Found it.") -> ScriptedProvider:
+    return ScriptedProvider(Script().play("main", says(text, usage=USED)))
+
+
+@pytest.fixture
+def tree(home: Path) -> str:
+    """The root of a tree of two."""
+    return asyncio.run(told(home, delegating()))
+
+
+def test_runs_lists_roots_newest_first_and_all_lists_everyone(cli: Cli, home: Path, tree: str) -> None:
+    newer = asyncio.run(told(home, answering()))
+
+    roots, everyone = cli("runs", "--json").json, cli("runs", "--all", "--json").json
+
+    assert [row["run_id"] for row in roots] == [newer, tree]
+    assert [row["agent"] for row in everyone] == ["main", "dig", "main"]
+    assert everyone[1]["parent_id"] == tree
+    row = dict[str, Any](roots[0])
+    assert row.pop("started_at").endswith("Z")
+    assert row.pop("ended_at").endswith("Z")
+    assert row.pop("session_id")
+    assert row == {
+        "run_id": newer,
+        "parent_id": None,
+        "root_id": newer,
+        "agent": "main",
+        "label": "",
+        "handle": None,
+        "dialect": "spec",
+        "state": "ended",
+        "waiting_for": None,
+        "outcome": "completed",
+        "end_reason": "answered",
+        "turns": 1,
+        "usage": {"input": 1000, "output": 20, "cached": 5, "reasoning": 0},
+        "cost": None,
+    }
+
+
+def test_in_a_pipe_runs_are_plain_columns_with_whole_ids(cli: Cli, tree: str) -> None:
+    listed = cli("runs")
+
+    titles, row = listed.stdout.splitlines()
+    assert titles.split() == ["ID", "AGENT", "STATE", "TURNS", "TOKENS", "COST", "DIALECT", "STARTED", "TOOK"]
+    assert row.split()[:4] == [tree, "main", "completed", "3"]
+
+
+def test_without_runs_nothing_is_printed_but_advice(cli: Cli) -> None:
+    assert cli("runs", "--json").json == []
+    assert cli("runs") == (0, "", "no runs yet; start one with: retinue run PROMPT\n")
+
+
+def test_show_tells_a_run_as_a_conversation(cli: Cli, tree: str) -> None:
+    shown = cli("runs", "show", tree)
+
+    assert shown.code == 0
+    assert shown.stdout.startswith(f"run {tree}\nmain, completed, ")
+    body = shown.stdout.partition("\n\n")[2]
+    assert body.startswith("-- task\nFind it.\n\n-- call subagent (turn 1)\n")
+    assert '-- result of subagent (turn 1)\n{"task_id":"t_01"' in body
+    assert "-- reply (turn 3)\nNothing there.\n\n-- end\ncompleted (answered), " in body
+
+
+def test_show_as_json_has_the_row_the_text_and_every_entry(cli: Cli, tree: str) -> None:
+    shown = cli("runs", "show", tree, "--json").json
+
+    assert (shown["state"], shown["text"], shown["error"]) == ("ended", "Nothing there.", "")
+    assert [entry["kind"] for entry in shown["transcript"]] == [
+        "task", "call", "result", "call", "result", "reply", "end",
+    ]  # fmt: skip
+
+
+def test_a_failed_run_shows_what_had_arrived_and_why_it_failed(cli: Cli, home: Path) -> None:
+    broken = ProviderError("the line is dead", fault="bad_request", partial="It is bec")
+    run_id = asyncio.run(told(home, ScriptedProvider(Script().play("main", fails(broken)))))
+
+    shown = cli("runs", "show", run_id)
+
+    assert "-- reply (turn 1), cut off\nIt is bec\n\n-- error (turn 1)\nthe line is dead\n" in shown.stdout
+
+
+def test_words_that_would_steer_a_terminal_are_shown_and_not_obeyed(cli: Cli, home: Path) -> None:
+    run_id = asyncio.run(told(home, answering("\x1b[2Jgone")))
+
+    assert "\x1b" not in cli("runs", "show", run_id).stdout
+    assert "␛[2Jgone" in cli("runs", "show", run_id).stdout
+
+
+def test_tree_tells_what_each_run_used_and_all_of_them(cli: Cli, tree: str) -> None:
+    shown, told_as_json = cli("runs", "tree", tree), cli("runs", "tree", tree, "--json").json
+
+    root, child, sums = shown.stdout.splitlines()
+    assert root.split()[:3] == ["main", tree[-8:], "completed"]
+    assert child.split()[:4] == ["└─", "dig", "t_01", "completed"]
+    assert sums.startswith("2 runs, 4 turns, ")
+    assert [row["agent"] for row in told_as_json["runs"]] == ["main", "dig"]
+    summed = sum(row["usage"]["input"] for row in told_as_json["runs"])
+    assert told_as_json["total"] == {
+        "runs": 2,
+        "usage": told_as_json["total"]["usage"] | {"input": summed},
+        "cost": None,
+    }
+
+
+def test_a_run_is_meant_by_its_end_or_its_beginning_if_no_other_is(cli: Cli, home: Path, tree: str) -> None:
+    assert cli("runs", "tree", tree[-6:], "--json").json["run_id"] == tree
+    child = cli("runs", "--all", "--json").json[0]["run_id"]
+
+    many, short, none = cli("runs", "show", tree[:4]), cli("runs", "show", tree[-3:]), cli("runs", "show", "zzzzzz")
+
+    assert (many.code, short.code, none.code) == (2, 2, 2)
+    assert f"can mean 2 runs: {child}, {tree}" in many.stderr
+    assert "too short" in short.stderr
+    assert none.stderr == "error: unknown run: 'zzzzzz'\n"
+
+
+def test_looking_and_cancelling_work_while_another_process_drives(cli: Cli, home: Path) -> None:
+    script = Script().play("main", calls("shared_context", action="list_keys"), hangs("Let me th"))
+
+    async def story() -> tuple[Any, Any, Any, str]:
+        async with open_retinue(provider=ScriptedProvider(script), home=home) as owner:
+            run = await owner.spawn("Think.")
+            async for event in run.events():
+                if isinstance(event, TextDelta):
+                    break
+            listed = await asyncio.to_thread(cli, "runs", "--json")
+            refused = await asyncio.to_thread(cli, "runs", "resume", run.run_id)
+            cancelled = await asyncio.to_thread(cli, "runs", "cancel", run.run_id)
+            outcome = await run.wait()
+            return listed.json, refused, cancelled, outcome.result
+
+    listed, refused, cancelled, result = asyncio.run(story())
+
+    assert [row["state"] for row in listed] == ["working"]
+    assert (refused.code, "it is at work in process " in refused.stderr) == (1, True)
+    assert (cancelled.code, cancelled.stderr, result) == (0, "cancelled 1 run\n", "cancelled")
+
+
+def test_what_nobody_drives_is_interrupted_and_cancelled_on_the_spot(cli: Cli, home: Path) -> None:
+    async def abandoned() -> str:
+        async with open_retinue(provider=ScriptedProvider(Script().play("main", hangs())), home=home) as owner:
+            return (await owner.spawn("Think.")).run_id
+
+    run_id = asyncio.run(abandoned())
+    before = cli("runs", "show", run_id)
+    cancelled, again = cli("runs", "cancel", run_id), cli("runs", "cancel", run_id)
+    resumed = cli("runs", "resume", run_id)
+
+    assert f"-- interrupted; go on with: retinue runs resume {run_id}\n" in before.stdout
+    assert (cancelled.code, cancelled.stderr) == (0, "cancelled 1 run\n")
+    assert (again.code, again.stderr) == (0, f"run {run_id} was cancelled before\n")
+    assert (resumed.code, resumed.stdout) == (1, "")
+    assert cli("runs", "--json").json[0]["outcome"] == "cancelled"
+
+
+def test_a_run_that_is_over_cannot_be_cancelled_and_resume_tells_its_answer(cli: Cli, home: Path, tree: str) -> None:
+    cancelled, resumed = cli("runs", "cancel", tree), cli("runs", "resume", tree)
+
+    assert (cancelled.code, cancelled.stderr) == (
+        1,
+        f"error: run {tree} has ended (completed) and takes no more input\n",
+    )
+    assert resumed == (0, "Nothing there.\n", "")
+
+
+def test_prune_forgets_what_ended_long_ago(cli: Cli, tree: str) -> None:
+    kept = cli("runs", "prune", "--older-than", "1h")
+    assert (kept.stderr, len(cli("runs", "--all", "--json").json)) == (
+        "removed 0 runs that ended more than 1h ago\n",
+        2,
+    )
+
+    pruned = cli("runs", "prune", "--older-than", "0s")
+    wrong = cli("runs", "prune", "--older-than", "soon")
+
+    assert (pruned.code, pruned.stderr) == (0, "removed 2 runs that ended more than 0s ago\n")
+    assert cli("runs", "--all", "--json").json == []
+    assert (wrong.code, "'soon' is not a duration" in wrong.stderr) == (2, True)

@@ -1,0 +1,49 @@
+"""Events of the Responses wire, and what a decoder makes of them."""
+
+from typing import Any
+
+import msgspec
+
+from retinue.core.messages import Delta, Reply
+from retinue.providers.openai_responses import Decoder
+
+CREATED: dict[str, Any] = {"type": "response.created", "response": {"id": "r1", "model": "m1", "status": "in_progress"}}
+COMPLETED: dict[str, Any] = {"type": "response.completed", "response": {"id": "r1", "status": "completed"}}
+
+
+def said(piece: str, **others: Any) -> dict[str, Any]:
+    return {"type": "response.output_text.delta", "delta": piece} | others
+
+
+def thought(piece: str, **others: Any) -> dict[str, Any]:
+    return {"type": "response.reasoning_summary_text.delta", "delta": piece} | others
+
+
+def wrote(piece: str, spelling: str = "function_call", **others: Any) -> dict[str, Any]:
+    return {"type": f"response.{spelling}_arguments.delta", "delta": piece} | others
+
+
+def item(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind} | fields
+
+
+def added(item: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"type": "response.output_item.added", "item": item} | others
+
+
+def done(item: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"type": "response.output_item.done", "item": item} | others
+
+
+def completed(**response: Any) -> dict[str, Any]:
+    return {"type": "response.completed", "response": {"id": "r1", "status": "completed"} | response}
+
+
+def heard(*events: object) -> tuple[Reply, list[Delta]]:
+    decoder = Decoder(model="asked")
+    deltas = [delta for each in events for delta in decoder.feed(msgspec.json.encode(each))]
+    return decoder.finish(), deltas
+
+
+def decoded(*events: object) -> Reply:
+    return heard(*events)[0]

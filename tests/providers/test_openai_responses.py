@@ -1,0 +1,156 @@
+"""The wire of OpenAI's Responses keeps the promises of a provider, over a real connection to a fake vendor."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from retinue.app.wires import contact, reach
+from retinue.core.errors import ProviderError
+from retinue.core.messages import Message, ToolMessage, UserMessage
+from retinue.core.ports import Provider, Request
+from retinue.core.usage import Usage
+from retinue.providers.openai_responses import OpenAIResponsesProvider
+from retinue.providers.script import Line, Speaks, calls, fails, says, together
+from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
+from retinue.testing.fake_responses import FakeResponses
+from retinue.testing.fake_server import Heard
+
+
+@asynccontextmanager
+async def stage(line: Line) -> AsyncGenerator[Provider]:
+    async with FakeResponses(line) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
+        yield provider
+
+
+@asynccontextmanager
+async def stage_of_single_bytes(line: Line) -> AsyncGenerator[Provider]:
+    async with FakeResponses(line, chunk=1) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
+        yield provider
+
+
+@asynccontextmanager
+async def stage_in_the_other_spelling(line: Line) -> AsyncGenerator[Provider]:
+    async with (
+        FakeResponses(line, spelling="seed") as vendor,
+        OpenAIResponsesProvider(vendor.base_url, dialect="seed") as provider,
+    ):
+        yield provider
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_the_responses_wire_keeps_the_promises_of_a_provider(promise: Promise) -> None:
+    await promise(stage)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_the_responses_wire_keeps_them_one_byte_at_a_time(promise: Promise) -> None:
+    await promise(stage_of_single_bytes)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_the_responses_wire_keeps_them_in_the_other_spelling(promise: Promise) -> None:
+    await promise(stage_in_the_other_spelling)
+
+
+def by_turn(*lines: Speaks) -> Any:
+    """A line for each request of a conversation, told by how many calls it has."""
+
+    def play(heard: Heard) -> Speaks:
+        return lines[sum(item.get("type") in ("function_call", "tool_call") for item in heard.body["input"])]
+
+    return play
+
+
+async def conversed(provider: Provider, *results: str) -> list[Message]:
+    """A conversation in which each reply's call has the next of these results, up to the answer without a call."""
+    history: list[Message] = [UserMessage("why?")]
+    memo: dict[str, object] = {}
+    given = iter(results)
+    while True:
+        request = Request(model="m", system="s", messages=history, tools=TOOLS, think=True, memo=memo)
+        reply = await provider.answer(request, Listener().publish)
+        history.append(reply.message)
+        if not reply.message.calls:
+            return history
+        history += [ToolMessage(call.name, next(given), call.id) for call in reply.message.calls]
+
+
+@pytest.mark.parametrize("spelling", ["live", "seed"])
+async def test_thoughts_go_back_before_their_calls_byte_for_byte(spelling: Any) -> None:
+    lines = by_turn(together(says("", thinking="hm"), calls("search", query="a")), says("Because."))
+    async with (
+        FakeResponses(lines, spelling=spelling) as vendor,
+        OpenAIResponsesProvider(vendor.base_url, dialect=spelling) as provider,
+    ):
+        history = await conversed(provider, "3 lines")
+
+    thought = (
+        b'{"type":"reasoning","id":"rs_1","encrypted_content":"gAAA","summary":[{"type":"summary_text","text":"hm"}]}'
+    )
+    call, result = {
+        "live": (b',{"type":"function_call","call_id":"call_1_0",', b',{"type":"function_call_output","call_id":'),
+        "seed": (b',{"type":"tool_call","id":"fc_1_0",', b',{"type":"tool_result","tool_call_id":'),
+    }[spelling]
+    first, second = vendor.heard
+    assert second.raw.startswith(first.raw.removesuffix(b"]}") + b"," + thought + call)
+    assert result in second.raw
+    assert [getattr(message, "text", "") for message in history] == ["why?", "", "3 lines", "Because."]
+
+
+async def test_each_request_has_the_whole_conversation_and_asks_for_thoughts_in_full() -> None:
+    async with FakeResponses(says("yes")) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
+        await conversed(provider)
+
+    (heard,) = vendor.heard
+    assert heard.path == "/v1/responses"
+    assert "authorization" not in heard.headers
+    assert heard.headers["content-length"] == str(len(heard.raw))
+    assert heard.body | {"tools": None, "input": None} == {
+        "model": "m",
+        "stream": True,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "high", "summary": "detailed"},
+        "instructions": "s",
+        "tools": None,
+        "tool_choice": "auto",
+        "input": None,
+    }
+
+
+async def test_the_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-secret-key")
+    async with FakeResponses(says("yes")) as vendor, OpenAIResponsesProvider(vendor.base_url, "SOME_KEY") as provider:
+        await conversed(provider)
+
+    assert vendor.heard[0].headers["authorization"] == "Bearer sk-secret-key"
+
+
+async def test_an_answer_that_fails_in_the_middle_is_an_error_with_its_fault() -> None:
+    line = fails(ProviderError("The server had an error", fault="overloaded", partial="It is"))
+    async with FakeResponses(line) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
+        with pytest.raises(ProviderError, match="The server had an error") as failed:
+            await conversed(provider)
+
+    assert (failed.value.fault, failed.value.partial) == ("overloaded", "It is")
+
+
+async def test_usage_tells_what_was_cached_and_thought() -> None:
+    usage = Usage(input=30, output=12, cached=20, reasoning=5)
+    async with (
+        FakeResponses(says("yes", usage=usage)) as vendor,
+        OpenAIResponsesProvider(vendor.base_url) as provider,
+    ):
+        reply = await provider.answer(Request(model="m", system="", messages=[UserMessage("hi")]), Listener().publish)
+
+    assert (reply.usage, reply.model, reply.response_id) == (usage, "fake-1", "resp_1")
+
+
+@pytest.mark.parametrize("name", ["openai", "openai-responses"])
+def test_the_wire_is_known_by_its_names(name: str) -> None:
+    where = contact(name)
+
+    assert (where.base_url, where.api_key_env) == ("https://api.openai.com/v1", "OPENAI_API_KEY")
+    assert repr(reach(where)) == "<OpenAIResponsesProvider https://api.openai.com/v1>"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from retinue.core.errors import BadInput
+from retinue.telemetry.logs import parse, turn_on
+
+NAMES = ("retinue", "retinue.spec", "retinue.tools.subagent")
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were() -> Iterator[None]:
+    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in NAMES]
+    yield
+    logging.getLogger("retinue").handlers.clear()
+    for logger, level in before:
+        logger.setLevel(level)
+
+
+def test_a_level_alone_is_for_everything_and_a_target_has_its_own() -> None:
+    assert parse("info") == {"retinue": logging.INFO}
+    assert parse("retinue.tools.subagent=debug,warn") == {
+        "retinue.tools.subagent": logging.DEBUG,
+        "retinue": logging.WARNING,
+    }
+    assert parse("") == {}
+
+
+@pytest.mark.parametrize(
+    ("filters", "complaint"),
+    [
+        ("loud", "unknown level 'loud'; known: debug, info, warn, warning, error, off"),
+        ("retinue.spec=", "unknown level ''"),
+        ("asyncio=debug", "'asyncio' is no logger of retinue"),
+    ],
+)
+def test_a_filter_that_means_nothing_is_refused_with_the_variable_named(filters: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=f"RETINUE_LOG: {complaint}"):
+        parse(filters)
+
+
+def test_only_what_was_asked_for_is_written() -> None:
+    stream = io.StringIO()
+    turn_on("retinue.tools.subagent=info", stream)
+
+    logging.getLogger("retinue.tools.subagent").info("spawned label=%s", "dig")
+    logging.getLogger("retinue.spec").info("not asked for")
+    logging.getLogger("retinue.spec").warning("worth knowing")
+
+    lines = stream.getvalue().splitlines()
+    assert [line.partition("Z ")[2] for line in lines] == [
+        "INFO retinue.tools.subagent spawned label=dig",
+        "WARNING retinue.spec worth knowing",
+    ]
+
+
+def test_turned_on_twice_each_line_is_written_once() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    turn_on("info", first)
+    turn_on("info", second)
+
+    logging.getLogger("retinue.spec").info("hello")
+
+    assert (first.getvalue(), second.getvalue().count("hello")) == ("", 1)
+
+
+@pytest.mark.parametrize("tracebacks", [False, True])
+def test_a_traceback_is_written_for_those_who_look_for_a_bug(tracebacks: bool) -> None:
+    stream = io.StringIO()
+    turn_on("", stream, tracebacks=tracebacks)
+    try:
+        raise ZeroDivisionError("by zero")
+    except ZeroDivisionError:
+        logging.getLogger("retinue.engine").exception("a run ended by a bug")
+
+    assert "a run ended by a bug" in stream.getvalue()
+    assert ("Traceback" in stream.getvalue()) is tracebacks
