@@ -57,7 +57,9 @@ def loaded_by(*arguments: str) -> set[str]:
         "import sys; from retinue.__main__ import main; "
         f"code = main({list(arguments)!r}); print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    # What measures coverage loads modules of its own.
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    done = subprocess.run([sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=True)
     return set(done.stderr.split())
 
 

@@ -14,7 +14,7 @@ from retinue.core.messages import TextDelta
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
 from tests.cli.conftest import Cli
-from tests.cli.stage import told
+from tests.cli.stage import serving, told
 
 USED = Usage(input=1000, output=20, cached=5)
 
@@ -183,6 +183,22 @@ def test_what_nobody_drives_is_interrupted_and_cancelled_on_the_spot(cli: Cli, h
     assert (again.code, again.stderr) == (0, f"run {run_id} was cancelled before\n")
     assert (resumed.code, resumed.stdout) == (1, "")
     assert cli("runs", "--json").json[0]["outcome"] == "cancelled"
+
+
+def test_a_run_that_a_program_left_goes_on_with_the_flags_of_the_command(cli: Cli, home: Path) -> None:
+    async def abandoned() -> str:
+        provider = ScriptedProvider(Script().play("main", hangs()))
+        async with open_retinue(provider=provider, model="m", home=home) as owner:
+            return (await owner.spawn("Think.")).run_id
+
+    run_id = asyncio.run(abandoned())
+    nobody = cli("runs", "resume", run_id, "--provider", "openai-chat")
+    with serving(says("I thought.")) as vendor:
+        resumed = cli("runs", "resume", run_id, "--base-url", vendor.base_url)
+
+    assert (nobody.code, "OPENAI_API_KEY is not set" in nobody.stderr) == (2, True)
+    assert (resumed.code, resumed.stdout) == (0, "I thought.\n")
+    assert [heard.body["model"] for heard in vendor.heard] == ["m"]
 
 
 def test_a_run_that_is_over_cannot_be_cancelled_and_resume_tells_its_answer(cli: Cli, home: Path, tree: str) -> None:

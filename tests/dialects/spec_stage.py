@@ -59,11 +59,11 @@ class Actor:
 
     def __init__(self, name: str, script: Script, heard: list[Heard]) -> None:
         self.name = name
-        self._scripted = ScriptedProvider(script, latency=1.0)
+        self._scripted = ScriptedProvider(script)
         self._heard = heard
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The next line, a second later."""
+        """The next line, a second later; subagents are a little quicker, so that no two things happen at once."""
         self._heard.append(
             Heard(
                 agent=request.agent,
@@ -75,6 +75,7 @@ class Actor:
                 tools=tuple(tool.name for tool in request.tools),
             )
         )
+        await asyncio.sleep(1.001 if "/" not in request.path else 1.0)
         return await self._scripted.answer(request, publish)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from retinue.core.agent import ToolSpec
 from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.anthropic import encode
+from retinue.providers.anthropic import Decoder, encode
 from retinue.testing.fake_anthropic_rules import objection, signature_of
 from retinue.testing.fake_server import Heard
 
@@ -207,6 +208,51 @@ def test_own_thoughts_go_back_and_those_of_other_vendors_do_not() -> None:
             text("So."),
         ],
     )
+
+
+def decoded(*content: dict[str, Any]) -> AssistantMessage:
+    decoder = Decoder()
+    decoder.feed_whole(json.dumps({"type": "message", "content": content, "stop_reason": "tool_use"}).encode())
+    return decoder.finish().message
+
+
+def test_thoughts_between_words_and_calls_keep_their_places() -> None:
+    first, second = ({"type": "thinking", "thinking": word, "signature": f"sig {word}"} for word in ("hm", "ah"))
+    content = [
+        first,
+        text("Let me "),
+        text("look."),
+        second,
+        use("a", "search", q=1),
+        text("🦆"),
+        use("b", "ls"),
+    ]
+
+    reply = decoded(*content)
+
+    assert (reply.text, [call.id for call in reply.calls]) == ("Let me look.🦆", ["a", "b"])
+    assert told(UserMessage("Why?"), reply)[1][1] == content
+    # What was changed since is told in the usual order.
+    assert told(UserMessage("Why?"), structs.replace(reply, text="Done."))[1][1] == [
+        first,
+        second,
+        text("Done."),
+        use("a", "search", q=1),
+        use("b", "ls"),
+    ]
+
+
+def test_a_reply_in_the_usual_order_needs_no_note_of_it() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "sig"}
+
+    assert decoded(thought, text("So."), use("a", "search")).thinking == (Thinking("hm", "sig"),)
+    assert decoded(use("a", "search"), text("So.")).thinking == ()
+
+
+def test_thoughts_that_led_to_nothing_are_left_out() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "sig"}
+
+    assert told(UserMessage("Why?"), decoded(text("So."), thought), UserMessage("And?"))[1][1] == [text("So.")]
 
 
 def test_what_must_not_be_empty_is_filled_or_left_out() -> None:

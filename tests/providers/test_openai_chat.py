@@ -158,9 +158,10 @@ async def test_a_run_works_over_the_wire_with_tools_and_retries() -> None:
         """Search the logs."""
         return f"3 lines about {query}"
 
+    busy = ProviderError("busy", fault="overloaded", status=503, retry_after=1.0)
     script = ChatScript().play(
         together(says("Let me look."), calls("search", query="pool"), calls("search", query="lock")),
-        fails(ProviderError("busy", fault="overloaded", status=503), times=2, then=says("It was the pool.")),
+        fails(busy, times=2, then=says("It was the pool.")),
     )
     async with FakeChat(script) as vendor:
         async with retinue.open(

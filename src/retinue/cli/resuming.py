@@ -71,7 +71,9 @@ async def _look_up(again: Again) -> Found:
             raise NotAdoptable(view.run_id, f"it is at work in {_named(driver)}")
         setup = await archive.setup(view.run_id)
         brief = (await archive.recall(view.root_id)).brief
-    return Found(view, setup or await _setup_from_here(again, brief))
+    if setup is None or not setup.contacts:
+        setup = await _setup_from_here(again, brief)
+    return Found(view, setup)
 
 
 async def _setup_from_here(again: Again, brief: Brief) -> Setup:

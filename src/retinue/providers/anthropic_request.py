@@ -265,14 +265,8 @@ def _thought(thought: Thinking) -> bytes:
 
 def _call(call: ToolCall, wire_id: str) -> bytes:
     name = _NOT_IN_A_NAME.sub("_", call.name)[:128] or "_"
-    return msgspec.json.encode(
-        {
-            "type": "tool_use",
-            "id": wire_id,
-            "name": name,
-            "input": msgspec.Raw(sound(as_object(call.arguments)).encode()),
-        }
-    )
+    arguments = msgspec.Raw(sound(as_object(call.arguments)).encode())
+    return msgspec.json.encode({"type": "tool_use", "id": wire_id, "name": name, "input": arguments})
 
 
 def _result(wire_id: str, text: str, *, failed: bool) -> bytes:

@@ -91,7 +91,7 @@ def complaint_in(value: object) -> Complaint:
 def _details(value: object) -> tuple[list[str], float | None]:
     """What Google adds to an error: further words for it, and how long to wait.
 
-    >>> _details([{"reason": "API_KEY_INVALID"}, {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}])
+    >>> _details([{"reason": "API_KEY_INVALID"}, {"@type": "google.rpc.RetryInfo", "retryDelay": "34s"}])
     (['API_KEY_INVALID'], 34.0)
     """
     details = cast("list[object]", value) if isinstance(value, list) else []

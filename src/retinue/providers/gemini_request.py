@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -99,10 +100,8 @@ def _signed(thinking: Sequence[Thinking]) -> Iterator[tuple[Thinking, Place]]:
     """The signatures that this vendor gave, and where they belong."""
     for thought in thinking:
         if thought.signature and thought.opaque.startswith("{"):
-            try:
+            with suppress(NOT_JSON):  # another vendor's
                 yield thought, _decode_place(thought.opaque)
-            except NOT_JSON:
-                pass  # another vendor's
 
 
 def _texts(text: str, signed: Sequence[tuple[Thinking, Place]]) -> Iterator[bytes]:

@@ -45,20 +45,20 @@ def encode(request: Request, *, sends_reasoning: bool = False) -> bytes:
         options += b',"%b":%d' % (field.encode(), request.max_output)
     if request.temperature is not None:
         options += b',"temperature":' + msgspec.json.encode(request.temperature)
-    said = (_system(request.system), kept.encoded, kept.repairs())
-    return b"".join(
-        (
-            b'{"model":',
-            msgspec.json.encode(sound(request.model)),
-            b',"stream":true,"stream_options":{"include_usage":true}',
-            options,
-            b',"messages":[',
-            b",".join(part for part in said if part),
-            b"]",
-            _tools(request.tools),
-            b"}",
-        )
-    )
+    parts: list[bytes | bytearray] = [
+        b'{"model":',
+        msgspec.json.encode(sound(request.model)),
+        b',"stream":true,"stream_options":{"include_usage":true}',
+        options,
+        b',"messages":[',
+    ]
+    for said in (_system(request.system), kept.encoded, kept.repairs()):
+        if said:
+            parts += (said, b",")
+    if parts[-1] == b",":
+        parts.pop()
+    parts += (b"]", _tools(request.tools), b"}")
+    return b"".join(parts)  # a long conversation is copied here, once
 
 
 class Conversation:
