@@ -14,6 +14,9 @@ from typing import TypeAlias
 
 from retinue.core.ids import RunId
 
+RESOLUTION = 1e-5
+"""Seconds by which a pause may be over too early."""
+
 _Waiting: TypeAlias = tuple[int, int, "asyncio.Future[None]"]
 
 
@@ -97,11 +100,7 @@ class Gate:
             self._limit = min(self._ceiling, self._limit + 1 / self._limit)
 
     def _has_room(self) -> bool:
-        return (
-            self._active < self.limit
-            and not self._room.is_full
-            and (self._not_before == 0.0 or asyncio.get_running_loop().time() >= self._not_before)
-        )
+        return self._active < self.limit and not self._room.is_full and not self._pausing()
 
     def _take(self) -> None:
         self._active += 1
@@ -113,6 +112,10 @@ class Gate:
         self._room.taken -= 1
         self._room.offer()
         self.admit()
+
+    def _pausing(self) -> bool:
+        # A timer may fire a little early, by the resolution of its loop's clock; it must not be set again for that.
+        return self._not_before > 0.0 and asyncio.get_running_loop().time() + RESOLUTION < self._not_before
 
     async def _queue(self, tree: RunId, depth: int) -> None:
         self._arrivals += 1
@@ -147,7 +150,7 @@ class Gate:
             self._room.keep_out(self)
         if self._trees and self._alarm is None:
             loop = asyncio.get_running_loop()
-            if loop.time() < self._not_before:
+            if self._pausing():
                 self._alarm = loop.call_at(self._not_before, self._wake)
 
     def _wake(self) -> None:

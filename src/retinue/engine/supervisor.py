@@ -8,28 +8,24 @@ the order in which it made them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 
-from retinue.core.errors import Fenced, RunIsOver, SessionClosed, StoreError, TreeCancelled, UnknownName
-from retinue.core.events import Event, RunAccepted, RunEnded
+from retinue.core.errors import RunIsOver, SessionClosed, StoreError, TreeCancelled, UnknownName
+from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
-from retinue.core.mail import Cancel, ChildEnded, Input, Item, Words
-from retinue.core.messages import Delta
+from retinue.core.mail import Cancel, Item
 from retinue.core.ports import CallContext
-from retinue.core.records import Accept, Accepted, CancelTree, NotBorn, Post, RunQuery, RunRow, Written
-from retinue.core.run import EndReason, Exchange, HandleRef, HistoryRef, Outcome
+from retinue.core.records import Accept, Accepted, CancelTree, NotBorn, Post, Written
+from retinue.core.run import EndReason, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import Spawn, admit
 from retinue.engine.driven import Bench, Driven
 from retinue.engine.journal import Ticket
 from retinue.engine.loop import Posts, drive
 from retinue.engine.parts import Parts
-from retinue.engine.recall import Recall
-from retinue.engine.roster import Roster
 from retinue.engine.shelf import Handles
-from retinue.engine.view import RunView, of_driven, of_row
+from retinue.engine.waiting import Waiting
 
 
 class Started(Struct, frozen=True):
@@ -40,14 +36,12 @@ class Started(Struct, frozen=True):
     existed: bool = False
 
 
-class Supervisor:
-    """All runs of this process, and the verbs on every run that the store knows."""
+class Supervisor(Waiting):
+    """All runs of this process, and the verbs on every run that the store knows: those that act, wait and look."""
 
     def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.roster = Roster()
+        super().__init__(parts)
         self.handles = Handles(parts)
-        self._recall = Recall(parts, self.roster)
         self._benches: dict[str, Bench] = {}
 
     # Starting
@@ -60,10 +54,10 @@ class Supervisor:
         Raises a `Refused` with the rule that says no. A caller from outside, and one who needs a handle, hears of
         the run once it is on disk; a run that blocks on its child goes on at once.
         """
-        self._check_open()
+        self.check_open()
         if key is not None and (known := await self._known(key, caller)) is not None:
             return known
-        inherited = await self._recall.history(wish.inherits)
+        inherited = await self.inherited(wish.inherits)
         if wish.windows:
             await self.parts.accounts.learn(wish.windows)
         parent = self._parent(caller)
@@ -97,7 +91,7 @@ class Supervisor:
 
     async def accept(self, wish: Spawn, *, session_id: SessionId) -> Started:
         """Let a root run exist that nobody drives yet; it begins when somebody adopts it."""
-        self._check_open()
+        self.check_open()
         accepted, brief = admit(
             wish,
             run_id=self.parts.ids.new(),
@@ -163,10 +157,6 @@ class Supervisor:
             raise TreeCancelled(caller.run_id)
         return parent
 
-    def _check_open(self) -> None:
-        if self.parts.journal.broken is not None:
-            raise self.parts.journal.broken
-
     # Histories
 
     def fork_point(self, run_id: RunId, *, last_turns: int | None = None) -> HistoryRef:
@@ -176,106 +166,6 @@ class Supervisor:
             raise UnknownName("live run", run_id)
         return HistoryRef(run_id, driven.run.seq, last_turns)
 
-    async def recall(self, run_id: RunId) -> Run:
-        """A run as its stored events tell it, whoever drives it; starts nothing."""
-        return await self._recall.run(run_id)
-
-    # Waiting
-
-    async def wait(
-        self, run_ids: Sequence[RunId], *, count: int | None = None, timeout: float | None = None, outside: bool = False
-    ) -> dict[RunId, Outcome]:
-        """How these runs ended: all of them, or the first `count`, or those that did within `timeout` seconds.
-
-        A caller from outside hears of an end once it is on disk. The order is that of the ends.
-        """
-        needed = len(set(run_ids)) if count is None else min(count, len(set(run_ids)))
-        ended: dict[RunId, tuple[float, Outcome]] = {}
-        with self.roster.watch(run_ids) as watch:
-            try:
-                async with asyncio.timeout(timeout):
-                    news = list(dict.fromkeys(run_ids))
-                    while True:
-                        for run_id in news:
-                            if run_id not in ended and (end := await self._end(run_id, outside=outside)):
-                                ended[run_id] = end
-                        if len(ended) >= needed:
-                            break
-                        self._check_open()
-                        news = await watch.news()
-            except TimeoutError:
-                pass
-        # Some may have ended before anyone waited: then the news are in the order of the asking.
-        first = sorted(ended.items(), key=lambda item: item[1][0])[:needed]
-        return {run_id: outcome for run_id, (_, outcome) in first}
-
-    async def outcome(self, run_id: RunId, *, outside: bool = False) -> Outcome | None:
-        """How a run ended, or None if it has not."""
-        end = await self._end(run_id, outside=outside)
-        return None if end is None else end[1]
-
-    async def _end(self, run_id: RunId, *, outside: bool) -> tuple[float, Outcome] | None:
-        """When and how a run ended."""
-        if self._here(run_id) is not None:
-            return None
-        if (ended := self.roster.ended.get(run_id)) is not None:
-            if outside and ended.ticket is not None:
-                await ended.ticket.wait()
-            return ended.view.ended_at or 0.0, ended.outcome
-        progress = (await self._row(run_id)).progress
-        return None if progress.outcome is None else (progress.ended_at or 0.0, progress.outcome)
-
-    async def exchange(self, run_id: RunId, number: int, *, outside: bool = False) -> Exchange:
-        """The answer to a run's `number`-th input, counted from 1; of a run that ended before, how it ended.
-
-        A caller from outside hears of it once it is on disk.
-        """
-        with self.roster.watch((run_id,)) as watch:
-            while True:
-                driven = self._here(run_id)
-                if driven is not None and len(driven.run.exchanges) >= number:
-                    if outside and driven.last_write is not None:
-                        await driven.last_write.wait()
-                    return driven.run.exchanges[number - 1]
-                if driven is None and (known := await self._exchange_elsewhere(run_id, number)) is not None:
-                    return known
-                self._check_open()
-                await watch.news()
-
-    async def exchanges_asked(self, run_id: RunId) -> int:
-        """How many exchanges a run has had or will have with the mail that it has, the one it works on included."""
-        driven = self.roster.live.get(run_id)
-        run = driven.run if driven is not None else await self.recall(run_id)
-        store = self.parts.store
-        mail = driven.mail if driven is not None else await self.parts.journal.read(store.mail, run_id)
-        waiting = [
-            item
-            for item in mail
-            if isinstance(item, Input | Words)
-            or (isinstance(item, ChildEnded) and item.notice and item.run_id not in run.seen)
-        ]
-        # News that an idle run finds first begins an exchange of its own; all other news joins one.
-        opened_by_news = not run.answering and bool(waiting) and not isinstance(waiting[0], Input)
-        inputs = sum(isinstance(item, Input) for item in waiting)
-        return len(run.exchanges) + run.answering + opened_by_news + inputs
-
-    async def _exchange_elsewhere(self, run_id: RunId, number: int) -> Exchange | None:
-        """An exchange of a run that is over, or that another process drives."""
-        if (outcome := await self.outcome(run_id)) is not None:
-            return await self._past_exchange(run_id, number, outcome)
-        exchanges = (await self.recall(run_id)).exchanges
-        return exchanges[number - 1] if len(exchanges) >= number else None
-
-    async def _past_exchange(self, run_id: RunId, number: int, outcome: Outcome) -> Exchange:
-        ended = self.roster.ended.get(run_id)
-        if ended is None or ended.exchanges >= number:  # a run that was never born has no events to recall
-            run = await self.recall(run_id)
-            if len(run.exchanges) >= number:
-                return run.exchanges[number - 1]
-        return Exchange(
-            result=outcome.result, reason=outcome.reason, text=outcome.text, error=outcome.error, limit=outcome.limit
-        )
-
     # Telling
 
     async def post(self, run_id: RunId, item: Item, *, outside: bool = False) -> bool:
@@ -284,7 +174,7 @@ class Supervisor:
 
         A caller from outside hears of it once it is on disk.
         """
-        self._check_open()
+        self.check_open()
         driven = self.roster.live.get(run_id)
         if driven is not None:
             new = driven.deliver(item)
@@ -304,7 +194,7 @@ class Supervisor:
 
     async def cancel(self, run_id: RunId, *, reason: EndReason = "cancelled", note: str = "") -> tuple[RunId, ...]:
         """Cancel a run and all below it; the ids of those that were neither over nor cancelled before."""
-        self._check_open()
+        self.check_open()
         ticket = self._cancel(run_id, reason, note)
         (answer,) = await ticket.wait()
         if answer is None:
@@ -323,78 +213,6 @@ class Supervisor:
         for driven in tuple(self.roster.subtree(run_id)):
             driven.deliver(item)
         return ticket
-
-    # Looking
-
-    async def look(self, run_id: RunId) -> RunView | None:
-        """A run as it stands now, or None if there is none."""
-        if (driven := self._here(run_id)) is not None:
-            return of_driven(driven)
-        if (ended := self.roster.ended.get(run_id)) is not None:
-            return ended.view
-        row = await self.parts.journal.read(self.parts.store.run, run_id)
-        return None if row is None else of_row(row, alive=await self._is_driven(row))
-
-    async def list(self, query: RunQuery) -> list[RunView]:
-        """Runs as they stand now, newest first; looking starts nothing."""
-        rows = await self.parts.journal.read(self.parts.store.runs, query)
-        awaited = {row.parent_id for row in rows if row.awaited and row.progress.phase != "ended"}
-        living = await self.parts.living() if self.parts.living is not None else frozenset[str]()
-        return [
-            of_driven(driven)
-            if (driven := self._here(row.run_id)) is not None
-            else of_row(row, alive=row.driver_id in living, has_awaited_child=row.run_id in awaited)
-            for row in rows
-        ]
-
-    async def events(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Event | Delta]:
-        """What happens in a run, from its beginning until its end, with deltas while it streams here.
-
-        Of a run that another process drives, whatever it stores; of one that nobody drives, what is stored.
-        """
-        driven = self._here(run_id)
-        if driven is None:
-            async for event in self._events_elsewhere(run_id, after):
-                yield event
-            return
-
-        async def catch_up(told: int) -> list[tuple[int, Event]]:
-            return await self.parts.journal.read(self.parts.store.events, run_id, told)
-
-        reader = driven.feed.join(after)
-        try:
-            async for what in reader.read(catch_up):
-                if isinstance(what, RunEnded) and driven.last_write is not None:
-                    await driven.last_write.wait()  # like every waiter, a reader hears of an end once it is on disk
-                yield what
-        finally:
-            driven.feed.leave(reader)
-
-    async def _events_elsewhere(self, run_id: RunId, after: int) -> AsyncIterator[Event]:
-        with self.roster.watch((run_id,)) as watch:
-            while True:
-                row = await self._row(run_id)
-                for seq, event in await self.parts.journal.read(self.parts.store.events, run_id, after):
-                    after = seq
-                    yield event
-                    if isinstance(event, RunEnded):
-                        return
-                if not await self._is_driven(row):
-                    return
-                await watch.news()
-
-    def _here(self, run_id: RunId) -> Driven | None:
-        """The run, if it is driven here; a process that was declared dead drives nothing any more."""
-        return None if isinstance(self.parts.journal.broken, Fenced) else self.roster.live.get(run_id)
-
-    async def _row(self, run_id: RunId) -> RunRow:
-        row = await self.parts.journal.read(self.parts.store.run, run_id)
-        if row is None:
-            raise UnknownName("run", run_id)
-        return row
-
-    async def _is_driven(self, row: RunRow) -> bool:
-        return self.parts.living is not None and row.driver_id in await self.parts.living()
 
     # What the loop tells
 

@@ -98,7 +98,6 @@ class Endpoint:
     async def ask(self, body: bytes, decoder: Decoder, publish: Publish, *, model: str) -> Reply:
         """Send `body`; publish what streams in, and return the whole answer or raise a `ProviderError`."""
         key = self._key()
-        place = replace(self.place, model=model)
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
         secrets = (*self._secrets, key) if key else self._secrets
         # Errors are raised outside of the handlers: an error of aiohttp that came along as the context could show the
@@ -112,19 +111,19 @@ class Endpoint:
                     response.headers,
                     await _beginning(response),
                     reason=response.reason or "",
-                    place=place,
+                    place=replace(self.place, model=model),
                     secrets=secrets,
                 )
         except ProviderError as error:
             failure = ProviderError(
-                f"{place.base_url}: {shown(str(error), secrets)}",
+                f"{self.place.base_url}: {shown(str(error), secrets)}",
                 fault=error.fault,
                 status=error.status,
                 retry_after=error.retry_after,
                 partial=decoder.partial,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            failure = broken_connection(error, place, secrets)
+            failure = broken_connection(error, self.place, secrets)
         raise failure
 
     def _key(self) -> str:

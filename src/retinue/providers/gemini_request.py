@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -99,9 +98,19 @@ class Contents(Conversation):
 def _signed(thinking: Sequence[Thinking]) -> Iterator[tuple[Thinking, Place]]:
     """The signatures that this vendor gave, and where they belong."""
     for thought in thinking:
-        if thought.signature and thought.opaque.startswith("{"):
-            with suppress(NOT_JSON):  # another vendor's
-                yield thought, _decode_place(thought.opaque)
+        place = _place(thought)
+        if place is not None and thought.signature:
+            yield thought, place
+
+
+def _place(thought: Thinking) -> Place | None:
+    """What a thought's opaque part is to this wire; another vendor's is nothing to it."""
+    if not thought.opaque.startswith("{"):
+        return None
+    try:
+        return _decode_place(thought.opaque)
+    except NOT_JSON:
+        return None
 
 
 def _texts(text: str, signed: Sequence[tuple[Thinking, Place]]) -> Iterator[bytes]:

@@ -165,8 +165,8 @@ def objection(body: dict[str, Any], *, signs: bool = False) -> str | None:
         responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
         if [_who(call) for call in calls] != [_who(response) for response in responses]:
             return (
-                "Please ensure that the number of function response parts is equal to the number of function call parts "
-                f"of the function call turn (contents[{number}])."
+                "Please ensure that the number of function response parts is equal to the number of function call "
+                f"parts of the function call turn (contents[{number}])."
             )
         if not all(isinstance(response.get("response"), dict) for response in responses):
             return f"contents[{number}]: a response is an object"
