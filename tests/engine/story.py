@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from retinue.app.compose import open as open_retinue
 from retinue.app.retinue import Retinue
@@ -27,7 +28,7 @@ MAIL = "Also name the day."
 ANSWER = "The pool shrank (checked below; deployed), and it was Tuesday."
 AGENTS = (Agent(name="lead", system_prompt="You lead.", tools=("deploy", "notify", "measure")),)
 POLICY = Policy(always_ask=("deploy",))
-OPTIONS = {"agents": AGENTS, "dialects": ("xzatoma",), "policy": POLICY, "approvals": "wait"}
+OPTIONS: dict[str, Any] = {"agents": AGENTS, "dialects": ("xzatoma",), "policy": POLICY, "approvals": "wait"}
 
 
 def script() -> Script:

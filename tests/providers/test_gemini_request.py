@@ -247,7 +247,7 @@ IDS = st.sampled_from(["", "0", "1", "call_1_0", "call_2_0", "x" * 200])
 NAMES = st.sampled_from(["ls", "search"])
 CALLS = st.builds(ToolCall, NAMES, st.sampled_from(["{}", "", "nonsense", '{"a":1}']), IDS)
 PLACES = st.builds(
-    lambda on, start, end: f'{{"type":"gemini.signature","on":"{on}","start":{start},"end":{end}}}',
+    '{{"type":"gemini.signature","on":"{}","start":{},"end":{}}}'.format,
     st.sampled_from(["thought", "text", "call", "elsewhere"]),
     st.integers(-1, 3),
     st.integers(-1, 3),

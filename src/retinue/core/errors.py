@@ -63,8 +63,8 @@ class UnknownName(BadInput):
 class Problem:
     """One mistake in a file that a person wrote: where it is, what stands there and what may.
 
-    >>> print(Problem(file="retinue.toml", line=12, key="agents.dig.max_turns", complaint="found 0; expected 1 or more"))
-    retinue.toml:12: agents.dig.max_turns: found 0; expected 1 or more
+    >>> print(Problem(file="retinue.toml", line=12, key="agents.dig.max_turns", complaint="found 0; expected 1 up"))
+    retinue.toml:12: agents.dig.max_turns: found 0; expected 1 up
     """
 
     file: str

@@ -33,8 +33,8 @@ class Accounts:
         self._journal = journal
         self._store = store
         self._recalled: set[tuple[str, float]] = set()
-        self._capped: set[RunId] = set()
         self._windows: dict[RunId, tuple[Window, ...]] = {}
+        """Of every run with an account: its own, and those of the runs above it."""
         self._waiting: list[asyncio.Future[None]] = []
 
     async def learn(self, windows: Sequence[Window]) -> None:
@@ -48,9 +48,14 @@ class Accounts:
                     self.ledger.recall(window, amount, charge.at)
 
     def open(self, run: RunAccepted) -> None:
-        """Open a run's account under its parent's; a carved one takes its allowance from there."""
+        """Open a run's account under its parent's; a carved one takes its allowance from there.
+
+        A run that nothing limits has none: nobody would ever ask what it has used.
+        """
         caps = caps_of(run.limits)
         parent = run.parent_id if run.parent_id in self._windows else None
+        if parent is None and caps == UNLIMITED and not run.windows:
+            return
         carve = caps if run.carved else None
         answer = self.ledger.open(run.run_id, caps, parent=parent, windows=run.windows, carve=carve)
         if isinstance(answer, NoRoom):
@@ -58,8 +63,6 @@ class Accounts:
         inherited = self._windows[parent] if parent is not None else ()
         known = {(window.name, window.span_seconds): window for window in (*inherited, *run.windows)}
         self._windows[run.run_id] = tuple(known.values())
-        if caps != UNLIMITED or run.windows or parent in self._capped:
-            self._capped.add(run.run_id)
         if run.limits.wrap_up:
             self.ledger.set_aside(run.run_id, _wrap_up_share(answer.caps))
 
@@ -68,15 +71,10 @@ class Accounts:
         if run_id in self._windows:
             self.ledger.forget(run_id)
             del self._windows[run_id]
-            self._capped.discard(run_id)
-
-    def knows(self, run_id: RunId) -> bool:
-        """Whether the run has an account here."""
-        return run_id in self._windows
 
     def is_capped(self, run_id: RunId) -> bool:
-        """Whether anything limits what the run's calls may use."""
-        return run_id in self._capped
+        """Whether anything limits what the run's calls may use, so that it has an account."""
+        return run_id in self._windows
 
     async def hold(
         self, run_id: RunId, *, input: int, output: int | None, price: Price | None, wrap_up: bool
@@ -115,7 +113,8 @@ class Accounts:
 
     def recharge(self, run_id: RunId, spent: Amount) -> None:
         """Count again what the store says was used before this process; windows recall that by themselves."""
-        self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
+        if run_id in self._windows:
+            self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
 
     async def _room(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

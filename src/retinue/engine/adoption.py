@@ -106,7 +106,7 @@ class Adoption:
             parent_id = row.parent_id
             while parent_id in ended:
                 parent_id = ended[parent_id].parent_id
-            if parent_id is not None and self._parts.accounts.knows(parent_id):
+            if parent_id is not None:
                 spent = Amount.of(row.progress.usage, row.progress.cost, turns=0)
                 self._parts.accounts.recharge(parent_id, spent)
 

@@ -86,9 +86,11 @@ def _permission(driven: Driven, call: OpenCall, tool: Tool, parts: Parts) -> Too
 
 
 async def _guarded(tool: Tool, call: OpenCall, context: CallContext, driven: Driven) -> tuple[ToolResult, bool]:
-    seconds = None if tool.waits else tool.timeout or driven.run.accepted.limits.tool_seconds
+    seconds = tool.timeout or driven.run.accepted.limits.tool_seconds
     scope = asyncio.timeout(seconds)
     try:
+        if tool.waits:
+            return await tool.call(call.call.arguments, context), False
         async with scope:
             return await tool.call(call.call.arguments, context), False
     except ToolError as error:

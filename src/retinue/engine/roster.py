@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from types import TracebackType
 
 from retinue.core.errors import StoreError
 from retinue.core.ids import RunId, SessionId
@@ -104,21 +104,9 @@ class Roster:
 
     # Waiting
 
-    @contextmanager
-    def watch(self, run_ids: Iterable[RunId]) -> Generator[Watch]:
-        """Hear of every exchange or end of these runs, for as long as the block lasts."""
-        watch = Watch()
-        watched = tuple(dict.fromkeys(run_ids))
-        for run_id in watched:
-            self._watches.setdefault(run_id, []).append(watch)
-        try:
-            yield watch
-        finally:
-            for run_id in watched:
-                watches = self._watches[run_id]
-                watches.remove(watch)
-                if not watches:
-                    del self._watches[run_id]
+    def watch(self, run_ids: Iterable[RunId]) -> Watch:
+        """Hear of every exchange or end of these runs, for as long as the `with` block lasts."""
+        return Watch(self._watches, tuple(dict.fromkeys(run_ids)))
 
     def tell(self, run_id: RunId) -> None:
         """Let those who watch a run look again."""
@@ -138,14 +126,30 @@ class Roster:
 
 
 class Watch:
-    """One watcher's news."""
+    """One watcher's news, of some runs and for the length of a `with` block."""
 
-    __slots__ = ("_error", "_future", "_heard")
+    __slots__ = ("_all", "_error", "_future", "_heard", "_run_ids")
 
-    def __init__(self) -> None:
+    def __init__(self, all_watches: dict[RunId, list[Watch]], run_ids: tuple[RunId, ...]) -> None:
+        self._all = all_watches
+        self._run_ids = run_ids
         self._heard: list[RunId] = []
         self._future: asyncio.Future[None] | None = None
         self._error: StoreError | None = None
+
+    def __enter__(self) -> Watch:
+        for run_id in self._run_ids:
+            self._all.setdefault(run_id, []).append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for run_id in self._run_ids:
+            watches = self._all[run_id]
+            watches.remove(self)
+            if not watches:
+                del self._all[run_id]
 
     def hear(self, run_id: RunId) -> None:
         """Something ended in that run."""

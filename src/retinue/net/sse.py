@@ -59,10 +59,10 @@ class EventReader:
             chunk = bytes(rest) + chunk
             rest.clear()
         if chunk.startswith(b"data: ") and chunk.endswith(b"\n\n"):
-            found = chunk[6:-2].split(b"\n\ndata: ")
+            whole = chunk[6:-2].split(b"\n\ndata: ")
             # Nearly always: whole events of one line each. Anything else shows in the number of newlines.
-            if chunk.count(b"\n") == 2 * len(found) and len(chunk) <= self._limit:
-                return found
+            if chunk.count(b"\n") == 2 * len(whole) and len(chunk) <= self._limit:
+                return whole
         blocks = chunk.split(b"\n\n")
         last = blocks.pop()
         if last:
@@ -70,7 +70,7 @@ class EventReader:
         if len(chunk) > self._limit:
             self._check(max(map(len, blocks)))
             self._check(len(rest))
-        found = []
+        found: list[bytes] = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:
                 found.append(block[6:])

@@ -178,8 +178,12 @@ class Decoder:
         if candidate.finish_reason and candidate.finish_reason not in _UNSAID:
             self._stop = candidate.finish_reason
             self._why = candidate.finish_message or ""
-        deltas = [delta for part in (candidate.content and candidate.content.parts) or () for delta in self._hear(part)]
-        return tuple(deltas)
+        parts = candidate.content.parts if candidate.content is not None else None
+        if not parts:
+            return ()
+        if len(parts) == 1:  # nearly every event
+            return self._hear(parts[0])
+        return tuple(delta for part in parts for delta in self._hear(part))
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
         """What an answer says that came as one JSON object instead of a stream."""

@@ -102,13 +102,9 @@ class _Item:
     def hear(self, piece: str) -> Delta:
         """Go on with a piece of its text or arguments."""
         self.pieces.append(piece)
-        match self.kind:
-            case "message":
-                return TextDelta(piece)
-            case "reasoning":
-                return ThinkingDelta(piece)
-            case "call":
-                return CallDelta(self.call_index, "", piece)
+        if self.kind == "message":
+            return TextDelta(piece)
+        return ThinkingDelta(piece) if self.kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
     def step(self) -> Step:
         """Its place in a reply's order."""
@@ -157,7 +153,8 @@ class Decoder:
             event = self._look_again(payload)
             if event is None:
                 return ()
-        if kind := _PIECES_OF.get(event.type):  # nearly every event is a piece of something
+        kind = _PIECES_OF.get(event.type)
+        if kind is not None:  # nearly every event is a piece of something
             return self._piece(kind, event)
         match event.type:
             case "response.output_item.added":
@@ -322,7 +319,10 @@ class Decoder:
 
     def _spoken_of(self, kind: Kind, event: Event) -> _Item:
         """The item that an event goes on with; a new one if nothing was said of it before."""
-        item = self._by_ids(kind, (event.item_id,)) or self._at(kind, event.output_index) or self._open(kind)
+        item = self._by_id.get(event.item_id or "")
+        if item is not None and item.kind == kind:  # nearly always
+            return item
+        item = self._at(kind, event.output_index) or self._open(kind)
         return item or self._new(kind, (event.item_id,), event.output_index)
 
     def _by_ids(self, kind: Kind, ids: Iterable[str | None]) -> _Item | None:
