@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test check stress clean
+.PHONY: help venv test check docs stress bench demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,9 +30,18 @@ check: $(READY)  ## lint, format, types and the direction of imports
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports --no-logo
 
+docs: $(READY)  ## write the reference pages that follow from the code
+	@$(BIN)/python docs/generate.py
+
 stress: $(READY)  ## run every test at full size
 	@RETINUE_STRESS=1 $(BIN)/python -m pytest -q -n 2 -m "stress or not stress"
 
+bench: $(READY)  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
+	@$(BIN)/python -m bench.run $(ARGS)
+
+demo: $(READY)  ## watch an incident, three agents and a crash; needs no model and no key
+	@$(BIN)/retinue demo
+
 clean:  ## remove .venv and whatever the tools left behind
 	@rm -rf .venv .coverage .coverage.* htmlcov dist build .hypothesis .import_linter_cache .pytest_cache .ruff_cache
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

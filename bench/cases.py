@@ -32,7 +32,7 @@ ONE = Case(
     rounds=200,
     warm_ups=20,
     times=9,
-    quick_times=3,
+    quick_times=2,
     sides=(*SIDES, SQLITE_ONCE),
 )
 HUNDRED = Case(
@@ -110,7 +110,6 @@ def rows_of(costs: Mapping[str, Costs]) -> list[Row]:
         compared("1,000 workers, 200 ms a reply: CPU per turn", "ms", costs[THOUSAND_SLOW.name], _cpu_ms, {}),
         _growth(costs[HUNDRED_SLOW.name], costs[THOUSAND_SLOW.name]),
         compared("CPU per streamed event, 5 ms apart", "µs", costs[STREAM.name], _cpu_us_per_event, {}),
-        compared("CPU of importing", "ms", costs[ONE.name], lambda cost: cost.import_cpu * 1000, {}),
     ]
     if TEN_THOUSAND.name in costs:
         most = costs[TEN_THOUSAND.name]
@@ -142,6 +141,23 @@ def _growth(few: Costs, many: Costs) -> Row:
         values=values,
         most={MEMORY.name: 1.1, SQLITE.name: 1.1},
         absolute=True,
+    )
+
+
+IMPORTS = {
+    FLOOR.name: "asyncio, aiohttp, msgspec",
+    MEMORY.name: "retinue",
+    SQLITE.name: "retinue.app.compose, retinue.providers.openai_chat, retinue.store.sqlite",
+}
+"""What is loaded before the work can begin; in the column of SQLite everything that a run with a store needs."""
+
+
+def import_row(seconds: Mapping[str, Sequence[float]]) -> Row:
+    """What loading takes."""
+    return Row(
+        what="CPU of importing (floor: aiohttp and msgspec; `import retinue`; all that a run needs)",
+        unit="ms",
+        values={side: median(values) * 1000 for side, values in seconds.items()},
     )
 
 

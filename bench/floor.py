@@ -5,17 +5,11 @@ aiohttp and typed msgspec, one session, no checks, no limits, no record of anyth
 
 from __future__ import annotations
 
-import time
-
-_BEFORE_IMPORTS = time.process_time()
-
 import asyncio
 
 import aiohttp
 import msgspec
 from msgspec import Struct
-
-_IMPORTS = time.process_time() - _BEFORE_IMPORTS
 
 from bench.work import DELEGATE, ECHO, LEAD, TASK, WORKER, Cost, Job, Work, job_from_arguments, measured, run_side
 
@@ -166,7 +160,7 @@ async def side(job: Job) -> Cost:
         async def do(work: Work) -> list[str]:
             return await Loop(session, f"{job.url}/chat/completions", work.model).lead()
 
-        return await measured(job, do, _IMPORTS)
+        return await measured(job, do)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,9 @@ def started(
         if side.on_disk:
             words += ["--home", left_behind.enter_context(tempfile.TemporaryDirectory(prefix="retinue-bench-"))]
         words += ["--tool-kind", side.tool_kind, *(["--uvloop"] if uvloop else [])]
-        process = subprocess.Popen([sys.executable, "-m", side.module, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", side.module, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         with process:
             yield process
 
@@ -102,6 +104,12 @@ def kb_per_waiting_worker(side: Side, model: FakeModel, work: Work, *, uvloop: b
         after = _resident_kb_when(work.workers, process.pid, model)
         process.terminate()  # nobody needs the answers
     return (after - before) / work.workers
+
+
+def cpu_of_importing(modules: str) -> float:
+    """Seconds of CPU that a fresh interpreter takes to import these."""
+    program = f"import time; t = time.process_time(); import {modules}; print(time.process_time() - t)"
+    return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
 
 
 def _resident_kb_when(waiting: int, pid: int, model: FakeModel) -> int:

@@ -6,19 +6,12 @@ key of its call, so that it would find its worker again after a crash.
 
 from __future__ import annotations
 
-import time
-
-_BEFORE_IMPORTS = time.process_time()
-
-import retinue
-
-_IMPORTS = time.process_time() - _BEFORE_IMPORTS
-
 from typing import cast
 
 import msgspec
 from msgspec.structs import replace
 
+import retinue
 from bench.work import (
     DELEGATE,
     ECHO,
@@ -117,7 +110,7 @@ async def side(job: Job) -> Cost:
             assert outcome.ok, outcome
             return [*(delegate.answers[index] for index in range(work.workers)), outcome.text]
 
-        return await measured(job, do, _IMPORTS)
+        return await measured(job, do)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cases import CASES, TEN_THOUSAND, WAITING, Case, Costs, Row, rows_of, waiting_row
-from bench.processes import SIDES, FakeModel, cost_of, fake_model, kb_per_waiting_worker, open_files_allowed
+from bench.cases import CASES, IMPORTS, TEN_THOUSAND, WAITING, Case, Costs, Row, import_row, rows_of, waiting_row
+from bench.processes import (
+    SIDES,
+    FakeModel,
+    cost_of,
+    cpu_of_importing,
+    fake_model,
+    kb_per_waiting_worker,
+    open_files_allowed,
+)
 from bench.work import Cost
 
 
@@ -33,6 +41,7 @@ def main() -> None:
         rows = [
             *rows_of({case.name: _in_turns(case, model, wanted.quick, wanted.uvloop) for case in cases}),
             waiting_row(_weighed(model, 1 if wanted.quick else 2, wanted.uvloop)),
+            import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
         ]
     sys.stdout.write(f"{as_table(rows)}\n\n{_machine(wanted.uvloop)}\n")
     if wanted.json is not None:
@@ -56,9 +65,7 @@ def _in_turns(case: Case, model: FakeModel, quick: bool, uvloop: bool) -> Costs:
     for number in range(times):
         for side in case.sides:
             sys.stderr.write(f"\r\033[K{case.name}: {side.name}, {number + 1} of {times}")
-            cost = cost_of(
-                side, model, case.work, rounds=case.rounds, warm_ups=case.warm_ups, uvloop=uvloop
-            )
+            cost = cost_of(side, model, case.work, rounds=case.rounds, warm_ups=case.warm_ups, uvloop=uvloop)
             costs[side.name].append(cost)
     sys.stderr.write("\r\033[K")
     if len({cost.answers for each in costs.values() for cost in each}) != 1:

@@ -70,7 +70,6 @@ class Cost(Struct, frozen=True, kw_only=True):
     answers: str
     """A digest of all that the workers and the lead answered, in order."""
     peak_kb: int
-    import_cpu: float
 
     @property
     def cpu_per_turn(self) -> float:
@@ -120,7 +119,7 @@ Doing = Callable[[Work], Awaitable[list[str]]]
 """
 
 
-async def measured(job: Job, do: Doing, import_cpu: float) -> Cost:
+async def measured(job: Job, do: Doing) -> Cost:
     """The cost of a side's rounds, after warm-ups that pay for imports, caches and the first connection."""
     small = msgspec.structs.replace(job.work, workers=1, latency_ms=0)
     for _ in range(job.warm_ups):
@@ -137,7 +136,6 @@ async def measured(job: Job, do: Doing, import_cpu: float) -> Cost:
         model_turns=job.work.model_turns * job.rounds,
         answers=hashlib.sha256(msgspec.json.encode(answers)).hexdigest(),
         peak_kb=_peak_kb(),
-        import_cpu=import_cpu,
     )
 
 

@@ -41,7 +41,7 @@ def pages() -> dict[Path, str]:
 
 def command_line_page() -> str:
     """The tree of commands, each with its arguments and flags."""
-    root = typer.main.get_command(app)
+    root = cast("TyperGroup", typer.main.get_command(app))
     root.name = "retinue"
     opening = f"# Command line\n\n{MADE} `retinue COMMAND --help` tells the same."
     return "\n\n".join([opening, *_commands(root, ())]) + "\n"
@@ -105,7 +105,7 @@ def dialect_page(name: str) -> str:
     tools = make_dialect(name, cast("Desk", Mock(spec_set=Desk, **dict.fromkeys(Desk.__annotations__, Mock())))).tools()
     parts = [
         f"# The dialect {name}",
-        f"{MADE} Choose the dialect with `--dialect {name}`, or with `dialects=[\"{name}\"]` in Python.",
+        f'{MADE} Choose the dialect with `--dialect {name}`, or with `dialects=["{name}"]` in Python.',
         _first_line(module.__doc__ or ""),
         "## Tools",
         *(part for tool in tools.values() for part in _tool(tool)),

@@ -25,10 +25,10 @@ METRICS = {
     "error_rate": "Feb 17: 0.1%; Feb 18: 6.3%",
 }
 
-ENOUGH_CONNECTIONS = 200
-BASELINE = 1450
-STARVED = 1015
-"""Requests per second with connections enough, and with hardly any."""
+FEW, ENOUGH = 20, 200
+"""Connections."""
+STARVED, BASELINE = 1015, 1450
+"""Requests per second with that many of them."""
 
 COMMANDS = "load-test POOL_SIZE, threads POOL_SIZE"
 
@@ -68,11 +68,10 @@ def run_staging_command(command: str) -> str:
     verb, _, size = command.strip().partition(" ")
     if verb not in ("load-test", "threads") or not size.isdecimal():
         raise retinue.ToolError(f"cannot run {command!r} in staging; there are: {COMMANDS}")
-    share = min(1.0, int(size) / ENOUGH_CONNECTIONS)
+    relief = min(1.0, max(0.0, (int(size) - FEW) / (ENOUGH - FEW)))
     if verb == "threads":
-        return f"pool size {size}: {round(98 - 57 * share)}% of threads blocked"
-    throughput = round(STARVED + (BASELINE - STARVED) * share) if share > 0.1 else STARVED
-    return f"pool size {size}: {throughput} requests/s (baseline {BASELINE})"
+        return f"pool size {size}: {round(98 - 57 * relief)}% of threads blocked"
+    return f"pool size {size}: {round(STARVED + (BASELINE - STARVED) * relief)} requests/s (baseline {BASELINE})"
 
 
 @retinue.tool(kind="idempotent")  # to set a value twice is to set it once

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from retinue.app.wires import WIRES, Wire
-from retinue.cli.answerer import find_answerer, instead
+from retinue.cli.answerer import find_answerer, instead, unpriced
 from retinue.config.choice import Flags
-from retinue.config.providers import ProviderSettings
+from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings
 from retinue.core.errors import BadInput
 from retinue.testing.fake_server import Answer, FakeServer, Heard
@@ -46,7 +46,7 @@ async def test_flags_go_before_the_environment_and_that_before_the_settings() ->
     )
     assert await found(Flags(), NEAR, **environ) == ("openai-chat", "http://env/v1", "", "env")
     assert await found(Flags(model="m"), NEAR, OPENAI_API_KEY="k") == ("near", "http://near/v1", "", "m")
-    assert await found(Flags(model="m"), OPENAI_API_KEY="k") == ("openai-chat", VENDOR, "OPENAI_API_KEY", "m")
+    assert await found(Flags(model="m"), OPENAI_API_KEY="k") == ("openai", VENDOR, "OPENAI_API_KEY", "m")
     assert await found(Flags(model="near:m"), NEAR) == ("near", "http://near/v1", "", "m")
 
 
@@ -104,7 +104,64 @@ async def test_a_resumed_run_keeps_the_name_of_its_provider_and_no_key_travels_t
     moved = instead(stored, Flags(base_url="http://near/v1"), Settings())
     other = instead(stored, Flags(provider="near"), NEAR)
 
-    assert (moved.name, moved.base_url, moved.api_key_env) == ("openai-chat", "http://near/v1", "")
+    assert (moved.name, moved.base_url, moved.api_key_env) == ("openai", "http://near/v1", "")
     assert (other.name, other.wire, other.base_url, other.api_key_env) == (
-        "openai-chat", "openai-chat", "http://near/v1", "",
+        "openai", "openai-chat", "http://near/v1", "",
     )  # fmt: skip
+
+
+@pytest.mark.real_time
+async def test_of_several_keys_anthropics_goes_first_then_openais_then_googles() -> None:
+    keys = {"GEMINI_API_KEY": "g", "OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}
+    names: list[str] = []
+    while keys:
+        answerer = await find_answerer(Flags(model="m"), NOTHING, environ=keys)
+        names.append(answerer.contact.name)
+        keys = {name: key for name, key in keys.items() if name != answerer.contact.api_key_env}
+
+    assert names == ["anthropic", "openai", "gemini"]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("flags", "environ", "name"),
+    [
+        (Flags(provider="Claude", model="m"), {}, "anthropic"),
+        (Flags(provider="chatgpt", model="m"), {}, "openai"),
+        (Flags(model="GPT:m"), {}, "openai"),
+        (Flags(model="google:m"), {}, "gemini"),
+        (Flags(model="m"), {"RETINUE_PROVIDER": "ANTHROPIC"}, "anthropic"),
+    ],
+)
+async def test_vendors_are_known_by_what_people_call_them(flags: Flags, environ: dict[str, str], name: str) -> None:
+    keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "GEMINI_API_KEY": "g"}
+    answerer = await find_answerer(flags, NOTHING, environ=keys | environ)
+
+    assert (answerer.contact.name, answerer.contact.base_url, answerer.model) == (name, WIRES[name].base_url, "m")
+
+
+@pytest.mark.real_time
+async def test_what_the_settings_say_of_a_vendor_holds_for_its_other_names_and_a_name_of_ones_own_goes_first() -> None:
+    moved = Settings(providers={"anthropic": ProviderSettings(wire="anthropic", base_url="http://proxy")})
+    own = Settings(providers={"claude": ProviderSettings(wire="openai-chat", base_url="http://mine/v1")})
+
+    assert await found(Flags(provider="claude", model="m"), moved) == ("anthropic", "http://proxy", "", "m")
+    assert await found(Flags(provider="claude", model="m"), own) == ("claude", "http://mine/v1", "", "m")
+    assert await found(Flags(model="claude:m"), own) == ("claude", "http://mine/v1", "", "m")
+
+
+@pytest.mark.real_time
+async def test_a_model_that_nobody_has_priced_is_warned_of_and_a_priced_or_local_one_is_not() -> None:
+    priced = {"mine": PriceSettings(input=1.0, output=2.0)}
+    settings = Settings(
+        providers={"near": ProviderSettings(wire="openai-chat", base_url="http://near/v1", prices=priced)}
+    )
+
+    async def warned(flags: Flags, **environ: str) -> bool:
+        return unpriced(await find_answerer(flags, settings, environ=environ)) is not None
+
+    assert await warned(Flags(model="near:other"))
+    assert not await warned(Flags(model="near:mine"))
+    assert not await warned(Flags(model="near:mine", base_url="http://elsewhere/v1"))
+    assert not await warned(Flags(model="ollama:other"))
+    assert not await warned(Flags(model="claude:claude-sonnet-4-5"), ANTHROPIC_API_KEY="k")

@@ -37,10 +37,10 @@ def test_the_flags_of_run_are_these_and_unbuilt_ones_are_absent(cli: Cli) -> Non
     for flag in (
         "--provider", "--base-url", "--api-key-env", "--model", "--dialect", "--agent", "--session", "--system",
         "--tools", "--max-turns", "--max-tokens", "--max-cost", "--timeout", "--config", "--detach", "--think",
-        "--json", "--quiet", "-v",
+        "--output-schema", "--output-json", "--sse", "--json", "--quiet", "-v",
     ):  # fmt: skip
         assert flag in told
-    for flag in ("--sse", "--output-schema", "--output-json", "--approvals", "--yes"):
+    for flag in ("--approvals", "--yes"):
         assert flag not in told
 
 

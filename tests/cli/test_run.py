@@ -63,6 +63,32 @@ def test_json_is_one_object_with_these_fields_and_no_others(cli: Cli) -> None:
     assert (ended.code, f"run {run_id}" in ended.stderr) == (0, True)
 
 
+def test_what_a_priced_model_cost_is_told_in_dollars_and_a_limit_on_it_holds(cli: Cli, folder: Path) -> None:
+    (folder / "retinue.toml").write_text(
+        '[providers.near]\nwire = "openai-chat"\nprices = { "fake-1" = { input = 1000, output = 2000, cached = 100}}\n'
+    )
+    script = says("Yes.", usage=Usage(input=10, output=3, cached=4))
+    with serving(script) as vendor:
+        flags = ("run", "--provider", "near", "--base-url", vendor.base_url, "--model", "fake-1", "--json")
+        within = cli(*flags, "--max-cost", "100", "Is it?")
+        beyond = cli(*flags, "--max-cost", "0.0001", "Is it?")
+
+    assert (within.code, within.json["cost"]) == (0, (6 * 1000 + 4 * 100 + 3 * 2000) / 1_000_000)
+    assert "warning" not in within.stderr
+    assert (beyond.code, beyond.json["status"], beyond.json["end_reason"]) == (1, "exhausted", "max_cost")
+    assert len(vendor.heard) == 1
+
+
+def test_a_limit_on_the_cost_of_a_model_without_a_price_is_warned_of_and_the_run_goes_on(cli: Cli) -> None:
+    with serving(says("Yes.")) as vendor:
+        ended = cli(*asking(vendor), "--quiet", "--max-cost", "0.01", "Is it?")
+        unlimited = cli(*asking(vendor), "--quiet", "Is it?")
+
+    assert (ended.code, ended.stdout) == (0, "Yes.\n")
+    assert "warning: nobody knows what fake-1 at openai-chat costs" in ended.stderr
+    assert unlimited == Ended(0, "Yes.\n", "")
+
+
 def test_a_dash_reads_the_prompt_from_stdin(cli: Cli) -> None:
     with serving(says("Done.")) as vendor:
         ended = cli(*asking(vendor), "-", stdin="Grüße\nan alle\n".encode())

@@ -24,7 +24,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["run", "--sse", "hi"], "No such option: --sse"),
+        (["run", "--yes", "hi"], "No such option: --yes"),
         (["run"], "Missing argument 'PROMPT'"),
         (["run", " "], "the prompt is empty"),
         (["run", "--max-turns", "0", "hi"], "--max-turns"),

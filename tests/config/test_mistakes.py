@@ -11,7 +11,7 @@ from retinue.config.settings import load
 from retinue.core.errors import BadInput, ConfigError, Problem
 from tests.config.settled import complaint
 
-AGENT_KEYS = "description, system_prompt, tools, model, max_turns, limits"
+AGENT_KEYS = "description, system_prompt, tools, model, fallback, max_turns, limits"
 LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, "
     "timeout, model_timeout, idle_timeout, tool_timeout, wrap_up"
@@ -95,7 +95,7 @@ def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
         (
             "[providers.vllm]\napi_key = 'sk-123'\n",
             "retinue.toml:2: providers.vllm.api_key: unknown key, did you mean api_key_env? "
-            "Known: wire, base_url, api_key_env, temperature, headers",
+            "Known: wire, base_url, api_key_env, temperature, headers, prices",
         ),
     ],
 )
@@ -212,6 +212,18 @@ def test_names_of_agents_that_do_not_do(tmp_path: Path, name: str) -> None:
         (
             "[providers.vllm]\ntemperature = 3\n",
             "2: providers.vllm.temperature: found 3; expected a number from 0 to 2",
+        ),
+        (
+            "[providers.vllm]\nprices = 3\n",
+            "2: providers.vllm.prices: found 3 (a whole number); expected a table of models, each with its price",
+        ),
+        (
+            "[providers.vllm.prices.qwen3]\ninput = -1\noutput = 1\n",
+            "2: providers.vllm.prices.qwen3.input: found -1; expected a number from 0 to 1000000",
+        ),
+        (
+            "[providers.vllm.prices.qwen3]\ninput = 1\n",
+            "1: providers.vllm.prices.qwen3.output: missing; expected a number from 0 to 1000000",
         ),
         ("[providers]\nvllm = 'x'\n", '2: providers.vllm: found "x" (a string); expected a table'),
         ("providers = []\n", "1: providers: found an array; expected tables [providers.<name>]"),

@@ -9,11 +9,12 @@ import pytest
 from retinue.app.sections import SECTIONS, contacts, dialect_settings, load_settings
 from retinue.app.wires import Contact
 from retinue.config.agents import AgentSettings, LimitSettings
-from retinue.config.providers import ProviderSettings
+from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings, load
 from retinue.core.agent import Agent
 from retinue.core.run import Limits
 from retinue.dialects.xzatoma_settings import XzatomaSettings
+from retinue.providers.pricing import Rates
 from tests.config.settled import settings
 
 EVERYTHING = """\
@@ -23,6 +24,7 @@ system_prompt = '''You search.
 And you read.'''
 tools = ["search", "fetch"]
 model = "local:qwen3"
+fallback = ["vllm:qwen3", "gpt-5-mini"]
 max_turns = 30  # more than `spec` would give it
 limits = { max_tokens = 1000, max_cost = 0.25 }
 
@@ -40,6 +42,7 @@ base_url = "http://localhost:9/v1"
 api_key_env = "LOCAL_KEY"
 temperature = 1
 headers.X-Team = "search"
+prices = { "qwen3" = { input = 0.2, output = 1, cached = 0.02 }, "qwen3.5:8b" = { input = 0, output = 0 } }
 
 [providers.vllm]
 api_key_env = ""
@@ -66,6 +69,7 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
                 system_prompt="You search.\nAnd you read.",
                 tools=("search", "fetch"),
                 model="local:qwen3",
+                fallback=("vllm:qwen3", "gpt-5-mini"),
                 max_turns=30,
                 limits=LimitSettings(max_tokens=1000, max_cost=0.25),
             ),
@@ -79,6 +83,10 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
                 api_key_env="LOCAL_KEY",
                 temperature=1.0,
                 headers={"X-Team": "search"},
+                prices={
+                    "qwen3": PriceSettings(input=0.2, output=1.0, cached=0.02),
+                    "qwen3.5:8b": PriceSettings(input=0.0, output=0.0),
+                },
             ),
             "vllm": ProviderSettings(wire="vllm", api_key_env=""),
         },
@@ -87,6 +95,11 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
         source=tmp_path / "retinue.toml",
     )
     assert list(found.agents) == ["researcher", "writer", "plain"]
+    assert found.core_agents()[0].fallback == ("vllm:qwen3", "gpt-5-mini")
+    assert contacts(found)[0].prices == {
+        "qwen3": Rates(input=0.2, output=1.0, cached=0.02),
+        "qwen3.5:8b": Rates(input=0.0, output=0.0),
+    }
 
 
 def test_no_file_settles_nothing(tmp_path: Path) -> None:

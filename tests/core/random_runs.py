@@ -10,7 +10,7 @@ from collections import Counter
 from random import Random
 from typing import TypeAlias, assert_never
 
-from retinue.core.agent import Brief
+from retinue.core.agent import Brief, Judged, Output
 from retinue.core.events import (
     AgentDefined,
     CallParked,
@@ -19,6 +19,7 @@ from retinue.core.events import (
     ExchangeEnded,
     HistoryCompacted,
     MailTaken,
+    RepairAsked,
     ReplyReceived,
     ResultCollected,
     RunAccepted,
@@ -34,17 +35,20 @@ from retinue.core.policy import Policy
 from retinue.core.run import LimitMet, Limits, Manner
 from retinue.core.state import Run, apply, fold
 from retinue.core.step import (
+    MAX_REPAIRS,
     MODEL,
     Ask,
     End,
     EndExchange,
     Perform,
+    Repair,
     Rest,
     Situation,
     Step,
     Take,
     Wait,
     WrapUp,
+    answer_to_judge,
     next_step,
 )
 from retinue.core.usage import Usage
@@ -52,6 +56,7 @@ from retinue.core.usage import Usage
 Log: TypeAlias = list[tuple[int, Event]]
 
 BRIEF = Brief(agent="worker")
+DEMANDING = Brief(agent="worker", output=Output())
 NO_RESULT = (NOT_MADE, NOT_OFFERED, UNFINISHED)
 """What stands in the history for a call whose turn ended without it."""
 
@@ -83,6 +88,15 @@ def picture(run: Run) -> dict[str, object]:
     return drawn
 
 
+def judged(run: Run) -> Judged | None:
+    """The verdict on an answer in a world where those with an even number are good."""
+    text = answer_to_judge(run)
+    if text is None:
+        return None
+    number = text.removeprefix("says ").removesuffix(".")
+    return Judged(int(number)) if number.isdigit() and int(number) % 2 == 0 else Judged(error="odd")
+
+
 class World:
     """One run and what surrounds it, until it has ended."""
 
@@ -97,7 +111,8 @@ class World:
         self.manner = Manner(stays=random.random() < 0.5, crash_fails=random.random() < 0.3)
         self.inherited = _somebody_elses_history(random)
         self.log: Log = [(1, acceptance(limits=self.limits, manner=self.manner))]
-        self.run = fold(self.log, BRIEF, self.inherited)
+        self.brief = random.choice([BRIEF, BRIEF, DEMANDING])
+        self.run = fold(self.log, self.brief, self.inherited)
         self.at = 0.0
         self.mail: list[Item] = []
         self.busy: set[int] = set()
@@ -124,7 +139,7 @@ class World:
 
     def next_step(self) -> Step:
         """What the run says, having checked that asking changes nothing."""
-        now = Situation(tuple(self.mail), frozenset(self.busy), self.children, self.spent)
+        now = Situation(tuple(self.mail), frozenset(self.busy), self.children, self.spent, judged(self.run))
         before = picture(self.run)
         step = next_step(self.run, now)
         assert next_step(self.run, now) == step
@@ -152,6 +167,12 @@ class World:
                 self.spent = None
                 self.wrap_ups.append(len(self.run.exchanges))
                 self.record(WrapUpAsked(at=self.at, limit=limit, text=self._new("wrap up")))
+            case Repair(error=error):
+                assert self.brief.output is not None
+                assert not self.busy
+                assert self.run.wrapping is None
+                assert self.run.repairs < MAX_REPAIRS
+                self.record(RepairAsked(at=self.at, error=error, text=self._new("repair")))
             case Wait(why=why):
                 self._wait(why)
             case EndExchange(exchange=exchange):
@@ -277,7 +298,7 @@ class World:
 
     def _crash(self) -> None:
         """The process stops; another knows what was stored and what is in the inbox, and nothing else."""
-        again = fold(self.log, BRIEF, self.inherited)
+        again = fold(self.log, self.brief, self.inherited)
         assert picture(again) == picture(self.run)
         self.run = again
         self.busy.clear()

@@ -16,6 +16,7 @@ from retinue.core.events import (
     ExchangeEnded,
     HistoryCompacted,
     MailTaken,
+    RepairAsked,
     ReplyReceived,
     ResultCollected,
     RunAccepted,
@@ -35,6 +36,9 @@ from tests.core.random_runs import BRIEF, World, acceptance, picture
 SEEDS = st.integers(0, 2**32 - 1)
 ANSWERED = Exchange(result="completed", reason="answered", text="done", turns=1)
 TURNS = LimitMet("max_turns", 1, 1)
+
+
+ENDED = ExchangeEnded(at=2.0, exchange=Exchange(result="completed", reason="answered"))
 
 
 def run_after(*events: Event, accepted: RunAccepted | None = None, inherited: History | None = None) -> Run:
@@ -95,11 +99,13 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "failure": None,
         "final": False,
         "history": [UserMessage("find it")],
+        "inputs": dict[str, int](),
         "open": [],
         "outcome": None,
         "parked_seconds": 0.0,
         "parked_since": None,
         "policy": accepted.policy,
+        "repairs": 0,
         "seen": set[str](),
         "seq": 1,
         "stop": "end",
@@ -393,7 +399,29 @@ def test_a_closed_run_knows_that_no_more_input_comes() -> None:
     assert run_after(taken(Close(key="a"))).closing
 
 
-# ---- wrap-up, ends, and the rest ------------------------------------------------------------------------------------
+# ---- wrap-up, repairs, ends, and the rest ---------------------------------------------------------------------------
+
+
+def test_a_repair_is_counted_in_its_exchange_and_asked_for_in_words_of_the_engine() -> None:
+    repair = RepairAsked(at=2.0, error="odd", text="once more")
+    run = run_after(reply("seven"), repair, reply("nine"), repair)
+    later = run_after(reply("seven"), repair, reply("eight"), ENDED, taken(Input(key="more", text="more")))
+
+    assert list(run.history)[1:] == [
+        AssistantMessage("seven"),
+        UserMessage("once more", "engine"),
+        AssistantMessage("nine"),
+        UserMessage("once more", "engine"),
+    ]
+    assert (run.repairs, run.final, run.answering) == (2, False, True)
+    assert later.repairs == 0
+
+
+def test_a_repair_answers_calls_that_were_not_offered() -> None:
+    asked = taken(Input(key="more", text="more", tools=False))
+    run = run_after(reply("one"), ENDED, asked, reply("two", "a"), RepairAsked(at=2.0, error="odd", text="once more"))
+
+    assert list(run.history)[-2:] == [result("a", NOT_OFFERED, failed=True), UserMessage("once more", "engine")]
 
 
 def test_a_wrap_up_repairs_open_calls_and_asks_without_tools() -> None:
@@ -503,7 +531,7 @@ def test_events_that_come_twice_change_nothing(seed: int) -> None:
 
     stuttering = [numbered for numbered in world.log for _ in range(2)]
 
-    assert picture(fold(stuttering, BRIEF, world.inherited)) == picture(world.run)
+    assert picture(fold(stuttering, world.brief, world.inherited)) == picture(world.run)
 
 
 @given(seed=SEEDS)
@@ -518,7 +546,7 @@ def test_a_log_that_is_replayed_with_overlaps_gives_the_same_run(seed: int) -> N
         done = random.randint(done + 1, len(world.log))
         stumbling += world.log[back:done]
 
-    assert picture(fold(stumbling, BRIEF, world.inherited)) == picture(world.run)
+    assert picture(fold(stumbling, world.brief, world.inherited)) == picture(world.run)
 
 
 @given(seed=SEEDS)
@@ -526,7 +554,7 @@ def test_folding_in_two_pieces_is_folding_at_once(seed: int) -> None:
     world = World(seed).live()
     middle = Random(seed).randint(1, len(world.log))
 
-    run = fold(world.log[:middle], BRIEF, world.inherited)
+    run = fold(world.log[:middle], world.brief, world.inherited)
     for seq, event in world.log[middle:]:
         apply(run, seq, event)
 

@@ -586,7 +586,9 @@ def test_a_run_that_obeys_keeps_every_promise_until_it_ends(seed: int) -> None:
     results = [message.text for message in said if isinstance(message, ToolMessage) and message.text != STILL_OPEN]
     assert [None if text in NO_RESULT else text for text in results] == results_of(world.log)
     heard = [message.text for message in said if isinstance(message, UserMessage)]
-    assert [text for text in heard if not text.startswith(("of old", "task", "wrap up"))] == world.said_to_the_model()
+    assert [
+        text for text in heard if not text.startswith(("of old", "task", "wrap up", "repair"))
+    ] == world.said_to_the_model()
     assert limits.max_turns is None or run.turns <= limits.max_turns
     assert limits.max_calls is None or run.calls_made <= limits.max_calls
     assert max(Counter(world.wrap_ups).values(), default=0) <= 1
@@ -594,6 +596,8 @@ def test_a_run_that_obeys_keeps_every_promise_until_it_ends(seed: int) -> None:
     assert run.turns == sum(isinstance(event, ReplyReceived) for _, event in world.log)
     assert run.outcome is not None
     assert run.outcome.exchanges == len(run.exchanges) + (1 if run.answering else 0)
+    if world.brief.output is not None and run.outcome.result == "completed":
+        assert run.outcome.structured is not None
 
 
 def test_random_runs_see_every_kind_of_step_event_and_end() -> None:
@@ -606,6 +610,6 @@ def test_random_runs_see_every_kind_of_step_event_and_end() -> None:
     assert waits == {"model", "calls", "approval", "child", "mail"}
     ends = {world.run.outcome.reason for world in worlds if world.run.outcome is not None}
     assert ends == {
-        "answered", "empty", "length", "refusal", "max_turns", "max_tokens", "max_cost", "max_calls", "window",
-        "deadline", "cancelled", "model_error", "tool_error",
+        "answered", "empty", "length", "refusal", "bad_output", "max_turns", "max_tokens", "max_cost", "max_calls",
+        "window", "deadline", "cancelled", "model_error", "tool_error",
     }  # fmt: skip

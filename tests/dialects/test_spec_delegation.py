@@ -1,14 +1,17 @@
 """Delegating through the front door: who may be started, how many at once, with which tools, model and words."""
 
+import asyncio
 from typing import cast
 
 import pytest
 
 import retinue
 from retinue.core.messages import UserMessage
+from retinue.core.records import RunQuery
 from retinue.dialects.spec_tasks import cancelled_notice
 from retinue.dialects.spec_texts import orchestrator_text, subagent_text
 from retinue.providers.scripted import calls, says, together
+from retinue.testing.held import HeldClock
 from tests.dialects.spec_stage import Answer, Stage, answers, context, other_work, read_by, subagent
 
 WORKER = retinue.Agent(name="worker", description="Works", system_prompt="You work.")
@@ -280,3 +283,19 @@ async def test_the_orchestrator_is_told_how_to_delegate() -> None:
     offered = ("work", "subagent", "shared_context")
     assert [heard.tools for heard in stage.of("main")] == [offered, offered]
     assert {heard.system for heard in stage.of("main")} == {orchestrator_text((WORKER,), offered)}
+
+
+@pytest.mark.promise("SPEC-2.3-TIMES")
+async def test_when_a_task_was_created_and_completed_is_kept() -> None:
+    stage = Stage(agents=(WORKER,))
+    stage.script.play("worker", says("found it"))
+    await stage.play(
+        subagent("spawn", agent="worker", task="Work."),
+        other_work(2),
+        subagent("collect", task_id="t_01"),
+        says("enough"),
+    )
+
+    (task,) = [row for row in stage.store.runs(RunQuery()) if row.agent == "worker"]
+    began = HeldClock(asyncio.get_running_loop()).now() - asyncio.get_running_loop().time()
+    assert (round(task.accepted_at - began, 1), round((task.progress.ended_at or 0.0) - began, 1)) == (1.0, 2.0)

@@ -1,84 +1,108 @@
-"""What the documentation says is there, is there: links lead somewhere, files and names exist, examples run."""
+"""What the documentation says is there, is there: links lead somewhere; files, names, flags and settings exist."""
 
 import ast
 import re
+import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from textwrap import dedent
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any
 
 import pytest
+import typer
+from msgspec import inspect
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+from retinue.app.sections import SECTIONS
+from retinue.app.wires import WIRES
+from retinue.cli.main import app
+from retinue.config.checking import wanted
+from tests.docs.pages import DOCS, PAGES, README, ROOT, Page, read
+
 SOURCES = (ROOT / "src" / "retinue", ROOT)
+LANGUAGES = {"python", "console", "toml", "json", "text", ""}
+"""What blocks are in, so that none is left untested because its language was misspelt; text is what cannot run."""
 
-FENCE = re.compile(r" *(`{3,})(\w*)")
-HEADING = re.compile(r"#+ +(.+)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 INLINE_CODE = re.compile(r"`([^`\n]+)`")
 SOURCE_FILE = re.compile(r"((?:[\w.-]+/)*[\w-]+\.py)(?::([A-Za-z_][\w.]*))?")
 """A file as pages name it, `engine/loop.py`, and perhaps something in it, `engine/loop.py:drive`."""
 
+PLACEHOLDER = "NAME"
+"""What pages write where a reader is to put in a name."""
+
+COMMAND = re.compile(r"(?:^|\s)(retinue [^`#&|]+)")
+
 TRACE_OF_THE_WORKSHOP = re.compile(r"issues\s+show|/(?:work|root|home/\w+|Users/\w+)/")
 PATHS_ARE_ITS_SUBJECT = {"tests/core/test_policy.py"}
 
-
-class Example(NamedTuple):
-    """A block of Python on a page, and the line where it begins."""
-
-    line: int
-    code: str
+on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-class Page(NamedTuple):
-    """A page as a reader sees it: prose with its blocks of code taken out (the lines stay), and the Python blocks."""
+def test_the_readme_begins_with_the_two_commands_to_try() -> None:
+    assert README.path.read_text().startswith("```sh\nmake demo\nmake test\n```\n")
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"demo", "test"} <= set(targets)
 
-    path: Path
-    prose: str
-    examples: tuple[Example, ...]
 
-    @property
-    def name(self) -> str:
-        return self.path.relative_to(ROOT).as_posix()
+@on_every_page
+def test_every_block_is_in_a_language_that_is_tested_or_says_that_it_is_text(page: Page) -> None:
+    found = page.blocks[1:] if page is README else page.blocks
 
-    @property
-    def anchors(self) -> set[str]:
-        """What a link may name behind `#`, made from headings as code hosts do it."""
-        headings = filter(None, map(HEADING.fullmatch, self.prose.splitlines()))
-        return {re.sub(r"[^\w -]", "", found[1].strip().lower()).replace(" ", "-") for found in headings}
+    assert [(block.line, block.language) for block in found if block.language not in LANGUAGES] == []
+
+
+@on_every_page
+def test_every_flag_of_a_command_that_is_mentioned_exists(page: Page) -> None:
+    code = [*INLINE_CODE.findall(page.prose), *(line for block in page.of("text") for line in block.code.splitlines())]
+    commands = [shlex.split(found[1]) for line in code if (found := COMMAND.search(line))]
+
+    assert [words for words in commands if not set(flags_in(words)) <= flags_of(words)] == []
 
 
 @cache
-def read(path: Path) -> Page:
-    prose: list[str] = []
-    examples: list[Example] = []
-    fence = language = ""
-    block: list[str] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        found = FENCE.match(line)
-        if fence:
-            if found and found[1] == fence:
-                if language == "python":
-                    examples.append(Example(number - len(block), dedent("\n".join(block))))
-                fence = ""
-            block.append(line)
-            prose.append("")
-        elif found:
-            fence, language, block = found[1], found[2], []
-            prose.append("")
+def command_line() -> object:
+    return typer.main.get_command(app)
+
+
+def flags_in(words: list[str]) -> list[str]:
+    return [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+
+
+def flags_of(words: list[str]) -> set[str]:
+    """What the command that these words are about takes."""
+    command: Any = command_line()
+    for word in words[1:]:
+        command = getattr(command, "commands", {}).get(word, command)
+    return {"--help", *(flag for parameter in command.params for flag in parameter.opts)}
+
+
+def test_every_setting_is_explained() -> None:
+    prose = read(DOCS / "how-to" / "settings.md").prose
+    keys = [key for section in SECTIONS for key in keys_of(inspect.type_info(section.type))]
+
+    assert [key for key in keys if f"| `{key}` |" not in prose] == []
+
+
+def keys_of(declared: inspect.Type, above: str = "") -> Iterator[str]:
+    assert isinstance(declared, inspect.StructType)
+    for field in declared.fields:
+        inner = wanted(field.type).type
+        if isinstance(inner, inspect.StructType):
+            yield from keys_of(inner, f"{above}{field.name}.")
         else:
-            prose.append(line)
-    assert not fence, f"{path}: a block of code has no end"
-    return Page(path, "\n".join(prose), tuple(examples))
+            yield above + field.name
 
 
-PAGES = [read(path) for path in sorted(DOCS.rglob("*.md"))]
-on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_wire_is_in_the_table_of_providers_with_its_address_and_the_variable_of_its_key() -> None:
+    rows = [line for line in read(DOCS / "how-to" / "providers.md").prose.splitlines() if line.startswith("| `")]
+
+    missing = [
+        name
+        for name, wire in WIRES.items()
+        if not any(all(f"`{fact}`" in row for fact in (name, wire.base_url, wire.api_key_env) if fact) for row in rows)
+    ]
+    assert missing == []
 
 
 @on_every_page
@@ -99,8 +123,10 @@ def leads_somewhere(page: Page, link: str) -> bool:
 @on_every_page
 def test_every_source_file_and_name_that_is_mentioned_exists(page: Page) -> None:
     mentioned = filter(None, map(SOURCE_FILE.fullmatch, INLINE_CODE.findall(page.prose)))
+    written = {block.title for block in page.blocks}
 
-    assert [found[0] for found in mentioned if not exists(found[1], found[2])] == []
+    wrong = [found[0] for found in mentioned if found[1] not in written and not exists(found[1], found[2])]
+    assert [name for name in wrong if PLACEHOLDER not in name] == []
 
 
 def exists(file: str, name: str | None) -> bool:
@@ -125,17 +151,6 @@ def _names(body: list[ast.stmt], inside: str) -> Iterator[str]:
                 yield inside + name
             case _:
                 pass
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.examples], ids=lambda page: page.name)
-def test_every_python_example_runs(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    namespace = ModuleType("example")  # a module, because tools and dataclasses look theirs up by name
-    monkeypatch.setitem(sys.modules, "example", namespace)
-    for example in page.examples:
-        # Empty lines in front, so that a traceback names the line of the page.
-        exec(compile("\n" * (example.line - 1) + example.code, page.path, "exec"), namespace.__dict__)
 
 
 def test_every_decision_record_is_in_the_index_and_has_its_four_parts() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 import retinue
-from retinue.core.errors import RunIsOver
+from retinue.core.errors import BadInput, RunIsOver
 from retinue.core.events import MailTaken
 from retinue.core.messages import Message, UserMessage
 from retinue.core.ports import Request, Store
@@ -338,8 +338,7 @@ async def test_a_run_that_is_over_takes_no_words_in_this_life_and_the_next() -> 
             with pytest.raises(RunIsOver) as refusal:
                 await r.retinue.handle(handle.run_id).send("hello?")
             assert (refusal.value.run_id, refusal.value.result) == (handle.run_id, "completed")
-            with pytest.raises(RunIsOver):
-                await r.retinue.handle(handle.run_id).close()
+            assert (await r.retinue.handle(handle.run_id).close()).text == "done"
             await r.restart()
 
 
@@ -416,3 +415,23 @@ async def test_a_run_waits_for_children_that_it_has_to_wait_for_before_it_ends()
 def streams_slowly(*pieces: str) -> Speaks:
     """Words that take a while."""
     return Speaks(pieces=pieces, every=60.0)
+
+
+async def test_two_who_ask_at_once_each_get_their_own_answer_and_a_repeated_key_the_same() -> None:
+    async with slow() as r:
+        r.script("main", says("hello"), says("one"), says("two"))
+        handle = await r.retinue.spawn("first", stays=True)
+        one, two = await asyncio.gather(handle.ask("1?", key="a"), handle.ask("2?", key="b"))
+        again = await handle.ask("1?", key="a")
+
+        assert (one.text, two.text, again.text) == ("one", "two", "one")
+        await handle.close()
+
+
+async def test_a_run_that_does_not_stay_cannot_be_asked() -> None:
+    async with slow() as r:
+        r.script("main", says("done"))
+        handle = await r.retinue.spawn("go")
+        with pytest.raises(BadInput, match="does not stay for more input"):
+            await handle.ask("and now?")
+        await handle.wait()

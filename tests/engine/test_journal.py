@@ -12,7 +12,7 @@ from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
 from retinue.core.records import Beat, Bury, Change, Decision, DriverRow, Enlist, Write, Written
-from retinue.engine.journal import LINGER, Journal
+from retinue.engine.journal import FEW, LINGER, Journal
 from retinue.providers.scripted import calls, says, together
 from retinue.store.memory import MemoryStore
 from retinue.store.sqlite import SqliteStore
@@ -177,6 +177,52 @@ async def test_a_store_that_takes_no_time_has_settled_the_ticket_before_write_re
 
     assert ticket.settled
     assert (await ticket.wait(), journal.awaited) == ([b"0"], 0)
+    await journal.close()
+
+
+class PromptStore(RecordingStore):
+    """A store that commits at once, unless somebody else has its turn; remembers how often it did so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_busy = False
+        self.at_once = 0
+
+    def commit_at_once(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[Written] | None:
+        if self.is_busy:
+            return None
+        self.at_once += 1
+        return self.commit(driver_id, writes, durable=durable)
+
+
+async def test_a_few_writes_are_committed_at_once_where_the_store_can() -> None:
+    store = PromptStore()
+    journal = Journal(store)
+
+    assert await journal.commit(note("a"), note("b")) == [b"0", b"1"]
+    assert (store.at_once, journal.commits) == (1, 1)
+
+    store.is_busy = True
+    assert await journal.commit(note("c")) == [b"2"]
+    store.is_busy = False
+    many = [note(f"n{number}") for number in range(FEW + 1)]
+    assert len(await journal.commit(*many)) == FEW + 1
+
+    assert (store.at_once, journal.commits) == (1, 3)
+    await journal.close()
+
+
+async def test_a_refusal_at_once_is_a_refusal() -> None:
+    store = PromptStore()
+    journal = Journal(store)
+    store.refuse = StoreUnavailable("full")
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        await journal.commit(note("a"))
+
+    assert (store.at_once, store.batches, journal.broken) == (1, [], store.refuse)
     await journal.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.core.agent import Brief
+from retinue.core.agent import Brief, Output
 from retinue.core.amounts import Caps, Window
 from retinue.core.events import (
     FORMAT,
@@ -19,6 +19,7 @@ from retinue.core.events import (
     ExchangeEnded,
     HistoryCompacted,
     MailTaken,
+    RepairAsked,
     ReplyReceived,
     ResultCollected,
     RunAccepted,
@@ -131,6 +132,7 @@ _EVENTS: tuple[Event, ...] = (
     CallReturned(at=1763200005.0, turn=1, index=0, text="found nothing", failed=True, crashed=True),
     TurnFailed(at=1763200006.0, turn=2, fault="overloaded", error="529", partial="So f"),
     WrapUpAsked(at=1763200007.0, limit=LimitMet("max_turns", 20, 20), text="Please finish."),
+    RepairAsked(at=1763200007.5, error="data must be object", text="Give it again."),
     ExchangeEnded(
         at=1763200008.0,
         exchange=Exchange(
@@ -138,6 +140,7 @@ _EVENTS: tuple[Event, ...] = (
             reason="max_turns",
             text="so far",
             error="too long",
+            structured={"answer": [1, 2.5, None, True, "x"]},
             turns=5,
             limit=LimitMet("max_turns", 20, 20),
         ),
@@ -162,9 +165,11 @@ BRIEF = Brief(
     dialects=("spec",),
     provider="anthropic",
     model="m-1",
+    fallback=(("openai", "m-2"),),
     max_output=4096,
     temperature=0.5,
     think=True,
+    output=Output(mode="json_schema", schema='{"type":"object"}', name="verdict"),
     setup='{"model":"m"}',
 )
 LOG: tuple[Event, ...] = (

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.errors import StoreCorrupt, StoreUnavailable, UnknownFormat
+from retinue.core.errors import Fenced, StoreCorrupt, StoreUnavailable, UnknownFormat
 from retinue.core.records import Accepted, OpenSession, RunQuery
 from retinue.store import sqlite as module
 from retinue.store.codec import Codec
+from retinue.store.lockfile import LockFile
 from retinue.store.migrations import APPLICATION_ID, STEPS, migrate
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.contracts.store_case import BRIEF, accept, born, enlist, over, record, row, said
@@ -132,6 +133,56 @@ def test_power_cuts_are_paid_for_only_by_commits_that_ask(path: Path) -> None:
 
     assert modes == [1, 2, 1]
     store.close()
+
+
+# ---- commits that wait for nobody ------------------------------------------------------------------------------------
+
+
+def test_a_commit_at_once_is_a_commit(store: SqliteStore) -> None:
+    born(store, accept("root"))
+
+    answers = store.commit_at_once("alice", [record("root", 2, said("hm"))])
+
+    assert (answers, row(store, "root").seq) == ([None], 2)
+    with pytest.raises(Fenced):
+        store.commit_at_once("nobody", [record("root", 3, said("hm"))])
+    assert row(store, "root").seq == 2
+
+
+def test_nothing_is_committed_at_once_while_another_process_has_its_turn(store: SqliteStore, path: Path) -> None:
+    another = LockFile(Path(f"{path}.lock"))
+
+    with another:
+        assert store.commit_at_once(None, [OpenSession(session_id="t", at=2.0)]) is None
+    assert store.session("t") is None
+    assert store.commit_at_once(None, [OpenSession(session_id="t", at=2.0)]) == [True]
+    another.close()
+
+
+def test_what_has_to_reach_the_disk_is_not_committed_at_once(path: Path) -> None:
+    store = SqliteStore(path, durability="power")
+    durably, at_once = OpenSession(session_id="s", at=1.0), OpenSession(session_id="t", at=2.0)
+
+    assert store.commit_at_once(None, [durably], durable=True) is None
+    assert store.commit_at_once(None, [at_once]) == [True]
+    store.commit(None, [durably], durable=True)
+    assert store.commit_at_once(None, [OpenSession(session_id="u", at=3.0)]) is None  # it would be synced as well
+    assert [session.session_id for session in store.sessions()] == ["s", "t"]
+    store.close()
+
+
+def test_a_long_log_is_left_to_a_commit_that_brings_it_home(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONG_LOG", 1)
+    store = SqliteStore(path)
+    sessions = [OpenSession(session_id=name, at=1.0) for name in "abc"]
+
+    assert store.commit_at_once(None, sessions[:1]) is None
+    assert store.commit(None, sessions[:1]) == [True]
+    assert store.commit_at_once(None, sessions[1:2]) == [True]
+    store.close()
+
+
+# ---- bodies ----------------------------------------------------------------------------------------------------------
 
 
 def test_large_bodies_are_stored_once(store: SqliteStore, path: Path) -> None:

@@ -24,7 +24,7 @@ class Archive:
 
     def __init__(self, supervisor: Supervisor, watcher: Driver) -> None:
         self.supervisor = supervisor
-        self.sessions = Sessions(supervisor.parts)
+        self.sessions = Sessions(supervisor)
         # Never enlisted: it only knows how to tell which of the others are alive.
         self._watcher = watcher
         self._parts = supervisor.parts

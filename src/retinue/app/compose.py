@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import Literal
 
 from retinue.app.archive import Archive
+from retinue.app.checking import check_agents, check_choices, check_tools
+from retinue.app.modules import load_tools
 from retinue.app.retinue import Retinue
+from retinue.app.sections import contacts as settled_contacts
+from retinue.app.sections import dialect_settings as settled_dialects
+from retinue.app.sections import load_settings
+from retinue.app.structured import judge
 from retinue.app.tables import ProviderTable, Toolset
-from retinue.app.wires import WIRES, Contact, contact
+from retinue.app.wires import WIRES, Contact, called, contact
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId
@@ -43,6 +49,7 @@ def open(
     provider: Provider | str | None = None,
     base_url: str | None = None,
     api_key_env: str | None = None,
+    config: str | Path | None = None,
     providers: Mapping[str, Provider] | None = None,
     contacts: Sequence[Contact] = (),
     tools: Iterable[Tool] = (),
@@ -64,7 +71,8 @@ def open(
 
     `model` is `wire:name`, or a name at `provider`: the name of a wire or local server (with `base_url` and the name of
     the variable that holds the key), or any object with the provider's one method. `providers` and `contacts` are more
-    of them, for agents whose model is written `name:model`. `home` is the folder of the store (`$RETINUE_HOME`, else
+    of them, for agents whose model is written `name:model`. `config` is a settings file, whose agents, providers, tools
+    and dialect settings are added. `home` is the folder of the store (`$RETINUE_HOME`, else
     the platform's data folder), or `:memory:`. `policy` is the ceiling of every run. `approvals` says who answers
     when a call needs a person: a callback, `"wait"` for an answer from anywhere, or `"deny"`. With `adopt` this
     process also takes over runs whose process is gone. `durability="power"` syncs what others may have heard of to
@@ -79,9 +87,17 @@ def open(
     >>> asyncio.run(main())
     'Hello.'
     """
+    check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
+    if config is not None:
+        settings = load_settings(config)
+        agents = (*settings.core_agents(), *agents)
+        contacts = (*settled_contacts(settings), *contacts)
+        tools = (*load_tools(settings.tool_modules), *tools)
+        dialect_settings = dict(settled_dialects(settings)) | dict(dialect_settings or {})
+    check_agents(agents)
     table, name = _providers(model, provider, base_url, api_key_env, providers, contacts)
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    toolset = Toolset(tools)
+    toolset = Toolset(check_tools(tools))
     parts = _parts(
         store if store is not None else _open_store(home, durability),
         toolset,
@@ -136,7 +152,8 @@ def _providers(
     wire, colon, name = model.partition(":")
     if isinstance(provider, str) or provider is None:
         known = (*objects, *(each.name for each in contacts), *WIRES)
-        chosen = provider or (wire if colon and wire in known else None)
+        wire = called(wire, known)
+        chosen = called(provider, known) if provider else (wire if colon and wire in known else None)
         if provider is None and chosen is not None:
             model = name
         if chosen is not None and chosen not in objects:
@@ -174,6 +191,7 @@ def _first(
             api_key_env=api_key_env if api_key_env is not None or moved else settled.api_key_env,
             temperature=settled.temperature,
             headers={} if moved else settled.headers,
+            prices=settled.prices,
         ),
         *others,
     )
@@ -201,6 +219,7 @@ def _parts(
         clock=clock,
         ids=ids,
         ceiling=ceiling,
+        judge=judge,
         approver=approver,
     )
 

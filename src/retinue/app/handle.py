@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
-from retinue.core.errors import UnknownName
+from retinue.core.errors import BadInput, RunIsOver, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId
 from retinue.core.mail import Close, Input, Words
@@ -58,10 +59,13 @@ class RunHandle:
 
     async def ask(self, text: str, *, tools: bool = True, key: Key | None = None) -> Exchange:
         """Give a run that stays its next input, and wait for the answer."""
-        number = await self._supervisor.exchanges_asked(self.run_id) + 1
+        run = await self._supervisor.recall(self.run_id)
+        if not run.accepted.manner.stays:
+            raise BadInput(f"run {self.run_id} does not stay for more input: start it with stays=True, or send() to it")
         item = Input(key=key or self._supervisor.parts.ids.new(), text=text, tools=tools)
-        await self._supervisor.post(self.run_id, item, outside=True)
-        return await self._supervisor.exchange(self.run_id, number, outside=True)
+        if item.key not in run.inputs:  # a repeated one has been asked already
+            await self._supervisor.post(self.run_id, item, outside=True)
+        return await self._supervisor.reply_to(self.run_id, item.key, outside=True)
 
     async def answer(self, number: int = 1) -> Exchange:
         """The answer to the run's `number`-th input."""
@@ -69,7 +73,8 @@ class RunHandle:
 
     async def close(self) -> Outcome:
         """Tell a run that stays that no more input comes, and wait for its end."""
-        await self._supervisor.post(self.run_id, Close(key="close"), outside=True)
+        with suppress(RunIsOver):
+            await self._supervisor.post(self.run_id, Close(key="close"), outside=True)
         return await self.wait()
 
     async def cancel(self, note: str = "") -> tuple[RunId, ...]:

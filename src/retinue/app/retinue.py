@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, TypeAlias
@@ -11,9 +12,10 @@ from msgspec.structs import replace
 from retinue.app.handle import RunHandle
 from retinue.app.sessions import Sessions
 from retinue.app.setup import Setup
+from retinue.app.structured import Demand, demanded
 from retinue.app.tables import ProviderTable, Toolset, make_dialect
 from retinue.core.agent import Agent, Brief
-from retinue.core.errors import NotAdoptable, UnknownName
+from retinue.core.errors import BadInput, NotAdoptable, StoreError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
@@ -29,8 +31,12 @@ from retinue.engine.shelf import StoreShelf
 from retinue.engine.supervisor import Supervisor
 from retinue.engine.view import RunView
 
+log = logging.getLogger("retinue.app")
+
 MAX_TURNS = 50
 """Turns of a run that a program starts, when nobody says."""
+
+WAIT_MODES: dict[str, int | None] = {"all": None, "any": 1}
 
 Which: TypeAlias = RunHandle | RunId
 
@@ -66,7 +72,7 @@ class Retinue:
         session: SessionId,
     ) -> None:
         self.supervisor = supervisor
-        self.sessions = Sessions(supervisor.parts)
+        self.sessions = Sessions(supervisor)
         self.session_id = session
         self.agents = {agent.name: agent for agent in agents}
         self._driver = driver
@@ -93,11 +99,11 @@ class Retinue:
                 self._providers.split(model, asker.provider) if model else (asker.provider, asker.model)
             ),
         )
-        for name in self._chosen:
-            dialect = make_dialect(name, desk, self._settings.get(name))
-            self._dialects[name] = dialect
-            self._tools.add(dialect)
         try:
+            for name in self._chosen:
+                dialect = make_dialect(name, desk, self._settings.get(name))
+                self._dialects[name] = dialect
+                self._tools.add(dialect)
             await self.sessions.ensure(self.session_id)
             await self._driver.enlist()
         except BaseException:
@@ -129,8 +135,12 @@ class Retinue:
         tools: Sequence[str] | None = None,
         model: str | None = None,
         system: str = "",
+        output: Demand | None = None,
     ) -> Outcome:
-        """Start a run and wait for how it ends. The same key, also in a later process, is the same run: it goes on."""
+        """Start a run and wait for how it ends. The same key, also in a later process, is the same run: it goes on.
+
+        With `output` the answer has to be JSON, and `Outcome.structured` is its value; see `spawn`.
+        """
         handle = await self.spawn(
             task,
             agent=agent,
@@ -141,6 +151,7 @@ class Retinue:
             tools=tools,
             model=model,
             system=system,
+            output=output,
         )
         return await handle.wait()
 
@@ -160,14 +171,19 @@ class Retinue:
         stays: bool = False,
         inherits: HistoryRef | None = None,
         detached: bool = False,
+        output: Demand | None = None,
     ) -> RunHandle:
         """Start a run in the background and return its handle; it is on disk by then.
 
-        A `detached` one is not begun here: it is there for another process to resume.
+        A `detached` one is not begun here: it is there for another process to resume. `output` demands an answer in
+        JSON: of a JSON Schema (a mapping, or the path of a file), of a type (a dataclass, a TypedDict, a msgspec
+        Struct, a pydantic model, ...), or with `dict` any object.
         """
         spec = self._agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
         brief = self._brief(spec, chosen, tools=tools, model=model, system=system, think=think)
+        if output is not None:
+            brief = replace(brief, output=demanded(output))
         wish = Spawn(
             agent=spec.name,
             brief=brief,
@@ -224,7 +240,9 @@ class Retinue:
         self, *runs: Which, mode: Literal["all", "any"] | int = "all", timeout: float | None = None
     ) -> dict[RunId, Outcome]:
         """How runs ended, in the order of their ends: all of them, any one, or the first n; fewer after `timeout`."""
-        count = None if mode == "all" else 1 if mode == "any" else mode
+        if (isinstance(mode, str) and mode not in WAIT_MODES) or (not isinstance(mode, str) and mode < 1):
+            raise BadInput(f"mode {mode!r} is none of 'all', 'any' and a number from 1")
+        count = WAIT_MODES[mode] if isinstance(mode, str) else mode
         return await self.supervisor.wait([_id(run) for run in runs], count=count, timeout=timeout, outside=True)
 
     async def send(self, run: Which, text: str, *, key: Key | None = None) -> None:
@@ -253,18 +271,26 @@ class Retinue:
 
     async def approvals(self) -> list[Approval]:
         """Calls, in any unfinished run of the store, that wait for a person."""
-        parked = await self.supervisor.list(RunQuery(unfinished_only=True))
+        parts = self.supervisor.parts
+        rows = await parts.journal.read(parts.store.runs, RunQuery(unfinished_only=True))
         questions: list[Approval] = []
-        for view in parked:
-            driven = self.supervisor.roster.live.get(view.run_id)
-            run = driven.run if driven is not None else await self.supervisor.recall(view.run_id)
-            questions += open_questions(run)
+        for row in rows:
+            if row.progress.phase == "parked":
+                try:
+                    questions += await self._questions(row.run_id)
+                except StoreError as unreadable:
+                    log.warning("the questions of run %s cannot be read: %s", row.run_id, unreadable)
         return questions
+
+    async def _questions(self, run_id: RunId) -> list[Approval]:
+        driven = self.supervisor.roster.live.get(run_id)
+        return open_questions(driven.run if driven is not None else await self.supervisor.recall(run_id))
 
     async def approve(self, question: Approval | str, *, allow: bool = True, note: str = "") -> None:
         """Answer a question by itself or its id; works from any process, for runs that nobody drives too."""
         if isinstance(question, str):
-            known = {each.id: each for each in await self.approvals()}
+            asking = question.partition("/")[0]
+            known = {each.id: each for each in await self._questions(asking)} if asking != question else {}
             if question not in known:
                 raise UnknownName("approval", question, tuple(known))
             question = known[question]
@@ -312,6 +338,7 @@ class Retinue:
             dialects=chosen,
             provider=provider,
             model=name,
+            fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
             temperature=self._providers.temperature(provider),
             think=think,
             setup=self.setup.text() if self.setup is not None else "",

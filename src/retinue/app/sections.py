@@ -40,6 +40,7 @@ def contacts(settings: Settings) -> tuple[Contact, ...]:
             api_key_env=settled.api_key_env,
             temperature=settled.temperature,
             headers=settled.headers,
+            prices=settled.rates(),
         )
         for name, settled in settings.providers.items()
     )

@@ -10,14 +10,15 @@ from retinue.core.ports import Clock
 from retinue.core.records import CloseSession, OpenSession, SessionRow
 from retinue.dialects.shared_context import space_of
 from retinue.dialects.shared_context_admin import contents, overview
-from retinue.engine.parts import Parts
+from retinue.engine.supervisor import Supervisor
 
 
 class Sessions:
     """The sessions of a store; these are operations of the system, never tools of an agent."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._parts = parts = supervisor.parts
+        self._handles = supervisor.handles
         self._clock: Clock = parts.clock
 
     async def create(self, session_id: SessionId) -> None:
@@ -37,6 +38,7 @@ class Sessions:
     async def delete(self, session_id: SessionId) -> None:
         """Let a session go, with its shared context, defined agents and handles; its runs stay on record."""
         await self._close(CloseSession(session_id=session_id, how="delete"))
+        self._handles.forget()
 
     async def list(self) -> list[dict[str, object]]:
         """All sessions, oldest first, with the size of their shared context."""

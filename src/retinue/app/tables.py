@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-from retinue.app.wires import WIRES, Contact, contact, reach
+from retinue.app.wires import WIRES, Contact, called, contact, reach
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider, Tool
 from retinue.dialects.base import Dialect
@@ -93,6 +93,7 @@ class ProviderTable:
 
     def find(self, name: str) -> Provider | None:
         """The provider of that name; a wire that nobody configured is its vendor's."""
+        name = self._called(name)
         if name not in self._reached and name in (*self._contacts, *WIRES):
             self._reached[name] = reach(self._contacts.get(name) or contact(name))
         return self._reached.get(name)
@@ -100,9 +101,13 @@ class ProviderTable:
     def split(self, model: str, default: str) -> tuple[str, str]:
         """Provider and name of a model: `wire:name` where there is such a provider, else a name on `default`."""
         wire, colon, name = model.partition(":")
+        wire = self._called(wire)
         if colon and (wire in self._reached or wire in self._contacts or wire in WIRES):
             return wire, name
         return default, model
+
+    def _called(self, name: str) -> str:
+        return called(name, (*self._reached, *self._contacts))
 
     def temperature(self, name: str) -> float | None:
         """What the settings say for a provider."""

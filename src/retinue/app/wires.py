@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider
+from retinue.providers.pricing import Priced, Rates, Tariff
 
 
 class Wire(Struct, frozen=True):
@@ -33,8 +35,8 @@ GEMINI = "retinue.providers.gemini:GeminiProvider"
 
 WIRES: dict[str, Wire] = {
     "anthropic": Wire(ANTHROPIC, "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
-    "openai-chat": Wire(OPENAI_CHAT, "https://api.openai.com/v1", "OPENAI_API_KEY"),
     "openai": Wire(OPENAI_RESPONSES, "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "openai-chat": Wire(OPENAI_CHAT, "https://api.openai.com/v1", "OPENAI_API_KEY"),
     "openai-responses": Wire(OPENAI_RESPONSES, "https://api.openai.com/v1", "OPENAI_API_KEY"),
     "gemini": Wire(GEMINI, "https://generativelanguage.googleapis.com", "GEMINI_API_KEY"),
     "vertexai-anthropic": Wire(
@@ -49,6 +51,22 @@ WIRES: dict[str, Wire] = {
 
 LOCAL = ("ollama", "lmstudio", "llamacpp", "vllm")
 
+ALIASES: dict[str, str] = {"claude": "anthropic", "gpt": "openai", "chatgpt": "openai", "google": "gemini"}
+"""What people call vendors, and the wire they mean."""
+
+
+def called(name: str, settled: Collection[str] = ()) -> str:
+    """The provider that people mean by a name: one of their own first, then a wire in any spelling.
+
+    >>> called("Claude"), called("OPENAI"), called("claude", ["claude"]), called("nobody")
+    ('anthropic', 'openai', 'claude', 'nobody')
+    """
+    if name in settled or name in WIRES:
+        return name
+    plain = name.lower()
+    meant = ALIASES.get(plain, plain)
+    return meant if meant in WIRES or meant in settled else name
+
 
 class Contact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a provider is reached: enough to reach it again in another process, and never a key itself."""
@@ -59,6 +77,7 @@ class Contact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     api_key_env: str = ""
     temperature: float | None = None
     headers: dict[str, str] = {}
+    prices: dict[str, Rates] = {}
 
 
 def contact(
@@ -69,6 +88,7 @@ def contact(
     api_key_env: str | None = None,
     temperature: float | None = None,
     headers: Mapping[str, str] | None = None,
+    prices: Mapping[str, Rates] | None = None,
 ) -> Contact:
     """A provider by the name of its wire or of a local server, with the vendor's address and key unless others are
     given.
@@ -78,34 +98,48 @@ def contact(
     >>> contact("openai-chat", base_url="http://localhost:9/v1").api_key_env
     ''
     """
-    spoken = WIRES.get(wire or name)
+    if wire is None:
+        name = wire = called(name)
+    spoken = WIRES.get(wire)
     if spoken is None:
-        raise UnknownName("provider", wire or name, tuple(WIRES))
+        raise UnknownName("provider", wire, tuple(WIRES))
     address = base_url or spoken.base_url
     if not address:
-        raise BadInput(f"{wire or name} has no address of its own: give its base URL, such as {spoken.example}")
+        raise BadInput(f"{wire} has no address of its own: give its base URL, such as {spoken.example}")
     if not address.startswith(("http://", "https://")):
         raise BadInput(f"base URL {address!r} is not an address: it has to begin with http:// or https://")
     vendors_own = address.rstrip("/") == spoken.base_url
     key = api_key_env if api_key_env is not None else spoken.api_key_env if vendors_own else ""
     return Contact(
         name=name,
-        wire=wire or name,
+        wire=wire,
         base_url=address.rstrip("/"),
         api_key_env=key,
         temperature=temperature,
         headers=dict(headers or {}),
+        prices=dict(prices or {}),
     )
 
 
 def reach(where: Contact) -> Provider:
-    """The provider itself; its module is imported now."""
+    """The provider itself, whose replies say what they cost; its module is imported now."""
     module, _, attribute = WIRES[where.wire].place.partition(":")
     maker: Any = getattr(import_module(module), attribute)
     provider: Provider = maker(
         base_url=where.base_url, api_key_env=where.api_key_env or None, headers=dict(where.headers)
     )
-    return provider
+    return Priced(provider, tariff(where))
+
+
+def tariff(where: Contact) -> Tariff:
+    """What a provider's models cost: what the user says, else the list; nothing on one's own model server.
+
+    >>> tariff(contact("ollama")).price("qwen3"), tariff(contact("openai-chat")).price("qwen3")
+    ((0, 0), None)
+    """
+    on_this_machine = urlsplit(where.base_url).hostname in ("localhost", "127.0.0.1", "::1")
+    # Any wire may have an address on this machine, such as a proxy's: only the name of a local server says it is free.
+    return Tariff(where.prices, free=where.wire in LOCAL and on_this_machine)
 
 
 def keys_found(environ: Mapping[str, str] | None = None) -> dict[str, bool]:

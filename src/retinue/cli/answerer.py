@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.sections import contacts
-from retinue.app.wires import LOCAL, WIRES, Contact, contact, keys_found
+from retinue.app.wires import LOCAL, WIRES, Contact, called, contact, keys_found, tariff
 from retinue.cli.servers import Server, answering
 from retinue.config.choice import Choice, Flags, layer
 from retinue.config.settings import Settings
@@ -46,7 +47,9 @@ async def find_answerer(
 ) -> Answerer:
     """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
     environ = os.environ if environ is None else environ
-    choice = layer(flags, environ, settings, agent=agent, wires=tuple(WIRES))
+    choice = layer(
+        flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(called, settled=settings.providers)
+    )
     settled = contacts(settings)
     chosen = _named(choice, settled) or _by_key(choice, environ)
     if chosen is None:
@@ -59,6 +62,17 @@ async def find_answerer(
         model = choice.model or await _only_model(chosen)
     others = tuple(each for each in settled if each.name != chosen.name)
     return Answerer(contact=chosen, model=model, others=others)
+
+
+def unpriced(answerer: Answerer) -> str | None:
+    """The warning that a limit on money cannot be enforced, where nobody knows what the model costs."""
+    where = answerer.contact
+    if tariff(where).price(answerer.model) is not None:
+        return None
+    return (
+        f"warning: nobody knows what {answerer.model} at {where.name} costs, so a limit on cost cannot be enforced; "
+        f"say its price in the settings ([providers.{where.name}] prices), or limit --max-tokens instead"
+    )
 
 
 def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
@@ -83,6 +97,7 @@ def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
         api_key_env=choice.api_key_env if choice.api_key_env is not None or moved else known.api_key_env,
         temperature=known.temperature,
         headers={} if moved else known.headers,  # like a key, they are meant for one address
+        prices=known.prices,
     )
 
 
@@ -132,7 +147,8 @@ def instead(stored: Contact, flags: Flags, settings: Settings) -> Contact:
     """A stored run's provider with what the flags say on top; it keeps its name, by which the run asks for it."""
     if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
         return stored
-    choice = Choice(provider=flags.provider, base_url=flags.base_url, api_key_env=flags.api_key_env)
+    named = None if flags.provider is None else called(flags.provider, settings.providers)
+    choice = Choice(provider=named, base_url=flags.base_url, api_key_env=flags.api_key_env)
     if flags.provider is None:
         choice = replace(choice, provider=stored.name)
         chosen = _named(choice, [stored])

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from collections.abc import Coroutine
+from typing import Any, Literal
+
+import msgspec
 
 from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
 from retinue.cli.process import INTERRUPTED, first_of
 from retinue.cli.progress import display
 from retinue.cli.rows import outcome_row
-from retinue.cli.terminal import answer, answer_json, say
+from retinue.cli.terminal import answer, answer_json, say, write
 from retinue.cli.watching import TreeWatch, shown
 from retinue.cli.words import clean
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.dialects.spec_tasks import cancelled_notice
 
-Form = Literal["text", "json"]
+Form = Literal["text", "bare", "json", "sse"]
+"""How an answer is printed: for people, alone, as one object about the run, or not at all: it was told already."""
+
+DONE = "=== [ DONE ] ==="
 
 
 async def see_through(
@@ -43,21 +49,48 @@ async def _whole_tree(retinue: Retinue, root: RunHandle) -> None:
         await retinue.wait(*unfinished)
 
 
+async def told_as_sse(
+    root: RunHandle, work: Coroutine[Any, Any, Outcome | None], *, structured: bool
+) -> Outcome | None:
+    """The work's outcome, with what happens in the run on stdout meanwhile; the last event is told in any case."""
+    from retinue.cli.sse import SseStream
+
+    stream = SseStream(write, structured=structured)
+    following = asyncio.ensure_future(stream.follow(root.events()))
+    outcome = None
+    try:
+        outcome = await work
+        if outcome is not None:
+            await following
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        stream.end(outcome)
+    return outcome
+
+
 def tell(run_id: RunId, outcome: Outcome, *, form: Form = "text") -> int:
     """Print how a run ended, the answer on stdout and the rest on stderr; the exit code."""
     if form == "json":
         answer_json(outcome_row(run_id, outcome))
-    elif outcome.ok:
-        answer(outcome.text)
+    elif outcome.ok and form != "sse":
+        answer(_answer(outcome, form))
     if not outcome.ok:
         say(_what_went_wrong(outcome))
-        if outcome.text and form != "json":
+        if outcome.text and form not in ("json", "sse"):
             say(f"the answer so far:\n{clean(outcome.text)}")
     elif outcome.reason in ("length", "refusal"):
         say(f"note: the model ended with {outcome.reason!r}, so this may not be a whole answer")
     if outcome.unstopped:
         say(f"warning: could not be stopped: {', '.join(outcome.unstopped)}")
     return 0 if outcome.ok else 1
+
+
+def _answer(outcome: Outcome, form: Form) -> str:
+    if outcome.structured is None:
+        return outcome.text
+    value = msgspec.json.encode(outcome.structured).decode()
+    return value if form == "bare" else f"{value}\n\n{DONE}"
 
 
 def _what_went_wrong(outcome: Outcome) -> str:

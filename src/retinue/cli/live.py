@@ -11,6 +11,7 @@ from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -32,6 +33,7 @@ _STYLES = {
     "exhausted": "yellow",
     "empty": "yellow",
     "cancelled": "yellow",
+    "interrupted": "yellow",
     "working": "cyan",
 }
 
@@ -42,10 +44,18 @@ class LiveTree:
     """A context manager around a terminal; `show` may be called from its first line to its last."""
 
     def __init__(
-        self, screen: Console, *, verbose: bool = False, keep: bool = False, now: Callable[[], float] = time.time
+        self,
+        screen: Console,
+        *,
+        verbose: bool = False,
+        keep: bool = False,
+        gap: int = 0,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._screen = screen
         self._verbose = verbose
+        self._gap = gap
+        """Empty lines above the tree, where others write lines that stay."""
         self._now = now
         self.rows: Sequence[RunView] = ()
         # Redrawn when there is something to show, and never from a thread of its own.
@@ -68,11 +78,11 @@ class LiveTree:
             rows,
             now=self._now(),
             width=size.width,
-            height=size.height - 1,
+            height=size.height - 1 - self._gap,
             tasks=tasks if self._verbose else NO_TASKS,
             ascii_only=not self._screen.encoding.lower().startswith("utf"),
         )
-        self._live.update(picture, refresh=True)
+        self._live.update(Padding(picture, (self._gap, 0, 0, 0)) if self._gap else picture, refresh=True)
 
 
 def draw(

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from retinue.cli import context, runs
+from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
 from retinue.cli.run import run
@@ -54,6 +55,7 @@ app.add_typer(runs.app)
 app.add_typer(context.app)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Example: retinue doctor --json")(doctor)
+app.command(epilog="Example: retinue demo")(demo)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -97,4 +97,4 @@ def _named(driver: DriverRow) -> str:
 
 
 def _tell(again: Again, run_id: RunId, outcome: Outcome) -> int:
-    return tell(run_id, outcome, form="json" if again.json else "text")
+    return tell(run_id, outcome, form="json" if again.json else "bare" if again.quiet else "text")

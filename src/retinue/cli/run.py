@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,7 @@ from retinue.cli.options import (
 if TYPE_CHECKING:
     from retinue.config.choice import Flags
     from retinue.config.settings import Settings
+    from retinue.core.agent import Output
     from retinue.core.run import Limits
 
 MAX_TURNS = 50
@@ -47,6 +49,8 @@ class Order:
     config: str | None
     detach: bool
     think: bool
+    output: Output | None
+    sse: bool
     json: bool
     quiet: bool
     verbose: bool
@@ -98,6 +102,25 @@ def run(
         typer.Option("--detach", metavar="", help="Print the run's id and leave; a background process does the work."),
     ] = False,
     think: Annotated[bool, typer.Option("--think", metavar="", help="Ask the model to reason, where it can.")] = False,
+    output_schema: Annotated[
+        str | None,
+        typer.Option(
+            "--output-schema",
+            metavar="FILE",
+            help="Demand an answer that is JSON of the JSON Schema in this file.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    output_json: Annotated[
+        bool,
+        typer.Option("--output-json", metavar="", help="Demand a JSON object as the answer.", rich_help_panel=OUTPUT),
+    ] = False,
+    sse: Annotated[
+        bool,
+        typer.Option(
+            "--sse", metavar="", help="Print what happens in the run as server-sent events.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
     json: Annotated[
         bool,
         typer.Option(
@@ -114,8 +137,9 @@ def run(
     from retinue.cli.process import perform
     from retinue.config.choice import Flags
 
-    if json and quiet:
-        raise typer.BadParameter("--json and --quiet exclude each other")
+    _exclude({"--sse": sse, "--json": json, "--quiet": quiet})
+    _exclude({"--sse": sse, "--detach": detach})
+    _exclude({"--output-schema": output_schema is not None, "--output-json": output_json})
     order = Order(
         prompt=_prompt(prompt),
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
@@ -131,6 +155,8 @@ def run(
         config=config,
         detach=detach,
         think=think,
+        output=_output(output_schema, output_json),
+        sse=sse,
         json=json,
         quiet=quiet,
         verbose=verbose,
@@ -141,8 +167,8 @@ def run(
 async def carry_out(order: Order) -> int:
     """Find out who answers, start the run, and see it through or leave it to a background process."""
     from retinue.app.sections import load_settings
-    from retinue.cli.answerer import find_answerer
-    from retinue.cli.driving import see_through, tell, tell_interrupted
+    from retinue.cli.answerer import find_answerer, unpriced
+    from retinue.cli.driving import see_through, tell, tell_interrupted, told_as_sse
     from retinue.cli.opening import open_new
     from retinue.cli.process import interrupts
     from retinue.cli.terminal import say
@@ -155,25 +181,31 @@ async def carry_out(order: Order) -> int:
         answerer = await find_answerer(order.flags, settings, agent=order.agent)
         if not order.quiet:
             say(str(answerer))
+        limits = limits_of(order, settings)
+        if limits.max_cost is not None and (warning := unpriced(answerer)):
+            say(warning)
         async with open_new(answerer, settings, dialects=order.dialects, session=order.session) as retinue:
             root = await retinue.spawn(
                 order.prompt,
                 agent=order.agent,
-                limits=limits_of(order, settings),
+                limits=limits,
                 tools=order.tools if order.tools is not None or order.agent is not None else (),
                 model=f"{answerer.contact.name}:{answerer.model}",
                 system=order.system,
                 think=order.think,
+                output=order.output,
                 detached=order.detach,
             )
             outcome = None
             if not order.detach:
-                outcome = await see_through(retinue, root, asked_to_stop, quiet=order.quiet, verbose=order.verbose)
+                work = see_through(retinue, root, asked_to_stop, quiet=order.quiet, verbose=order.verbose)
+                outcome = await (told_as_sse(root, work, structured=order.output is not None) if order.sse else work)
     if order.detach:
         return _leave_to_background(root.run_id, json=order.json, quiet=order.quiet)
     if outcome is None:
         return tell_interrupted(root.run_id)
-    return tell(root.run_id, outcome, form="json" if order.json else "text")
+    form = "json" if order.json else "sse" if order.sse else "bare" if order.quiet else "text"
+    return tell(root.run_id, outcome, form=form)
 
 
 def limits_of(order: Order, settings: Settings) -> Limits:
@@ -211,6 +243,20 @@ def _text(given: str, what: str) -> str:
     except UnicodeEncodeError:
         raise typer.BadParameter(f"{what} is not UTF-8 text") from None
     return given
+
+
+def _exclude(flags: dict[str, bool]) -> None:
+    given = [flag for flag, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
+
+
+def _output(schema: str | None, any_object: bool) -> Output | None:
+    if schema is None and not any_object:
+        return None
+    from retinue.app.structured import demanded
+
+    return demanded(dict if schema is None else Path(schema))
 
 
 def _finite(number: float | None) -> float | None:

@@ -79,11 +79,17 @@ async def show_tree(name: str, *, json: bool) -> int:
         view = await find_run(archive, name)
         everyone = await archive.tree(view.root_id)
     views = subtree(view, sorted(everyone, key=lambda each: (each.started_at, each.run_id)))
-    usage, cost = total(views)
     if json:
+        usage, cost = total(views)
         totals = {"runs": len(views), "usage": usage_row(usage), "cost": dollars(cost)}
         answer_json({"run_id": view.run_id, "runs": [run_row(each) for each in views], "total": totals})
         return 0
+    print_tree(views)
+    return 0
+
+
+def print_tree(views: Sequence[RunView]) -> None:
+    """A tree for people, and a line with what all of its runs used."""
     from retinue.cli.live import draw
 
     screen = console()
@@ -92,12 +98,12 @@ async def show_tree(name: str, *, json: bool) -> int:
     ascii_only = not screen.encoding.lower().startswith("utf")
     picture = draw(views, now=time.time(), width=width, height=len(views), ascii_only=ascii_only)
     screen.print(picture, width=width, crop=False)
+    usage, cost = total(views)
     turns = sum(each.turns for each in views)
     answer(
         f"{many(len(views), 'run')}, {many(turns, 'turn')}, {count(usage.input)} tokens in, {count(usage.output)} out, "
         f"{'cost unknown' if cost is None else money(cost)}"
     )
-    return 0
 
 
 def subtree(top: RunView, views: Sequence[RunView]) -> list[RunView]:

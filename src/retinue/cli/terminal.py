@@ -23,6 +23,12 @@ def answer(text: str) -> None:
     sys.stdout.flush()
 
 
+def write(text: str) -> None:
+    """A piece of what was asked for, on stdout, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def answer_json(value: Any) -> None:
     """What was asked for, as JSON."""
     answer(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

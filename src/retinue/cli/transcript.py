@@ -16,6 +16,7 @@ from retinue.core.events import (
     ExchangeEnded,
     HistoryCompacted,
     MailTaken,
+    RepairAsked,
     ReplyReceived,
     ResultCollected,
     RunAccepted,
@@ -75,7 +76,7 @@ def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entr
             yield Entry(at=at, kind="error", turn=turn, text=error)
         case CallParked(turn=turn, tool=tool, reason=reason):
             yield Entry(at=at, kind="note", turn=turn, text=f"{tool} waits for a person: {reason or 'needs approval'}")
-        case WrapUpAsked(text=text):
+        case WrapUpAsked(text=text) | RepairAsked(text=text):
             yield Entry(at=at, kind="words", name="retinue", text=text)
         case ExchangeEnded(exchange=exchange):
             yield Entry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")

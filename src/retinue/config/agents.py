@@ -66,6 +66,13 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             examples=["local:qwen3"],
         ),
     ] = ""
+    fallback: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description="Models that are asked, in this order, when its own cannot be had.",
+            examples=[["openai:gpt-5-mini"]],
+        ),
+    ] = ()
     max_turns: Annotated[Count | None, Meta(description="Replies of the model in one run.", examples=[20])] = None
     limits: Annotated[LimitSettings, Meta(description="How much one run of this agent may use.")] = LimitSettings()
 
@@ -77,6 +84,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             system_prompt=self.system_prompt,
             tools=self.tools or (),
             model=self.model,
+            fallback=self.fallback,
             max_turns=self.max_turns,
             limits=self.limits_over(Limits()),
         )

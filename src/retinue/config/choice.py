@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.config.settings import Settings
 
@@ -63,11 +64,13 @@ def layer(
     *,
     agent: str | None = None,
     wires: Collection[str] = (),
+    called: Callable[[str], str] = str,
 ) -> Choice:
     """What holds in the end; `agent` is the one to be started, whose model stands in the file.
 
     A model written `PROVIDER:NAME` says its provider too, if there is one of that name (`wires`, or in the settings).
-    Beside a provider said in the same place it is a name there, whatever it looks like.
+    Beside a provider said in the same place it is a name there, whatever it looks like. `called` gives the
+    provider that people mean by a name.
 
     An address and the variable of a key belong to the provider they were said with, and a key to its address: said
     in a lower place for another one, they do not count, so that no key goes where it was not meant to go.
@@ -76,10 +79,10 @@ def layer(
     >>> choice.provider, choice.model, choice.origins["provider"]
     ('vllm', 'qwen3', '--model')
     """
-    said, heard = _flags(flags), _environment(environ)
+    said, heard = _named(_flags(flags), called), _named(_environment(environ), called)
     model = _first("model", said, heard, _agent(settings, agent))
     provider = _first("provider", said, heard)
-    model, provider = _split(model, provider, {*wires, *settings.providers})
+    model, provider = _split(model, provider, {*wires, *settings.providers}, called)
     places = [place for place in (said, heard, _provider(settings, provider)) if _is_about(place, provider)]
     base_url = _first("base_url", *places)
     wishes: dict[Wish, Said | None] = {
@@ -110,6 +113,11 @@ def _environment(environ: Mapping[str, str]) -> Place:
     return {wish: Said(environ[name], name, ENVIRONMENT) for wish, name in VARIABLES.items() if environ.get(name)}
 
 
+def _named(place: Place, called: Callable[[str], str]) -> Place:
+    provider = place.get("provider")
+    return place if provider is None else {**place, "provider": replace(provider, value=called(provider.value))}
+
+
 def _agent(settings: Settings, agent: str | None) -> Place:
     settled = settings.agents.get(agent) if agent is not None else None
     return {"model": Said(settled.model, f"[agents.{agent}]", FILE)} if settled is not None and settled.model else {}
@@ -128,11 +136,14 @@ def _first(wish: Wish, *places: Place) -> Said | None:
     return next((place[wish] for place in places if wish in place), None)
 
 
-def _split(model: Said | None, provider: Said | None, known: Collection[str]) -> tuple[Said | None, Said | None]:
+def _split(
+    model: Said | None, provider: Said | None, known: Collection[str], called: Callable[[str], str]
+) -> tuple[Said | None, Said | None]:
     """Model and provider, where the model may say its provider itself."""
     if model is None or (provider is not None and provider.place == model.place):
         return model, provider
     wire, colon, name = model.value.partition(":")
+    wire = called(wire)
     if not colon or wire not in known:
         return model, provider
     if provider is None or provider.place > model.place:

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from retinue.config.sections import Named, Section
+from retinue.providers.pricing import Rates
 
 Address = Annotated[
     str, Meta(pattern=r"\Ahttps?://[^\s/]", extra={"expected": "an address that begins with http:// or https://"})
@@ -23,6 +24,21 @@ Variable = Annotated[
 HeaderText = Annotated[
     str, Meta(pattern=r"\A[^\x00-\x08\x0a-\x1f\x7f]*\Z", extra={"expected": "a string on one line", "secret": True})
 ]
+
+
+Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+class PriceSettings(Struct, frozen=True, kw_only=True):
+    """What one model costs, in dollars for a million tokens."""
+
+    input: Annotated[Dollars, Meta(description="A million tokens of input.")]
+    output: Annotated[Dollars, Meta(description="A million tokens of output.")]
+    cached: Annotated[Dollars | None, Meta(description="A million tokens of input that the vendor remembers.")] = None
+
+    def rates(self) -> Rates:
+        """The price as providers count with it."""
+        return Rates(input=self.input, output=self.output, cached=self.cached)
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True):
@@ -49,6 +65,18 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         Mapping[str, HeaderText],
         Meta(description="Sent with every request.", examples=[{"X-Team": "search"}], extra={"secret": True}),
     ] = {}
+    prices: Annotated[
+        Mapping[str, PriceSettings],
+        Meta(
+            description="Dollars for a million tokens, by model; goes before the list prices that retinue knows.",
+            examples=[{"qwen3": {"input": 0.2, "output": 0.6, "cached": 0.02}}],
+            extra={"expected": "a table of models, each with its price"},
+        ),
+    ] = {}
+
+    def rates(self) -> dict[str, Rates]:
+        """What the models cost that the user has priced."""
+        return {model: priced.rates() for model, priced in self.prices.items()}
 
 
 def providers_section(wires: Sequence[str]) -> Section:

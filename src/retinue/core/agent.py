@@ -30,7 +30,7 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A specialist: its prompt, the names of its tools, its model and how long it may work.
 
     `model` is `wire:name`, or a bare name that runs on the provider of whoever starts it; empty means the starter's
-    own.
+    own. `fallback` are the models to ask, in this order, when that one cannot be had.
 
     >>> Agent(name="writer", description="Drafts reports", system_prompt="You write.").max_turns is None
     True
@@ -41,16 +41,45 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     system_prompt: str = ""
     tools: tuple[str, ...] = ()
     model: str = ""
+    fallback: tuple[str, ...] = ()
     max_turns: int | None = None
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] lists are what people write
             msgspec.structs.force_setattr(self, "tools", tuple(self.tools))
+        if not isinstance(self.fallback, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            msgspec.structs.force_setattr(self, "fallback", tuple(self.fallback))
 
     def limits_with(self, max_turns: int | None) -> Limits:
         """The agent's limits, with this many turns."""
         return msgspec.structs.replace(self.limits, max_turns=max_turns)
+
+
+class Output(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What the final answer has to be: JSON of a schema (kept as its JSON text), or any JSON object.
+
+    >>> Output().in_words
+    'Give your final answer as one JSON object, and nothing else.'
+    """
+
+    mode: Literal["json_schema", "json_object"] = "json_object"
+    schema: str = ""
+    name: str = "structured_output"
+
+    @property
+    def in_words(self) -> str:
+        """The demand as a text for the model, for a wire that has no field for it."""
+        if self.mode == "json_object":
+            return "Give your final answer as one JSON object, and nothing else."
+        return f"Give your final answer as JSON that matches this JSON Schema, and nothing else:\n{self.schema}"
+
+
+class Judged(Struct, frozen=True, omit_defaults=True):
+    """A final answer held against what was demanded: its value, or what is wrong with it."""
+
+    value: object = None
+    error: str = ""
 
 
 class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -58,6 +87,8 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     It is kept in the store as a blob named by its hash. `system` is the whole system text as sent, assembled by whoever
     started the run; `offered` the tools the model is shown, in order; `dialects` where delegation tools come from.
+    `output` is what the final answer has to be, where that is more than words. `fallback` names providers and models
+    that are asked in the place of the first when it cannot be had.
     `setup` is what the application needs to go on with a root run in another process; the engine does not look inside.
     """
 
@@ -67,9 +98,11 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     dialects: tuple[str, ...] = ()
     provider: str = ""
     model: str = ""
+    fallback: tuple[tuple[str, str], ...] = ()
     max_output: int | None = None
     temperature: float | None = None
     think: bool = False
+    output: Output | None = None
     setup: str = ""
 
     def digest(self) -> str:

@@ -111,6 +111,14 @@ class WrapUpAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     text: str
 
 
+class RepairAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="repair"):
+    """The answer was not of the form that was demanded: the model is told what is wrong, and asked again."""
+
+    at: float
+    error: str
+    text: str
+
+
 class ExchangeEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="exchange_ended"):
     """A run that stays has answered (or not) and is idle now."""
 
@@ -158,6 +166,7 @@ Event: TypeAlias = (
     | CallReturned
     | TurnFailed
     | WrapUpAsked
+    | RepairAsked
     | ExchangeEnded
     | HistoryCompacted
     | AgentDefined

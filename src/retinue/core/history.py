@@ -63,6 +63,8 @@ class History(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if not self._pieces:
+            return self._own[index]
         if isinstance(index, slice):
             return self._slice(index)
         if index < 0:

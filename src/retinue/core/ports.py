@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
-from retinue.core.agent import Brief, ToolKind, ToolSpec
+from retinue.core.agent import Brief, Judged, Output, ToolKind, ToolSpec
 from retinue.core.events import Event
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.mail import Item
@@ -36,10 +36,16 @@ class Ids(Protocol):
 
 Publish: TypeAlias = Callable[[Delta], None]
 
+Judge: TypeAlias = Callable[[Output, str], Judged]
+"""Holds a final answer against what was demanded; says the same about the same text, always."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One question to a model; `think` asks for reasoning where the model can.
+
+    `output` is what the final answer has to be. A provider that can make its model keep to it does; the answer is
+    checked in any case, and the model asked again where it is not of that form.
 
     `messages` is a live, append-only view: read it, keep nothing of it but the messages themselves. `run_id`, `agent`,
     `path` and `turn` say who asks; they go to no vendor. `memo` belongs to the wire for as long as the run lives, for
@@ -53,6 +59,7 @@ class Request:
     max_output: int | None = None
     temperature: float | None = None
     think: bool = False
+    output: Output | None = None
     run_id: RunId = ""
     agent: str = ""
     path: str = ""
@@ -286,4 +293,17 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections; nothing committed is lost."""
+        ...
+
+
+@runtime_checkable
+class CommitsAtOnce(Protocol):
+    """A store whose calls may take real time, but mostly do not."""
+
+    def commit_at_once(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[Written] | None:
+        """The same as `commit`, if that waits for nobody: neither another process nor the disk. Else None, and nothing
+        happened.
+        """
         ...

@@ -94,7 +94,8 @@ class Charge(Struct, frozen=True, gc=False):
 class Accept(Struct, frozen=True, kw_only=True):
     """Let a run exist: its acceptance, its brief, and a handle counted up in its session's `handle_space`.
 
-    Answers `Accepted`, also when a run with the same key exists (that one then), or `NotBorn`.
+    `max_running` bounds the driven runs with a handle in that space of the session, whoever drives them. Answers
+    `Accepted`, also when a run with the same key exists (that one then), or `NotBorn`.
     """
 
     accepted: RunAccepted
@@ -102,6 +103,7 @@ class Accept(Struct, frozen=True, kw_only=True):
     driver_id: DriverId | None
     handle_space: str | None = None
     handle_format: str = "{}"
+    max_running: int | None = None
 
 
 class Accepted(Struct, frozen=True):
@@ -113,9 +115,9 @@ class Accepted(Struct, frozen=True):
 
 
 class NotBorn(Struct, frozen=True):
-    """The run was not accepted: an ancestor is cancelled or ended, or its session is closed."""
+    """The run was not accepted: an ancestor is cancelled or ended, its session is closed, or too many are running."""
 
-    why: Literal["cancelled", "session_archived", "session_unknown"]
+    why: Literal["cancelled", "session_archived", "session_unknown", "too_many"]
     name: str
 
 

@@ -22,6 +22,7 @@ EndReason = Literal[
     "empty",  # the model ended without a word
     "length",  # the model was cut off at its output limit
     "refusal",  # the model declined
+    "bad_output",  # the final answer was not of the form that was demanded, and could not be repaired
     "closed",  # a run that stays was told that no more input comes
     "max_turns",
     "max_tokens",
@@ -105,7 +106,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a run ended: immutable, with whatever text there was.
 
     `reason` is finer than `result`; `error` explains anything but success. An empty answer is `completed` with the
-    reason `empty`: never dressed up, never lost.
+    reason `empty`: never dressed up, never lost. `structured` is the answer as a plain JSON value, where one was
+    demanded.
 
     >>> Outcome(result="completed", reason="answered", text="42").ok
     True
@@ -139,6 +141,7 @@ class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     reason: EndReason
     text: str = ""
     error: str = ""
+    structured: object = None
     turns: int = 0
     limit: LimitMet | None = None
 

@@ -18,6 +18,7 @@ from retinue.core.events import (
     ExchangeEnded,
     HistoryCompacted,
     MailTaken,
+    RepairAsked,
     ReplyReceived,
     ResultCollected,
     RunAccepted,
@@ -71,11 +72,13 @@ class Run:
         "failure",
         "final",
         "history",
+        "inputs",
         "open",
         "outcome",
         "parked_seconds",
         "parked_since",
         "policy",
+        "repairs",
         "seen",
         "seq",
         "stop",
@@ -114,6 +117,8 @@ class Run:
         """The last reply asked for nothing: the exchange is answered."""
         self.closing = False
         self.wrapping: LimitMet | None = None
+        self.repairs = 0
+        """How often in this exchange the model was asked for its answer in the form that was demanded."""
         self.failure: TurnFailed | None = None
         self.tool_crash: tuple[int, str] | None = None
         self.exchanges: list[Exchange] = []
@@ -122,6 +127,8 @@ class Run:
         self.parked_since: float | None = None
         self.adopted_seq = 0
         self.seen: set[RunId] = set()
+        self.inputs: dict[Key, int] = {}
+        """Which exchange each input began, counted from 1."""
         self.taken: set[Key] = set()
         """Keys of mail that is part of the run already, so that a repeated one is noticed."""
         self.outcome: Outcome | None = None
@@ -149,6 +156,7 @@ class Run:
             reason=result.reason,
             text=result.text,
             error=error or result.error,
+            structured=result.structured,
             usage=self.usage,
             cost=self.cost,
             turns=self.turns,
@@ -202,6 +210,11 @@ def apply(run: Run, seq: int, event: Event) -> None:
             _close_turn(run, NOT_MADE)
             run.wrapping = limit
             run.tools_on = False
+            run.final = False
+            run.history.append(UserMessage(text=text, origin="engine"))
+        case RepairAsked(text=text):
+            _close_turn(run, NOT_MADE)
+            run.repairs += 1
             run.final = False
             run.history.append(UserMessage(text=text, origin="engine"))
         case ExchangeEnded(exchange=exchange):
@@ -273,6 +286,7 @@ def _read(run: Run, seq: int, item: Item, at: float) -> None:
             run.history.append(UserMessage(text=text, origin=origin))
         case Input(text=text, tools=tools, origin=origin):
             _begin_exchange_if_idle(run)
+            run.inputs[item.key] = len(run.exchanges) + 1
             run.tools_on = tools
             run.history.append(UserMessage(text=text, origin=origin))
         case Answer(turn=turn, index=index):
@@ -309,5 +323,6 @@ def _begin_exchange_if_idle(run: Run) -> None:
         run.answering = True
         run.tools_on = True
         run.exchange_turns = 0
+        run.repairs = 0
         run.text = ""
     run.final = False

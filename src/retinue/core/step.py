@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from retinue.core.agent import Judged
 from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
 from retinue.core.run import EndReason, Exchange, LimitMet, Result
 from retinue.core.state import Run
@@ -19,17 +20,24 @@ from retinue.core.state import Run
 NEWS = (Words, ChildEnded, Answer)
 """What a run reads at its next turn boundary."""
 
+MAX_REPAIRS = 2
+"""How often in one exchange a model is asked again for an answer in the form that was demanded."""
+
 MODEL = -1
 """Stands among the indices of calls in flight for the model itself."""
 
 
 class Situation(Struct, gc=False):
-    """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance."""
+    """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance.
+
+    `judged` is the verdict on `answer_to_judge`, where there is one.
+    """
 
     mail: Sequence[Item] = ()
     busy: AbstractSet[int] = frozenset()
     children: int = 0
     spent: LimitMet | None = None
+    judged: Judged | None = None
 
 
 class Take(Struct, frozen=True):
@@ -57,6 +65,12 @@ class WrapUp(Struct, frozen=True):
     limit: LimitMet
 
 
+class Repair(Struct, frozen=True):
+    """The answer is not of the form that was demanded: ask for it once more."""
+
+    error: str
+
+
 class Wait(Struct, frozen=True):
     """Nothing to do until something arrives."""
 
@@ -80,7 +94,7 @@ class Rest(Struct, frozen=True):
     """The run has ended already."""
 
 
-Step: TypeAlias = Take | Ask | Perform | WrapUp | Wait | EndExchange | End | Rest
+Step: TypeAlias = Take | Ask | Perform | WrapUp | Repair | Wait | EndExchange | End | Rest
 
 EXPLAINED: dict[EndReason, str] = {
     "max_turns": "the turn limit was reached without a final answer",
@@ -107,6 +121,15 @@ def next_step(run: Run, now: Situation) -> Step:
     if run.open:
         return _with_open_calls(run, now)
     return _at_the_boundary(run, now)
+
+
+def answer_to_judge(run: Run) -> str | None:
+    """The words that would be the run's final answer, if they have to be of a certain form."""
+    if run.brief.output is None or not run.answering or run.outcome is not None:
+        return None
+    if run.final or (run.open and not run.tools_on):
+        return run.history[-1].text
+    return None
 
 
 def _stopped(run: Run, item: Cancel | Deadline) -> End:
@@ -168,7 +191,8 @@ def _at_the_boundary(run: Run, now: Situation) -> Step:
         return _answered(run, now)
     if now.spent is not None:
         return _limited(run, now.spent)
-    if run.wrapping is None and (limit := _turns_are_used_up(run)):
+    # The turn that is set aside for an answer is well used on repairing one.
+    if run.wrapping is None and (limit := _turns_are_used_up(run, wrap_up_included=run.repairs > 0)):
         return _limited(run, limit)
     return Ask(tools=run.tools_on and run.wrapping is None, wrap_up=run.wrapping is not None)
 
@@ -188,19 +212,39 @@ def _idle(run: Run, now: Situation) -> Step:
 def _answered(run: Run, now: Situation) -> Step:
     if now.children:
         return Wait("child")
-    ended = _final_exchange(run)
+    judged = now.judged
+    if judged is not None and judged.error and _can_be_repaired(run):
+        return Repair(_what_is_wrong(run, judged))
+    ended = _final_exchange(run, judged)
     run_is_over = run.wrapping is not None and not _ends_only_the_exchange(run, run.wrapping)
     return EndExchange(ended) if run.accepted.manner.stays and not run_is_over else End(ended)
 
 
-def _final_exchange(run: Run) -> Exchange:
+def _can_be_repaired(run: Run) -> bool:
+    return (
+        run.repairs < MAX_REPAIRS
+        and run.wrapping is None
+        and run.stop != "refusal"
+        and not _turns_are_used_up(run, wrap_up_included=True)
+    )
+
+
+def _what_is_wrong(run: Run, judged: Judged) -> str:
+    return f"it was cut off at the output limit; {judged.error}" if run.stop == "length" else judged.error
+
+
+def _final_exchange(run: Run, judged: Judged | None) -> Exchange:
+    value = judged.value if judged is not None and not judged.error else None
     if run.wrapping is not None:
-        return _exhausted(run, run.wrapping)
+        return _exhausted(run, run.wrapping, structured=value)
     if run.stop == "refusal":
         return _exchange(run, "failed", "refusal", "the model declined to answer")
+    if judged is not None and judged.error:
+        error = f"the answer is not of the form that was demanded: {_what_is_wrong(run, judged)}"
+        return _exchange(run, "failed", "bad_output", error)
     text = run.history[-1].text
     reason = "empty" if not text.strip() else "length" if run.stop == "length" else "answered"
-    return _exchange(run, "completed", reason, "", text=text)
+    return _exchange(run, "completed", reason, "", text=text, structured=value)
 
 
 def _limited(run: Run, limit: LimitMet) -> Step:
@@ -219,13 +263,29 @@ def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
     return limit.reason == "max_turns" and (max_turns is None or run.turns < max_turns)
 
 
-def _exhausted(run: Run, limit: LimitMet) -> Exchange:
+def _exhausted(run: Run, limit: LimitMet, structured: object = None) -> Exchange:
     error = f"{EXPLAINED[limit.reason]}: used {limit.used}, limit {limit.limit}"
     return Exchange(
-        result="exhausted", reason=limit.reason, text=run.text, error=error, turns=run.exchange_turns, limit=limit
+        result="exhausted",
+        reason=limit.reason,
+        text=run.text,
+        error=error,
+        structured=structured,
+        turns=run.exchange_turns,
+        limit=limit,
     )
 
 
-def _exchange(run: Run, result: Result, reason: EndReason, error: str, *, text: str | None = None) -> Exchange:
+def _exchange(
+    run: Run,
+    result: Result,
+    reason: EndReason,
+    error: str,
+    *,
+    text: str | None = None,
+    structured: object = None,
+) -> Exchange:
     words = run.text if text is None else text
-    return Exchange(result=result, reason=reason, text=words, error=error, turns=run.exchange_turns)
+    return Exchange(
+        result=result, reason=reason, text=words, error=error, structured=structured, turns=run.exchange_turns
+    )

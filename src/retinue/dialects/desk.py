@@ -39,9 +39,23 @@ class Desk:
             name for name in self.registry if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
         )
 
-    def brief_for(self, asker: Brief, *, agent: str, system: str, offered: tuple[str, ...], model: str = "") -> Brief:
-        """The brief of a child: on the asker's model, or on the one that `model` means to the asker."""
+    def brief_for(
+        self,
+        asker: Brief,
+        *,
+        agent: str,
+        system: str,
+        offered: tuple[str, ...],
+        model: str = "",
+        fallback: tuple[str, ...] = (),
+    ) -> Brief:
+        """The brief of a child: on the asker's model, or on the one that `model` means to the asker.
+
+        A fallback belongs to its model: a child without a model of its own has the asker's, unless it names another.
+        """
         provider, name = self.resolve(model, asker)
+        own = replace(asker, provider=provider, model=name)
+        others = tuple(self.resolve(other, own) for other in fallback)
         temperature = asker.temperature if provider == asker.provider else self.temperature(provider)
         return replace(
             asker,
@@ -50,7 +64,9 @@ class Desk:
             offered=offered,
             provider=provider,
             model=name,
+            fallback=others if model or fallback else asker.fallback,
             temperature=temperature,
+            output=None,  # a child answers its caller in words, unless somebody says otherwise
             setup="",
         )
 

@@ -185,6 +185,7 @@ class SubagentTool:
                 system=spec_texts.subagent_text(agent.system_prompt, offered),
                 offered=offered,
                 model=agent.model,
+                fallback=agent.fallback,
             ),
             task=task,
             limits=agent.limits_with(agent.max_turns),

@@ -79,14 +79,15 @@ def too_many_running() -> Coded:
 
 def cancelled_notice(tree: Iterable[RunView]) -> str | None:
     """A line about the tasks that were still running when their orchestrator ended; None when there were none."""
-    ids = sorted(
+    names = [
         view.handle.name
         for view in tree
         if view.handle is not None
         and view.handle.space == HANDLE_SPACE
         and view.outcome is not None
         and view.outcome.reason == "parent_ended"
-    )
+    ]
+    ids = sorted(names, key=lambda name: (len(name), name))
     return f"cancelled {len(ids)} running task(s): {', '.join(ids)}" if ids else None
 
 

@@ -33,27 +33,31 @@ class Accounts:
         self._journal = journal
         self._store = store
         self._recalled: set[tuple[str, float]] = set()
+        self._learning = asyncio.Lock()
         self._windows: dict[RunId, tuple[Window, ...]] = {}
         """Of every run with an account: its own, and those of the runs above it."""
         self._waiting: list[asyncio.Future[None]] = []
 
     async def learn(self, windows: Sequence[Window]) -> None:
         """Recall from the store what windows remember, before their first use here."""
-        for window in windows:
-            if (window.name, window.span_seconds) not in self._recalled:
-                self._recalled.add((window.name, window.span_seconds))
-                since = self._clock.now() - window.span_seconds
-                for charge in await self._journal.read(self._store.charges, window.name, since):
-                    amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
-                    self.ledger.recall(window, amount, charge.at)
+        # One at a time: who comes second must not go ahead with a window that is only half recalled.
+        async with self._learning:
+            for window in windows:
+                if (window.name, window.span_seconds) not in self._recalled:
+                    since = self._clock.now() - window.span_seconds
+                    for charge in await self._journal.read(self._store.charges, window.name, since):
+                        amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
+                        self.ledger.recall(window, amount, charge.at)
+                    self._recalled.add((window.name, window.span_seconds))
 
-    def open(self, run: RunAccepted) -> None:
-        """Open a run's account under its parent's; a carved one takes its allowance from there.
+    def open(self, run: RunAccepted, *, above: RunId | None = None) -> None:
+        """Open a run's account under its parent's, or `above`'s; a carved one takes its allowance from there.
 
         A run that nothing limits has none: nobody would ever ask what it has used.
         """
         caps = caps_of(run.limits)
-        parent = run.parent_id if run.parent_id in self._windows else None
+        above = above or run.parent_id
+        parent = above if above in self._windows else None
         if parent is None and caps == UNLIMITED and not run.windows:
             return
         carve = caps if run.carved else None

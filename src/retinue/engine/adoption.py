@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from retinue.core.amounts import Amount
-from retinue.core.errors import NotAdoptable, StoreError
+from retinue.core.errors import BadInput, NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.core.ids import DriverId, RunId
 from retinue.core.policy import intersect
@@ -65,11 +65,16 @@ class Adoption:
         if row.format > FORMAT:
             raise NotAdoptable(row.run_id, f"its events have format {row.format}; this retinue knows up to {FORMAT}")
         brief = await self._parts.journal.read(self._parts.store.brief, row.brief)
-        if self._parts.providers.find(brief.provider) is None:
+        try:
+            provider = self._parts.providers.find(brief.provider)
+        except BadInput as wrong:
+            raise NotAdoptable(row.run_id, str(wrong)) from wrong
+        if provider is None:
             raise NotAdoptable(row.run_id, f"no provider named {brief.provider!r} here")
         missing = Bench(brief.offered, brief.dialects, self._parts).missing(brief.offered)
         if missing:
             raise NotAdoptable(row.run_id, f"no tool named {', '.join(missing)} here")
+        await self._supervisor.recall(row.run_id)  # what cannot be read is not claimed either
 
     async def _go_on(self, rows: list[RunRow]) -> None:
         """Rebuild a tree from the root down, then let every run of it go on."""
@@ -82,8 +87,9 @@ class Adoption:
             run = await self._supervisor.recall(row.run_id)
             run.policy = intersect(run.policy, self._parts.ceiling)
             await self._parts.accounts.learn(run.accepted.windows)
-            self._parts.accounts.open(run.accepted)
             driven = self._supervisor.take_up(run)
+            driven.above = _living_ancestor(row, ended)
+            self._parts.accounts.open(run.accepted, above=driven.above)
             for item in await self._parts.journal.read(self._parts.store.mail, row.run_id):
                 driven.deliver(item)
             taken.append(driven)
@@ -103,12 +109,9 @@ class Adoption:
     def _charge_the_ended(self, ended: dict[RunId, RunRow]) -> None:
         """What ended descendants used was used by everyone above them."""
         for row in ended.values():
-            parent_id = row.parent_id
-            while parent_id in ended:
-                parent_id = ended[parent_id].parent_id
-            if parent_id is not None:
+            if (above := _living_ancestor(row, ended)) is not None:
                 spent = Amount.of(row.progress.usage, row.progress.cost, turns=0)
-                self._parts.accounts.recharge(parent_id, spent)
+                self._parts.accounts.recharge(above, spent)
 
     async def _end_orphans(self, taken: list[Driven], ended: dict[RunId, RunRow]) -> None:
         """A crash between a parent's end and the cancel of its children leaves them to us."""
@@ -116,3 +119,11 @@ class Adoption:
             accepted = driven.run.accepted
             if accepted.parent_id in ended and accepted.manner.on_parent_end == "cancel":
                 await self._supervisor.cancel(accepted.run_id, reason="parent_ended", note="its parent has ended")
+
+
+def _living_ancestor(row: RunRow, ended: dict[RunId, RunRow]) -> RunId | None:
+    """Who stands above a run, when those in between have ended."""
+    parent_id = row.parent_id
+    while parent_id in ended:
+        parent_id = ended[parent_id].parent_id
+    return parent_id

@@ -6,6 +6,7 @@ A child can never approve: answers come from outside the tree, through the inbox
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 
 from retinue.core.mail import Answer
@@ -58,7 +59,8 @@ def ask_for_approvals(driven: Driven, parts: Parts) -> None:
 async def _ask(driven: Driven, question: Approval, approver: Approver, parts: Parts) -> None:
     assert callable(approver)
     try:
-        allow = bool(await approver(question))
+        said = approver(question)
+        allow = bool(await said if inspect.isawaitable(said) else said)
         note = ""
     except Exception as error:
         log.exception("the approval callback failed")

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from retinue.core.agent import ToolSpec
+from retinue.core.agent import Judged, ToolSpec
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, MailTaken
 from retinue.core.ids import Key, RunId
@@ -23,7 +23,7 @@ from retinue.core.ports import Tool
 from retinue.core.records import Accepted, Charge, Phase, Progress, Record, Written
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
-from retinue.core.step import MODEL, Situation
+from retinue.core.step import MODEL, Situation, answer_to_judge
 from retinue.engine.feed import Feed
 from retinue.engine.journal import Ticket
 from retinue.engine.parts import Parts
@@ -60,6 +60,7 @@ class Driven:
     __slots__ = (
         "_counted",
         "_fixed",
+        "_judged",
         "_known",
         "_last",
         "_parts",
@@ -112,12 +113,15 @@ class Driven:
         """What escaped from something in flight; the loop raises it instead of starting the same thing again."""
         self.deadline: asyncio.TimerHandle | None = None
         self.waits: WaitingFor | None = None
+        self._judged: tuple[str, Judged] | None = None
         self._known: set[Key] = set()
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._counted = 0
         self._last: Message | None = None
         self._fixed = len(run.brief.system) + sum(len(spec.parameters) + len(spec.description) for spec in bench.specs)
+        if run.brief.output is not None:
+            self._fixed += len(run.brief.output.schema)
         self._size = self._fixed
         self._parts = parts
 
@@ -140,7 +144,17 @@ class Driven:
     def situation(self) -> Situation:
         """What surrounds the run now."""
         waited_for = sum(self.children.values()) if self.children else 0
-        return Situation(self.mail, self.busy.keys(), waited_for, self.spent)
+        judged = self._judgment() if self.run.brief.output is not None else None
+        return Situation(self.mail, self.busy.keys(), waited_for, self.spent, judged)
+
+    def _judgment(self) -> Judged | None:
+        """The verdict on the run's answer; asked for once, however often the loop looks at the situation."""
+        text, output = answer_to_judge(self.run), self.run.brief.output
+        if text is None or output is None:
+            return None
+        if self._judged is None or self._judged[0] is not text:
+            self._judged = text, self._parts.judge(output, text)
+        return self._judged[1]
 
     # Mail
 

@@ -32,6 +32,7 @@ class Driver:
         self._supervisor = supervisor
         self._parts: Parts = supervisor.parts
         self._adopts = adopts
+        self._parts.bury = self.bury_the_gone
         self._lease = lease
         self._pulse = pulse
         self._tasks: list[asyncio.Task[None]] = []

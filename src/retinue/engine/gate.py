@@ -54,6 +54,10 @@ class Gate:
         self._room = room if room is not None else Room(ceiling)
         self._limit: float = ceiling
         self._active = 0
+        self._peak = 0
+        """How many were under way at most since it was last narrowed: the few who are when it is refused say less."""
+        self.passed = 0
+        """How many attempts went through."""
         self._not_before = 0.0
         self._trees: deque[RunId] = deque()
         self._queues: dict[RunId, list[_Waiting]] = {}
@@ -87,15 +91,17 @@ class Gate:
             self._take()
 
     def throttled(self, pause: float) -> None:
-        """The provider asked for less: halve what is under way, and send nothing before the pause is over."""
+        """The provider asked for less: allow half of what was under way, and nothing before the pause is over."""
         now = asyncio.get_running_loop().time()
         # Whoever was under way together is refused together: halving for each of them would leave one.
         if now >= self._not_before:
-            self._limit = max(1.0, min(self._limit, self._active) / 2)
+            self._limit = max(1.0, min(self._limit, self._peak) / 2)
+            self._peak = self._active
         self._not_before = max(self._not_before, now + pause)
 
     def eased(self) -> None:
         """An attempt went through: widen a little, about one permit for each round of replies."""
+        self.passed += 1
         if self._limit < self._ceiling:
             self._limit = min(self._ceiling, self._limit + 1 / self._limit)
 
@@ -104,6 +110,8 @@ class Gate:
 
     def _take(self) -> None:
         self._active += 1
+        if self._active > self._peak:
+            self._peak = self._active
         self._room.taken += 1
 
     def leave(self) -> None:
@@ -111,7 +119,8 @@ class Gate:
         self._active -= 1
         self._room.taken -= 1
         self._room.offer()
-        self.admit()
+        if self._trees:
+            self.admit()
 
     def _pausing(self) -> bool:
         # A timer may fire a little early, by the resolution of its loop's clock; it must not be set again for that.

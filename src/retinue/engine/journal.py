@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
-from retinue.core.ports import Store
+from retinue.core.ports import CommitsAtOnce, Store
 from retinue.core.records import Write, Written
 
 P = ParamSpec("P")
@@ -22,6 +23,10 @@ T = TypeVar("T")
 
 LINGER = 0.01
 """Seconds a write that nobody waits for may stay in memory to share a commit with others."""
+
+
+FEW = 200
+"""Writes that are committed on the loop, where the store can do so at once: some milliseconds at most."""
 
 
 class Ticket:
@@ -72,13 +77,14 @@ class Journal:
         self.awaited = 0
         self.commits = 0
         self._store = store
+        self._prompt = store if isinstance(store, CommitsAtOnce) else None
         self._durable = durable
         self.on_broken = on_broken
         self._queue: list[tuple[tuple[Write, ...], Ticket]] = []
         self._writer = ThreadPoolExecutor(1, "retinue-writer") if store.blocking else None
         self._reader = ThreadPoolExecutor(1, "retinue-reader") if store.blocking else None
-        self._timer: asyncio.TimerHandle | None = None
-        self._committing: asyncio.Task[None] | None = None
+        self._timer: asyncio.Handle | None = None
+        self._committing: asyncio.Future[list[Written]] | None = None
         self._hurried = False
         self._alone = 0
         """How many of the queued groups are committed one by one, because one of them failed their common commit."""
@@ -105,12 +111,14 @@ class Journal:
     def hurry(self) -> None:
         """Somebody waits: commit as soon as the writer is free."""
         self.awaited += 1
+        if self._hurried:
+            return
         self._hurried = True
         if self._committing is None:
             if self._timer is not None:
                 self._timer.cancel()
             # One turn of the loop, so that others who are about to wait share the commit.
-            self._timer = asyncio.get_running_loop().call_later(0, self._flush)
+            self._timer = asyncio.get_running_loop().call_soon(self._flush)
 
     async def settle(self) -> None:
         """Wait until all that was queued so far is on disk; raises what the store refused with."""
@@ -164,29 +172,58 @@ class Journal:
     def _flush(self) -> None:
         self._timer = None
         if self._queue and self._committing is None:
-            self._committing = asyncio.get_running_loop().create_task(self._commit_queue(), name="retinue-journal")
+            self._commit_queue()
+        else:
+            self._hurried = False
 
-    async def _commit_queue(self) -> None:
+    def _commit_queue(self) -> None:
+        """Commit what is queued, here if that is done in a moment, else in the writer's thread, which calls back."""
         size = 1 if self._alone else len(self._queue)
         batch, self._queue = self._queue[:size], self._queue[size:]
         self._alone = max(0, self._alone - 1)
         self._hurried = self._hurried and bool(self._queue)
         writes = [write for group, _ in batch for write in group]
+        if len(writes) <= FEW:
+            self._committing = self._commit_at_once(writes)
+        if self._committing is None:
+            self._committing = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
+        self._committing.add_done_callback(partial(self._committed, batch))
+
+    def _commit_at_once(self, writes: list[Write]) -> asyncio.Future[list[Written]] | None:
+        """The answers, if the store has them in a moment; waking a thread and being woken by it takes longer."""
+        if self._prompt is None:
+            return None
+        commit: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
         try:
-            commit = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
-            answers = await commit
-        except StoreError as refusal:
-            self._answer(batch, [], refusal)
-        except Exception as bug:
-            self._tell_apart(batch, bug)
+            answers = self._prompt.commit_at_once(self.driver_id, writes, durable=self._durable)
+        except Exception as error:
+            commit.set_exception(error)
         else:
-            self.commits += 1
-            self._answer(batch, answers, None)
-        finally:
-            self._committing = None
-        if self._queue and self._timer is None:
-            pause = 0 if self._hurried or self._alone else LINGER
-            self._timer = asyncio.get_running_loop().call_later(pause, self._flush)
+            if answers is None:
+                return None
+            commit.set_result(answers)
+        return commit
+
+    def _committed(self, batch: list[tuple[tuple[Write, ...], Ticket]], commit: asyncio.Future[list[Written]]) -> None:
+        self._committing = None
+        if commit.cancelled():
+            return  # the loop is being closed under us, and nobody waits any more
+        match commit.exception():
+            case None:
+                self.commits += 1
+                self._answer(batch, commit.result(), None)
+            case StoreError() as refusal:
+                self._answer(batch, [], refusal)
+            case Exception() as bug:
+                self._tell_apart(batch, bug)
+            case worse:
+                raise worse
+        if not self._queue:
+            self._hurried = False  # who hurried meant what is answered now
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            at_once = self._hurried or self._alone
+            self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(LINGER, self._flush)
 
     def _tell_apart(self, batch: list[tuple[tuple[Write, ...], Ticket]], bug: Exception) -> None:
         """Somebody's decision about a shelf raised, say: it fails alone, and not those who shared its commit."""

@@ -9,11 +9,11 @@ from typing import Protocol, TypeAlias, assert_never
 from msgspec.structs import replace
 
 from retinue.core.errors import StoreError
-from retinue.core.events import ExchangeEnded, RunEnded, WrapUpAsked
+from retinue.core.events import ExchangeEnded, RepairAsked, RunEnded, WrapUpAsked
 from retinue.core.ids import RunId
 from retinue.core.mail import ChildEnded, Deadline, Item
 from retinue.core.run import Exchange, Outcome
-from retinue.core.step import MODEL, Ask, End, EndExchange, Perform, Rest, Take, Wait, WrapUp, next_step
+from retinue.core.step import MODEL, Ask, End, EndExchange, Perform, Repair, Rest, Take, Wait, WrapUp, next_step
 from retinue.engine.approval import ask_for_approvals
 from retinue.engine.ask import ask
 from retinue.engine.calls import perform
@@ -27,6 +27,10 @@ WRAP_UP = (
     "Give your final answer now, from what you have, and say what is left undone."
 )
 
+REPAIR = (
+    "Your answer does not have the required form: {error}. "
+    "Give the whole answer again as JSON of that form, and nothing else."
+)
 
 Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 
@@ -78,6 +82,8 @@ async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
                 driven.spent = None
                 what = f"limit ({limit.reason.removeprefix('max_')}: {limit.limit})"
                 driven.record(WrapUpAsked(at=parts.clock.now(), limit=limit, text=WRAP_UP.format(what=what)))
+            case Repair(error=error):
+                driven.record(RepairAsked(at=parts.clock.now(), error=error, text=REPAIR.format(error=error)))
             case EndExchange(exchange=exchange):
                 driven.record(ExchangeEnded(at=parts.clock.now(), exchange=exchange))
                 hooks.exchange_ended(driven)

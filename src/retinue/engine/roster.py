@@ -52,10 +52,11 @@ class Roster:
         if handle_space is not None:
             self._spaces[accepted.run_id] = handle_space
             self._running[accepted.session_id, handle_space] += 1
-        parent = self.live.get(accepted.parent_id) if accepted.parent_id else None
-        if parent is not None:
-            parent.births += 1
-            parent.children[accepted.run_id] = accepted.manner.on_parent_end == "wait"
+        above = self.live.get(driven.above) if driven.above else None
+        if above is not None:
+            is_parent = driven.above == accepted.parent_id
+            above.births += is_parent
+            above.children[accepted.run_id] = is_parent and accepted.manner.on_parent_end == "wait"
 
     def remove(self, driven: Driven, outcome: Outcome, ended_at: float) -> None:
         """A run has ended here."""

@@ -11,7 +11,7 @@ import asyncio
 
 from msgspec import Struct
 
-from retinue.core.errors import RunIsOver, SessionClosed, StoreError, TreeCancelled, UnknownName
+from retinue.core.errors import RunIsOver, SessionClosed, StoreError, TooManyRunning, TreeCancelled, UnknownName
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.mail import Cancel, Item
@@ -80,6 +80,7 @@ class Supervisor(Waiting):
                 driver_id=self.parts.journal.driver_id,
                 handle_space=wish.handle_space,
                 handle_format=wish.handle_format,
+                max_running=wish.max_running,
             )
         )
         self.start(self.take_up(Run(accepted, brief, inherited), ticket), handle_space=wish.handle_space)
@@ -131,6 +132,8 @@ class Supervisor(Waiting):
         if isinstance(answer, NotBorn):
             if answer.why == "cancelled":
                 raise TreeCancelled(answer.name)
+            if answer.why == "too_many":  # others are at work in the same session
+                raise TooManyRunning(running=int(answer.name), limit=int(answer.name))
             raise SessionClosed(accepted.session_id, "archived" if answer.why == "session_archived" else "deleted")
         assert isinstance(answer, Accepted)
         if answer.handle is not None:
@@ -195,6 +198,8 @@ class Supervisor(Waiting):
     async def cancel(self, run_id: RunId, *, reason: EndReason = "cancelled", note: str = "") -> tuple[RunId, ...]:
         """Cancel a run and all below it; the ids of those that were neither over nor cancelled before."""
         self.check_open()
+        if run_id not in self.roster.live and self.parts.bury is not None:
+            await self.parts.bury()  # a run whose process is gone is ended here and now, not when somebody adopts it
         ticket = self._cancel(run_id, reason, note)
         (answer,) = await ticket.wait()
         if answer is None:

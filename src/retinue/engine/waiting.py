@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from retinue.core.ids import RunId
-from retinue.core.mail import ChildEnded, Input, Words
+from retinue.core.ids import Key, RunId
 from retinue.core.run import Exchange, Outcome
 from retinue.engine.looking import Looking
 
@@ -74,22 +73,18 @@ class Waiting(Looking):
                 self.check_open()
                 await watch.news()
 
-    async def exchanges_asked(self, run_id: RunId) -> int:
-        """How many exchanges a run has had or will have with the mail that it has, the one it works on included."""
-        driven = self.roster.live.get(run_id)
-        run = driven.run if driven is not None else await self.recall(run_id)
-        store = self.parts.store
-        mail = driven.mail if driven is not None else await self.parts.journal.read(store.mail, run_id)
-        waiting = [
-            item
-            for item in mail
-            if isinstance(item, Input | Words)
-            or (isinstance(item, ChildEnded) and item.notice and item.run_id not in run.seen)
-        ]
-        # News that an idle run finds first begins an exchange of its own; all other news joins one.
-        opened_by_news = not run.answering and bool(waiting) and not isinstance(waiting[0], Input)
-        inputs = sum(isinstance(item, Input) for item in waiting)
-        return len(run.exchanges) + run.answering + opened_by_news + inputs
+    async def reply_to(self, run_id: RunId, key: Key, *, outside: bool = False) -> Exchange:
+        """The answer to the input that was posted with this key; of a run that ended before it, how it ended."""
+        with self.roster.watch((run_id,)) as watch:
+            while True:
+                driven = self.here(run_id)
+                run = driven.run if driven is not None else await self.recall(run_id)
+                if (number := run.inputs.get(key)) is not None:
+                    return await self.exchange(run_id, number, outside=outside)
+                if run.outcome is not None:
+                    return _as_exchange(run.outcome)
+                self.check_open()
+                await watch.news()
 
     async def _exchange_elsewhere(self, run_id: RunId, number: int) -> Exchange | None:
         """An exchange of a run that is over, or that another process drives."""
@@ -104,6 +99,11 @@ class Waiting(Looking):
             run = await self.recall(run_id)
             if len(run.exchanges) >= number:
                 return run.exchanges[number - 1]
-        return Exchange(
-            result=outcome.result, reason=outcome.reason, text=outcome.text, error=outcome.error, limit=outcome.limit
-        )
+        return _as_exchange(outcome)
+
+
+def _as_exchange(outcome: Outcome) -> Exchange:
+    """What whoever still waits for an answer hears of a run that is over."""
+    return Exchange(
+        result=outcome.result, reason=outcome.reason, text=outcome.text, error=outcome.error, limit=outcome.limit
+    )

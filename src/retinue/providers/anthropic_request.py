@@ -19,6 +19,7 @@ from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.anthropic_order import in_order
+from retinue.providers.demand import told
 from retinue.providers.mending import as_object, sound
 
 MEMO = "anthropic"
@@ -73,7 +74,7 @@ def encode(request: Request, *, version: str = "") -> bytes:
             b'{"%b":%b' % (named[0].encode(), msgspec.json.encode(named[1])),
             _options(request, kept),
             _tools(request.tools),
-            _system(request.system),
+            _system(told(request)),
             b',"messages":[',
             kept.marked(),
             b"]}",
@@ -96,6 +97,9 @@ def _options(request: Request, kept: Conversation) -> bytes:
     # Thinking excludes a temperature, and newer models refuse one in any case.
     if request.temperature is not None and not thinking and not adaptive:
         options += b',"temperature":' + msgspec.json.encode(request.temperature)
+    if request.output is not None and request.output.mode == "json_schema":
+        schema = sound(request.output.schema).encode()
+        options += b',"output_config":{"format":{"type":"json_schema","schema":%b}}' % schema
     return options
 
 

@@ -18,6 +18,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
 from retinue.providers.conversation import Conversation, Slot
+from retinue.providers.demand import told_in_words
 from retinue.providers.mending import NOT_JSON, as_object, sound
 
 MEMO = "gemini"
@@ -54,7 +55,15 @@ def encode(request: Request) -> bytes:
     way = _SIGNED if _SIGNS.match(request.model) else _UNSIGNED
     said = Contents.of(request, MEMO, way).written()
     return b"".join(
-        (b"{", _system(request.system), _tools(request.tools), _options(request), b'"contents":[', said, b"]}")
+        (
+            b"{",
+            _system(request.system if _has_a_field_for_output(request) else told_in_words(request)),
+            _tools(request.tools),
+            _options(request),
+            b'"contents":[',
+            said,
+            b"]}",
+        )
     )
 
 
@@ -145,6 +154,11 @@ def _content(role: Literal["user", "model"], parts: Iterable[bytes]) -> bytes:
     return b'{"role":"%b","parts":[%b]}' % (role.encode(), b",".join(parts))
 
 
+def _has_a_field_for_output(request: Request) -> bool:
+    """Whether the form of the answer can be said in a field: before version 3, not together with tools."""
+    return not request.tools or _SIGNS.match(request.model) is not None
+
+
 def _options(request: Request) -> bytes:
     options: dict[str, object] = {}
     if request.max_output is not None:
@@ -155,6 +169,10 @@ def _options(request: Request) -> bytes:
         # The smaller models of this version think only if they are told how much; -1 leaves that to them.
         budget = {"thinkingBudget": -1} if _WANTS_A_BUDGET.match(request.model) else {}
         options["thinkingConfig"] = {"includeThoughts": True} | budget
+    if request.output is not None and _has_a_field_for_output(request):
+        options["responseMimeType"] = "application/json"
+        if request.output.mode == "json_schema":
+            options["responseJsonSchema"] = msgspec.Raw(sound(request.output.schema).encode())
     return b'"generationConfig":' + msgspec.json.encode(options) + b"," if options else b""
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
+from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
 from retinue.net.http import Http
 from retinue.providers.endpoint import Endpoint
 from retinue.providers.openai_chat_reply import Decoder
-from retinue.providers.openai_chat_request import encode
+from retinue.providers.openai_chat_request import encode, options
+from retinue.providers.unwanted import Unwanted
 
 __all__ = ["Decoder", "OpenAIChatProvider", "encode"]
 
@@ -40,14 +42,22 @@ class OpenAIChatProvider:
         self._owns_http = http is None
         self._http = http or Http()
         self._sends_reasoning = sends_reasoning
+        self._unwanted = Unwanted()
         self._endpoint = Endpoint(
             base_url, "/chat/completions", api_key_env=api_key_env, headers=headers or {}, http=self._http
         )
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The model's reply to `request`, in one attempt."""
-        body = encode(request, sends_reasoning=self._sends_reasoning)
-        return await self._endpoint.ask(body, Decoder(model=request.model), publish, model=request.model)
+        """The model's reply to `request`, in one attempt; an option that the server refuses is left out."""
+        model = request.model
+        while True:
+            unwanted = self._unwanted.of(model)
+            body = encode(request, sends_reasoning=self._sends_reasoning, unwanted=unwanted)
+            try:
+                return await self._endpoint.ask(body, Decoder(model=model), publish, model=model)
+            except ProviderError as refusal:
+                if not self._unwanted.learn(model, options(request, unwanted), refusal):
+                    raise
 
     async def close(self) -> None:
         """Close the connections, unless they belong to somebody else."""

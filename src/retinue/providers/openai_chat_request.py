@@ -8,16 +8,17 @@ the same history always gives the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import assert_never
+from typing import Literal, TypeAlias, assert_never
 
 import msgspec
 
-from retinue.core.agent import ToolSpec
+from retinue.core.agent import Output, ToolSpec
 from retinue.core.history import UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
+from retinue.providers.demand import told
 
 MEMO = "openai_chat"
 """Where in a request's memo the conversation is kept."""
@@ -25,11 +26,45 @@ MEMO = "openai_chat"
 LONGEST_ID = 40
 """Longer call ids are refused by OpenAI; another vendor may have made them."""
 
-# These count what they think as output, and refuse the older field.
+# These think before they answer: they count that as output and refuse the older field, have their own word for whoever
+# gives orders, and no temperature. The chatting ones among them are like all others but for the field.
 _COUNTS_THINKING = re.compile(r"(?:.*/)?(?:o\d|gpt-5)")
+_CHATS = re.compile(r"(?:.*/)?gpt-5(?:\.\d+)?-chat")
+
+Option: TypeAlias = Literal["max_tokens", "max_completion_tokens", "temperature", "reasoning_effort", "developer"]
+"""What a request may hold and a server may not want."""
+
+_OLDER_FIELD_FIRST: tuple[Option, ...] = ("max_tokens", "max_completion_tokens")
 
 
-def encode(request: Request, *, sends_reasoning: bool = False) -> bytes:
+def options(request: Request, unwanted: Collection[str] = ()) -> dict[Option, object]:
+    """What goes into a request besides the conversation, of what the model wants; `developer` is who gives the orders.
+
+    >>> question = Request(model="o3", system="", messages=[], max_output=9, temperature=0.5, think=True)
+    >>> options(question)
+    {'developer': True, 'max_completion_tokens': 9, 'reasoning_effort': 'high'}
+    >>> options(question, {"max_completion_tokens", "reasoning_effort"})
+    {'developer': True, 'max_tokens': 9}
+    """
+    counts = _COUNTS_THINKING.match(request.model) is not None
+    thinks = counts and not _CHATS.match(request.model)
+    wanted: dict[Option, object] = {}
+    if thinks and "developer" not in unwanted:
+        wanted["developer"] = True
+    if request.max_output is not None:
+        fields: tuple[Option, ...] = ("max_completion_tokens", "max_tokens") if counts else _OLDER_FIELD_FIRST
+        for field in fields:
+            if field not in unwanted:
+                wanted[field] = request.max_output
+                break
+    if request.temperature is not None and not thinks and "temperature" not in unwanted:
+        wanted["temperature"] = request.temperature
+    if request.think and thinks and "reasoning_effort" not in unwanted:
+        wanted["reasoning_effort"] = "high"
+    return wanted
+
+
+def encode(request: Request, *, sends_reasoning: bool = False, unwanted: Collection[str] = ()) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
 
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()
@@ -39,20 +74,19 @@ def encode(request: Request, *, sends_reasoning: bool = False) -> bytes:
     if not (isinstance(kept, Conversation) and kept.is_beginning_of(request.messages, sends_reasoning)):
         kept = request.memo[MEMO] = Conversation(sends_reasoning=sends_reasoning)
     kept.add(request.messages)
-    options = b""
-    if request.max_output is not None:
-        field = "max_completion_tokens" if _COUNTS_THINKING.match(request.model) else "max_tokens"
-        options += b',"%b":%d' % (field.encode(), request.max_output)
-    if request.temperature is not None:
-        options += b',"temperature":' + msgspec.json.encode(request.temperature)
+    wanted = options(request, unwanted)
+    orders = "developer" if wanted.pop("developer", False) else "system"
+    extra = b"".join(b',"%b":%b' % (name.encode(), msgspec.json.encode(value)) for name, value in wanted.items())
+    if request.output is not None:
+        extra += _response_format(request.output)
     parts: list[bytes | bytearray] = [
         b'{"model":',
         msgspec.json.encode(sound(request.model)),
         b',"stream":true,"stream_options":{"include_usage":true}',
-        options,
+        extra,
         b',"messages":[',
     ]
-    for said in (_system(request.system), kept.encoded, kept.repairs()):
+    for said in (_system(told(request), orders), kept.encoded, kept.repairs()):
         if said:
             parts += (said, b",")
     if parts[-1] == b",":
@@ -179,8 +213,16 @@ def _arguments(call: ToolCall) -> str:
 
 # Shared by all runs with the same system text and tools: a thousand siblings keep them once.
 @lru_cache(maxsize=256)
-def _system(text: str) -> bytes:
-    return _words("system", text) if text else b""
+def _system(text: str, role: str) -> bytes:
+    return _words(role, text) if text else b""
+
+
+@lru_cache(maxsize=256)
+def _response_format(output: Output) -> bytes:
+    if output.mode == "json_object":
+        return b',"response_format":{"type":"json_object"}'
+    demand = {"name": output.name, "schema": msgspec.Raw(sound(output.schema).encode()), "strict": True}
+    return b',"response_format":' + msgspec.json.encode({"type": "json_schema", "json_schema": demand})
 
 
 @lru_cache(maxsize=256)

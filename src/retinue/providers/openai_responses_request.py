@@ -14,10 +14,11 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from retinue.core.agent import ToolSpec
+from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
 from retinue.providers.conversation import Conversation, Slot
+from retinue.providers.demand import told
 from retinue.providers.mending import NOT_JSON, as_object, sound
 
 MEMO = "openai_responses"
@@ -73,13 +74,15 @@ def encode(request: Request, *, dialect: Spelling = "live") -> bytes:
         options += b',"temperature":' + msgspec.json.encode(request.temperature)
     if request.think:
         options += b',"reasoning":' + msgspec.json.encode(THINKS)
+    if request.output is not None:
+        options += _text_format(request.output)
     return b"".join(
         (
             b'{"model":',
             msgspec.json.encode(sound(request.model)),
             b',"stream":true,"store":false',
             options,
-            _instructions(request.system),
+            _instructions(told(request)),
             _tools(request.tools),
             b',"input":[',
             said,
@@ -186,6 +189,15 @@ def _message(role: str, kind: str, text: str) -> bytes:
 @lru_cache(maxsize=256)
 def _instructions(text: str) -> bytes:
     return b',"instructions":' + msgspec.json.encode(sound(text)) if text else b""
+
+
+@lru_cache(maxsize=256)
+def _text_format(output: Output) -> bytes:
+    if output.mode == "json_object":
+        return b',"text":{"format":{"type":"json_object"}}'
+    schema = msgspec.Raw(sound(output.schema).encode())
+    demand = {"type": "json_schema", "name": output.name, "schema": schema, "strict": True}
+    return b',"text":' + msgspec.json.encode({"format": demand})
 
 
 @lru_cache(maxsize=256)

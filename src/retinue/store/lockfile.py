@@ -52,14 +52,24 @@ class LockFile:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def __enter__(self) -> None:
+        if not self.take_if_free():
+            self._wait()
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.give_back()
+
+    def take_if_free(self) -> bool:
+        """Take the lock if nobody has it; then it has to be given back."""
         try:
             _try_to_lock(self._file)
         except (BlockingIOError, PermissionError):
-            self._wait()
+            return False
         except OSError as wrong:
             raise StoreUnavailable(f"{self._path} cannot be locked ({wrong})") from wrong
+        return True
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def give_back(self) -> None:
+        """Let others have the lock."""
         _unlock(self._file)
 
     def _wait(self) -> None:

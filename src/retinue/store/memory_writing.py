@@ -89,7 +89,7 @@ class Writing:
         accepted = write.accepted
         if accepted.key is not None and (before := self._tables.keys.get(accepted.key)):
             return Accepted(before.accepted.run_id, before.accepted.handle, existed=True)
-        if refusal := self._why_not_born(accepted):
+        if refusal := self._why_not_born(accepted) or self._too_many(write):
             return refusal
         if accepted.run_id in self._tables.runs:
             raise rules.exists_already(accepted.run_id)
@@ -119,6 +119,19 @@ class Writing:
                 return NotBorn("cancelled", ancestor.accepted.run_id)
             ancestor = self._tables.runs.get(ancestor.accepted.parent_id or "")
         return None
+
+    def _too_many(self, write: Accept) -> NotBorn | None:
+        if write.max_running is None:
+            return None
+        place = (write.accepted.session_id, write.handle_space)
+        running = sum(
+            run.driver_id is not None
+            and not run.ended
+            and run.accepted.handle is not None
+            and (run.accepted.session_id, run.accepted.handle.space) == place
+            for run in self._tables.runs.values()
+        )
+        return NotBorn("too_many", str(running)) if running >= write.max_running else None
 
     def _handle(self, write: Accept) -> HandleRef | None:
         """The next name of the space, or the one that the run brings along, which is the run's from now on."""
@@ -185,7 +198,7 @@ class Writing:
     def _end(self, run: Run, cancel: Cancel, at: float) -> None:
         last, before = len(run.events), run.progress
         self._undo.by(lambda: run.go_back(last, before))
-        end, run.progress = rules.cancelled(before, cancel, at)
+        end, run.progress = rules.cancelled(before, cancel, at, run.events)
         run.events.append(end)
 
     def _retire(self, write: Retire) -> RunId | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from retinue.core.errors import StoreCorrupt
-from retinue.core.events import RunEnded
+from retinue.core.events import Event, ExchangeEnded, ReplyReceived, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.mail import Cancel, Item
 from retinue.core.records import Accept, Enlist, Progress, Record, Write
@@ -34,17 +34,25 @@ def progress_after(record: Record) -> Progress | None:
     return progress
 
 
-def cancelled(progress: Progress, cancel: Cancel, at: float) -> tuple[RunEnded, Progress]:
-    """The end of a run that nobody drives, and its row: all that is known of it is how far it had come."""
+def cancelled(progress: Progress, cancel: Cancel, at: float, events: Iterable[Event]) -> tuple[RunEnded, Progress]:
+    """The end of a run that nobody drives, and its row: how far it had come, and its last words."""
+    text, exchanges, answering = "", 0, True
+    for event in events:
+        if isinstance(event, ReplyReceived):
+            text, answering = event.reply.message.text or text, True
+        elif isinstance(event, ExchangeEnded):
+            exchanges, answering = exchanges + 1, False
     end = RunEnded(
         at=at,
         outcome=Outcome(
             result="cancelled",
             reason=cancel.reason,
+            text=text,
             error=cancel.note or "cancelled",
             usage=progress.usage,
             cost=progress.cost,
             turns=progress.turns,
+            exchanges=exchanges + answering,
         ),
     )
     return end, _ended(end)

@@ -101,6 +101,29 @@ class SqliteStore(Reading):
             self._checkpoint_when_long()
             return answers
 
+    def commit_at_once(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[Written] | None:
+        """The same, if it waits for nobody: a commit that need not reach the disk is a few writes into memory of the
+        system. None when another process has its turn, when the disk has to be waited for, or when it is time for a
+        checkpoint, which `commit` makes.
+        """
+        if self._syncs or (durable and self._durability == "power") or self._log_size() > self._log_end:
+            return None
+        if not self._one_writer.acquire(blocking=False):
+            return None
+        try:
+            if not self._my_turn().take_if_free():
+                return None
+            try:
+                return self._transact(driver_id, writes)
+            except sqlite3.Error as wrong:
+                raise explained(self._file, wrong) from wrong
+            finally:
+                self._turns.give_back()
+        finally:
+            self._one_writer.release()
+
     def changed(self) -> bool:
         """Whether another process may have written since this was last asked."""
         with self._one_writer:

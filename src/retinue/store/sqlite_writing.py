@@ -49,6 +49,10 @@ _INSERT_RUN: Final = """
                       handle_space, handle_name, awaited, brief, driver_id, accepted_at, format, seq)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
 """
+_COUNT_RUNNING: Final = """
+    SELECT count(*) FROM runs
+    WHERE session_id = ? AND handle_space = ? AND ended = 0 AND driver_id IS NOT NULL
+"""
 _REFUSING_ANCESTOR: Final = """
     WITH RECURSIVE above (run_id, parent_id, cancelled_at, ended, level) AS (
         SELECT run_id, parent_id, cancelled_at, ended, 0 FROM runs WHERE run_id = ?
@@ -169,7 +173,7 @@ class Writing:
         accepted = write.accepted
         if accepted.key is not None and (before := self._by_key(accepted.key)):
             return before
-        if refusal := self._why_not_born(accepted):
+        if refusal := self._why_not_born(accepted) or self._too_many(write):
             return refusal
         if self._one("SELECT 1 FROM runs WHERE run_id = ?", accepted.run_id):
             raise rules.exists_already(accepted.run_id)
@@ -207,6 +211,13 @@ class Writing:
             return None
         ancestor = self._one(_REFUSING_ANCESTOR, accepted.parent_id)
         return NotBorn("cancelled", ancestor[0]) if ancestor else None
+
+    def _too_many(self, write: Accept) -> NotBorn | None:
+        if write.max_running is None:
+            return None
+        row = self._one(_COUNT_RUNNING, write.accepted.session_id, write.handle_space)
+        running = row[0] if row else 0
+        return NotBorn("too_many", str(running)) if running >= write.max_running else None
 
     def _handle(self, write: Accept) -> HandleRef | None:
         """The next name of the space, or the one that the run brings along, which is the run's from now on."""
@@ -303,7 +314,9 @@ class Writing:
         assert row is not None
         seq, turns, input_, output, cached, reasoning, cost = row
         before = Progress(phase="working", turns=turns, usage=Usage(input_, output, cached, reasoning), cost=cost)
-        end, progress = rules.cancelled(before, cancel, at)
+        bodies = self._do("SELECT body FROM events WHERE run_no = ? ORDER BY seq", (no,)).fetchall()
+        events = (self._codec.event(self._whole(body)) for (body,) in bodies)
+        end, progress = rules.cancelled(before, cancel, at, events)
         self._do(_INSERT_EVENT, (no, seq + 1, self._stored(self._codec.encode(end))))
         self._do(_END, (*self._values(seq + 1, progress), no))
 

@@ -101,9 +101,8 @@ class ChatScript:
         return self
 
     def __call__(self, heard: Heard) -> Line | Answer:
-        texts = "\n".join(
-            message["content"] for message in heard.body["messages"] if message["role"] in ("system", "user")
-        )
+        speakers = ("system", "developer", "user")
+        texts = "\n".join(message["content"] for message in heard.body["messages"] if message["role"] in speakers)
         fitting = [words for words in self._parts if words in texts]
         if not fitting:
             return failed(400, f"fake_chat: no lines for this conversation; there are some for: {list(self._parts)}")

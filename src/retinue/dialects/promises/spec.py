@@ -10,6 +10,7 @@ SUBAGENT = (
         "SPEC-2.1-REGISTRY", "2.1", "An orchestrator can use the application's agents and those it defines itself."
     ),
     Promise("SPEC-2.1-KEPT", "2.1", "Defined agents stay with their session."),
+    Promise("SPEC-2.3-TIMES", "2.3", "When a task was created and when it was resolved is kept with it."),
     Promise("SPEC-2.2-NO-TOOLS", "2.2", "An agent whose tools are not named has none."),
     Promise(
         "SPEC-2.2-OFFERED", "2.2", "A model is offered tools in the order of its agent's list, the same in each turn."

@@ -13,6 +13,7 @@ from retinue.core.ids import RunId
 from retinue.core.mail import Cancel
 from retinue.core.ports import Store
 from retinue.core.records import (
+    Accept,
     Accepted,
     Adopt,
     CancelTree,
@@ -252,6 +253,19 @@ class BirthContract(StoreCase):
         assert one(store, Adopt(driver_id="bob", run_ids=everything), "bob") == ("free",)
         assert one(store, Adopt(driver_id="alice", run_ids=everything), "alice") == ()
         assert row(store, "free").driver_id == "bob"
+
+    def test_a_session_has_room_for_so_many_runs_of_a_kind_whoever_drives_them(self, store: Store) -> None:
+        def wish(run_id: str, driver_id: str | None) -> Accept:
+            return replace(accept(run_id, driver_id=driver_id, space="spec"), max_running=2)
+
+        assert one(store, wish("a", "alice")) == Accepted("a", HandleRef("spec", "t_01"))
+        assert one(store, wish("nobodys", None)) == Accepted("nobodys", HandleRef("spec", "t_02"))
+        assert one(store, wish("b", "bob")) == Accepted("b", HandleRef("spec", "t_03"))
+
+        assert one(store, wish("c", "alice")) == NotBorn("too_many", "2")
+        assert one(store, accept("other", space="other")) == Accepted("other", HandleRef("other", "t_01"))
+        end(store, "a")
+        assert one(store, wish("c", "alice")) == Accepted("c", HandleRef("spec", "t_04"))
 
 
 def ids(rows: Sequence[RunRow]) -> list[RunId]:

@@ -31,10 +31,16 @@ CANCEL = Cancel(key="stop", reason="parent_ended", note="no longer needed")
 PROGRESS = Progress(phase="working", turns=2, usage=Usage(14, 6), cost=100)
 
 
-def cancelled(*, turns: int = 0, usage: Usage = NO_USAGE, cost: int | None = 0) -> Outcome:
-    """How a run ends that `CANCEL` met while nobody drove it."""
+def cancelled(*, text: str = "", turns: int = 0, usage: Usage = NO_USAGE, cost: int | None = 0) -> Outcome:
+    """How a run ends that `CANCEL` met while nobody drove it: with its last words."""
     return Outcome(
-        result="cancelled", reason="parent_ended", error="no longer needed", turns=turns, usage=usage, cost=cost
+        result="cancelled",
+        reason="parent_ended",
+        text=text,
+        error="no longer needed",
+        turns=turns,
+        usage=usage,
+        cost=cost,
     )
 
 
@@ -156,7 +162,7 @@ class DriverContract(StoreCase):
 
         assert one(store, CancelTree(run_id="root", item=CANCEL, at=40.0)) == ("root",)
 
-        outcome = cancelled(turns=2, usage=Usage(14, 6), cost=100)
+        outcome = cancelled(text="hm", turns=2, usage=Usage(14, 6), cost=100)
         found = row(store, "root")
         assert store.events("root", after=2) == [(3, RunEnded(at=40.0, outcome=outcome))]
         assert found.progress == Progress(
@@ -185,7 +191,7 @@ class DriverContract(StoreCase):
 
         one(store, how)
 
-        outcome = cancelled(turns=2, usage=Usage(14, 6), cost=100)
+        outcome = cancelled(text="hm", turns=2, usage=Usage(14, 6), cost=100)
         assert store.events("one", after=2) == [(3, RunEnded(at=40.0, outcome=outcome))]
         assert row(store, "one").progress.outcome == outcome
         assert row(store, "one").driver_id is None

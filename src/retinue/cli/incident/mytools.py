@@ -1,0 +1,1 @@
+../../../../examples/incident/mytools.py

@@ -1,0 +1,77 @@
+"""The benchmark measures the same work on every side, or its ratios would mean nothing."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from bench.cases import Row, compared
+from bench.fake_model import Replies
+from bench.processes import FLOOR, MEMORY, SQLITE, SQLITE_ONCE, FakeModel, Side, cost_of, fake_model
+from bench.run import as_table
+from bench.work import LEAD, WORKER, Cost, Work
+
+SMALL = Work(workers=2, turns=1, tokens=3)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[FakeModel]:
+    with fake_model() as model:
+        yield model
+
+
+def test_every_side_asks_the_model_as_often_and_gets_the_same_answers(model: FakeModel) -> None:
+    asked: dict[str, int] = {}
+    answers: set[str] = set()
+    for side in (FLOOR, MEMORY, SQLITE, SQLITE_ONCE):
+        before = model.stats().requests
+        cost = cost_of(side, model, SMALL, warm_ups=0)
+        asked[side.name] = model.stats().requests - before
+        answers.add(cost.answers)
+
+    assert set(asked.values()) == {SMALL.model_turns} == {6}
+    assert len(answers) == 1
+
+
+def test_other_work_has_other_answers(model: FakeModel) -> None:
+    more = msgspec.structs.replace(SMALL, tokens=4)
+
+    assert cost_of(FLOOR, model, SMALL, warm_ups=0).answers != cost_of(FLOOR, model, more, warm_ups=0).answers
+
+
+def test_a_lead_delegates_once_and_a_worker_makes_its_tool_turns_before_it_answers() -> None:
+    replies = Replies(SMALL)
+    lead, worker = LEAD.encode(), WORKER.encode()
+    result = b'{"role":"tool","tool_call_id":"call_0"}'
+
+    said = [replies.to(lead), replies.to(lead + result), replies.to(worker), replies.to(worker + result)]
+
+    assert [b"".join(pieces).count(b'"type":"function"') for pieces in said] == [2, 0, 1, 0]
+    assert [b"".join(pieces).count(b'"content":"word "') for pieces in said] == [0, 3, 0, 3]
+
+
+def test_ratios_are_taken_between_neighbours_and_a_broken_promise_stands_out() -> None:
+    def costs(*walls: float) -> list[Cost]:
+        return [Cost(cpu=0.0, wall=wall, model_turns=1, answers="", peak_kb=0) for wall in walls]
+
+    found = {"floor": costs(1.0, 2.0, 4.0), "memory": costs(1.5, 3.0, 6.0), "SQLite": costs(2.0, 4.0, 8.4)}
+
+    row = compared("wall time", "s", found, lambda cost: cost.wall, {"memory": 1.5, "SQLite": 1.9})
+
+    assert row == Row(
+        what="wall time",
+        unit="s",
+        values={"floor": 2.0, "memory": 3.0, "SQLite": 4.0},
+        ratios={"floor": 1.0, "memory": 1.5, "SQLite": 2.0},
+        most={"memory": 1.5, "SQLite": 1.9},
+    )
+    assert as_table([row]).splitlines() == [
+        "| | floor | memory | SQLite | promised | kept |",
+        "|---|---:|---:|---:|---|---|",
+        "| wall time, s | 2 | 3 (1.50x) | 4 (2.00x) | memory ≤ 1.5x, SQLite ≤ 1.9x | **no: SQLite** |",
+    ]
+
+
+def test_a_side_that_fails_says_so() -> None:
+    with fake_model() as model, pytest.raises(RuntimeError, match="ended with status 1 and said nothing"):
+        cost_of(Side("broken", "bench.nowhere"), model, SMALL)

@@ -1,0 +1,71 @@
+"""A terminal that remembers what is on its screen: as wide as you like, and so high that nothing scrolls away."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+HIGH = 200
+_PIECE = re.compile(r"\x1b\[(?P<parameters>[\d;?]*)(?P<command>[A-Za-z])|(?P<character>[\s\S])")
+
+
+def on_screen(*arguments: str, width: int, **env: str) -> tuple[int, list[str]]:
+    """A command whose stdin, stdout and stderr are one terminal: its exit code, and what stands there at the end."""
+    inside, outside = pty.openpty()[::-1]
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", HIGH, width, 0, 0))
+    without = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "retinue", *arguments],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        env=without | {"TERM": "xterm-256color"} | env,
+        start_new_session=True,
+    )
+    os.close(inside)
+    written = b""
+    try:
+        while piece := os.read(outside, 65536):
+            written += piece
+    except OSError:
+        pass  # the other side is closed: that is how a terminal ends
+    os.close(outside)
+    return process.wait(), drawn(written.decode(), width)
+
+
+def drawn(written: str, width: int) -> list[str]:
+    """The lines of a screen after this was written on it."""
+    lines: list[list[str]] = [[]]
+    row = column = 0
+    for piece in _PIECE.finditer(written):
+        match piece["command"], piece["character"]:
+            case None, "\r":
+                column = 0
+            case None, "\n":
+                row += 1
+            case None, str(character):
+                if column == width:
+                    row, column = row + 1, 0
+                lines += [[] for _ in range(row + 1 - len(lines))]
+                lines[row] += " " * (column + 1 - len(lines[row]))
+                lines[row][column] = character
+                column += 1
+            case "A", _:
+                row = max(0, row - int(piece["parameters"] or 1))
+            case "K", _:
+                assert piece["parameters"] == "2"
+                lines += [[] for _ in range(row + 1 - len(lines))]
+                lines[row] = []
+            case "m", _:
+                pass  # colours
+            case "h" | "l", _:
+                pass  # the cursor is shown or hidden
+            case command, _:
+                raise AssertionError(f"a code that this screen does not know: {command!r}")
+    return ["".join(line).rstrip() for line in lines]

@@ -1,0 +1,163 @@
+"""`retinue run --sse`: what happens in the root run, as events that end with `response_end` whatever happens."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from retinue.cli.sse import sse
+from retinue.core.errors import ProviderError
+from retinue.providers.script import calls, fails, says, together
+from retinue.testing.fake_chat import ChatScript, FakeChat
+from retinue.testing.fake_server import Answer
+from tests.cli.conftest import Cli
+from tests.cli.stage import Command, serving
+
+PARIS = '{"capital":"Paris","country":"France"}'
+
+
+class Told(NamedTuple):
+    """One event as a program reads it."""
+
+    type: str
+    delta: str = ""
+    id: str = ""
+
+
+def asking(vendor: FakeChat) -> tuple[str, ...]:
+    return ("run", "--base-url", vendor.base_url, "--model", "fake-1", "--sse")
+
+
+def events(stdout: str) -> Iterator[Told]:
+    """What was told; complains about anything that is not exactly three lines of it."""
+    *blocks, rest = stdout.split("\n\n")
+    assert rest == ""
+    for block in blocks:
+        event, data = block.split("\n")
+        told = json.loads(data.removeprefix("data: "))
+        assert event == f"event: {told['type']}"
+        assert list(told) == ["id", "delta", "type"]
+        assert data == f"data: {json.dumps(told, separators=(',', ':'))}"
+        yield Told(told["type"], told["delta"], told["id"])
+
+
+def test_an_answer_begins_with_the_id_of_its_response_and_ends_with_response_end(cli: Cli) -> None:
+    with serving(says("Grüße 🦉", thinking="hm")) as vendor:
+        ended = cli(*asking(vendor), "--dialect", "none", "hi")
+
+    start, *rest = events(ended.stdout)
+    assert (ended.code, start.type, start.delta, start.id != "") == (0, "response_start", "", True)
+    assert rest == [
+        Told("reasoning_content", "hm"),
+        Told("output_text", "Grüße 🦉"),
+        Told("block_end"),
+        Told("response_end"),
+    ]
+    assert ended.stdout.isascii()
+
+
+def test_calls_and_their_results_carry_the_id_of_the_call(cli: Cli) -> None:
+    script = ChatScript().play(
+        together(says("Let me look."), calls("shared_context", action="list_keys")), says("Nothing there.")
+    )
+    with serving(script) as vendor:
+        ended = cli(*asking(vendor), "hi")
+
+    told = [each for each in events(ended.stdout) if each.type != "response_start"]
+    (sent,) = vendor.heard[1].body["messages"][-2]["tool_calls"]
+    result = vendor.heard[1].body["messages"][-1]["content"]
+    assert told == [
+        Told("output_text", "Let me look."),
+        Told("tool_call", "\nFunction: shared_context ", sent["id"]),
+        Told("tool_call", sent["function"]["arguments"], sent["id"]),
+        Told("block_end"),
+        Told("tool_result", f"\n\nTool Result (shared_context):\n{result}\n", sent["id"]),
+        Told("output_text", "Nothing there."),
+        Told("block_end"),
+        Told("response_end"),
+    ]
+
+
+def test_children_are_not_part_of_it(cli: Cli) -> None:
+    script = (
+        ChatScript()
+        .play(
+            calls("subagent", action="define", name="dig", description="Digs.", system_prompt="You are a spade."),
+            calls("subagent", action="spawn_and_wait", agent="dig", task="Dig."),
+            says("Dug."),
+        )
+        .play(says("In the child."), words="You are a spade.")
+    )
+    with serving(script) as vendor:
+        ended = cli(*asking(vendor), "hi")
+
+    assert "".join(told.delta for told in events(ended.stdout) if told.type == "output_text") == "Dug."
+
+
+def test_structured_output_is_one_event_at_the_end_and_no_words_before(cli: Cli) -> None:
+    with serving(ChatScript().play(says("Paris."), says(PARIS))) as vendor:
+        ended = cli(*asking(vendor), "--dialect", "none", "--output-json", "hi")
+
+    told = [each for each in events(ended.stdout) if each.type != "response_start"]
+    assert (ended.code, told) == (0, [Told("output_structured", PARIS), Told("response_end")])
+    assert ended.stdout.endswith(
+        "event: output_structured\n"
+        'data: {"id":"","delta":"{\\"capital\\":\\"Paris\\",\\"country\\":\\"France\\"}",'
+        '"type":"output_structured"}\n\n'
+        'event: response_end\ndata: {"id":"","delta":"","type":"response_end"}\n\n'
+    )
+
+
+def test_a_failure_is_told_before_the_end(cli: Cli) -> None:
+    refused = ProviderError("no such model", fault="bad_request")
+    with serving(fails(refused)) as vendor:
+        failed = cli(*asking(vendor), "hi")
+    with serving(says("")) as vendor:
+        empty = cli(*asking(vendor), "hi")
+    with serving(says("no")) as vendor:
+        unstructured = cli(*asking(vendor), "--dialect", "none", "--output-json", "hi")
+
+    block, end = events(failed.stdout)
+    assert (failed.code, block.type, end) == (1, "block_end", Told("response_end"))
+    assert block.delta.startswith("Error: ")
+    assert "no such model" in block.delta
+    assert "no such model" in failed.stderr
+    assert list(events(empty.stdout))[1:] == [
+        Told("block_end"),
+        Told("block_end", "Error: the model gave an empty answer"),
+        Told("response_end"),
+    ]
+    *_, last, end = events(unstructured.stdout)
+    assert (empty.code, unstructured.code, end) == (1, 1, Told("response_end"))
+    assert last.delta.startswith("Error: the answer is not of the form that was demanded: it is not JSON")
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("folder")
+async def test_an_interrupted_run_ends_its_stream_too() -> None:
+    async with FakeChat(Answer(delay=60.0)) as vendor:
+        command = await Command.start(*asking(vendor), "hi")
+        await command.says("main: started")
+        command.signal(signal.SIGINT)
+        ended = await command.ended()
+
+    assert (ended.code, list(events(ended.stdout))) == (
+        130,
+        [Told("block_end", "Error: interrupted"), Told("response_end")],
+    )
+
+
+@pytest.mark.parametrize("other", ["--json", "--quiet", "--detach"])
+def test_it_excludes_other_forms(cli: Cli, other: str) -> None:
+    ended = cli("run", "--sse", other, "hi")
+
+    assert (ended.code, ended.stdout) == (2, "")
+    assert f"--sse and {other} exclude each other" in ended.stderr
+
+
+def test_words_cannot_break_out_of_their_event() -> None:
+    assert sse("output_text", "a\n\nevent: response_end\n\ud800").count("\n") == 3

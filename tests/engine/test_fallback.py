@@ -1,0 +1,175 @@
+"""When a model cannot be had the next one is asked; when none can be had, the failure names each of them."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from retinue.core.agent import Agent
+from retinue.core.errors import ProviderError, ProviderFault
+from retinue.core.events import ReplyReceived, TurnFailed
+from retinue.core.messages import AssistantMessage, Reply, ToolCall
+from retinue.core.ports import Publish, Request
+from retinue.core.run import Limits
+from retinue.core.usage import Usage
+from retinue.engine.ask import ATTEMPTS
+from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, says
+from retinue.testing.harness import Harness
+
+
+@dataclass
+class Spare:
+    """A provider that answers whatever is asked, in its own name."""
+
+    text: str = "from the spare"
+    replies: list[Reply] = field(default_factory=list[Reply])
+    asked: list[tuple[str, float | None]] = field(default_factory=list[tuple[str, float | None]])
+    closed: bool = False
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """Answer."""
+        self.asked.append((request.model, request.temperature))
+        return self.replies.pop(0) if self.replies else Reply(AssistantMessage(self.text))
+
+    async def close(self) -> None:
+        """Close."""
+        self.closed = True
+
+
+def down(fault: ProviderFault, status: int | None = None) -> ProviderError:
+    return ProviderError(f"no: {fault}", fault=fault, status=status)
+
+
+def lead(*fallback: str, **options: object) -> Agent:
+    return Agent(name="lead", model="custom:first", fallback=fallback, **options)  # pyright: ignore[reportArgumentType]
+
+
+def models(harness: Harness, agent: str = "lead") -> list[str]:
+    events = harness.events(harness.run_of(agent))
+    return [event.reply.model for event in events if isinstance(event, ReplyReceived)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "attempts"),
+    [
+        (down("auth", 401), 1),
+        (down("internal"), 1),
+        (down("bad_request", 404), 1),
+        (down("unreachable"), ATTEMPTS),
+        (down("overloaded", 503), ATTEMPTS),
+        (down("rate_limited", 429), ATTEMPTS),
+        (down("timeout"), ATTEMPTS),
+        (down("cut"), ATTEMPTS),
+    ],
+    ids=lambda value: value.fault if isinstance(value, ProviderError) else "",
+)
+async def test_a_model_that_cannot_be_had_is_followed_by_the_next(failure: ProviderError, attempts: int) -> None:
+    spare = Spare()
+    async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
+        r.script("lead", fails(failure))
+        outcome = await r.run("go", agent="lead")
+
+        assert (outcome.result, outcome.text) == ("completed", "from the spare")
+        assert (len(r.provider.asked), spare.asked) == (attempts, [("second", None)])
+        assert models(r) == ["second"]
+    assert spare.closed
+
+
+@pytest.mark.parametrize("failure", [down("too_long", 400), down("bad_request", 400), down("refused", 400)])
+async def test_what_is_wrong_with_the_question_is_asked_of_nobody_else(failure: ProviderError) -> None:
+    spare = Spare()
+    async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
+        r.script("lead", fails(failure))
+        outcome = await r.run("go", agent="lead")
+
+        assert (outcome.result, outcome.error, spare.asked) == ("failed", str(failure), [])
+
+
+async def test_when_all_fail_the_failure_names_each() -> None:
+    async with Harness(dialects=(), agents=[lead("second", "nobody:third", "vertexai-anthropic:fourth")]) as r:
+        r.script("lead", fails(down("auth", 401)))
+        outcome = await r.run("go", agent="lead")
+        (failed,) = [event for event in r.events(r.run_of("lead")) if isinstance(event, TurnFailed)]
+
+        first, second, third, fourth = outcome.error.split("; ")
+        assert (first, second) == ("custom:first: no: auth", "custom:second: no: auth")
+        assert third == "custom:nobody:third: no: auth", "nobody is no provider, so it is a name at the agent's own"
+        assert fourth.startswith("vertexai-anthropic:fourth: provider 'vertexai-anthropic' cannot be asked: ")
+        assert (outcome.result, outcome.reason, failed.fault) == ("failed", "model_error", "bad_request")
+
+
+async def test_every_turn_begins_with_the_first_model_again() -> None:
+    spare = Spare(replies=[Reply(AssistantMessage("", (ToolCall("nothing"),)), stop="calls", model="second-dated")])
+    async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
+        r.script("lead", fails(down("auth"), times=1), says("back"))
+        outcome = await r.run("go", agent="lead")
+
+        assert (outcome.text, models(r)) == ("back", ["second-dated", "first"])
+
+
+async def test_a_fallback_has_its_own_price_and_no_temperature_of_another_provider() -> None:
+    first = ScriptedProvider(Script(), prices={"first": (1, 1)})
+    spare = Spare(replies=[Reply(AssistantMessage("dear"), usage=Usage(input=10, output=1), cost=700)])
+    agent = lead("spare:second", limits=Limits(max_cost=10**9))
+    async with Harness(provider=first, dialects=(), agents=[agent], providers={"spare": spare}) as r:
+        r.script("lead", fails(down("auth")))
+        outcome = await r.run("go", agent="lead", limits=agent.limits)
+
+        assert (outcome.text, outcome.cost, spare.asked) == ("dear", 700, [("second", None)])
+        ledger = r.retinue.supervisor.parts.accounts.ledger
+        assert not r.retinue.supervisor.parts.accounts.is_capped(r.run_of("lead")), ledger
+
+
+async def test_being_cancelled_while_the_first_is_asked_again_and_again_asks_nobody_else() -> None:
+    spare = Spare()
+    async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
+        r.script("lead", fails(ProviderError("wait", fault="rate_limited", retry_after=60.0)))
+        handle = await r.retinue.spawn("go", agent="lead")
+        await asyncio.sleep(30)
+        await r.retinue.cancel(handle)
+
+        assert ((await handle.wait()).result, spare.asked) == ("cancelled", [])
+
+
+async def test_a_child_on_its_callers_model_has_its_callers_fallback_and_one_with_a_model_its_own() -> None:
+    spare = Spare()
+    agents = [
+        lead("spare:second"),
+        Agent(name="same", description="d"),
+        Agent(name="other", description="d", model="third"),
+        Agent(name="own", description="d", model="third", fallback=("spare:fourth", "fifth")),
+    ]
+    async with Harness(agents=agents, providers={"spare": spare}) as r:
+        r.script(
+            "lead",
+            calls("subagent", action="spawn", agent="same", task="t"),
+            calls("subagent", action="spawn", agent="other", task="t"),
+            calls("subagent", action="spawn", agent="own", task="t"),
+            says("started"),
+        )
+        for name in ("same", "other", "own"):
+            r.script(name, says("done"))
+        await r.run("go", agent="lead")
+        briefs = {
+            view.agent: (await r.retinue.supervisor.recall(view.run_id)).brief
+            for view in await r.retinue.list(everyone=True)
+        }
+
+        assert {name: (brief.model, brief.fallback) for name, brief in briefs.items()} == {
+            "lead": ("first", (("spare", "second"),)),
+            "same": ("first", (("spare", "second"),)),
+            "other": ("third", ()),
+            "own": ("third", (("spare", "fourth"), ("custom", "fifth"))),
+        }
+
+
+async def test_a_process_without_the_fallbacks_provider_can_still_adopt_the_run() -> None:
+    spare = Spare()
+    first = Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare})
+    async with first:
+        first.script("lead", says("done"))
+        handle = await first.retinue.spawn("go", agent="lead", detached=True)
+        await first.close()
+        async with Harness(store=first.store, provider=first.provider, dialects=(), agents=[]) as later:
+            resumed = await later.retinue.resume(handle.run_id)
+            assert (await resumed.wait()).text == "done"

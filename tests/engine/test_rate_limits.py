@@ -1,0 +1,237 @@
+"""Many children under a rate limit: all get through, nobody asks too early, and the limit is used to the full."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, log
+
+import pytest
+
+from retinue.core.errors import ProviderError
+from retinue.core.messages import Reply
+from retinue.core.ports import Publish, Request
+from retinue.core.run import Limits
+from retinue.engine.ask import ATTEMPTS, WAITS
+from retinue.providers.scripted import Line, Script, ScriptedProvider, fails, says
+from retinue.testing.harness import Harness
+from tests.engine.delegation import delegates, with_delegation
+
+CHILDREN = 200
+LATENCY = 0.1
+
+
+@pytest.fixture(autouse=True)
+def no_luck() -> None:
+    random.seed(7)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One request: when it was sent, by whom, and until when its sender was told to wait, if it was refused."""
+
+    at: float
+    agent: str
+    path: str
+    told_to_wait_until: float | None = None
+
+
+class Limited(ScriptedProvider):
+    """A model behind a limit: `allows` says, for a request that is sent now, how many seconds it has to wait."""
+
+    def __init__(self, allows: Callable[[], float | None]) -> None:
+        super().__init__(Script(), latency=LATENCY)
+        self.sent: list[Sent] = []
+        self.under_way: list[str] = []
+        self.crowds: list[tuple[str, ...]] = []
+        """Who was under way, agent by agent, each time somebody else came."""
+        self._allows = allows
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        at, wait = now(), self._allows()
+        self.sent.append(Sent(at, request.agent, request.path, None if wait is None else at + wait))
+        self.under_way.append(request.agent)
+        self.crowds.append(tuple(self.under_way))
+        try:
+            if wait is None:
+                return await super().answer(request, publish)
+            await asyncio.sleep(LATENCY)
+            raise ProviderError("too many requests", fault="rate_limited", status=429, retry_after=wait - LATENCY)
+        finally:
+            self.under_way.remove(request.agent)
+
+    def too_early(self) -> list[tuple[Sent, Sent]]:
+        """Refusals, and what was sent after they were heard of and before the time they told."""
+        refusals = [sent for sent in self.sent if sent.told_to_wait_until is not None]
+        return [
+            (refusal, sent)
+            for refusal in refusals
+            for sent in self.sent
+            if refusal.at + LATENCY + 1e-4 < sent.at < (refusal.told_to_wait_until or 0.0) - 1e-4
+        ]
+
+    def paused(self) -> float:
+        """For how many seconds nobody was allowed to send anything."""
+        total, over = 0.0, 0.0
+        for sent in self.sent:
+            if sent.told_to_wait_until is not None:
+                total += max(0.0, sent.told_to_wait_until - max(over, sent.at + LATENCY))
+                over = max(over, sent.told_to_wait_until)
+        return total
+
+
+def every_third(wait: float) -> Callable[[], float | None]:
+    """Every third request is refused."""
+    count = 0
+
+    def allows() -> float | None:
+        nonlocal count
+        count += 1
+        return wait if count % 3 == 0 else None
+
+    return allows
+
+
+def at_most(count: int, *, a: float) -> Callable[[], float | None]:
+    """So many requests in each window of `a` seconds; whoever is refused is told when the next one begins."""
+    window, used = 0.0, 0
+
+    def allows() -> float | None:
+        nonlocal window, used
+        at = now() + 1e-6  # a clock that is set to the beginning of a window is in it
+        begin = at // a * a
+        window, used = (begin, 1) if begin != window else (window, used + 1)
+        return None if used <= count else max(begin + a - now(), LATENCY)
+
+    return allows
+
+
+async def two_hundred_children(model: Limited) -> list[str]:
+    """What became of children that one parent started together and waits for; it reads a line of each."""
+    harness, _ = with_delegation(provider=model)
+    async with harness:
+        harness.script("main", delegates("dig", times=CHILDREN), says("all of them"))
+        harness.script("dig", says("dug"))
+        outcome = await harness.run("go", limits=Limits(max_turns=5))
+
+        assert outcome.text == "all of them"
+        (told,) = harness.results("main")
+        return told.splitlines()
+
+
+async def test_two_hundred_children_get_through_though_every_third_request_is_refused() -> None:
+    model = Limited(every_third(2.0))
+
+    assert await two_hundred_children(model) == ["completed: dug"] * CHILDREN
+    assert model.too_early() == []
+    refused = sum(sent.told_to_wait_until is not None for sent in model.sent)
+    assert refused == len(model.sent) // 3
+    assert now() <= 1.3 * model.paused(), "nobody waits for anything but the pauses"
+    # If all who were refused came back together each time, a third of them would be refused again.
+    rounds = ceil(log(CHILDREN, 3)) + 1
+    assert now() <= 1.3 * rounds * (2.0 + LATENCY)
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(20, 1.0), (50, 10.0), (5, 1.0)])
+async def test_a_limit_is_used_to_the_full_and_never_overrun_before_the_next_window(count: int, seconds: float) -> None:
+    model = Limited(at_most(count, a=seconds))
+
+    assert await two_hundred_children(model) == ["completed: dug"] * CHILDREN
+    assert model.too_early() == []
+    ideal = (CHILDREN + 2) / count * seconds
+    assert now() <= 1.3 * ideal
+
+
+async def test_after_the_first_refusals_the_crowd_gets_smaller_instead_of_coming_back_together() -> None:
+    model = Limited(at_most(20, a=1.0))
+    await two_hundred_children(model)
+
+    early = [len(crowd) for crowd, sent in zip(model.crowds, model.sent, strict=True) if sent.at < 1.0]
+    late = [len(crowd) for crowd, sent in zip(model.crowds, model.sent, strict=True) if sent.at > 5.0]
+    assert (max(early), max(late) <= 20) == (CHILDREN, True)
+
+
+async def test_a_waiting_parent_holds_no_permit_and_is_asked_at_once_when_its_children_are_done() -> None:
+    model = Limited(at_most(20, a=1.0))
+    await two_hundred_children(model)
+
+    assert {crowd for crowd in model.crowds if "main" in crowd} == {("main",)}
+    last_child, last_of_all = model.sent[-2:]
+    assert (last_child.agent, last_of_all.agent) == ("dig", "main")
+    assert last_of_all.at - last_child.at <= 1.0 + LATENCY + 0.2
+
+
+async def test_a_small_tree_is_not_starved_by_a_big_one() -> None:
+    model = Limited(at_most(10, a=1.0))
+    harness, _ = with_delegation(provider=model)
+    async with harness:
+        harness.script("main", delegates("dig", times=CHILDREN), says("all of them"), task="big")
+        harness.script("main", says("quick"), task="small")
+        harness.script("dig", says("dug"))
+        big = await harness.retinue.spawn("big")
+        await asyncio.sleep(3)
+        outcome = await harness.run("small")
+        small_took = now() - 3
+
+        assert (outcome.text, (await big.wait()).text) == ("quick", "all of them")
+        assert small_took <= 2.5, "a tree with one question waits for a window or two, not for two hundred others"
+        assert now() > 15
+
+
+async def test_whoever_is_refused_time_after_time_while_nobody_gets_through_is_not_asked_for_ever() -> None:
+    model = Limited(lambda: 5.0)
+    async with Harness(provider=model, dialects=()) as harness:
+        harness.script("main", says("never"))
+        outcome = await harness.run("go")
+        harness.provider.script = Script()
+
+        assert (outcome.result, outcome.reason, outcome.error) == ("failed", "model_error", "too many requests")
+        assert len(model.sent) == ATTEMPTS
+        assert all(later.at - sooner.at >= 5.0 for sooner, later in pairwise(model.sent))
+
+
+async def test_a_refusal_is_no_attempt_while_others_get_through_but_not_without_end() -> None:
+    busy = ProviderError("too many requests", fault="rate_limited", status=429, retry_after=1.0)
+    provider = ScriptedProvider(Script(), latency=0.1)
+    async with Harness(provider=provider, dialects=()) as harness:
+        refusals = 0
+
+        def refuse(request: Request) -> Line:
+            nonlocal refusals
+            refusals += 1
+            return fails(busy)
+
+        harness.script("main", refuse, task="unlucky")
+        harness.script("main", says("done"), task="lucky")
+        unlucky = await harness.retinue.spawn("unlucky")
+        while (await unlucky.look()).outcome is None:
+            assert (await harness.run("lucky")).text == "done"
+        outcome = await unlucky.wait()
+
+    assert (outcome.result, outcome.error) == ("failed", "too many requests")
+    assert refusals == WAITS + ATTEMPTS
+
+
+async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> None:
+    fire = ProviderError("on fire", fault="overloaded", status=500)
+    provider = ScriptedProvider(Script(), latency=0.1)
+    async with Harness(provider=provider, dialects=()) as harness:
+        failed = 0
+
+        def burn(request: Request) -> Line:
+            nonlocal failed
+            failed += 1
+            return fails(fire)
+
+        harness.script("main", burn, task="unlucky")
+        harness.script("main", says("done"), task="lucky")
+        unlucky = await harness.retinue.spawn("unlucky")
+        while (await unlucky.look()).outcome is None:
+            await harness.run("lucky")
+
+    assert failed == ATTEMPTS
