@@ -206,7 +206,7 @@ def test_a_run_that_is_over_cannot_be_cancelled_and_resume_tells_its_answer(cli:
 
     assert (cancelled.code, cancelled.stderr) == (
         1,
-        f"error: run {tree} has ended (completed) and takes no more input\n",
+        f"error: run {tree} has ended (completed) already\n",
     )
     assert resumed == (0, "Nothing there.\n", "")
 

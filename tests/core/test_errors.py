@@ -72,7 +72,7 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
         ),
         (
             RunIsOver("r1", "failed"),
-            "run r1 has ended (failed) and takes no more input",
+            "run r1 has ended (failed) already",
             {"run_id": "r1", "result": "failed"},
         ),
         (

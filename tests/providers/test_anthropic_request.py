@@ -197,6 +197,7 @@ def test_own_thoughts_go_back_and_those_of_other_vendors_do_not() -> None:
         Thinking("unsigned"),
         Thinking("other", "id", "encrypted"),
         Thinking("other", opaque="encrypted"),
+        Thinking(opaque='{"type":"reasoning","encrypted_content":"x"}'),  # of a model that this one stands in for
     )
 
     assert told(UserMessage("Why?"), AssistantMessage("So.", (), thoughts), UserMessage("And?"))[1] == (

@@ -151,7 +151,7 @@ class RunIsOver(Refused):
     """The run has ended and takes no more input."""
 
     def __init__(self, run_id: str, result: str) -> None:
-        super().__init__(f"run {run_id} has ended ({result}) and takes no more input")
+        super().__init__(f"run {run_id} has ended ({result}) already")
         self.run_id = run_id
         self.result = result
 

@@ -259,7 +259,7 @@ def _words(text: str) -> bytes:
 def _thought(thought: Thinking) -> bytes:
     """A thought as the vendor knows it, or nothing if it is not one of its own: those it would refuse."""
     match thought:
-        case Thinking(signature="", opaque=data) if data and not thought.text:
+        case Thinking(signature="", opaque=data) if data and not thought.text and not data.startswith("{"):
             return msgspec.json.encode({"type": "redacted_thinking", "data": data})
         case Thinking(text=text, signature=signature, opaque="") if signature:
             return msgspec.json.encode({"type": "thinking", "thinking": sound(text), "signature": signature})
