@@ -163,3 +163,19 @@ async def test_a_detached_run_is_driven_by_a_process_of_its_own(home: Path) -> N
     assert (ended.code, "cancelled" in ended.stderr, "It was " in ended.stderr) == (1, True, True)
     assert "cancelled" in log.read_text()
     assert turns_asked(vendor) == [1, 2]
+
+
+async def test_without_its_key_a_run_is_not_taken_up_and_stays_as_it_is() -> None:
+    silent = SilentOnce()
+    async with vendor_of(silent) as vendor:
+        command = await begun(vendor, silent)
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        (row,) = (await retinue("runs", "--json")).json
+        refused = await retinue("runs", "resume", row["run_id"], "--api-key-env", "NO_SUCH_KEY")
+        (still,) = (await retinue("runs", "--json")).json
+        resumed = await retinue("runs", "resume", row["run_id"])
+
+    assert (refused.code, refused.stdout, still["state"]) == (2, "", "interrupted")
+    assert "the environment variable NO_SUCH_KEY is not set" in refused.stderr
+    assert (resumed.code, resumed.stdout) == (0, "It was the pool.\n")

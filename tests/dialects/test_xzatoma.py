@@ -186,7 +186,7 @@ async def test_a_tool_that_fails_is_read_by_the_subagents_model() -> None:
     stage = Stage(subagent(), says("ok"), tasks={"find it": [uses("file_ops", path="a.txt"), *FOUND]})
     await stage.play()
 
-    assert stage.texts("dig") == ["no such file: a.txt"]
+    assert stage.texts("dig") == ["file_ops failed: OSError: no such file: a.txt"]
     assert stage.answers() == [answered("The pool is too small.", turns=3)]
 
 

@@ -166,8 +166,16 @@ async def test_arguments_that_are_not_json_are_told_to_the_model() -> None:
         assert (result.failed, result.crashed) == (True, False)
 
 
-@pytest.mark.parametrize("error", [ValueError("no such pool"), TimeoutError("the pool is slow"), KeyError()])
-async def test_an_unexpected_exception_is_a_result_and_marked_as_a_crash(error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no such pool"), "broken failed: ValueError: no such pool"),
+        (TimeoutError("the pool is slow"), "broken failed: TimeoutError: the pool is slow"),
+        (KeyError(), "broken failed: KeyError"),
+        (SystemExit(7), "broken failed: SystemExit: 7"),
+    ],
+)
+async def test_an_unexpected_exception_is_a_result_and_marked_as_a_crash(error: BaseException, text: str) -> None:
     @retinue.tool(kind="pure")
     async def broken() -> str:
         """Break."""
@@ -178,7 +186,7 @@ async def test_an_unexpected_exception_is_a_result_and_marked_as_a_crash(error: 
         outcome = await r.run("go")
 
         (returned,) = [event for event in r.events(r.run_of("main")) if isinstance(event, CallReturned)]
-        assert (returned.text, returned.failed, returned.crashed) == (str(error) or "KeyError", True, True)
+        assert (returned.text, returned.failed, returned.crashed) == (text, True, True)
         assert outcome.text == "done"
 
 
@@ -200,7 +208,7 @@ async def test_a_tool_that_gives_up_because_something_it_waited_for_was_cancelle
         outcome = await r.run("go")
 
         assert times == 1
-        assert r.results("main") == ["CancelledError"]
+        assert r.results("main") == ["waits_for_a_task failed: CancelledError"]
         assert outcome.text == "done"
 
 

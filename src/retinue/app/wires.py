@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider
 from retinue.providers.pricing import Priced, Rates, Tariff
+
+_SECRET = re.compile(r"key|token|secret|password|auth|sig", re.IGNORECASE)
 
 
 class Wire(Struct, frozen=True):
@@ -108,6 +111,7 @@ def contact(
         raise BadInput(f"{wire} has no address of its own: give its base URL, such as {spoken.example}")
     if not address.startswith(("http://", "https://")):
         raise BadInput(f"base URL {address!r} is not an address: it has to begin with http:// or https://")
+    _check_no_secret(address)
     vendors_own = address.rstrip("/") == spoken.base_url
     key = api_key_env if api_key_env is not None else spoken.api_key_env if vendors_own else ""
     return Contact(
@@ -119,6 +123,17 @@ def contact(
         headers=dict(headers or {}),
         prices=dict(prices or {}),
     )
+
+
+def _check_no_secret(address: str) -> None:
+    """An address is shown and stored, a key never is: a key inside an address is refused before it goes anywhere."""
+    parts = urlsplit(address)
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if "@" in parts.netloc or any(_SECRET.search(name) for name in names):
+        raise BadInput(
+            f"the base URL for {parts.hostname} has a secret in it: put the key into an environment variable and name "
+            'that (--api-key-env NAME, api_key_env = "NAME")'
+        )
 
 
 def reach(where: Contact) -> Provider:

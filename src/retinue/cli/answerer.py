@@ -58,7 +58,7 @@ async def find_answerer(
             raise BadInput(NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL)))
         chosen, model = _at_a_server(servers, choice.model)
     else:
-        _check_key(chosen, environ)
+        check_key(chosen, environ)
         model = choice.model or await _only_model(chosen)
     others = tuple(each for each in settled if each.name != chosen.name)
     return Answerer(contact=chosen, model=model, others=others)
@@ -135,7 +135,8 @@ async def _only_model(chosen: Contact) -> str:
     raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
 
 
-def _check_key(chosen: Contact, environ: Mapping[str, str]) -> None:
+def check_key(chosen: Contact, environ: Mapping[str, str]) -> None:
+    """Refuse to begin without the key: a run that has begun would fail of it, and for good."""
     if chosen.api_key_env and not environ.get(chosen.api_key_env, "").strip():
         raise BadInput(
             f"the environment variable {chosen.api_key_env} is not set; set it to the key for {chosen.base_url}, "

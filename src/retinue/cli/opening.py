@@ -16,7 +16,7 @@ from retinue.app.sections import contacts, dialect_settings, load_settings
 from retinue.app.setup import Setup
 from retinue.app.tables import Closes
 from retinue.app.wires import Contact, reach
-from retinue.cli.answerer import Answerer, instead
+from retinue.cli.answerer import Answerer, check_key, instead
 from retinue.cli.terminal import say
 from retinue.config.choice import Flags
 from retinue.config.settings import Settings
@@ -63,6 +63,7 @@ def open_again(setup: Setup, flags: Flags, *, config: str | None, session: Sessi
     settled = {each.name: each for each in contacts(settings)}
     first, *others = (_with_headers(each, settled) for each in setup.contacts)
     first = instead(first, flags, settings)
+    check_key(first, os.environ)
     answerer = Answerer(contact=first, model=flags.model or setup.model, others=tuple(others))
     providers: dict[str, Provider] = {}
     if flags.model is not None and flags.model != setup.model:

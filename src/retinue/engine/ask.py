@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Sequence
 from typing import assert_never
@@ -20,8 +21,12 @@ from retinue.engine.driven import Driven
 from retinue.engine.gate import Gate
 from retinue.engine.parts import Parts
 
+log = logging.getLogger("retinue.engine")
+
 ATTEMPTS = 4
 FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 600.0
+"""Seconds that a provider may ask to wait; who asks for more is told to a person instead."""
 WAITS = 20
 """How often a call may be refused while others get through; such a refusal is no attempt, but a place in a queue."""
 
@@ -150,6 +155,13 @@ async def _attempts(provider: Provider, gate: Gate, request: Request, driven: Dr
                 return reply
         if not failure.transient:
             raise failure
+        if pause > LONGEST_PAUSE:
+            raise ProviderError(
+                f"{failure} (it asks to wait {pause:g} s, which is too long)",
+                fault=failure.fault,
+                status=failure.status,
+            )
+        log.info("run %s waits %.1f s: %s", accepted.run_id, pause, failure)
         if waits < WAITS and _asks_for_less(failure) and gate.passed > passed:
             # Others got through meanwhile: they share a limit, and this one has only to wait for its turn.
             waits += 1

@@ -101,19 +101,22 @@ async def _guarded(tool: Tool, call: OpenCall, context: CallContext, driven: Dri
         if scope.expired():
             left = "was stopped" if tool.stoppable else "cannot be stopped; it may still be at work"
             return ToolResult(f"{call.call.name} did not finish within {seconds:g} s and {left}.", failed=True), False
-        return _crash(call, error)
+        return _crash(call, error, driven)
     except asyncio.CancelledError as error:
         if driven.stopping:
             raise
-        return _crash(call, error)  # nobody cancelled the call: the tool waited for something that was
-    except Exception as error:
-        return _crash(call, error)
+        return _crash(call, error, driven)  # nobody cancelled the call: the tool waited for something that was
+    except (Exception, SystemExit) as error:  # a tool that leaves does not take the whole process with it
+        return _crash(call, error, driven)
 
 
-def _crash(call: OpenCall, error: BaseException) -> tuple[ToolResult, bool]:
-    log.warning("tool %s failed unexpectedly: %s", call.call.name, type(error).__name__)
-    log.debug("tool %s failed unexpectedly", call.call.name, exc_info=error)
-    return ToolResult(str(error) or type(error).__name__, failed=True), True
+def _crash(call: OpenCall, error: BaseException, driven: Driven) -> tuple[ToolResult, bool]:
+    name, kind = call.call.name, type(error).__name__
+    log.warning("tool %s failed unexpectedly: %s", name, kind)
+    log.debug("tool %s failed unexpectedly", name, exc_info=error)
+    if driven.run.accepted.manner.crash_fails:
+        return ToolResult(str(error) or kind, failed=True), True  # nobody but the caller will read it
+    return ToolResult(f"{name} failed: {kind}: {error}" if str(error) else f"{name} failed: {kind}", failed=True), True
 
 
 def _context(driven: Driven, call: OpenCall, stale: bool) -> CallContext:

@@ -76,7 +76,7 @@ def of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) -> RunV
     elif has_awaited_child:
         state, waiting = "waiting", "child"
     else:
-        state = "queued" if progress.phase == "queued" else "working"
+        state = "working"  # also before its first reply: whoever drives a run begins at once
     return RunView(
         run_id=row.run_id,
         session_id=row.session_id,
