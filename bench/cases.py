@@ -36,7 +36,7 @@ ONE = Case(
     sides=(*SIDES, SQLITE_ONCE),
 )
 HUNDRED = Case(
-    name="a hundred workers", work=Work(workers=100), rounds=5, times=7, quick_times=2, sides=(*SIDES, SQLITE_ONCE)
+    name="a hundred workers", work=Work(workers=100), rounds=5, times=7, quick_times=1, sides=(*SIDES, SQLITE_ONCE)
 )
 HUNDRED_SLOW = Case(
     name="a hundred workers, 200 ms a reply", work=Work(workers=100, latency_ms=200), rounds=2, times=5, quick_times=1

@@ -61,11 +61,11 @@ def _check_open_files(workers: int) -> None:
 def _in_turns(case: Case, model: FakeModel, quick: bool, uvloop: bool) -> Costs:
     """Everyone's costs; everyone must have asked the model as often, and must have got the same answers."""
     costs: dict[str, list[Cost]] = {side.name: [] for side in case.sides}
-    times = case.quick_times if quick else case.times
+    times, rounds = (case.quick_times, max(1, case.rounds // 2)) if quick else (case.times, case.rounds)
     for number in range(times):
         for side in case.sides:
             sys.stderr.write(f"\r\033[K{case.name}: {side.name}, {number + 1} of {times}")
-            cost = cost_of(side, model, case.work, rounds=case.rounds, warm_ups=case.warm_ups, uvloop=uvloop)
+            cost = cost_of(side, model, case.work, rounds=rounds, warm_ups=case.warm_ups, uvloop=uvloop)
             costs[side.name].append(cost)
     sys.stderr.write("\r\033[K")
     if len({cost.answers for each in costs.values() for cost in each}) != 1:
