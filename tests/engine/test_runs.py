@@ -278,15 +278,15 @@ async def test_another_process_sees_how_a_run_stands() -> None:
         provider.script.play("main", delegates("dig", manner={"awaited": True}), says("done"))
         provider.script.play("dig", says("42"))
         handle = await first.retinue.spawn("go")
-        queued = await second.retinue.handle(handle.run_id).look()
+        begun = await second.retinue.handle(handle.run_id).look()
         await asyncio.sleep(1.5)
         here = {view.path: (view.state, view.waiting_for) for view in await first.retinue.tree(handle)}
         there = {view.path: (view.state, view.waiting_for) for view in await second.retinue.tree(handle.run_id)}
         outcome = await second.retinue.handle(handle.run_id).wait()
 
-        assert queued.state == "queued"
+        assert begun.state == "working"
         assert here == {"root": ("waiting", "child"), "root/dig/1": ("working", None)}
-        assert there == {"root": ("waiting", "child"), "root/dig/1": ("queued", None)}
+        assert there == {"root": ("waiting", "child"), "root/dig/1": ("working", None)}
         assert outcome == await handle.wait()
 
 
