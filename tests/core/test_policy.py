@@ -80,14 +80,14 @@ def test_levels_of_autonomy_are_ordered_by_how_far_they_go() -> None:
 def test_policies_that_allow_the_same_are_the_same_value() -> None:
     as_in_settings: dict[str, Any] = {
         "autonomy": "full",
-        "allowed_roots": ["/work/", "//work", "/srv/./app/../data"],
+        "allowed_roots": ["/jobs/", "//jobs", "/srv/./app/../data"],
         "forbidden_paths": ["/etc/", "~/.ssh"],
         "allowed_commands": ["ls", "git", "ls"],
         "allowed_tools": [],
     }
     plain = Policy(
         autonomy=Autonomy.FULL,
-        allowed_roots=("/work", "/srv/data"),
+        allowed_roots=("/jobs", "/srv/data"),
         forbidden_paths=("/etc", "~/.ssh"),
         allowed_commands=("ls", "git"),
         allowed_tools=None,
@@ -108,7 +108,7 @@ def test_policies_that_allow_the_same_are_the_same_value() -> None:
         ),
         ("workspace_only", 1, "policy workspace_only: Expected `bool`, got `int`"),
         ("allowed_commands", "ls", "policy allowed_commands: Expected `array`, got `str`"),
-        ("allowed_roots", ["/work", 7], "policy allowed_roots: Expected `str`, got `int` - at `$[1]`"),
+        ("allowed_roots", ["/jobs", 7], "policy allowed_roots: Expected `str`, got `int` - at `$[1]`"),
         ("always_ask", [""], "policy always_ask: Expected `str` of length >= 1 - at `$[0]`"),
         ("max_actions_per_hour", -1, "policy max_actions_per_hour: Expected `int` >= 0"),
         ("max_cost_per_day_cents", 1.5, "policy max_cost_per_day_cents: Expected `int`, got `float`"),
@@ -140,29 +140,29 @@ RULES: list[Rule] = [
     ),
     (
         "allowed_roots",
-        {"allowed_roots": ["/work"], "allowed_roots_read_only": ["/secrets"], "allowed_roots_write_only": ["/secrets"]},
-        {"allowed_roots": ["/work/a", "/secrets"]},
+        {"allowed_roots": ["/jobs"], "allowed_roots_read_only": ["/secrets"], "allowed_roots_write_only": ["/secrets"]},
+        {"allowed_roots": ["/jobs/a", "/secrets"]},
         'subagent allowed_roots entry "/secrets" is not contained within any of the parent\'s allowed_roots entries',
         "/secrets",
-        ("/work",),
+        ("/jobs",),
     ),
     (
         "allowed_roots_read_only",
-        {"allowed_roots": ["/work"], "allowed_roots_read_only": ["/usr"], "allowed_roots_write_only": ["/etc"]},
-        {"allowed_roots_read_only": ["/work/a", "/usr/share", "/etc"]},
+        {"allowed_roots": ["/jobs"], "allowed_roots_read_only": ["/usr"], "allowed_roots_write_only": ["/etc"]},
+        {"allowed_roots_read_only": ["/jobs/a", "/usr/share", "/etc"]},
         'subagent allowed_roots_read_only entry "/etc" is not contained within '
         "the parent's allowed_roots or allowed_roots_read_only",
         "/etc",
-        ("/work", "/usr"),
+        ("/jobs", "/usr"),
     ),
     (
         "allowed_roots_write_only",
-        {"allowed_roots": ["/work"], "allowed_roots_read_only": ["/etc"], "allowed_roots_write_only": ["/out"]},
-        {"allowed_roots_write_only": ["/work/a", "/out/today", "/etc"]},
+        {"allowed_roots": ["/jobs"], "allowed_roots_read_only": ["/etc"], "allowed_roots_write_only": ["/out"]},
+        {"allowed_roots_write_only": ["/jobs/a", "/out/today", "/etc"]},
         'subagent allowed_roots_write_only entry "/etc" is not contained within '
         "the parent's allowed_roots or allowed_roots_write_only",
         "/etc",
-        ("/work", "/out"),
+        ("/jobs", "/out"),
     ),
     (
         "allowed_commands",
@@ -326,7 +326,7 @@ def test_a_child_may_ask_for_less_on_every_axis_at_once() -> None:
     parent = Policy(
         autonomy=Autonomy.FULL,
         workspace_only=False,
-        allowed_roots=("/work",),
+        allowed_roots=("/jobs",),
         allowed_roots_read_only=("/usr",),
         allowed_roots_write_only=("/out",),
         forbidden_paths=("/etc",),
@@ -343,8 +343,8 @@ def test_a_child_may_ask_for_less_on_every_axis_at_once() -> None:
         autonomy=Autonomy.READONLY,
         workspace_only=True,
         allowed_roots=(),
-        allowed_roots_read_only=("/work/a", "/usr/share"),
-        allowed_roots_write_only=("/work/b",),
+        allowed_roots_read_only=("/jobs/a", "/usr/share"),
+        allowed_roots_write_only=("/jobs/b",),
         forbidden_paths=("/dev", "/etc"),
         allowed_commands=(),
         shell_env_passthrough=(),
@@ -391,18 +391,18 @@ def test_without_a_grant_a_child_has_its_parents_policy_and_with_one_it_is_narro
 @pytest.mark.parametrize(
     ("root", "parents"),
     [
-        ("/work", "/work"),
-        ("/work/", "/work"),
-        ("/work", "/work/"),
-        ("/work/a/b", "/work"),
-        ("/work//a/./b/", "/work"),
-        ("/work/a/../b", "/work"),
-        ("/srv/../work/a", "/work"),
-        ("/work/a", "/srv/../work"),
-        ("//work/a", "/work"),
-        ("/work/..a", "/work"),
+        ("/jobs", "/jobs"),
+        ("/jobs/", "/jobs"),
+        ("/jobs", "/jobs/"),
+        ("/jobs/a/b", "/jobs"),
+        ("/jobs//a/./b/", "/jobs"),
+        ("/jobs/a/../b", "/jobs"),
+        ("/srv/../jobs/a", "/jobs"),
+        ("/jobs/a", "/srv/../jobs"),
+        ("//jobs/a", "/jobs"),
+        ("/jobs/..a", "/jobs"),
         ("/anything", "/"),
-        ("/../work", "/work"),
+        ("/../jobs", "/jobs"),
     ],
 )
 def test_a_root_at_or_below_a_root_of_the_parent_is_granted(root: str, parents: str) -> None:
@@ -415,21 +415,21 @@ def test_a_root_at_or_below_a_root_of_the_parent_is_granted(root: str, parents: 
 @pytest.mark.parametrize(
     ("root", "parents"),
     [
-        ("/work2", "/work"),
-        ("/work", "/work2"),
-        ("/work", "/work/a"),
-        ("/", "/work"),
-        ("/work/..", "/work"),
-        ("/work/../etc", "/work"),
-        ("/work/a/../../etc", "/work"),
-        ("/work/../../../etc", "/work"),
-        ("work", "/work"),
+        ("/jobs2", "/jobs"),
+        ("/jobs", "/jobs2"),
+        ("/jobs", "/jobs/a"),
+        ("/", "/jobs"),
+        ("/jobs/..", "/jobs"),
+        ("/jobs/../etc", "/jobs"),
+        ("/jobs/a/../../etc", "/jobs"),
+        ("/jobs/../../../etc", "/jobs"),
+        ("work", "/jobs"),
         ("work", "/"),
-        ("./work", "/"),
-        ("../work", "/"),
-        ("~/work", "/"),
+        ("./jobs", "/"),
+        ("../jobs", "/"),
+        ("~/jobs", "/"),
         ("work", "work"),
-        ("/work", "work"),
+        ("/jobs", "work"),
     ],
 )
 def test_a_root_beside_above_or_relative_to_the_parents_is_refused(root: str, parents: str) -> None:
@@ -440,18 +440,18 @@ def test_a_root_beside_above_or_relative_to_the_parents_is_refused(root: str, pa
 
 def test_a_root_that_is_read_write_on_one_side_only_is_shared_as_the_lesser_kind() -> None:
     ours = Policy(
-        allowed_roots=("/work", "/both"), allowed_roots_read_only=("/usr",), allowed_roots_write_only=("/out",)
+        allowed_roots=("/jobs", "/both"), allowed_roots_read_only=("/usr",), allowed_roots_write_only=("/out",)
     )
     theirs = Policy(
         allowed_roots=("/usr/local", "/out/today", "/both/a"),
-        allowed_roots_read_only=("/work/docs", "/"),
-        allowed_roots_write_only=("/work/logs",),
+        allowed_roots_read_only=("/jobs/docs", "/"),
+        allowed_roots_write_only=("/jobs/logs",),
     )
 
     assert intersect(ours, theirs) == Policy(
         allowed_roots=("/both/a",),
-        allowed_roots_read_only=("/usr", "/work", "/both", "/work/docs", "/usr/local"),
-        allowed_roots_write_only=("/work/logs", "/out/today"),
+        allowed_roots_read_only=("/usr", "/jobs", "/both", "/jobs/docs", "/usr/local"),
+        allowed_roots_write_only=("/jobs/logs", "/out/today"),
     )
 
 
