@@ -145,6 +145,7 @@ def test_fifty_megabytes_from_a_tool_do_not_stop_a_run(cli: Cli) -> None:
         ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "flood", "hi")
 
     assert (ended.code, ended.stdout) == (0, "That was a lot.\n")
+    assert "tool flood returned 50,000,000 characters, and the model gets them all" in ended.stderr
     shown = cli("runs", "show", cli("runs", "--json").json[0]["run_id"])
     assert (shown.code, len(shown.stdout) < 100_000) == (0, True)
 

@@ -25,6 +25,9 @@ INTERRUPTED = (
     "check before you try again."
 )
 
+MUCH = 1_000_000
+"""Characters of a result from which somebody should hear of it: few models can read so much."""
+
 GRANTED = ToolResult("")
 """Not a result: the call may be made."""
 
@@ -35,6 +38,10 @@ async def perform(driven: Driven, index: int, parts: Parts) -> None:
     result, crashed = await _outcome(driven, call, parts)
     if result is None or driven.stopping:
         return
+    if len(result.text) > MUCH:
+        log.warning(
+            "tool %s returned %s characters, and the model gets them all", call.call.name, f"{len(result.text):,}"
+        )
     driven.record(
         CallReturned(
             at=parts.clock.now(),
