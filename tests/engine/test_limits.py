@@ -442,7 +442,7 @@ async def test_a_model_that_does_not_answer_in_time_is_asked_again_and_then_give
         outcome = await r.run("go", limits=Limits(model_seconds=30))
 
         assert (outcome.result, outcome.reason, outcome.text) == ("failed", "model_error", "Well")
-        assert outcome.error == "the model did not answer: stopped after 30 s"
+        assert outcome.error == "the model did not answer: stopped after 30 s (4 attempts were made; try again later)"
         assert len(r.provider.asked) == ATTEMPTS
         assert 120 < now() < 125
 
@@ -453,7 +453,10 @@ async def test_a_stream_that_falls_silent_is_given_up_and_its_words_are_kept() -
         outcome = await r.run("go", limits=Limits(idle_seconds=10))
 
         assert (outcome.result, outcome.text) == ("failed", "It was")
-        assert outcome.error == "the model did not answer: stopped after 10 s of silence"
+        assert (
+            outcome.error
+            == "the model did not answer: stopped after 10 s of silence (4 attempts were made; try again later)"
+        )
 
 
 async def test_a_stream_that_goes_on_slowly_is_not_silent() -> None:
@@ -491,7 +494,11 @@ async def test_without_a_wish_of_the_provider_each_pause_is_longer_than_the_one_
         outcome = await r.run("go")
 
         pauses = [later - earlier for earlier, later in pairwise(at)]
-        assert (outcome.result, outcome.reason, outcome.error) == ("failed", "model_error", "no route to host")
+        assert (outcome.result, outcome.reason, outcome.error) == (
+            "failed",
+            "model_error",
+            "no route to host (4 attempts were made; try again later)",
+        )
         assert len(at) == ATTEMPTS
         for pause, usual in zip(pauses, (0.5, 1.0, 2.0), strict=True):
             assert 0.75 * usual <= pause <= 1.25 * usual
@@ -570,7 +577,10 @@ async def test_a_provider_that_gives_up_by_itself_is_asked_again_a_few_times_and
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
-        assert (outcome.result, outcome.error) == ("failed", "the provider gave up without a reason")
+        assert (outcome.result, outcome.error) == (
+            "failed",
+            "the provider gave up without a reason (4 attempts were made; try again later)",
+        )
         assert model.asked == ATTEMPTS
 
 
@@ -583,4 +593,4 @@ async def test_money_is_given_back_when_a_call_fails() -> None:
         outcome = await r.run("go", limits=Limits(max_tokens=9000))
 
         assert outcome.text == "done"
-        assert r.results("main") == ["failed: connection reset"]
+        assert r.results("main") == ["failed: connection reset (4 attempts were made; try again later)"]

@@ -190,7 +190,11 @@ async def test_whoever_is_refused_time_after_time_while_nobody_gets_through_is_n
         outcome = await harness.run("go")
         harness.provider.script = Script()
 
-        assert (outcome.result, outcome.reason, outcome.error) == ("failed", "model_error", "too many requests")
+        assert (outcome.result, outcome.reason, outcome.error) == (
+            "failed",
+            "model_error",
+            "too many requests (4 attempts were made; try again later)",
+        )
         assert len(model.sent) == ATTEMPTS
         assert all(later.at - sooner.at >= 5.0 for sooner, later in pairwise(model.sent))
 
@@ -213,7 +217,7 @@ async def test_a_refusal_is_no_attempt_while_others_get_through_but_not_without_
             assert (await harness.run("lucky")).text == "done"
         outcome = await unlucky.wait()
 
-    assert (outcome.result, outcome.error) == ("failed", "too many requests")
+    assert (outcome.result, outcome.error) == ("failed", "too many requests (24 attempts were made; try again later)")
     assert refusals == WAITS + ATTEMPTS
 
 

@@ -168,9 +168,19 @@ async def _attempts(provider: Provider, gate: Gate, request: Request, driven: Dr
         elif attempt < ATTEMPTS:
             attempt += 1
         else:
-            raise failure
+            raise _given_up(failure, attempt + waits)
         passed = gate.passed
         await asyncio.sleep(pause if failure.retry_after is None else pause + _spread(pause))
+
+
+def _given_up(failure: ProviderError, attempts: int) -> ProviderError:
+    """The last error, and that it was not the only one: trying again at once would not help."""
+    return ProviderError(
+        f"{failure} ({attempts} attempts were made; try again later)",
+        fault=failure.fault,
+        status=failure.status,
+        partial=failure.partial,
+    )
 
 
 def _asks_for_less(failure: ProviderError) -> bool:
