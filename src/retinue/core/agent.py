@@ -90,6 +90,8 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     `output` is what the final answer has to be, where that is more than words. `fallback` names providers and models
     that are asked in the place of the first when it cannot be had.
     `setup` is what the application needs to go on with a root run in another process; the engine does not look inside.
+    `workspace` is the folder that the run works in, `identity` whose memory it has (its agent's, when empty) and
+    `memory_from` whose it may read besides.
     """
 
     agent: str
@@ -104,6 +106,9 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     think: bool = False
     output: Output | None = None
     setup: str = ""
+    workspace: str = ""
+    identity: str = ""
+    memory_from: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """The name of this brief in the store."""

@@ -17,6 +17,7 @@
     │   └── PolicyError               more rights than the parent has: field, asked, allowed
     ├── ProviderError                 a model call failed: kind, status, what to do
     ├── ToolError                     a tool's own, expected failure: the model reads its text
+    │   └── SandboxUnavailable        nothing here fences programs in: what to install, or what to allow
     ├── ToolCrashed                   a tool raised something it did not announce
     └── StoreError                    what is remembered cannot be reached or trusted
         ├── StoreUnavailable          the store refuses writes (disk full, read-only): runs stop where they are
@@ -239,6 +240,10 @@ class ToolError(RetinueError):
     Traceback (most recent call last):
     retinue.core.errors.ToolError: there is no ticket T-9; ids run from T-1 to T-8
     """
+
+
+class SandboxUnavailable(ToolError):
+    """A program cannot be started, because nothing on this machine would fence it in; says what to do about it."""
 
 
 class ToolCrashed(RetinueError):

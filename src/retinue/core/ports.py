@@ -128,6 +128,19 @@ class CallContext:
     policy: Policy
     offered: tuple[str, ...]
     again: bool = False
+    workspace: str = ""
+    """The folder that the run works in; empty means the process's own."""
+    identity: str = ""
+    """Whose memory the run has: its agent, or the agent that it works for under another name."""
+    memory_from: tuple[str, ...] = ()
+    """Whose memory it may read besides."""
+
+
+class Weight(Struct, frozen=True, gc=False):
+    """What there is to lose by one call; `acts` marks one that changes something and counts as an action."""
+
+    risk: Risk
+    acts: bool = False
 
 
 class Tool(Protocol):
@@ -171,6 +184,20 @@ class Tool(Protocol):
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Make the call."""
         ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A tool whose calls differ in what there is to lose, or that can say more than its risk."""
+
+    def weigh(self, arguments: str) -> Weight:
+        """The weight of a call with these arguments, as the model wrote them; never raises."""
+        ...
+
+
+def weight_of(tool: Tool, arguments: str) -> Weight:
+    """What there is to lose by this call of `tool`."""
+    return tool.weigh(arguments) if isinstance(tool, Weighs) else Weight(tool.risk)
 
 
 class Toolbox(Protocol):

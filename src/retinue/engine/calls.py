@@ -143,4 +143,7 @@ def _context(driven: Driven, call: OpenCall, stale: bool) -> CallContext:
         policy=run.policy,
         offered=run.brief.offered,
         again=stale,
+        workspace=run.brief.workspace,
+        identity=run.brief.identity or accepted.agent,
+        memory_from=run.brief.memory_from,
     )

@@ -18,7 +18,7 @@ import msgspec
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.errors import BadInput
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, ToolResult
+from retinue.core.ports import CallContext, ToolResult, Weight
 from retinue.tools.arguments import Arguments, complaint
 from retinue.tools.docstrings import described
 
@@ -45,6 +45,8 @@ class FunctionTool(Generic[P, R]):
         kind: ToolKind = "once",
         risk: Risk | RiskName = Risk.LOW,
         timeout: float | None = None,
+        acts: bool = False,
+        weigh: Callable[[str], Weight] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -71,6 +73,8 @@ class FunctionTool(Generic[P, R]):
         self.timeout = timeout
         self.waits = False
         self.stoppable = self._is_async
+        self.acts = acts
+        self._weigh = weigh
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself."""
@@ -78,6 +82,10 @@ class FunctionTool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<tool {self.spec.name}>"
+
+    def weigh(self, arguments: str) -> Weight:
+        """What there is to lose by this call: the same for all calls, unless the tool was made with a rule."""
+        return Weight(self.risk, self.acts) if self._weigh is None else self._weigh(arguments)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Call the function with the model's arguments.
@@ -117,6 +125,8 @@ def tool(
     kind: ToolKind = "once",
     risk: Risk | RiskName = Risk.LOW,
     timeout: float | None = None,
+    acts: bool = False,
+    weigh: Callable[[str], Weight] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -127,13 +137,17 @@ def tool(
     kind: ToolKind = "once",
     risk: Risk | RiskName = Risk.LOW,
     timeout: float | None = None,
+    acts: bool = False,
+    weigh: Callable[[str], Weight] | None = None,
 ) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
     """Make a tool of a typed function, plainly as `@tool` or with options as `@tool(kind="pure")`.
 
     Every parameter needs a type that JSON can carry: builtins, dataclasses, typed dicts, msgspec structs, enums,
     unions, pydantic models. One annotated `CallContext` is handed in and not shown to the model. Parameters are
     described in an `Args:` section of the docstring, or with `Annotated[int, "how many"]`. `kind` says what a crash in
-    the middle means; a call of the default, `once`, never runs again. What the function returns is made text by
+    the middle means; a call of the default, `once`, never runs again. `acts` marks calls that change something: they
+    count against a policy's actions an hour and are refused in read-only mode; `weigh` says risk and action of a single
+    call from its arguments. What the function returns is made text by
     `as_text`; it may also return a `ToolResult`, or raise `ToolError` with words for the model.
 
     >>> @tool(kind="pure")
@@ -153,7 +167,16 @@ def tool(
     """
 
     def decorate(function: Callable[P, R]) -> FunctionTool[P, R]:
-        return FunctionTool(function, name=name, description=description, kind=kind, risk=risk, timeout=timeout)
+        return FunctionTool(
+            function,
+            name=name,
+            description=description,
+            kind=kind,
+            risk=risk,
+            timeout=timeout,
+            acts=acts,
+            weigh=weigh,
+        )
 
     return decorate if function is None else decorate(function)
 
