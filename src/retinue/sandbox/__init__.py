@@ -1,0 +1,1 @@
+"""Where programs run that nobody vouches for: fenced in by bubblewrap, or in the open if the user said so."""

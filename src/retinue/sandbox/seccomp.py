@@ -1,0 +1,257 @@
+"""Which system calls a fenced program may not make, as the bytes of a filter that the kernel runs; pure, no library.
+
+The filter is a deny list on top of namespaces, read-only mounts and no privileges: it closes what those leave open
+(kernel interfaces with a record of holes, memory that no limit counts, ways to talk to processes outside by a socket
+in a folder). A call of a foreign kind (32-bit or x32 on x86_64, where the same numbers mean other calls) kills the
+program.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, TypeAlias
+
+Machine: TypeAlias = Literal["x86_64", "aarch64"]
+MACHINES: tuple[Machine, ...] = ("x86_64", "aarch64")
+
+AUDIT_ARCH: dict[Machine, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+X32 = 0x40000000
+"""The bit that marks a call of the x32 kind on x86_64."""
+
+ALLOW = 0x7FFF0000
+ERRNO = 0x00050000
+KILL = 0x80000000
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """The argument has one of these bits."""
+
+    argument: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotOneOf:
+    """The argument, as far as the mask covers it, is none of these values."""
+
+    argument: int
+    values: tuple[int, ...]
+    mask: int = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The argument is one of these values."""
+
+    argument: int
+    values: tuple[int, ...]
+
+
+Condition: TypeAlias = Bits | NotOneOf | OneOf
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A call that fails with `error` where all conditions hold; a number is None where the machine has no such call."""
+
+    name: str
+    x86_64: int | None
+    aarch64: int | None
+    why: str
+    error: int = errno.EPERM
+    when: tuple[Condition, ...] = ()
+
+    def number(self, machine: Machine) -> int | None:
+        """The call's number there."""
+        return self.x86_64 if machine == "x86_64" else self.aarch64
+
+
+NEW_NAMESPACES = 0x02000000 | 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00000080
+"""CLONE_NEWCGROUP, NS, UTS, IPC, USER, PID, NET and TIME."""
+SET_ID_BITS = 0o6000
+MAKES_A_FILE = 0o100 | 0o20000000
+"""O_CREAT and the own bit of O_TMPFILE: with neither, `open` has no mode."""
+AF_INET, AF_INET6, AF_NETLINK = 2, 10, 16
+SOCK_STREAM, SOCK_SEQPACKET = 1, 5
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+
+_URING = "asks the kernel to do things that this filter does not see, and has a record of holes"
+_KEYS = "keyrings are not in a namespace"
+_PEEK = "looks into other processes"
+_MOUNT = "changes what is mounted where, and so what is hidden and what is read-only"
+_SPACE = "makes or enters namespaces, where a program has powers that reach untested corners of the kernel"
+_UNSEEN = "lets a program reach a file by other ways than a path"
+_KERNEL = "belongs to who runs the machine"
+_MEMORY = "memory that no limit of a process counts"
+_SET_ID = "leaves a file behind with which others take on its owner's rights"
+
+RULES: tuple[Rule, ...] = (
+    Rule("io_uring_setup", 425, 425, _URING, errno.ENOSYS),
+    Rule("io_uring_enter", 426, 426, _URING, errno.ENOSYS),
+    Rule("io_uring_register", 427, 427, _URING, errno.ENOSYS),
+    Rule("keyctl", 250, 219, _KEYS),
+    Rule("add_key", 248, 217, _KEYS),
+    Rule("request_key", 249, 218, _KEYS),
+    Rule("ptrace", 101, 117, _PEEK),
+    Rule("process_vm_readv", 310, 270, _PEEK),
+    Rule("process_vm_writev", 311, 271, _PEEK),
+    Rule("pidfd_getfd", 438, 438, _PEEK),
+    Rule("kcmp", 312, 272, _PEEK),
+    Rule("perf_event_open", 298, 241, _PEEK),
+    Rule("mount", 165, 40, _MOUNT),
+    Rule("umount2", 166, 39, _MOUNT),
+    Rule("pivot_root", 155, 41, _MOUNT),
+    Rule("chroot", 161, 51, _MOUNT),
+    Rule("open_tree", 428, 428, _MOUNT, errno.ENOSYS),
+    Rule("move_mount", 429, 429, _MOUNT, errno.ENOSYS),
+    Rule("fsopen", 430, 430, _MOUNT, errno.ENOSYS),
+    Rule("fsconfig", 431, 431, _MOUNT, errno.ENOSYS),
+    Rule("fsmount", 432, 432, _MOUNT, errno.ENOSYS),
+    Rule("fspick", 433, 433, _MOUNT, errno.ENOSYS),
+    Rule("mount_setattr", 442, 442, _MOUNT, errno.ENOSYS),
+    Rule("open_tree_attr", 467, 467, _MOUNT, errno.ENOSYS),
+    Rule("unshare", 272, 97, _SPACE),
+    Rule("setns", 308, 268, _SPACE),
+    Rule("clone", 56, 220, _SPACE, when=(Bits(0, NEW_NAMESPACES),)),
+    # Its flags lie behind a pointer, where no filter can look; libraries then take clone.
+    Rule("clone3", 435, 435, _SPACE, errno.ENOSYS),
+    Rule("bpf", 321, 280, _KERNEL),
+    Rule("userfaultfd", 323, 282, "stops the kernel in the middle of its work", errno.ENOSYS),
+    Rule("kexec_load", 246, 104, _KERNEL),
+    Rule("kexec_file_load", 320, 294, _KERNEL),
+    Rule("init_module", 175, 105, _KERNEL),
+    Rule("finit_module", 313, 273, _KERNEL),
+    Rule("delete_module", 176, 106, _KERNEL),
+    Rule("reboot", 169, 142, _KERNEL),
+    Rule("swapon", 167, 224, _KERNEL),
+    Rule("swapoff", 168, 225, _KERNEL),
+    Rule("acct", 163, 89, _KERNEL),
+    Rule("quotactl", 179, 60, _KERNEL),
+    Rule("quotactl_fd", 443, 443, _KERNEL, errno.ENOSYS),
+    Rule("syslog", 103, 116, _KERNEL),
+    Rule("settimeofday", 164, 170, _KERNEL),
+    Rule("clock_settime", 227, 112, _KERNEL),
+    Rule("sethostname", 170, 161, _KERNEL),
+    Rule("setdomainname", 171, 162, _KERNEL),
+    Rule("iopl", 172, None, _KERNEL),
+    Rule("ioperm", 173, None, _KERNEL),
+    Rule("modify_ldt", 154, None, "has a record of holes; only 16-bit programs need it"),
+    Rule("vhangup", 153, 58, _KERNEL),
+    Rule("fanotify_init", 300, 262, "watches files of others"),
+    Rule("lookup_dcookie", 212, 18, _UNSEEN),
+    Rule("name_to_handle_at", 303, 264, _UNSEEN),
+    Rule("open_by_handle_at", 304, 265, _UNSEEN),
+    Rule("memfd_create", 319, 279, _MEMORY, errno.ENOSYS),
+    Rule("memfd_secret", 447, 447, _MEMORY, errno.ENOSYS),
+    Rule("shmget", 29, 194, _MEMORY, errno.ENOSYS),
+    Rule("msgget", 68, 186, _MEMORY, errno.ENOSYS),
+    Rule("mq_open", 240, 180, _MEMORY, errno.ENOSYS),
+    Rule("migrate_pages", 256, 238, _KERNEL),
+    Rule("move_pages", 279, 239, _KERNEL),
+    Rule(
+        "socket",
+        41,
+        198,
+        # A socket in a folder works through a read-only mount; vsock reaches the host of a virtual machine, past
+        # every network namespace.
+        "talks to processes outside by other ways than the network that was granted",
+        errno.EAFNOSUPPORT,
+        when=(NotOneOf(0, (AF_INET, AF_INET6, AF_NETLINK)),),
+    ),
+    Rule(
+        "socketpair",
+        53,
+        199,
+        "a datagram pair can send to any socket in a folder",
+        errno.EOPNOTSUPP,
+        when=(NotOneOf(1, (SOCK_STREAM, SOCK_SEQPACKET), mask=0xF),),
+    ),
+    Rule("ioctl", 16, 29, "types into somebody's terminal", when=(OneOf(1, (TIOCSTI, TIOCLINUX)),)),
+    Rule("chmod", 90, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
+    Rule("fchmod", 91, 52, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
+    Rule("fchmodat", 268, 53, _SET_ID, when=(Bits(2, SET_ID_BITS),)),
+    Rule("fchmodat2", 452, 452, _SET_ID, when=(Bits(2, SET_ID_BITS),)),
+    Rule("open", 2, None, _SET_ID, when=(Bits(1, MAKES_A_FILE), Bits(2, SET_ID_BITS))),
+    Rule("creat", 85, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
+    Rule("openat", 257, 56, _SET_ID, when=(Bits(2, MAKES_A_FILE), Bits(3, SET_ID_BITS))),
+    # Flags and mode behind a pointer, as with clone3; libraries then take openat.
+    Rule("openat2", 437, 437, _SET_ID, errno.ENOSYS),
+    Rule("mknod", 133, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
+    Rule("mknodat", 259, 33, _SET_ID, when=(Bits(2, SET_ID_BITS),)),
+)
+"""Everything that is denied, and why."""
+
+# Instructions of classic BPF: what to do, and how far to jump if a comparison holds or fails.
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
+Instruction: TypeAlias = tuple[int, int, int, int]
+
+
+@cache
+def filter_for(machine: Machine) -> bytes:
+    """The whole filter, as the kernel takes it: 8 bytes an instruction.
+
+    >>> len(filter_for("x86_64")) % 8
+    0
+    """
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in _instructions(machine))
+
+
+def _instructions(machine: Machine) -> Iterator[Instruction]:
+    yield _load(_ARCH_AT)
+    yield (_EQUAL, 1, 0, AUDIT_ARCH[machine])
+    yield _answer(KILL)
+    yield _load(_NUMBER_AT)
+    if machine == "x86_64":
+        yield (_AT_LEAST, 0, 1, X32)
+        yield _answer(KILL)
+    for rule in RULES:
+        number = rule.number(machine)
+        if number is not None:
+            checked = _checked(rule)
+            yield (_EQUAL, 0, len(checked), number)
+            yield from checked
+    yield _answer(ALLOW)
+
+
+def _checked(rule: Rule) -> Sequence[Instruction]:
+    """What is done with a call whose number fits: it ends in an answer on every path."""
+    denied: list[Instruction] = [_answer(ERRNO | rule.error)]
+    if not rule.when:
+        return denied
+    # Built from the end: each condition that holds runs into what follows, and jumps to the last line if not.
+    body = [*denied, _answer(ALLOW)]
+    for condition in reversed(rule.when):
+        body = [*_condition(condition, past=len(body) - 1), *body]
+    return body
+
+
+def _condition(condition: Condition, *, past: int) -> list[Instruction]:
+    """Goes on with the next instruction if the condition holds, and otherwise skips `past` of them.
+
+    Only the lower half of an argument is looked at: the kernel itself takes no more of these.
+    """
+    load = _load(_ARGUMENTS_AT + 8 * condition.argument)
+    match condition:
+        case Bits(bits=bits):
+            return [load, (_ANY_BIT, 0, past, bits)]
+        case OneOf(values=values):
+            last = len(values) - 1
+            return [load, *((_EQUAL, last - at, 0 if at < last else past, value) for at, value in enumerate(values))]
+        case NotOneOf(values=values, mask=mask):
+            last = len(values) - 1
+            compared = [(_EQUAL, past + last - at, 0, value) for at, value in enumerate(values)]
+            return [load, (_AND, 0, 0, mask), *compared]
+
+
+def _load(offset: int) -> Instruction:
+    return (_LOAD, 0, 0, offset)
+
+
+def _answer(value: int) -> Instruction:
+    return (_RETURN, 0, 0, value)

@@ -1,0 +1,307 @@
+"""What attempts to get out aim at: a folder with secrets, sockets that listen, a process next door.
+
+Run as a program (`python -m tests.sandbox.arena user`) it makes every attempt twice, without and within the sandbox, as
+the user who is named, and prints what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.core.errors import RetinueError
+from retinue.core.programs import Program, Sandbox
+from retinue.sandbox.bubblewrap import Bubblewrap
+from retinue.sandbox.probe import examined
+from tests.sandbox import attempts
+
+ORDINARY = 54321
+"""An ordinary user's number, for tests that are run by root."""
+BASE = "/var/tmp"
+"""Not /tmp: the sandbox has its own, and would hide everything there without further merit."""
+TOKEN = "the-secret-of-the-arena"
+VARIABLE = "RETINUE_TEST_SECRET"
+MANY = 150
+MEGABYTE = 1024 * 1024
+
+NEIGHBOUR = """
+import ctypes, os, sys, time
+ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)
+marker = ctypes.create_string_buffer(sys.argv[1].encode())
+print(ctypes.addressof(marker), flush=True)
+time.sleep(60)
+"""
+
+SPECIAL: dict[str, dict[str, Any]] = {
+    "use_much_processor_time": {"cpu_seconds": 1},
+    "leave_a_daemon_behind_when_its_time_is_over": {"seconds": 2.5},
+}
+"""Attempts that need other limits than the rest."""
+
+
+class Result(Struct, frozen=True):
+    """What came of one attempt: whether it got out, and what was seen."""
+
+    out: bool
+    seen: str
+
+
+class Pair(Struct, frozen=True):
+    """The same attempt without and within the sandbox."""
+
+    bare: Result
+    fenced: Result
+
+
+class Arena:
+    """One set of things that must not be reached; `evidence` says which of them were."""
+
+    def __init__(self, name: str, resources: ExitStack, python: str, set_uid: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="retinue-arena-", dir=BASE))
+        resources.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        for path, text in {
+            "outside/secret": TOKEN,
+            "outside/target": "untouched",
+            "home/.ssh/id_key": TOKEN,
+            "read/file": "untouched",
+            "read/keys.db": TOKEN,
+            "work/deep/state/key": TOKEN,
+            "work/lock": "",
+        }.items():
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / path).write_text(text)
+        (self.folder / "work" / "link").symlink_to(self.folder / "outside" / "target")
+        self._tcp = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self._udp = resources.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self._udp.bind(("127.0.0.1", 0))
+        self._abstract = resources.enter_context(socket.socket(socket.AF_UNIX))
+        self._abstract.bind("\0" + self.folder.name)
+        self._stream = resources.enter_context(socket.socket(socket.AF_UNIX))
+        self._stream.bind(str(self.folder / "read" / "socket"))
+        self._datagrams = resources.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        self._datagrams.bind(str(self.folder / "read" / "datagrams"))
+        for listening in (self._abstract, self._stream):
+            listening.listen()
+        self._sibling = _neighbour(resources, python) if "another_process" in name else None
+        self.facts: dict[str, Any] = {
+            "outside": str(self.folder / "outside"),
+            "target": str(self.folder / "outside" / "target"),
+            "secret": str(self.folder / "outside" / "secret"),
+            "home": str(self.folder / "home"),
+            "readable_file": str(self.folder / "read" / "file"),
+            "hidden_file": str(self.folder / "read" / "keys.db"),
+            "state": str(self.folder / "work" / "deep" / "state"),
+            "hostname": socket.gethostname(),
+            # The beginning: what an attempt prints of the rest, it found.
+            "marker": TOKEN[:5],
+            "sibling": self._sibling.pid if self._sibling else None,
+            "address": int(self._sibling.stdout.readline()) if self._sibling and self._sibling.stdout else 0,
+            "many": MANY,
+            "much": 512 * MEGABYTE,
+            "long": 1.4,
+            "full": 24,
+            "port": self._tcp.getsockname()[1],
+            "udp_port": self._udp.getsockname()[1],
+            "abstract": self.folder.name,
+            "socket": str(self.folder / "read" / "socket"),
+            "datagrams": str(self.folder / "read" / "datagrams"),
+            "set_uid": set_uid,
+        }
+        self._before = self._state()
+
+    def program(self, name: str, python: str, set_uid: str) -> Program:
+        """The attempt of this name, with what it is granted."""
+        program = Program(
+            argv=(python, "-I", "-S", "-", name, json.dumps(self.facts)),
+            folder=str(self.folder / "work"),
+            readable=(str(Path(python).parent.parent), str(self.folder / "read"), os.path.dirname(set_uid)),
+            writable=(str(self.folder / "work"),),
+            hidden=(str(self.folder / "work" / "deep" / "state"), str(self.folder / "read" / "keys.db")),
+            stdin=Path(attempts.__file__).read_bytes(),
+            seconds=15,
+            processes=32,
+            memory=256 * MEGABYTE,
+            file_size=2 * MEGABYTE,
+            scratch=16 * MEGABYTE,
+        )
+        return replace(program, **SPECIAL.get(name, {}))
+
+    def evidence(self, stdout: bytes) -> Iterator[str]:
+        """Everything that shows that a program got out."""
+        if b"GOT OUT" in stdout or TOKEN.encode() in stdout:
+            yield "it says so"
+        if self._state() != self._before:
+            yield "files outside have changed"
+        waiting, _, _ = select.select([self._tcp, self._udp, self._abstract, self._stream, self._datagrams], [], [], 0)
+        if waiting:
+            yield "it reached a socket"
+        if self._sibling and self._sibling.poll() is not None:
+            yield "the process next door is dead"
+        with open(self.folder / "work" / "lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield "its daemon lives on"
+
+    def end_daemons(self) -> None:
+        """End what an attempt without a sandbox left behind."""
+        with suppress(OSError, ValueError):
+            os.kill(int((self.folder / "work" / "daemon").read_text()), signal.SIGKILL)
+
+    def _state(self) -> dict[str, tuple[int, bytes]]:
+        places = (self.folder / "outside", self.folder / "home", self.folder / "read", self.folder / "work" / "deep")
+        files = [path for place in places for path in place.rglob("*") if path.is_file()]
+        return {str(path): (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) for path in files}
+
+
+def _neighbour(resources: ExitStack, python: str) -> subprocess.Popen[bytes]:
+    process = resources.enter_context(
+        subprocess.Popen(
+            [python, "-I", "-S", "-c", NEIGHBOUR, TOKEN], stdout=subprocess.PIPE, env={VARIABLE: TOKEN}, cwd="/"
+        )
+    )
+    resources.callback(process.kill)
+    return process
+
+
+async def attempted(name: str, sandbox: Sandbox | None, python: str, set_uid: str) -> Result:
+    """Make one attempt in an arena of its own, within a sandbox or without."""
+    with ExitStack() as resources:
+        arena = Arena(name, resources, python, set_uid)
+        resources.callback(arena.end_daemons)
+        # A file that we happen to have open, and that a careless start would hand on.
+        ours = os.open(arena.folder / "outside" / "secret", os.O_RDONLY)
+        resources.callback(os.close, ours)
+        os.set_inheritable(ours, True)
+        program = arena.program(name, python, set_uid)
+        if sandbox is None:
+            stdout, words = await asyncio.to_thread(_bare, program)
+        else:
+            try:
+                ended = await sandbox.run(program)
+            except RetinueError as error:
+                # No attempt was made, so nothing is proved.
+                return Result(True, f"the program did not start: {error}")
+            stdout, words = ended.stdout, _last_line(ended.stderr) or f"exit code {ended.code}"
+            if b"Traceback" not in ended.stderr and ended.stderr:
+                return Result(True, f"the attempt did not run: {ended.stderr.decode()}")
+        seen = list(arena.evidence(stdout))
+    return Result(bool(seen), ", ".join(seen) or words)
+
+
+def _bare(program: Program) -> tuple[bytes, str]:
+    """As a program starts that nobody fences in."""
+    process = subprocess.Popen(
+        program.argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=program.folder,
+        close_fds=False,
+    )
+    try:
+        stdout, stderr = process.communicate(program.stdin, timeout=program.seconds)
+    except subprocess.TimeoutExpired:
+        _wait_for(Path(program.folder, "daemon"), process)
+        process.kill()
+        stdout, stderr = process.communicate()
+    return stdout, _last_line(stderr) or f"exit code {process.returncode}"
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """A slow machine may need more than its time to get where the attempt begins; then it has it."""
+    for _ in range(40):
+        if path.exists():
+            return
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.25)
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+async def besieged(names: list[str], python: str, set_uid: str) -> dict[str, Pair]:
+    """Every attempt, without and within the sandbox that this machine has."""
+    sandbox = (await examined(python=python)).sandbox
+    assert sandbox is not None
+    at_once = asyncio.Semaphore(3)
+
+    async def pair(name: str) -> tuple[str, Pair]:
+        async with at_once:
+            bare = await attempted(name, None, python, set_uid)
+            return name, Pair(bare, await attempted(name, sandbox, python, set_uid))
+
+    return dict(await asyncio.gather(*map(pair, names)))
+
+
+def interpreter() -> str:
+    """A Python that everybody on this machine can start: ours if it lies where others may look, or the system's."""
+    ours = os.path.realpath(sys.executable)
+    open_to_all = all(folder.stat().st_mode & stat.S_IXOTH for folder in Path(ours).parents)
+    return ours if open_to_all else os.path.realpath("/usr/bin/python3")
+
+
+def main() -> None:
+    """Become the user that was named, make all attempts, print the results."""
+    with tempfile.TemporaryDirectory(prefix="retinue-set-uid-", dir=BASE) as folder:
+        os.chmod(folder, 0o755)
+        set_uid = os.path.join(folder, "id")
+        shutil.copyfile(shutil.which("id") or "/usr/bin/id", set_uid)
+        os.chmod(set_uid, 0o4755)
+        python = interpreter()
+        reading, writing = os.pipe()
+        # The child becomes an ordinary user for good, and we have to clear up behind it.
+        child = os.fork()
+        if child == 0:
+            _besiege(writing, python, set_uid, as_user=sys.argv[1] == "user")
+        os.close(writing)
+        with open(reading, "rb") as answer:
+            sys.stdout.buffer.write(answer.read())
+        os.waitpid(child, 0)
+
+
+# These are imported late by others, and an ordinary user may not see our Python: named here, they are there.
+_ = (ThreadPoolExecutor, Bubblewrap)
+
+
+def _besiege(answers: int, python: str, set_uid: str, *, as_user: bool) -> NoReturn:
+    try:
+        if as_user and os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(ORDINARY, ORDINARY, ORDINARY)
+            os.setresuid(ORDINARY, ORDINARY, ORDINARY)
+        os.environ[VARIABLE] = TOKEN
+        pairs = asyncio.run(besieged(list(attempts.ATTEMPTS), python, set_uid))
+        with open(answers, "wb") as answer:
+            answer.write(msgspec.json.encode(pairs))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

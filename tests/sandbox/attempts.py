@@ -1,0 +1,576 @@
+"""Attempts to get out of a sandbox: a program of its own, handed to a bare interpreter with a name and some facts.
+
+Each function is one attempt. It returns True if it saw for itself that it got somewhere it must not be, or whatever it
+could read; effects outside (a changed file, a connection, a process that lives on) are looked for by the arena. None
+does harm where it succeeds: the same code runs without a sandbox to show that it works.
+
+It is started some hundred times in a test run, so what is slow to import is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import mmap
+import os
+import platform
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Facts = dict[str, Any]
+Attempt = Callable[[Facts], object]
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+X86 = platform.machine() == "x86_64"
+EPERM, ENOSYS = 1, 38
+MEGABYTE = b"\0" * (1024 * 1024)
+OWN_SETTINGS = tuple(
+    f"/proc/sys/{name}"
+    for name in ("fs/mqueue/", "kernel/auto_msgmni", "kernel/msg", "kernel/pid_max", "kernel/sem", "kernel/shm")
+)
+"""Settings of a namespace for processes or their messages: whoever has one of his own may change them."""
+NEW_USER, NEW_MOUNTS = 0x10000000, 0x00020000
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def write_to_a_file_outside(facts: Facts) -> object:
+    return _write(facts["target"])
+
+
+def make_a_file_outside(facts: Facts) -> object:
+    with open(os.path.join(facts["outside"], "made"), "x") as file:
+        return file.write("made")
+
+
+def delete_a_file_outside(facts: Facts) -> object:
+    os.unlink(facts["target"])
+
+
+def write_outside_by_dots(facts: Facts) -> object:
+    return _write("../outside/target")
+
+
+def write_outside_through_a_link_of_its_own(facts: Facts) -> object:
+    os.symlink(facts["target"], "mine")
+    return _write("mine")
+
+
+def write_outside_through_a_link_it_found(facts: Facts) -> object:
+    return _write("link")
+
+
+def write_outside_through_a_hard_link(facts: Facts) -> object:
+    os.link(facts["target"], "hard")
+    return _write("hard")
+
+
+def move_a_file_outside(facts: Facts) -> object:
+    _make("moving")
+    os.rename("moving", os.path.join(facts["outside"], "moved"))
+
+
+def write_in_a_read_only_folder(facts: Facts) -> object:
+    return _write(facts["readable_file"])
+
+
+def write_in_a_read_only_folder_through_proc(facts: Facts) -> object:
+    return _write("/proc/self/root" + facts["readable_file"])
+
+
+def change_the_mode_in_a_read_only_folder(facts: Facts) -> object:
+    os.chmod(facts["readable_file"], 0o777)
+
+
+def write_in_a_read_only_folder_through_an_open_file(facts: Facts) -> object:
+    with open(facts["readable_file"]) as file:
+        return _write(f"/proc/self/fd/{file.fileno()}")
+
+
+def write_somewhere_on_the_system(facts: Facts) -> object:
+    """Anywhere but in what was granted and the two places for scratch."""
+    import tempfile
+
+    done: list[str] = []
+    for folder in ("/", "/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/root", "/run", "/usr", "/var", "/var/tmp"):
+        try:
+            with tempfile.NamedTemporaryFile(dir=folder):
+                done.append(folder)
+        except OSError:
+            continue
+    return bool(done)
+
+
+def read_a_file_outside(facts: Facts) -> object:
+    return _read(facts["secret"])
+
+
+def read_outside_through_a_link(facts: Facts) -> object:
+    os.symlink(facts["secret"], "peek")
+    return _read("peek")
+
+
+def read_outside_through_the_working_folder_of_proc(facts: Facts) -> object:
+    return _read("/proc/self/cwd/../outside/secret")
+
+
+def read_outside_through_another_process_root(facts: Facts) -> object:
+    return _read(f"/proc/{facts['sibling']}/root{facts['secret']}")
+
+
+def read_a_key_in_the_home_folder(facts: Facts) -> object:
+    return _read(os.path.join(facts["home"], ".ssh", "id_key"))
+
+
+def read_the_state_folder(facts: Facts) -> object:
+    return _read(os.path.join(facts["state"], "key"))
+
+
+def read_a_hidden_file(facts: Facts) -> object:
+    return _read(facts["hidden_file"])
+
+
+def read_the_state_folder_after_moving_what_holds_it(facts: Facts) -> object:
+    os.rename("deep", "shallow")
+    return _read("shallow/state/key")
+
+
+def read_the_state_folder_through_a_hard_link(facts: Facts) -> object:
+    os.link("deep/state/key", "key")
+    return _read("key")
+
+
+def read_the_state_folder_by_a_file_handle(facts: Facts) -> object:
+    """The handle of a file is asked for by its path outside; where that is covered, by guessing its number."""
+    handle = ctypes.create_string_buffer(8 + 128)
+    ctypes.cast(handle, ctypes.POINTER(ctypes.c_uint))[0] = 128
+    mount = ctypes.c_int()
+    place = os.fsencode(facts["state"] + "/key")
+    if LIBC.name_to_handle_at(-100, place, handle, ctypes.byref(mount), 0) != 0:
+        return False
+    folder = os.open(".", os.O_RDONLY)
+    descriptor = LIBC.open_by_handle_at(folder, handle, os.O_RDONLY)
+    return descriptor >= 0 and os.read(descriptor, 100).decode()
+
+
+def read_the_settings_of_the_machine(facts: Facts) -> object:
+    for path in ("/etc/fstab", "/etc/hostname", "/etc/profile", "/etc/shells", "/etc/login.defs", "/etc/shadow"):
+        try:
+            return bool(_read(path))
+        except OSError:
+            continue
+    return False
+
+
+def see_the_hardware(facts: Facts) -> object:
+    return bool(os.listdir("/sys/devices"))
+
+
+def change_the_kernel_by_proc(facts: Facts) -> object:
+    """Opens for writing what its owner alone may write below /proc, what is its own apart; writes nothing."""
+    opened: list[str] = []
+    for folder, folders, files in os.walk("/proc"):
+        if folder == "/proc":
+            folders[:] = [name for name in folders if not name.isdigit() and name not in ("self", "thread-self")]
+        for name in files:
+            path = os.path.join(folder, name)
+            try:
+                mode = os.stat(path).st_mode
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+                opened += [path] if mode & 0o202 == 0o200 and not path.startswith(OWN_SETTINGS) else []
+            except OSError:
+                continue
+    return bool(opened)
+
+
+# ---- what a program is told and handed ------------------------------------------------------------------------------
+
+
+def read_our_environment(facts: Facts) -> object:
+    return os.environ.get("RETINUE_TEST_SECRET")
+
+
+def read_the_environment_of_another_process(facts: Facts) -> object:
+    return _read(f"/proc/{facts['sibling']}/environ")
+
+
+def read_the_command_of_another_process(facts: Facts) -> object:
+    return _read(f"/proc/{facts['sibling']}/cmdline")
+
+
+def read_from_files_that_we_have_open(facts: Facts) -> object:
+    found: list[str] = []
+    for descriptor in range(3, 256):
+        try:
+            found.append(os.pread(descriptor, 100, 0).decode("utf-8", "replace"))
+        except OSError:
+            continue
+    return "".join(found)
+
+
+def learn_the_name_of_the_machine(facts: Facts) -> object:
+    return socket.gethostname() == facts["hostname"]
+
+
+# ---- other processes ------------------------------------------------------------------------------------------------
+
+
+def kill_another_process(facts: Facts) -> object:
+    os.kill(int(facts["sibling"]), signal.SIGKILL)
+
+
+def trace_another_process(facts: Facts) -> object:
+    seize = 0x4206
+    return LIBC.ptrace(seize, facts["sibling"], None, None) == 0
+
+
+def trace_a_child(facts: Facts) -> object:
+    child = os.fork()
+    if child == 0:
+        os._exit(LIBC.ptrace(0, 0, None, None) == 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def read_the_memory_of_another_process(facts: Facts) -> object:
+    class Part(ctypes.Structure):
+        _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+    size = len(facts["marker"])
+    here = ctypes.create_string_buffer(size)
+    ours, theirs = Part(ctypes.addressof(here), size), Part(facts["address"], size)
+    LIBC.process_vm_readv(facts["sibling"], ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0)
+    return here.raw.decode("ascii", "replace") == facts["marker"]
+
+
+def take_a_file_of_another_process(facts: Facts) -> object:
+    process = os.pidfd_open(facts["sibling"])
+    return LIBC.syscall(438, process, 0, 0) >= 0
+
+
+def find_another_process_without_limits(facts: Facts) -> object:
+    """Whoever can write into a process has its limits; looks for one that may have more processes than itself may."""
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/limits") as limits:
+                (most,) = (line.split()[2] for line in limits if line.startswith("Max processes"))
+            os.close(os.open(f"/proc/{process}/mem", os.O_RDWR))
+        except OSError:
+            continue
+        if most == "unlimited" or int(most) >= facts["many"]:
+            return True
+    return False
+
+
+def leave_a_daemon_behind(facts: Facts) -> object:
+    _daemon()
+
+
+def leave_a_daemon_behind_when_its_time_is_over(facts: Facts) -> object:
+    _daemon()
+    signal.pause()
+
+
+# ---- more than was allowed ------------------------------------------------------------------------------------------
+
+
+def have_many_processes(facts: Facts) -> object:
+    children: list[int] = []
+    try:
+        for _ in range(facts["many"]):
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+            children.append(child)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return True
+
+
+def have_many_threads(facts: Facts) -> object:
+    import threading
+
+    enough = threading.Event()
+    threading.stack_size(64 * 1024)
+    try:
+        for _ in range(facts["many"]):
+            threading.Thread(target=enough.wait, daemon=True).start()
+    except RuntimeError:
+        return False
+    finally:
+        enough.set()
+    return True
+
+
+def have_much_memory(facts: Facts) -> object:
+    mmap.mmap(-1, facts["much"], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    return True
+
+
+def have_much_shared_memory(facts: Facts) -> object:
+    mmap.mmap(-1, facts["much"]).close()
+    return True
+
+
+def have_memory_behind_a_descriptor(facts: Facts) -> object:
+    return os.memfd_create("hoard") >= 0
+
+
+def have_memory_that_outlives_it(facts: Facts) -> object:
+    segment = LIBC.shmget(0, 4096, 0o1600)
+    return segment >= 0 and LIBC.shmctl(segment, 0, None) == 0
+
+
+def use_much_processor_time(facts: Facts) -> object:
+    while time.process_time() < facts["long"]:
+        pass
+    return True
+
+
+def write_a_large_file(facts: Facts) -> object:
+    with open("large", "wb") as file:
+        for _ in range(3):
+            file.write(MEGABYTE)
+    return os.path.getsize("large") >= 3 * len(MEGABYTE)
+
+
+def fill_the_scratch_folder(facts: Facts) -> object:
+    return _fill("/tmp", facts["full"])
+
+
+def fill_the_shared_memory_folder(facts: Facts) -> object:
+    return _fill("/dev/shm", facts["full"])
+
+
+# ---- the network ----------------------------------------------------------------------------------------------------
+
+
+def reach_a_port_of_this_machine(facts: Facts) -> object:
+    _connect(socket.AF_INET, ("127.0.0.1", facts["port"]))
+
+
+def send_a_datagram_to_this_machine(facts: Facts) -> object:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.sendto(b"hello", ("127.0.0.1", facts["udp_port"]))
+
+
+def reach_the_world(facts: Facts) -> object:
+    """An address of the documentation: to have a route there is all it takes, nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.connect(("198.51.100.1", 9))
+        return line.getsockname()[0] != "0.0.0.0"
+
+
+def see_the_interfaces_of_the_machine(facts: Facts) -> object:
+    return any(name != "lo" for _, name in socket.if_nameindex())
+
+
+def reach_an_abstract_socket(facts: Facts) -> object:
+    _connect(socket.AF_UNIX, "\0" + facts["abstract"])
+
+
+def reach_a_socket_in_a_read_only_folder(facts: Facts) -> object:
+    _connect(socket.AF_UNIX, facts["socket"])
+
+
+def send_a_datagram_to_a_socket_in_a_folder(facts: Facts) -> object:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with one, other:
+        one.sendto(b"hello", facts["datagrams"])
+
+
+def reach_the_host_of_a_virtual_machine(facts: Facts) -> object:
+    vsock = 40
+    with socket.socket(vsock, socket.SOCK_STREAM):
+        return True
+
+
+# ---- the kernel -----------------------------------------------------------------------------------------------------
+
+
+def use_io_uring(facts: Facts) -> object:
+    return _looked_at(LIBC.syscall(425, 1, None))
+
+
+def use_a_keyring(facts: Facts) -> object:
+    return _looked_at(LIBC.syscall(250 if X86 else 219, 0, -4, 1))
+
+
+def leave_a_key_in_a_keyring(facts: Facts) -> object:
+    key = LIBC.syscall(248 if X86 else 217, b"user", b"retinue-test", b"x", 1, -2)
+    return key >= 0
+
+
+def make_namespaces_by_unshare(facts: Facts) -> object:
+    return _in_a_child(lambda: LIBC.unshare(NEW_USER | NEW_MOUNTS) == 0)
+
+
+def mount_in_namespaces_of_its_own(facts: Facts) -> object:
+    def mounts() -> bool:
+        os.makedirs("mounted", exist_ok=True)
+        return LIBC.unshare(NEW_USER | NEW_MOUNTS) == 0 and LIBC.mount(b"none", b"mounted", b"tmpfs", 0, None) == 0
+
+    return _in_a_child(mounts)
+
+
+def make_namespaces_by_clone(facts: Facts) -> object:
+    child = LIBC.syscall(56 if X86 else 220, NEW_USER | signal.SIGCHLD, 0, 0, 0, 0)
+    if child == 0:
+        os._exit(0)
+    return child > 0 and bool(os.waitpid(child, 0))
+
+
+def make_namespaces_by_clone3(facts: Facts) -> object:
+    arguments = (ctypes.c_uint64 * 8)(NEW_USER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+    child = LIBC.syscall(435, ctypes.byref(arguments), ctypes.sizeof(arguments))
+    if child == 0:
+        os._exit(0)
+    return child > 0 and bool(os.waitpid(child, 0))
+
+
+def enter_namespaces(facts: Facts) -> object:
+    """With a descriptor that is no namespace: a kernel that looks at it says so, and changes nothing."""
+    with open(os.devnull) as nothing:
+        return _looked_at(LIBC.setns(nothing.fileno(), 0))
+
+
+def use_the_new_mount_calls(facts: Facts) -> object:
+    return LIBC.syscall(428, -100, b"/", 0) >= 0
+
+
+def stop_the_kernel_at_a_page(facts: Facts) -> object:
+    return LIBC.syscall(323 if X86 else 282, 1) >= 0
+
+
+def call_the_kernel_as_a_32_bit_program(facts: Facts) -> object:
+    """`int 0x80` with number 20, which is getpid there and a call that no filter expects here."""
+    code = bytes.fromhex("b814000000cd80c3")
+    page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    page.write(code)
+    call = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+    return call() == os.getpid()
+
+
+def call_the_kernel_by_x32_numbers(facts: Facts) -> object:
+    """A call with the x32 bit: a kernel that knows none says so, and that it was asked is what matters."""
+    LIBC.syscall(0x40000000 + 39)
+    return True
+
+
+# ---- other rights ---------------------------------------------------------------------------------------------------
+
+
+def run_a_set_uid_program(facts: Facts) -> object:
+    import subprocess
+
+    return subprocess.run([facts["set_uid"], "-u"], capture_output=True, text=True).stdout.strip() == "0"
+
+
+def leave_a_set_uid_program_behind(facts: Facts) -> object:
+    _make("tool")
+    os.chmod("tool", 0o4755)
+    return bool(os.stat("tool").st_mode & stat.S_ISUID)
+
+
+def make_a_file_with_the_set_uid_bit(facts: Facts) -> object:
+    os.close(os.open("tool", os.O_CREAT | os.O_WRONLY, 0o4755))
+    return bool(os.stat("tool").st_mode & stat.S_ISUID)
+
+
+ATTEMPTS: dict[str, Attempt] = {
+    name: each
+    for name, each in list(globals().items())
+    if callable(each) and getattr(each, "__module__", "") == __name__ and not name.startswith("_") and name != "main"
+}
+
+
+# ---- how they do it -------------------------------------------------------------------------------------------------
+
+
+def _read(path: str) -> str:
+    with open(path, "rb") as file:
+        return file.read().decode("utf-8", "replace")
+
+
+def _write(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"spoiled")
+
+
+def _make(path: str) -> None:
+    with open(path, "x"):
+        pass
+
+
+def _fill(folder: str, megabytes: int) -> bool:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        for number in range(megabytes):
+            with open(os.path.join(own, str(number)), "wb") as file:
+                file.write(MEGABYTE)
+    return True
+
+
+def _connect(family: int, address: str | tuple[str, int]) -> None:
+    with socket.socket(family) as line:
+        line.settimeout(2)
+        line.connect(address)
+
+
+def _daemon() -> None:
+    """A process that leaves session and group, lets go of its parents and holds a lock as long as it lives."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            lock = os.open("lock", os.O_RDWR)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _note("daemon")
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(null, descriptor)
+            os.write(writing, b"x")
+            os.close(writing)
+            time.sleep(20)
+        os._exit(0)
+    os.close(writing)
+    os.read(reading, 1)
+
+
+def _note(name: str) -> None:
+    with open(name, "w") as file:
+        file.write(str(os.getpid()))
+
+
+def _in_a_child(does: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if child == 0:
+        os._exit(does())
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def _looked_at(result: int) -> bool:
+    """Whether the kernel looked at the call at all."""
+    return result >= 0 or ctypes.get_errno() not in (EPERM, ENOSYS)
+
+
+def main() -> None:
+    name, facts = sys.argv[1], json.loads(sys.argv[2])
+    got = ATTEMPTS[name](facts)
+    if got is True:
+        print("GOT OUT")
+    elif isinstance(got, str):
+        print(got)
+
+
+if __name__ == "__main__":
+    main()

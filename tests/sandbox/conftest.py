@@ -1,0 +1,74 @@
+"""What tests of the sandbox share: the one that this machine has, or a skip that says why there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from msgspec.structs import replace
+
+from retinue.core.programs import Program, Sandbox
+from retinue.sandbox.probe import verdict
+
+
+class Calls(Protocol):
+    """Makes a program that may write in the test's folder."""
+
+    def __call__(self, *argv: str, **grants: Any) -> Program: ...
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    found = asyncio.run(verdict())
+    if found.sandbox is None:
+        pytest.skip(f"no sandbox on this machine: {found.text}")
+    return found.sandbox
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def program(work: Path) -> Calls:
+    def make(*argv: str, **grants: Any) -> Program:
+        plain = Program(argv=argv, folder=str(work), writable=(str(work),), seconds=20.0)
+        return replace(plain, **grants)
+
+    return make
+
+
+class Line:
+    """A pipe in a folder: what a program writes there, and its end when the last who could write is gone."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path, 0o666)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    async def read(self) -> bytes:
+        """The next words, or nothing if nobody holds the other end any more."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_reader(self._descriptor, lambda: ready.done() or ready.set_result(None))
+        try:
+            await asyncio.wait_for(ready, 20)
+        finally:
+            loop.remove_reader(self._descriptor)
+        return os.read(self._descriptor, 4096)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+@pytest.fixture
+def line(work: Path) -> Iterator[Line]:
+    made = Line(work / "line")
+    yield made
+    made.close()

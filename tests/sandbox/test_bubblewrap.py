@@ -1,0 +1,365 @@
+"""Programs in bubblewrap do what they may, and end when they should."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from retinue.core.errors import ToolError
+from retinue.core.programs import Ended, Program, Sandbox
+from retinue.sandbox import bubblewrap
+from retinue.sandbox.identity import UNUSED
+from retinue.sandbox.seccomp import MACHINES, Machine
+from retinue.sandbox.view import Root
+from tests.sandbox.conftest import Calls, Line
+
+pytestmark = pytest.mark.real_time
+HOLDS_THE_LINE = "exec 3>line; echo started >&3; setsid sleep 60 & sleep 60"
+
+
+async def test_a_program_says_something_on_both_streams_and_ends_with_its_code(
+    sandbox: Sandbox, program: Calls
+) -> None:
+    ended = await sandbox.run(program("sh", "-c", "echo out; echo err >&2; exit 3"))
+
+    assert ended == Ended(code=3, stdout=b"out\n", stderr=b"err\n")
+
+
+async def test_a_signal_is_a_negative_code(sandbox: Sandbox, program: Calls) -> None:
+    ended = await sandbox.run(program("sh", "-c", "kill -TERM $$"))
+
+    assert ended == Ended(code=-signal.SIGTERM)
+
+
+async def test_a_program_that_is_not_there_ends_with_127_as_in_a_shell(sandbox: Sandbox, program: Calls) -> None:
+    ended = await sandbox.run(program("no-such-program"))
+
+    assert (ended.code, b"no-such-program" in ended.stderr) == (127, True)
+
+
+async def test_a_program_whose_name_looks_like_an_option_is_a_program(sandbox: Sandbox, program: Calls) -> None:
+    ended = await sandbox.run(program("--version"))
+
+    assert (ended.code, ended.stdout) == (127, b"")
+
+
+async def test_a_program_reads_what_it_is_given(sandbox: Sandbox, program: Calls) -> None:
+    text = os.urandom(512 * 1024)
+
+    ended = await sandbox.run(program("cat", stdin=text))
+
+    assert ended == Ended(code=0, stdout=text)
+
+
+async def test_a_program_need_not_read_what_it_is_given(sandbox: Sandbox, program: Calls) -> None:
+    assert await sandbox.run(program("true", stdin=b"x" * 1_000_000)) == Ended(code=0)
+
+
+async def test_a_program_has_the_variables_it_is_given_and_no_others(
+    sandbox: Sandbox, program: Calls, work: Path
+) -> None:
+    ended = await sandbox.run(program("env", environment={"NAME": "value with = and\nlines", "LANG": "C"}))
+
+    assert ended == Ended(code=0, stdout=f"NAME=value with = and\nlines\nLANG=C\nPWD={work}\n".encode())
+
+
+async def test_of_much_output_the_beginning_is_kept_and_the_rest_is_read(sandbox: Sandbox, program: Calls) -> None:
+    ended = await sandbox.run(program("sh", "-c", "head -c 3000000 /dev/zero; echo done >&2", max_output=1000))
+
+    assert ended == Ended(code=0, stdout=b"\0" * 1000, stderr=b"done\n", cut=True)
+
+
+async def test_output_that_just_fits_is_not_cut(sandbox: Sandbox, program: Calls) -> None:
+    assert await sandbox.run(program("printf", "12345", max_output=5)) == Ended(code=0, stdout=b"12345")
+
+
+# ---- its end --------------------------------------------------------------------------------------------------------
+
+
+async def test_when_its_time_is_over_a_program_and_all_its_children_are_killed(
+    sandbox: Sandbox, program: Calls, line: Line
+) -> None:
+    running = asyncio.create_task(sandbox.run(program("sh", "-c", HOLDS_THE_LINE, seconds=2.0)))
+
+    assert await line.read() == b"started\n"
+    assert await running == Ended(code=-signal.SIGKILL, timed_out=True)
+    assert await line.read() == b""
+
+
+async def test_what_a_program_leaves_behind_ends_with_it(sandbox: Sandbox, program: Calls, line: Line) -> None:
+    ended = await sandbox.run(program("sh", "-c", "exec 3>line; setsid sleep 60 & echo started >&3"))
+
+    assert ended == Ended(code=0)
+    assert (await line.read(), await line.read()) == (b"started\n", b"")
+
+
+async def test_being_cancelled_kills_the_program_and_all_its_children(
+    sandbox: Sandbox, program: Calls, line: Line
+) -> None:
+    running = asyncio.create_task(sandbox.run(program("sh", "-c", HOLDS_THE_LINE)))
+    assert await line.read() == b"started\n"
+
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await line.read() == b""
+
+
+async def test_a_cancel_at_the_very_start_leaves_nothing_behind(sandbox: Sandbox, program: Calls, work: Path) -> None:
+    for turns in range(12):
+        running = asyncio.create_task(sandbox.run(program("sh", "-c", f"sleep 30 && touch {work}/late")))
+        # Turns of the loop, not time: each cancel comes at another moment of the start.
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert processes_that_name(work) == []
+
+
+def processes_that_name(folder: Path) -> list[str]:
+    """The numbers of all processes with this folder in their command."""
+    found: list[str] = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            found += [process] if os.fsencode(folder) in Path(f"/proc/{process}/cmdline").read_bytes() else []
+    return found
+
+
+def started(*argv: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv)
+
+
+OURSELVES = """
+import asyncio, sys
+from retinue.core.programs import Program
+from retinue.sandbox.probe import examined
+
+async def main():
+    sandbox = (await examined()).sandbox
+    await sandbox.run(Program(argv=("sh", "-c", sys.argv[1]), folder=sys.argv[2], writable=(sys.argv[2],)))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_ends_when_we_are_killed(sandbox: Sandbox, work: Path, line: Line) -> None:
+    with started(sys.executable, "-c", OURSELVES, HOLDS_THE_LINE, str(work)) as process:
+        assert await line.read() == b"started\n"
+
+        process.kill()
+
+        assert await line.read() == b""
+
+
+# ---- its folders ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_program_starts_in_its_folder_and_what_it_writes_there_stays(
+    sandbox: Sandbox, program: Calls, work: Path
+) -> None:
+    (work / "old").write_text("old")
+    os.chmod(work, 0o700)
+
+    ended = await sandbox.run(program("sh", "-c", "pwd; cat old; echo more >> old; chmod +x old; echo new > made"))
+
+    assert ended == Ended(code=0, stdout=f"{work}\nold".encode())
+    assert ((work / "old").read_text(), (work / "made").read_text()) == ("oldmore\n", "new\n")
+    assert os.access(work / "old", os.X_OK)
+
+
+async def test_a_read_only_folder_in_a_writable_one_and_the_other_way_round(
+    sandbox: Sandbox, program: Calls, work: Path
+) -> None:
+    for name in ("closed/open", "open/closed"):
+        (work / name).mkdir(parents=True)
+
+    ended = await sandbox.run(
+        program(
+            *("sh", "-c", "for each in closed closed/open open open/closed; do touch $each/x && echo $each; done"),
+            readable=(str(work), str(work / "closed"), str(work / "open" / "closed")),
+            writable=(str(work / "closed" / "open"), str(work / "open")),
+        )
+    )
+
+    assert ended.stdout == b"closed/open\nopen\n"
+
+
+async def test_what_is_hidden_wins_over_what_is_granted(sandbox: Sandbox, program: Calls, work: Path) -> None:
+    (work / "state").mkdir()
+    (work / "state" / "key").write_text("secret")
+    (work / "file").write_text("secret")
+    (work / "link").symlink_to(work / "state")
+
+    ended = await sandbox.run(
+        program("sh", "-c", "ls state; cat file; touch state/x", hidden=(str(work / "link"), str(work / "file")))
+    )
+
+    assert ended.stdout == b""
+    assert ended.stderr.count(b"\n") == 2
+    assert sorted(each.name for each in (work / "state").iterdir()) == ["key"]
+
+
+async def test_one_program_cannot_uncover_for_the_next_what_is_hidden_or_read_only(
+    sandbox: Sandbox, program: Calls, work: Path
+) -> None:
+    for name in ("a/b/state/key", "c/d/closed/file"):
+        (work / name).parent.mkdir(parents=True)
+        (work / name).write_text(f"content of {name}")
+    grants = {"hidden": (str(work / "a/b/state"),), "readable": (str(work / "c/d/closed"),)}
+    moves = "mv a x; mv a/b x; mv a/b/state x; mv c y; mv c/d y; rm -rf a c; echo done"
+    looks = "grep -r 'content of a' .; echo spoiled > c/d/closed/file; echo done"
+
+    ended = [await sandbox.run(program("sh", "-c", script, **grants)) for script in (moves, looks)]
+
+    assert [each.stdout for each in ended] == [b"done\n", b"done\n"]
+    for name in ("a/b/state/key", "c/d/closed/file"):
+        assert (work / name).read_text() == f"content of {name}"
+
+
+async def test_a_folder_is_found_under_the_link_by_which_it_was_named(
+    sandbox: Sandbox, program: Calls, work: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(work)
+    (work / "inner").mkdir()
+
+    ended = await sandbox.run(
+        program("sh", "-c", f"pwd; touch {link}/made", folder=str(link / "inner"), writable=(str(link),))
+    )
+
+    assert ended == Ended(code=0, stdout=f"{work}/inner\n".encode())
+    assert (work / "made").exists()
+
+
+async def test_the_whole_system_can_be_granted_to_look_at(sandbox: Sandbox, program: Calls, work: Path) -> None:
+    look = "test -d /var/tmp && echo seen; touch /var/tmp/x /etc/x || echo closed; touch made; ls /tmp | wc -l"
+
+    ended = await sandbox.run(program("sh", "-c", look, readable=("/",)))
+
+    assert (ended.stdout, (work / "made").exists()) == (b"seen\nclosed\n1\n", True)
+
+
+@pytest.mark.parametrize(
+    ("grants", "complaint"),
+    [
+        ({"readable": ("/no/such/folder",)}, "the folder /no/such/folder is not there"),
+        ({"folder": "/usr"}, "a program cannot start in /usr, which is in none of its folders"),
+        ({"folder": "/no/such/folder"}, "the folder /no/such/folder is not there"),
+        ({"readable": ("/proc/1",)}, "/proc/1 belongs to the system and cannot be granted to a program"),
+        ({"readable": ("/usr/bin",), "hidden": ("/usr",)}, "/usr/bin cannot be granted to a program: /usr is hidden"),
+        ({"environment": {"A": "b\0c"}}, "a program's words and variables cannot contain a zero byte"),
+    ],
+)
+async def test_a_grant_that_makes_no_sense_is_refused_with_a_reason(
+    sandbox: Sandbox, program: Calls, grants: dict[str, object], complaint: str
+) -> None:
+    before = os.listdir("/proc/self/fd")
+
+    with pytest.raises(ToolError) as refused:
+        await sandbox.run(program("true", **grants))
+
+    assert str(refused.value) == complaint
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("place", ["link", "link/inner"])
+async def test_a_folder_that_is_replaced_by_a_link_after_it_was_checked_is_refused(
+    sandbox: Sandbox, program: Calls, work: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (work / "secret" / "inner").mkdir(parents=True)
+    (work / "link").symlink_to(work / "secret")
+
+    def checked_before(_: Program) -> tuple[Root, ...]:
+        return (Root(str(work / place), writable=True),)
+
+    monkeypatch.setattr(bubblewrap, "roots_of", checked_before)
+
+    with pytest.raises(ToolError) as refused:
+        await sandbox.run(program("true"))
+
+    assert str(refused.value) == f"{work}/{place} cannot be granted to a program: it was replaced a moment ago"
+
+
+async def test_an_older_bubblewrap_takes_folders_by_their_names(program: Calls, sandbox: Sandbox, work: Path) -> None:
+    bwrap, prlimit = shutil.which("bwrap"), shutil.which("prlimit")
+    assert bwrap is not None
+    assert prlimit is not None
+    machine: Machine = next(each for each in MACHINES if each == platform.machine())
+    older = bubblewrap.Bubblewrap(bwrap=bwrap, prlimit=prlimit, machine=machine, by_descriptor=False)
+    (work / "state").mkdir()
+
+    ended = await older.run(program("sh", "-c", "touch made; ls", readable=("/usr",), hidden=(str(work / "state"),)))
+
+    assert ended == Ended(code=0, stdout=b"made\nstate\n")
+
+
+# ---- its limits and rights ------------------------------------------------------------------------------------------
+
+
+async def test_a_program_has_as_many_processes_as_it_may_and_no_more(sandbox: Sandbox, program: Calls) -> None:
+    start = "i=1; while [ $i -lt $0 ]; do sleep 30 & i=$((i+1)); done; echo started"
+
+    fits = await sandbox.run(program("sh", "-c", start, "8", processes=8))
+    too_many = await sandbox.run(program("sh", "-c", start, "9", processes=8))
+
+    assert (fits.stdout, too_many.stdout) == (b"started\n", b"")
+
+
+async def test_programs_at_the_same_time_do_not_count_for_each_other(sandbox: Sandbox, program: Calls) -> None:
+    start = "i=1; while [ $i -lt 8 ]; do sleep 0.3 & i=$((i+1)); done; wait; echo started"
+
+    ended = await asyncio.gather(*(sandbox.run(program("sh", "-c", start, processes=8)) for _ in range(6)))
+
+    assert ended == [Ended(code=0, stdout=b"started\n")] * 6
+
+
+async def test_there_is_no_network_unless_it_is_granted(sandbox: Sandbox, program: Calls) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = ("bash", "-c", f"echo > /dev/tcp/127.0.0.1/{port}")
+
+        codes = [(await sandbox.run(program(*connect, network=network))).code for network in (False, True)]
+
+    assert codes == [1, 0]
+
+
+async def test_a_program_knows_its_own_name_and_nobody_elses(sandbox: Sandbox, program: Calls) -> None:
+    ended = await sandbox.run(program("sh", "-c", "id -un; wc -l < /etc/passwd; hostname"))
+
+    assert ended == Ended(code=0, stdout=b"agent\n1\nsandbox\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to another user")
+async def test_as_root_programs_are_users_whom_nobody_else_is(sandbox: Sandbox, program: Calls, work: Path) -> None:
+    ended = await asyncio.gather(*(sandbox.run(program("sh", "-c", "id -u; touch made; sleep 0.2")) for _ in range(3)))
+
+    users = {int(each.stdout) for each in ended}
+    assert len(users) == 3
+    assert all(any(user in unused for unused in UNUSED) for user in users)
+    assert (work / "made").stat().st_uid in users
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_git_trusts_a_repository_in_a_granted_folder(sandbox: Sandbox, program: Calls, work: Path) -> None:
+    assert started("git", "init", "-q", str(work)).wait() == 0
+
+    assert await sandbox.run(program("git", "status", "--short")) == Ended(code=0)
+
+
+def test_it_works_on_other_loops_too(sandbox: Sandbox, program: Calls) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(sandbox.run(program("cat", stdin=b"hello"))) == Ended(code=0, stdout=b"hello")

@@ -1,0 +1,86 @@
+"""Nothing gets out of the sandbox: every attempt, as root and as an ordinary user, next to the same one without it.
+
+The attempts are in `attempts.py`, what they aim at in `arena.py`. An attempt that does not work without the sandbox
+proves nothing, so each has to, but for the few in `NOT_APPLICABLE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+import pytest
+
+from retinue.sandbox.probe import verdict
+from tests.sandbox.arena import Pair
+from tests.sandbox.attempts import ATTEMPTS
+
+User: TypeAlias = Literal["root", "user"]
+Siege: TypeAlias = dict[User, dict[str, Pair]]
+USERS: tuple[User, ...] = ("root", "user") if os.geteuid() == 0 else ("user",)
+
+NOT_APPLICABLE: dict[tuple[str, User], str] = {
+    ("read_the_state_folder_by_a_file_handle", "user"): "without a sandbox, too, only root may open files by handle",
+    ("change_the_kernel_by_proc", "user"): "without a sandbox, too, only root may write these files",
+}
+if os.geteuid() != 0:
+    NOT_APPLICABLE["run_a_set_uid_program", "user"] = "only root can make a program that makes others root"
+if platform.machine() != "x86_64":
+    for user in ("root", "user"):
+        NOT_APPLICABLE["call_the_kernel_as_a_32_bit_program", user] = "machine code for x86_64"
+"""Attempts that do not work without the sandbox either, and why; they are made in it all the same."""
+
+
+@pytest.fixture(scope="session")
+def siege(tmp_path_factory: pytest.TempPathFactory) -> Siege:
+    """What came of all attempts, made once for all processes that run these tests."""
+    found = asyncio.run(verdict())
+    if found.sandbox is None:
+        pytest.skip(f"no sandbox to attack: {found.text}")
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    return msgspec.json.decode(_laid(shared), type=Siege)
+
+
+def _laid(shared: Path) -> bytes:
+    answers = shared / "siege.json"
+    with open(shared / "siege.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not answers.exists():
+            begun = {user: _begun(user) for user in USERS}
+            done = {user: process.communicate()[0] for user, process in begun.items()}
+            answers.write_bytes(msgspec.json.encode({user: msgspec.Raw(text) for user, text in done.items()}))
+        return answers.read_bytes()
+
+
+def _begun(user: User) -> subprocess.Popen[bytes]:
+    # In a session of its own: what goes wrong in there must not hit the process that runs the tests.
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.sandbox.arena", user], stdout=subprocess.PIPE, start_new_session=True
+    )
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+@pytest.mark.parametrize("user", ["root", "user"])
+def test_an_attempt_gets_out_without_the_sandbox_and_not_out_of_it(siege: Siege, user: User, name: str) -> None:
+    if user not in USERS:
+        pytest.skip("only root can try what root would get")
+
+    pair = siege[user][name]
+
+    assert not pair.fenced.out, pair.fenced.seen
+    assert pair.bare.out or (name, user) in NOT_APPLICABLE, f"without a sandbox: {pair.bare.seen}"
+
+
+def test_there_are_many_attempts_and_few_that_prove_nothing() -> None:
+    assert len(ATTEMPTS) >= 40
+    assert len(NOT_APPLICABLE) <= 6
+    assert {name for name, _ in NOT_APPLICABLE} <= set(ATTEMPTS)

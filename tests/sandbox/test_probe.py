@@ -1,0 +1,159 @@
+"""The probe takes a sandbox only if it holds, and says what to do where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from retinue.core.errors import SandboxUnavailable
+from retinue.core.programs import Ended, Program, Sandbox
+from retinue.sandbox import probe
+from retinue.sandbox.probe import HOW_TO_ALLOW, HOW_TO_INSTALL, Required, Verdict, attacked, choose, examined, verdict
+from retinue.sandbox.unfenced import Unfenced
+from tests.sandbox.conftest import Calls
+
+pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="there is none but on Linux")]
+
+
+async def test_a_sandbox_that_holds_is_taken(sandbox: Sandbox, program: Calls) -> None:
+    found = await examined()
+
+    assert found.text == "bubblewrap holds: none of 15 attempts to get out succeeded"
+    assert found.sandbox is not None
+    assert await found.sandbox.run(program("echo", "hello")) == Ended(code=0, stdout=b"hello\n")
+
+
+async def test_no_sandbox_at_all_is_seen_through() -> None:
+    tried, complaint = await attacked(Unfenced())
+
+    assert tried == 15
+    assert complaint.startswith("a program could read a file outside its folders, write a file outside its folders, ")
+
+
+async def test_a_sandbox_that_lets_one_attempt_out_is_refused(sandbox: Sandbox) -> None:
+    class WithNetwork:
+        async def run(self, program: Program) -> Ended:
+            return await sandbox.run(
+                Program(
+                    argv=program.argv,
+                    folder=program.folder,
+                    readable=program.readable,
+                    writable=program.writable,
+                    hidden=program.hidden,
+                    stdin=program.stdin,
+                    processes=program.processes,
+                    memory=program.memory,
+                    network=True,
+                )
+            )
+
+    assert await attacked(WithNetwork()) == (15, "a program could reach a port of this machine")
+
+
+async def test_a_sandbox_in_which_nothing_works_is_refused() -> None:
+    class Dead:
+        async def run(self, program: Program) -> Ended:
+            return Ended(code=1, stderr=b"no such luck\n")
+
+    assert await attacked(Dead()) == (0, "a program could not do what it may (no such luck)")
+
+
+async def test_where_bubblewrap_is_missing_it_says_how_to_install_it_and_what_else_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/no/such/folder")
+
+    assert await examined() == Verdict(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
+
+
+def a_broken_one(folder: Path) -> str:
+    program = folder / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    for path in (folder, program):
+        path.chmod(0o755)
+    return str(program)
+
+
+async def test_where_bubblewrap_does_not_work_it_says_why() -> None:
+    # Not in the test's folder: as root, we start bubblewrap as a user who may not look in there.
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        found = await examined(bwrap=a_broken_one(Path(folder)))
+
+    assert found.sandbox is None
+    assert found.text.startswith(
+        "bubblewrap is installed and does not hold: the sandbox could not be set up: No permissions to create new "
+        "namespace; it needs user namespaces"
+    )
+
+
+async def test_a_program_is_refused_where_nothing_holds(monkeypatch: pytest.MonkeyPatch, program: Calls) -> None:
+    monkeypatch.setattr(probe, "_verdicts", [Verdict("there is none; install one")])
+
+    with pytest.raises(SandboxUnavailable) as refused:
+        await choose("required").run(program("true"))
+
+    assert str(refused.value) == "nothing fences programs in here: there is none; install one"
+
+
+async def test_the_verdict_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def once() -> Verdict:
+        asked.append("asked")
+        return Verdict("none")
+
+    asked: list[str] = []
+    monkeypatch.setattr(probe, "_verdicts", [])
+    monkeypatch.setattr(probe, "examined", once)
+
+    assert (await verdict(), await verdict(), asked) == (Verdict("none"), Verdict("none"), ["asked"])
+
+
+def test_the_settings_choose() -> None:
+    assert isinstance(choose("required"), Required)
+    assert isinstance(choose("off"), Unfenced)
+
+
+def test_a_system_without_the_means_to_start_programs_can_still_ask() -> None:
+    ask = "import sys; sys.modules['resource'] = sys.modules['pwd'] = None; import retinue.sandbox.probe"
+
+    assert subprocess.run([sys.executable, "-c", ask]).returncode == 0
+
+
+# ---- without a sandbox ----------------------------------------------------------------------------------------------
+
+
+async def test_without_a_sandbox_programs_still_have_their_variables_output_and_end(program: Calls, work: Path) -> None:
+    ended = await Unfenced().run(program("sh", "-c", "pwd; echo $A >&2; cat", environment={"A": "b"}, stdin=b"in"))
+
+    assert ended == Ended(code=0, stdout=f"{work}\nin".encode(), stderr=b"b\n")
+
+
+async def test_without_a_sandbox_a_program_and_its_group_end_when_their_time_is_over(program: Calls) -> None:
+    ended = await Unfenced().run(program("sh", "-c", "echo begun; sleep 30 & sleep 30", seconds=1.0))
+
+    assert ended == Ended(code=-9, stdout=b"begun\n", timed_out=True)
+
+
+async def test_without_a_sandbox_files_are_still_limited(program: Calls, work: Path) -> None:
+    ended = await Unfenced().run(program("sh", "-c", "head -c 3000 /dev/zero > file", file_size=2048))
+
+    assert (ended.code != 0, (work / "file").stat().st_size) == (True, 2048)
+
+
+async def test_programs_that_start_at_once_wait_for_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials: list[Verdict] = []
+
+    async def tried() -> Verdict:
+        await asyncio.sleep(0)
+        trials.append(Verdict("tried"))
+        return trials[-1]
+
+    monkeypatch.setattr(probe, "_verdicts", [])
+    monkeypatch.setattr(probe, "examined", tried)
+
+    assert await asyncio.gather(*(verdict() for _ in range(3))) == [Verdict("tried")] * 3
+    assert len(trials) == 1
