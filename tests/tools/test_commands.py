@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.policy import Policy, Risk
-from retinue.tools.commands import Unreadable, refusal_of, risk_of, steps_of
+from retinue.tools.command_risks import risk_of
+from retinue.tools.commands import Unreadable, refusal_of, steps_of
+from tests.conftest import STRESS
 
 
 def names(command: str) -> list[str] | str:
@@ -45,6 +52,21 @@ def names(command: str) -> list[str] | str:
         ("LD_PRELOAD=./x.so ls", "unreadable"),
         ("cat <<EOF\nhi\nEOF", "unreadable"),
         ("echo '", "unreadable"),
+        ("ls # '\nrm -rf x # '", ["ls", "rm"]),
+        ("ls '#' x\\\ny", ["ls"]),
+        ("find . \\( -name a -o ! -name b \\)", ["find"]),
+        ("grep '|' x; echo ';' }", ["grep", "echo"]),
+        ("ls \\\n -l", ["ls"]),
+        ("> x", [""]),
+        ("ls &>x rm y", "unreadable"),
+        ("for PATH in .; do ls; done", "unreadable"),
+        ("for i do rm x; done", "unreadable"),
+        ("HOME=. git status", "unreadable"),
+        ("$'rm' x", "unreadable"),
+        ("echo ${x:-y}", "unreadable"),
+        ("l? x", "unreadable"),
+        ("'' x", "unreadable"),
+        ("echo \\", "unreadable"),
     ],
 )
 def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
@@ -70,6 +92,35 @@ def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
         ("ls && sudo ls", Risk.HIGH),
         ("mkfs.ext4 /dev/sda", Risk.HIGH),
         ("echo $(id)", Risk.HIGH),
+        ("git -C . push", Risk.MEDIUM),
+        ("git --git-dir status push", Risk.MEDIUM),
+        ("git diff --outp=x", Risk.MEDIUM),
+        ("git grep -c pool", Risk.LOW),
+        ("git show HEAD@{1}", Risk.LOW),
+        ("git grep -Orm pool", Risk.HIGH),
+        ("git log --ext-d", Risk.HIGH),
+        ("npm run-script x", Risk.MEDIUM),
+        ("npm --prefix a run b", Risk.MEDIUM),
+        ("cargo +nightly run", Risk.MEDIUM),
+        ("cargo tree", Risk.LOW),
+        ("echo hi > note.txt 2>/dev/null", Risk.MEDIUM),
+        ("echo hi > 1", Risk.MEDIUM),
+        ("> note.txt", Risk.MEDIUM),
+        ("ls 2>&1", Risk.LOW),
+        ("x=-delete; find . $x", Risk.HIGH),
+        ("find . -del\\\nete", Risk.HIGH),
+        ("find . -{delete,print}", Risk.HIGH),
+        ("for f in a b; do grep -c x $f; done", Risk.LOW),
+        ("x=--pre=sh; rg $x .", Risk.MEDIUM),
+        ("sort -uo x", Risk.MEDIUM),
+        ("uniq a b", Risk.MEDIUM),
+        ("sed -n 1,50p x", Risk.LOW),
+        ("sed 1e x", Risk.MEDIUM),
+        ("sed -n 1p x -i", Risk.MEDIUM),
+        ("find . | xargs rm", Risk.HIGH),
+        ("sh -c 'ls; rm x'", Risk.HIGH),
+        ("deploy", Risk.MEDIUM),
+        ("./ls", Risk.MEDIUM),
     ],
 )
 def test_the_worst_part_of_a_command_is_its_risk(command: str, risk: Risk) -> None:
@@ -92,6 +143,13 @@ def test_a_command_that_is_not_on_the_list_is_refused_with_the_list() -> None:
     )
 
 
+def test_a_program_may_be_listed_by_its_path() -> None:
+    policy = Policy(allowed_commands=("./deploy.sh",))
+
+    assert refusal_of("./deploy.sh now > log.txt", policy) is None
+    assert refusal_of("deploy.sh", policy) is not None
+
+
 @given(st.text(max_size=60))
 def test_no_text_makes_the_reading_fail(command: str) -> None:
     steps_of(command)
@@ -103,3 +161,58 @@ def test_quoted_arguments_never_hide_a_command_that_follows(arguments: list[str]
     quoted = " ".join(map(shlex.quote, arguments))
     found = names(f"echo {quoted} {between} rm x")
     assert found == "unreadable" or "rm" in found
+
+
+PIECES = (
+    *("a", "b", "c", " ", " ", "\n", ";", "&", "&&", "|", "'", '"', "\\", "#", "$", "(", ")", "{ ", "; }", "<", ">"),
+    *("2>&1", "`", "!", "=", "if ", "; then ", "; fi", "for x in b; do ", "; done", "case a in ", "a) ", ";;", " esac"),
+    *(
+        "x=a ",
+        "$x",
+        "${x}",
+        "$'",
+        "2>",
+        "*",
+        "\\\n",
+        "\t",
+        "\r",
+        "true ",
+        "<<a",
+        "<<<",
+        "&>",
+        "|&",
+        ">&",
+        "a()",
+        "{a,b}",
+    ),
+)
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell here")
+@settings(max_examples=2000 if STRESS else 150, deadline=None)
+@given(st.sampled_from(["a ", "b;", "x=b ", "{ "]), st.lists(st.sampled_from(PIECES), min_size=1, max_size=12))
+def test_a_real_shell_starts_nothing_that_was_not_seen(begin: str, pieces: list[str]) -> None:
+    command = begin + "".join(pieces)
+    seen = names(command)
+    if seen == "unreadable":
+        return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for name in "abc":
+            program = Path(folder, "bin", name)
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(f'#!/bin/sh\n> "$FOUND/{name}"\n')
+            program.chmod(0o755)
+        found, work = Path(folder, "found"), Path(folder, "work")
+        found.mkdir()
+        work.mkdir()
+        environment = {"PATH": f"{folder}/bin", "FOUND": str(found)}
+        subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=work,
+            env=environment,
+            stdin=DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+        assert {each.name for each in found.iterdir()} <= set(seen)

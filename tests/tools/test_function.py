@@ -20,6 +20,7 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.tools.function import FunctionTool, as_text, tool
+from retinue.tools.threads import AT_ONCE
 
 CONTEXT = CallContext(
     run_id="r",
@@ -598,3 +599,34 @@ def test_options_that_mean_nothing_are_refused(given: dict[str, Any], complaint:
         FunctionTool(search_logs.__wrapped__, **given)
 
     assert str(raised.value) == complaint
+
+
+async def test_functions_that_never_return_leave_room_for_others() -> None:
+    released = threading.Event()
+
+    @tool
+    def hangs() -> None:
+        """Wait for somebody who does not come."""
+        released.wait()
+
+    @tool
+    def answers() -> str:
+        """Answer."""
+        return "here"
+
+    waiting = [asyncio.ensure_future(call(hangs)) for _ in range(3 * AT_ONCE)]
+    try:
+        await asyncio.sleep(0)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+        assert await call(answers) == ToolResult("here")
+    finally:
+        released.set()
+
+
+async def test_arguments_that_are_too_deep_where_they_do_not_fit_are_complained_about_too() -> None:
+    answer = await call(search_logs, '{"query": ' + "[" * 100_000 + "]" * 100_000 + "}")
+
+    assert answer == ToolResult("search_logs: argument 'query': expected `str`, got `array`", failed=True)

@@ -243,7 +243,7 @@ def _found(text: str, path: str) -> str:
     """What stands at `path`, or as near to it as can be told, cut short."""
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:  # broken after the place that did not fit
+    except (msgspec.DecodeError, RecursionError):  # broken, or too deep, after the place that did not fit
         return ""
     for step in _STEP.finditer(path):
         if step["index"] == "...":  # a value of a mapping; its key is not told

@@ -1,101 +1,53 @@
-"""What a shell command would start, and how much harm that can do, told from its text alone.
+"""What programs a shell command would start, told from its text alone, and whether a policy allows them.
 
-This decides who is asked and what is refused; what a command can really reach is the sandbox's business. A line that
-cannot be read with certainty (a substitution, an unclosed quote) is not guessed at: it is called unreadable.
+What a command can really reach is the sandbox's business. A line that cannot be read with certainty (a substitution, an
+unclosed quote) is not guessed at: it is called unreadable.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from retinue.core.policy import Policy, Risk
+from retinue.core.policy import Policy
+from retinue.tools.shell_words import Operator, Unclear, Word, cut
 
-SEPARATORS = frozenset({"&&", "||", ";", "|", "|&", "&", "\n", "(", ")", "{", "}", "!"})
+SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
 """After these a new command begins."""
 
-KEYWORDS = frozenset(("if", "then", "elif", "else", "while", "until", "do", "time", "fi", "done", "esac"))
+KEYWORDS = frozenset(
+    ("if", "then", "elif", "else", "while", "until", "do", "time", "fi", "done", "esac", "{", "}", "!")
+)
 """Words of the shell's own grammar; what stands after them is a command again."""
 
-REDIRECTIONS = frozenset({">", ">>", ">|", "<", "<<", "<<<", "<>", "&>", "&>>", ">&", "<&"})
+NO_FILE = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr"))
+"""Where output goes without changing a file."""
 
-HIGH_RISK = frozenset(
-    (
-        *("rm", "shred", "dd", "mkfs", "fdisk", "parted", "shutdown", "reboot", "halt", "poweroff", "init"),
-        *("sudo", "su", "doas", "chown", "chmod", "chgrp", "useradd", "userdel", "usermod", "passwd"),
-        *("mount", "umount", "iptables", "nft", "ufw", "firewall-cmd", "systemctl", "crontab", "kill", "killall"),
-        *("curl", "wget", "nc", "ncat", "netcat", "socat", "ssh", "scp", "sftp", "rsync", "ftp", "telnet"),
-        *("eval", "exec", "source", ".", "nsenter", "unshare", "chroot", "docker", "podman"),
-    )
-)
-"""Programs whose harm cannot be taken back, or that reach other machines or other rights."""
-
-MEDIUM_RISK = frozenset(
-    ("touch", "mkdir", "rmdir", "mv", "cp", "ln", "tee", "install", "truncate", "patch", "make", "pip", "pip3", "uv")
-)
-"""Programs that change files."""
-
-WRITING_SUBCOMMANDS: dict[str, frozenset[str]] = {
-    "git": frozenset(
-        (
-            *("add", "am", "apply", "branch", "checkout", "cherry-pick", "clean", "clone", "commit", "config", "fetch"),
-            *("filter-branch", "gc", "init", "merge", "mv", "pull", "push", "rebase", "remote", "reset", "restore"),
-            *("revert", "rm", "stash", "submodule", "switch", "tag", "update-ref", "worktree"),
-        )
-    ),
-    "npm": frozenset(
-        (
-            "add",
-            "ci",
-            "exec",
-            "i",
-            "install",
-            "link",
-            "publish",
-            "remove",
-            "run",
-            "start",
-            "test",
-            "uninstall",
-            "update",
-        )
-    ),
-    "cargo": frozenset(
-        ("add", "bench", "build", "clean", "fix", "install", "publish", "remove", "run", "test", "update")
-    ),
-}
-"""Subcommands that change something, of programs that mostly do not."""
-
-_RUNS_OTHERS: dict[str, frozenset[str]] = {
-    "find": frozenset(("-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fprintf", "-fls")),
-    "git": frozenset(("-c", "--config-env", "--exec-path", "--upload-pack", "--receive-pack", "--ext-diff")),
-}
-"""Arguments with which a harmless program starts others, or changes files."""
-
-_INTERPRETERS = frozenset(
-    ("python", "python3", "node", "perl", "ruby", "php", "bash", "sh", "zsh", "dash", "ksh", "awk", "xargs", "env")
-)
-"""Programs that do whatever they are told; their harm is that of what they are told, which nobody can see."""
+_HARMLESS = frozenset(("cd", "true", "false", ":", "test", "[", "exit", "printf", ""))
+"""Words of the shell itself that start nothing, and no word at all (`> file`)."""
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
-_PROGRAM = re.compile(r"[A-Za-z0-9_./+:\[-]+")
-_SUBSTITUTION = re.compile(r"\$\(|`|<\(|>\(")
+_PROGRAM = re.compile(r"[A-Za-z0-9_./+:-]+|\[")
+_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _CHANGES_PROGRAMS = re.compile(
-    r"PATH|IFS|ENV|BASH_ENV|SHELLOPTS|PS4|PROMPT_COMMAND|LD_.*|DYLD_.*|PYTHON.*|NODE_.*|GIT_.*"
+    r"PATH|IFS|ENV|HOME|BASH_.*|BASHOPTS|SHELLOPTS|PS4|PROMPT_COMMAND|.*PAGER|.*EDITOR|VISUAL|LESSOPEN|XDG_.*"
+    r"|LD_.*|DYLD_.*|PYTHON.*|NODE_.*|GIT_.*|NPM_.*|npm_.*|PERL5.*|RUBYOPT|RUBYLIB|RUSTC.*|CARGO_.*|RIPGREP_.*"
 )
 """Variables by which a harmless name comes to mean another program."""
-_RANKS = (Risk.LOW, Risk.MEDIUM, Risk.HIGH)
 
 
 class Step(Struct, frozen=True):
-    """One program that a command starts, with its arguments; `writes` where its output goes to a file."""
+    """One program that a command starts, with its arguments; `writes` where its output goes to a file.
+
+    `varies` where an argument holds something that only the shell knows, such as a variable.
+    """
 
     program: str
     arguments: tuple[str, ...] = ()
     writes: bool = False
+    varies: bool = False
 
     @property
     def name(self) -> str:
@@ -117,52 +69,10 @@ def steps_of(command: str) -> tuple[Step, ...] | Unreadable:
     >>> steps_of("echo $(id)").why
     'substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself'
     """
-    if _SUBSTITUTION.search(_without_single_quoted(command)):
-        return Unreadable(
-            "substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself"
-        )
     try:
-        words = list(_words(command))
-    except ValueError as wrong:
-        return Unreadable(f"the command cannot be read ({str(wrong).lower()})")
-    if "<<" in words:
-        return Unreadable("here-documents are not read; write the text to a file first")
-    steps: list[Step] = []
-    current: list[str] = []
-    writes = skips = False
-    for word in [*words, ";"]:
-        if word in SEPARATORS or (word in KEYWORDS and not current):
-            if current:
-                if current[0] not in ("for", "case") and not _PROGRAM.fullmatch(current[0]):
-                    return Unreadable(f"{current[0]!r} is not plainly the name of a program; write it out")
-                steps.append(Step(current[0], tuple(current[1:]), writes))
-            current, writes, skips = [], False, False
-        elif word in REDIRECTIONS:
-            writes = writes or word.startswith((">", "&>")) or word == "<>"
-            skips = True
-            if current and current[-1].isdigit():  # 2> and the like
-                current.pop()
-        elif skips:
-            skips = False
-            if word in ("/dev/null", "1", "2", "-"):
-                writes = False
-        elif current or not (assigned := _ASSIGNMENT.fullmatch(word)):
-            current.append(word)
-        elif _CHANGES_PROGRAMS.fullmatch(assigned[1]):
-            return Unreadable(f"setting {assigned[1]} changes what programs mean; leave it out")
-    return tuple(step for step in steps if step.program not in ("for", "case"))
-
-
-def risk_of(command: str) -> Risk:
-    """How much harm a command can do at most; one that cannot be read can do any.
-
-    >>> risk_of("git status"), risk_of("git push"), risk_of("ls; rm -r build"), risk_of("echo hi > note.txt")
-    (<Risk.LOW: 'low'>, <Risk.MEDIUM: 'medium'>, <Risk.HIGH: 'high'>, <Risk.MEDIUM: 'medium'>)
-    """
-    steps = steps_of(command)
-    if isinstance(steps, Unreadable):
-        return Risk.HIGH
-    return max((_risk_of_step(step) for step in steps), key=_RANKS.index, default=Risk.LOW)
+        return tuple(step for part in _parts(cut(command)) if (step := _step(part)) is not None)
+    except Unclear as unclear:
+        return Unreadable(str(unclear))
 
 
 def refusal_of(command: str, policy: Policy) -> str | None:
@@ -176,7 +86,7 @@ def refusal_of(command: str, policy: Policy) -> str | None:
                 f"Security policy: {step.program!r} names a program by its path; allowed are the commands of "
                 f"allowed_commands by their names: {_listed(policy.allowed_commands)}"
             )
-        if step.name not in policy.allowed_commands and step.name not in _HARMLESS_BUILTINS:
+        if step.name not in _HARMLESS and not {step.program, step.name} & {*policy.allowed_commands}:
             return (
                 f"Security policy: command {step.name!r} is not allowed (allowed_commands); "
                 f"use one of: {_listed(policy.allowed_commands)}"
@@ -184,79 +94,73 @@ def refusal_of(command: str, policy: Policy) -> str | None:
     return None
 
 
-_HARMLESS_BUILTINS = frozenset(("cd", "true", "false", ":", "test", "[", "exit", "printf"))
-"""Words of the shell itself that start nothing."""
-
-
-def _risk_of_step(step: Step) -> Risk:
-    name, arguments = step.name, step.arguments
-    if name in HIGH_RISK or name.startswith("mkfs."):
-        return Risk.HIGH
-    if any(argument.partition("=")[0] in _RUNS_OTHERS.get(name, ()) for argument in arguments):
-        return Risk.HIGH
-    if name in _INTERPRETERS and not _only_asks(arguments):
-        return Risk.MEDIUM
-    if step.writes or name in MEDIUM_RISK:
-        return Risk.MEDIUM
-    if _subcommand(arguments) in WRITING_SUBCOMMANDS.get(name, ()):
-        return Risk.MEDIUM
-    if name in ("sed", "perl") and any(argument.startswith(("-i", "--in-place")) for argument in arguments):
-        return Risk.MEDIUM
-    return Risk.LOW
-
-
-def _only_asks(arguments: Sequence[str]) -> bool:
-    return tuple(arguments) in (("--version",), ("-V",), ("--help",), ("-h",))
-
-
-def _subcommand(arguments: Sequence[str]) -> str:
-    return next((argument for argument in arguments if not argument.startswith("-")), "")
-
-
-def _words(command: str) -> Iterator[str]:
-    # A newline separates commands like a semicolon does, unless it is quoted; shlex takes it for white space.
-    lexer = shlex.shlex(command, posix=True, punctuation_chars="();<>|&\n")
-    lexer.whitespace = " \t\r"
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    for word in lexer:
-        if word and set(word) <= set("();<>|&\n"):
-            yield from _operators(word)
+def _parts(found: Sequence[Word | Operator]) -> list[list[Word | Operator]]:
+    """The stretches between separators; each is at most one command with its redirections."""
+    parts: list[list[Word | Operator]] = [[]]
+    for each in found:
+        if isinstance(each, Operator) and each.text in SEPARATORS:
+            parts.append([])
         else:
-            yield word
+            parts[-1].append(each)
+    return parts
 
 
-_OPERATOR = re.compile(r"&>>|<<<|&&|\|\||\|&|>>|>\||<<|<>|&>|>&|<&|[();<>|&\n]")
+def _step(part: Sequence[Word | Operator]) -> Step | None:
+    """The command of one stretch, or None where it starts nothing by itself."""
+    words, writes = _without_redirections(part)
+    while words and words[0].plain and words[0].text in KEYWORDS:
+        words = words[1:]
+    if words and words[0].plain and words[0].text in ("for", "case"):
+        return _check_head(words)
+    while words and (assigned := _ASSIGNMENT.fullmatch(words[0].text)):
+        _check_variable(assigned[1])
+        words = words[1:]
+    if not words:
+        return Step("", (), writes) if writes else None
+    program, *arguments = words
+    if program.varies or (program.opens and program.text != "[") or not _PROGRAM.fullmatch(program.text):
+        raise Unclear(f"{program.text!r} is not plainly the name of a program; write it out")
+    varies = any(word.varies or (word.opens and word.text.startswith("-")) for word in arguments)
+    return Step(program.text, tuple(word.text for word in arguments), writes, varies)
 
 
-def _operators(run: str) -> Iterator[str]:
-    """Operators that stand next to each other, one by one."""
-    yield from _OPERATOR.findall(run)
+def _check_head(words: Sequence[Word]) -> None:
+    """`for x in ...` and `case x in ...` start nothing; what they run stands after the next separator."""
+    if len(words) > 2 and words[2].text != "in":
+        raise Unclear(f"write '{words[0].text} NAME in ...' and begin a new line after it")
+    if words[0].text == "for" and len(words) > 1:
+        _check_variable(words[1].text)
 
 
-def _without_single_quoted(command: str) -> str:
-    """The command without what stands in single quotes, where a dollar is a dollar."""
-    kept: list[str] = []
-    quote = ""
-    escaped = False
-    for character in command:
-        if escaped:
-            escaped = False
-        elif character == "\\" and quote != "'":
-            escaped = True
-            continue
-        elif quote:
-            if character == quote:
-                quote = ""
-            elif quote == '"':
-                kept.append(character)
-            continue
-        elif character in "'\"":
-            quote = character
-            continue
+def _check_variable(name: str) -> None:
+    if _CHANGES_PROGRAMS.fullmatch(name):
+        raise Unclear(f"setting {name} changes what programs mean; leave it out")
+
+
+def _without_redirections(part: Sequence[Word | Operator]) -> tuple[list[Word], bool]:
+    """The words of a stretch that are the command's own, and whether a file gets its output."""
+    words: list[Word] = []
+    writes = False
+    redirection = ""
+    for each in part:
+        if isinstance(each, Operator):
+            if each.text == "<<":
+                raise Unclear("here-documents are not read; write the text to a file first")
+            redirection = each.text
+        elif redirection:
+            writes = writes or _is_written(redirection, each)
+            redirection = ""
         else:
-            kept.append(character)
-    return "".join(kept)
+            words.append(each)
+    return words, writes
+
+
+def _is_written(redirection: str, target: Word) -> bool:
+    if redirection in ("<", "<<<", "<&"):
+        return False
+    if redirection == ">&" and _DESCRIPTOR.fullmatch(target.text):
+        return False
+    return target.text not in NO_FILE
 
 
 def _listed(commands: Sequence[str]) -> str:

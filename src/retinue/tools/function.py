@@ -6,7 +6,6 @@ model in words it can act on. The decorated function stays what it was for every
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import re
@@ -21,6 +20,7 @@ from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult, Weight
 from retinue.tools.arguments import Arguments, complaint
 from retinue.tools.docstrings import described
+from retinue.tools.threads import in_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +101,7 @@ class FunctionTool(Generic[P, R]):
         if self._is_async:
             result: object = await function(*args, **kwargs)
         else:
-            result = await asyncio.to_thread(_never_stop_iteration, function, args, kwargs)
+            result = await in_thread(_never_stop_iteration, function, args, kwargs)
             if inspect.isawaitable(result):  # a plain function that hands on what an async one gave it
                 result = await result
         return result if isinstance(result, ToolResult) else ToolResult(as_text(result))

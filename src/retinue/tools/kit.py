@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from retinue.core.ports import Clock, Shelf, Tool
 from retinue.core.programs import Sandbox
+
+
+class ToolOptions(Struct, frozen=True, kw_only=True):
+    """How the built-in tools work, where there is a choice.
+
+    `sandbox` is what programs of agents run in: `required` refuses to start them where nothing fences them in, `off`
+    starts them without. `network` lets them reach the network. `max_result` is how many characters of a result a model
+    gets at once; it can page through the rest.
+    """
+
+    sandbox: Literal["required", "off"] = "required"
+    network: bool = False
+    web_search: str = "ddgs"
+    memory: str = "sqlite"
+    max_result: int = 50_000
+    protected: tuple[str, ...] = ()
+    """Paths of files that say what agents may do, or are run as part of retinue; no tool may write them.
+
+    They are texts because these options also travel to other processes.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +38,7 @@ class Kit:
     """Handed to whoever makes built-in tools.
 
     `home` is the state folder (None keeps everything in memory); no tool may show it to a model. `web_search` names the
-    engine that searches.
+    engine that searches, `memory` how agents' memories are kept: `sqlite`, or `markdown`, which people can read.
     """
 
     sandbox: Sandbox
@@ -24,6 +46,17 @@ class Kit:
     clock: Clock
     home: Path | None = None
     web_search: str = "ddgs"
+    memory: str = "sqlite"
+    memories: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Agents whose memory is kept otherwise: `sqlite`, `markdown`, or `none`."""
+    max_result: int = 50_000
+    """Characters of a result that a model gets at once."""
+    network: bool = False
+    """Whether programs of the shell tools may reach the network."""
+    fenced: bool = True
+    """Whether programs run in a sandbox, and not with every right of ours."""
+    settings: tuple[Path, ...] = ()
+    """Files that say what agents may do, or are run as part of retinue; no tool may write them."""
 
 
 MakesTools: TypeAlias = Callable[[Kit], Sequence[Tool]]

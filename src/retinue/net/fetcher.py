@@ -1,0 +1,203 @@
+"""Reads one page of the web for somebody who is not trusted: how long, how much, of what kind, and never with a name.
+
+Where it may go is decided by `retinue.net.guard`, for the address that was asked and for every redirect after it. No
+cookies, no passwords, no proxy from the environment; headers of its own only where the caller gives them, and then no
+redirect is followed, so that a key never travels to another host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeAlias
+
+import aiohttp
+from yarl import URL
+
+from retinue.net.guard import FetchFailed, Guard, Unreachable, UrlRefused
+from retinue.version import __version__
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TEXT = re.compile(r"text/[\w.+-]+|application/(?:json|xml|[\w.-]+\+(?:json|xml)|(?:x-)?javascript|x-ndjson|yaml|toml)")
+_PIECE = 1 << 16
+_HEADERS = {
+    "User-Agent": f"Mozilla/5.0 (compatible; retinue/{__version__})",
+    "Accept": "text/html,application/xhtml+xml,text/*;q=0.9,application/json;q=0.9,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much one page may take: `seconds` for all of it, redirects included, and `bytes` as sent and as unpacked."""
+
+    seconds: float = 20.0
+    bytes: int = 5_000_000
+    redirects: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A page as it came: where it was in the end, what it says it is, and its bytes, unpacked.
+
+    `content_type` is in lower case and without parameters, and empty where the server did not say.
+    """
+
+    url: str
+    content_type: str
+    charset: str | None
+    body: bytes
+
+
+class TooSlow(FetchFailed):
+    """The page took longer than it may."""
+
+    def __init__(self, url: str, *, seconds: float) -> None:
+        super().__init__(url, f"no whole answer within {seconds:g} seconds")
+        self.seconds = seconds
+
+
+class TooLarge(FetchFailed):
+    """The page is larger than it may be."""
+
+    def __init__(self, url: str, *, limit: int) -> None:
+        super().__init__(url, f"the answer is larger than {limit} bytes")
+        self.limit = limit
+
+
+class NotText(FetchFailed):
+    """The answer is nothing that can be read as text."""
+
+    def __init__(self, url: str, *, content_type: str) -> None:
+        super().__init__(url, f"the answer is not text but {content_type}")
+        self.content_type = content_type
+
+
+class BadStatus(FetchFailed):
+    """The server answered, and not with a page."""
+
+    def __init__(self, url: str, *, status: int) -> None:
+        super().__init__(url, f"the server answered {status}{_phrase(status)}")
+        self.status = status
+
+
+class TooManyRedirects(FetchFailed):
+    """One redirect led to the next, again and again."""
+
+    def __init__(self, url: str, *, limit: int) -> None:
+        super().__init__(url, f"more than {limit} redirects")
+        self.limit = limit
+
+
+class Fetcher:
+    """Gets pages; it keeps nothing between two of them, so there is nothing to close."""
+
+    __slots__ = ("_bounds", "_guard")
+
+    def __init__(self, guard: Guard | None = None, bounds: Bounds | None = None) -> None:
+        self._guard = guard or Guard()
+        self._bounds = bounds or Bounds()
+
+    async def get(self, address: str, *, headers: Mapping[str, str] | None = None) -> Fetched:
+        """The page at an address; raises a kind of `FetchFailed` and nothing else."""
+        try:
+            async with asyncio.timeout(self._bounds.seconds):
+                return await self._follow(address, headers or {})
+        except TimeoutError as late:
+            raise TooSlow(address, seconds=self._bounds.seconds) from late
+
+    async def _follow(self, address: str, headers: Mapping[str, str]) -> Fetched:
+        url = self._guard.checked(address)
+        for _ in range(self._bounds.redirects + 1):
+            async with self._answer(url, headers) as response:
+                target = response.headers.get("Location") if response.status in _REDIRECTS else None
+                if target is None:
+                    return await self._read(url, response)
+            if headers:
+                raise UrlRefused(str(url), "the server redirects, and a key does not travel to another address")
+            url = self._guard.checked(target, base=url)
+        raise TooManyRedirects(str(url), limit=self._bounds.redirects)
+
+    @asynccontextmanager
+    async def _answer(self, url: URL, headers: Mapping[str, str]) -> AsyncGenerator[aiohttp.ClientResponse]:
+        addresses = await self._guard.addresses(url)
+        try:
+            async with (
+                aiohttp.ClientSession(
+                    connector=self._guard.connector(url, addresses),
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    headers=_HEADERS,
+                    auto_decompress=False,  # it would unpack a piece to any size before we could count
+                    trust_env=False,
+                    max_field_size=1 << 15,
+                ) as session,
+                session.get(url, headers=headers, allow_redirects=False) as response,
+            ):
+                yield response
+        except (aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch) as untrusted:
+            raise Unreachable(str(url), "its certificate is not valid") from untrusted
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as silent:
+            raise Unreachable(str(url), "no connection, or one that broke off") from silent
+        except (aiohttp.ClientError, ValueError) as garbled:
+            raise Unreachable(str(url), "the answer is not what HTTP allows") from garbled
+
+    async def _read(self, url: URL, response: aiohttp.ClientResponse) -> Fetched:
+        if response.status != 200:
+            raise BadStatus(str(url), status=response.status)
+        said = "Content-Type" in response.headers
+        content_type = response.content_type.lower() if said else ""
+        if said and not _TEXT.fullmatch(content_type):
+            raise NotText(str(url), content_type=content_type[:100])
+        body = await self._body(url, response)
+        return Fetched(url=str(url), content_type=content_type, charset=response.charset, body=body)
+
+    async def _body(self, url: URL, response: aiohttp.ClientResponse) -> bytes:
+        limit = self._bounds.bytes
+        if (response.content_length or 0) > limit:
+            raise TooLarge(str(url), limit=limit)
+        unpack, is_whole = _unpacking(url, response.headers.get("Content-Encoding", ""))
+        whole, travelled = bytearray(), 0
+        async for piece in response.content.iter_chunked(_PIECE):
+            travelled += len(piece)
+            whole += unpack(piece, limit - len(whole) + 1)
+            # What travelled is counted too: packed emptiness may go on forever and unpack to nothing.
+            if len(whole) > limit or travelled > limit:
+                raise TooLarge(str(url), limit=limit)
+        if not is_whole():
+            raise Unreachable(str(url), "the answer broke off")
+        return bytes(whole)
+
+
+_Unpack: TypeAlias = Callable[[bytes, int], bytes]
+
+
+def _unpacking(url: URL, encoding: str) -> tuple[_Unpack, Callable[[], bool]]:
+    """What makes the sent bytes the page's own, never more than asked for, and says at the end whether all came."""
+    match encoding.strip().lower():
+        case "" | "identity":
+            return (lambda piece, _: piece), (lambda: True)
+        case "gzip" | "x-gzip":
+            unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+            def unpack(piece: bytes, room: int) -> bytes:
+                try:
+                    return unpacker.decompress(piece, room)
+                except zlib.error as broken:
+                    raise Unreachable(str(url), "the answer is not packed as it says") from broken
+
+            return unpack, lambda: unpacker.eof
+        case other:
+            raise NotText(str(url), content_type=f"packed as {other[:40]!r}")
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f" {HTTPStatus(status).phrase}"
+    except ValueError:
+        return ""

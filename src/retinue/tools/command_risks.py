@@ -1,0 +1,163 @@
+"""How much harm a shell command can do, told from its text alone; it decides who is asked and what is refused.
+
+Programs that only read are known by name. Of any other nobody here can say what it does, so a person is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from retinue.core.policy import Risk
+from retinue.tools.commands import Step, Unreadable, steps_of
+
+HIGH_RISK = frozenset(
+    (
+        *("rm", "shred", "dd", "mkfs", "fdisk", "parted", "shutdown", "reboot", "halt", "poweroff", "init"),
+        *("sudo", "su", "doas", "chown", "chmod", "chgrp", "useradd", "userdel", "usermod", "passwd"),
+        *("mount", "umount", "iptables", "nft", "ufw", "firewall-cmd", "systemctl", "crontab", "kill", "killall"),
+        *("curl", "wget", "nc", "ncat", "netcat", "socat", "ssh", "scp", "sftp", "rsync", "ftp", "telnet"),
+        *("eval", "exec", "source", ".", "nsenter", "unshare", "chroot", "docker", "podman"),
+    )
+)
+"""Programs whose harm cannot be taken back, or that reach other machines or other rights."""
+
+READING = frozenset(
+    (
+        *("ls", "cat", "grep", "egrep", "fgrep", "rg", "find", "echo", "printf", "pwd", "wc", "head", "tail", "date"),
+        *("df", "du", "uname", "uptime", "hostname", "free", "which", "whoami", "id", "file", "stat", "cut", "tr"),
+        *("uniq", "sort", "diff", "cmp", "comm", "join", "paste", "nl", "fold", "basename", "dirname", "realpath"),
+        *("readlink", "seq", "sleep", "md5sum", "sha1sum", "sha256sum", "sha512sum", "cksum", "od", "hexdump", "jq"),
+        *("strings", "tac", "rev", "ps", "nproc", "arch", "cd", "true", "false", ":", "test", "[", "exit"),
+    )
+)
+"""Programs that change nothing, whatever they are told, but for what `_DANGEROUS` and `_WRITES` name."""
+
+READING_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
+    "git": frozenset(
+        (
+            *("blame", "cat-file", "check-ignore", "cherry", "count-objects", "describe", "diff", "diff-files"),
+            *("diff-index", "diff-tree", "for-each-ref", "grep", "log", "ls-files", "ls-tree", "merge-base"),
+            *("name-rev", "range-diff", "rev-list", "rev-parse", "shortlog", "show", "show-branch", "show-ref"),
+            *("status", "version", "whatchanged"),
+        )
+    ),
+    "npm": frozenset(("explain", "info", "la", "list", "ll", "ls", "outdated", "root", "show", "view", "why")),
+    "cargo": frozenset(("locate-project", "metadata", "pkgid", "search", "tree", "version")),
+    "pip": frozenset(("check", "freeze", "list", "show")),
+}
+"""Subcommands that change nothing, of programs that can do a lot."""
+
+_DANGEROUS: Mapping[str, frozenset[str]] = {
+    "find": frozenset(("-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fprintf", "-fls")),
+    "git": frozenset(("--upload-pack", "--receive-pack", "--ext-diff", "--textconv", "--open-files-in-pager")),
+    "rg": frozenset(("--pre", "--hostname-bin")),
+    "sort": frozenset(("--compress-program",)),
+}
+"""Arguments with which a harmless program starts others, or deletes files."""
+
+_WRITES: Mapping[str, re.Pattern[str]] = {
+    "git": re.compile(r"--ou[a-z]*(?:=.*)?", re.DOTALL),
+    "sort": re.compile(r"-[A-Za-z]*o.*|--o.*", re.DOTALL),
+}
+"""Arguments with which a harmless program writes a file."""
+
+_STARTERS = frozenset(
+    (
+        *("env", "xargs", "nice", "nohup", "timeout", "stdbuf", "setsid", "command", "busybox", "parallel", "watch"),
+        *("bash", "sh", "zsh", "dash", "ksh"),
+    )
+)
+"""Programs that start the program they are told to."""
+
+_GIT_TAKES_A_WORD = frozenset(
+    ("-C", "-c", "--config-env", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source")
+)
+_QUESTIONS = (("--version",), ("--help",), ("-V",))
+_SHOWS_LINES = re.compile(r"[0-9$]+(?:,[0-9$]+)?p")
+_RANKS = (Risk.LOW, Risk.MEDIUM, Risk.HIGH)
+
+
+def risk_of(command: str) -> Risk:
+    """How much harm a command can do at most; one that cannot be read can do any.
+
+    >>> risk_of("git status"), risk_of("git push"), risk_of("ls; rm -r build"), risk_of("echo hi > note.txt")
+    (<Risk.LOW: 'low'>, <Risk.MEDIUM: 'medium'>, <Risk.HIGH: 'high'>, <Risk.MEDIUM: 'medium'>)
+    """
+    steps = steps_of(command)
+    if isinstance(steps, Unreadable):
+        return Risk.HIGH
+    return _worst(_risk_of_step(step) for step in steps)
+
+
+def _risk_of_step(step: Step) -> Risk:
+    name, arguments = step.name, step.arguments
+    if name in HIGH_RISK or name.startswith("mkfs."):
+        return Risk.HIGH
+    if any(_is_dangerous(name, argument) for argument in arguments) or (name == "find" and step.varies):
+        return Risk.HIGH
+    if name == "git" and _has_other_settings(arguments):
+        return Risk.HIGH
+    if name in _STARTERS:
+        return _worst((Risk.MEDIUM, *map(_risk_of_started, arguments)))
+    guessed = step.program != name or (step.varies and (name not in READING or name in _DANGEROUS or name in _WRITES))
+    return Risk.MEDIUM if step.writes or guessed or not _only_reads(name, arguments) else Risk.LOW
+
+
+def _only_reads(name: str, arguments: Sequence[str]) -> bool:
+    if name in _WRITES and any(_WRITES[name].fullmatch(argument) for argument in arguments):
+        return False
+    if name == "uniq":  # its second file is the one it writes
+        return sum(not argument.startswith("-") for argument in arguments) < 2
+    if name == "sed":  # its little language can write files and start programs
+        shows = len(arguments) > 1 and arguments[0] == "-n" and _SHOWS_LINES.fullmatch(arguments[1]) is not None
+        return shows and not any(argument.startswith("-") for argument in arguments[2:])
+    if tuple(arguments) in _QUESTIONS or (name in ("node", "npm") and tuple(arguments) == ("-v",)):
+        return True
+    family = "pip" if name == "pip3" else name
+    if family in READING_SUBCOMMANDS:
+        return not arguments or _subcommand(name, arguments) in READING_SUBCOMMANDS[family]
+    return name in READING
+
+
+def _is_dangerous(name: str, argument: str) -> bool:
+    """Whether this is one of a program's dangerous arguments; long ones may be cut short."""
+    dangerous = _DANGEROUS.get(name, frozenset())
+    word = argument.partition("=")[0]
+    if name == "git" and word.startswith("-O"):
+        return True
+    return word in dangerous or (
+        word.startswith("--") and len(word) > 3 and any(each.startswith(word) for each in dangerous)
+    )
+
+
+def _has_other_settings(arguments: Sequence[str]) -> bool:
+    """Whether git gets other settings or other programs than those of the repository, before its subcommand."""
+    options = {argument.partition("=")[0] for argument in arguments[: _git_subcommand(arguments)]}
+    return not options.isdisjoint(("-c", "--config-env", "--exec-path"))
+
+
+def _subcommand(name: str, arguments: Sequence[str]) -> str:
+    """The subcommand, where it plainly stands; nobody knows whether an option before it takes the next word."""
+    where = _git_subcommand(arguments) if name == "git" else 0
+    return arguments[where] if where < len(arguments) else ""
+
+
+def _git_subcommand(arguments: Sequence[str]) -> int:
+    """Where git's subcommand stands, past options of git itself."""
+    where = 0
+    while where < len(arguments) and arguments[where].startswith("-"):
+        where += 2 if arguments[where] in _GIT_TAKES_A_WORD else 1
+    return where
+
+
+def _risk_of_started(argument: str) -> Risk:
+    """The harm of what another program is told to start: a name, or a whole command."""
+    steps = steps_of(argument)
+    if isinstance(steps, Unreadable):
+        return Risk.MEDIUM
+    return Risk.HIGH if any(step.name in HIGH_RISK for step in steps) else Risk.MEDIUM
+
+
+def _worst(risks: Iterable[Risk]) -> Risk:
+    return max(risks, key=_RANKS.index, default=Risk.LOW)

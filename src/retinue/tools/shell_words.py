@@ -1,0 +1,163 @@
+"""A shell command cut into words and operators, the way a shell cuts it, quotes and comments included.
+
+What the shells of different systems read differently, and what only a running shell could tell, is not guessed at:
+`Unclear` is raised. This knows nothing of programs and their harm.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+SUBSTITUTION = "substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself"
+
+_OPERATOR = re.compile(r"&>>|<<<|&&|\|\||\|&|>>|>\||<<|<>|&>|>&|<&|;;|[();<>|&\n]")
+_PLAIN_PARAMETER = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\})")
+
+
+class Word(Struct, frozen=True):
+    """One word without its quotes.
+
+    `plain`: no part of it was quoted, so that it may be a word of the shell's grammar. `varies`: what the program gets
+    is not what stands here (a variable, or braces that some shells expand). `opens`: a pattern for file names.
+    """
+
+    text: str
+    plain: bool = True
+    varies: bool = False
+    opens: bool = False
+
+
+class Operator(Struct, frozen=True):
+    """Something that stands between words: a separator or a redirection."""
+
+    text: str
+
+
+class Unclear(ValueError):
+    """The text cannot be read with certainty; the message tells the model what to write instead."""
+
+
+def cut(command: str) -> list[Word | Operator]:
+    """The words and operators of a command, in order; raises `Unclear`.
+
+    >>> [part.text for part in cut("grep 'a|b' x|head # the rest")]
+    ['grep', 'a|b', 'x', '|', 'head']
+    """
+    return _Cutter(command).cut()
+
+
+class _Cutter:
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._at = 0
+        self._found: list[Word | Operator] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._letters: list[str] = []
+        self._quoted = self._varies = self._opens = self._braced = False
+
+    def _end_word(self) -> None:
+        if self._letters or self._quoted:
+            text = "".join(self._letters)
+            varies = self._varies or (self._braced and ("," in text or ".." in text))
+            self._found.append(Word(text, not self._quoted, varies, self._opens))
+        self._begin()
+
+    def _next(self, ahead: int = 0) -> str:
+        return self._command[self._at + ahead : self._at + ahead + 1]
+
+    def cut(self) -> list[Word | Operator]:
+        while character := self._next():
+            match character:
+                case " " | "\t":
+                    self._end_word()
+                    self._at += 1
+                case "#" if not (self._letters or self._quoted):
+                    while self._next() not in ("", "\n"):
+                        self._at += 1
+                case "(" | ")" | ";" | "<" | ">" | "|" | "&" | "\n":
+                    self._operator()
+                case "\\":
+                    self._escape()
+                case "'":
+                    self._single()
+                case '"':
+                    self._double()
+                case "$":
+                    self._parameter(quoted=False)
+                case "`":
+                    raise Unclear(SUBSTITUTION)
+                case _:
+                    self._braced = self._braced or character == "{"
+                    self._opens = self._opens or character in "*?[~"
+                    self._letters.append(character)
+                    self._at += 1
+        self._end_word()
+        return self._found
+
+    def _operator(self) -> None:
+        found = _OPERATOR.match(self._command, self._at)
+        assert found is not None, "every character that begins an operator is one"
+        if found[0][-1] in "<>" and self._command[found.end() : found.end() + 1] == "(":
+            raise Unclear(SUBSTITUTION)
+        if found[0] in ("&>", "&>>"):  # to some shells the end of a command, with another one behind the file
+            raise Unclear(f"{found[0]} means different things to different shells; write > FILE 2>&1")
+        if found[0][0] in "<>" and not self._quoted and "".join(self._letters).isdigit():
+            self._begin()  # the 2 of 2> is no word
+        self._end_word()
+        self._found.append(Operator(found[0]))
+        self._at = found.end()
+
+    def _escape(self) -> None:
+        escaped = self._next(1)
+        if not escaped:
+            raise Unclear("the command cannot be read (no escaped character)")
+        self._at += 2
+        if escaped != "\n":  # a line that goes on leaves nothing behind, not even the end of a word
+            self._quoted = True
+            self._letters.append(escaped)
+
+    def _single(self) -> None:
+        end = self._command.find("'", self._at + 1)
+        if end < 0:
+            raise Unclear("the command cannot be read (no closing quotation)")
+        self._quoted = True
+        self._letters.append(self._command[self._at + 1 : end])
+        self._at = end + 1
+
+    def _double(self) -> None:
+        self._quoted = True
+        self._at += 1
+        while (character := self._next()) != '"':
+            match character:
+                case "":
+                    raise Unclear("the command cannot be read (no closing quotation)")
+                case "`":
+                    raise Unclear(SUBSTITUTION)
+                case "$":
+                    self._parameter(quoted=True)
+                case "\\" if self._next(1) in ("$", "`", '"', "\\", "\n") and self._next(1):
+                    if self._next(1) != "\n":
+                        self._letters.append(self._next(1))
+                    self._at += 2
+                case _:
+                    self._letters.append(character)
+                    self._at += 1
+        self._at += 1
+
+    def _parameter(self, *, quoted: bool) -> None:
+        after = self._next(1)
+        if after == "(":
+            raise Unclear(SUBSTITUTION)
+        if after in ("'", '"') and after and not quoted:
+            raise Unclear("$'...' and $\"...\" mean different things to different shells; write plain quotes")
+        found = _PLAIN_PARAMETER.match(self._command, self._at)
+        if found is None and after in ("{", "["):
+            raise Unclear("expansions such as ${name:-text} are not read; write the value out")
+        text = "$" if found is None else found[0]
+        self._varies = self._varies or found is not None
+        self._letters.append(text)
+        self._at += len(text)

@@ -1,0 +1,331 @@
+"""A to-do list that all runs of a session share: what there is to do, who does it, and what waits for what.
+
+Tasks are kept on the session's shelf, each under its id. That one task blocks another is kept once, with the one that
+waits; what a task blocks is worked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from retinue.core.errors import ToolError
+from retinue.core.ids import SessionId
+from retinue.core.ports import CallContext, Clock, Shelf, Tool
+from retinue.core.records import Decision, ShelfClosed
+from retinue.core.text import rfc3339
+from retinue.tools.function import FunctionTool
+from retinue.tools.kit import Kit
+
+Status = Literal["pending", "in_progress", "completed", "cancelled"]
+Priority = Literal["low", "medium", "high"]
+
+MAX_TASKS = 1000
+MAX_METADATA_CHARACTERS = 10_000
+
+Subject = Annotated[str, Meta(min_length=1, max_length=500)]
+Description = Annotated[str, Meta(max_length=10_000)]
+Labels = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=20)]
+Owner = Annotated[str, Meta(max_length=200)]
+Ids = Annotated[tuple[str, ...], Meta(max_length=100)]
+
+_OVER = ("completed", "cancelled")
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """Something to do, as it is kept; `blocked_by` are the tasks that it waits for."""
+
+    number: int
+    subject: str
+    description: str = ""
+    status: Status = "pending"
+    priority: Priority = "medium"
+    labels: tuple[str, ...] = ()
+    owner: str | None = None
+    metadata: dict[str, Any] = {}
+    blocked_by: tuple[str, ...] = ()
+    created_at: float
+    updated_at: float
+    created_by: str
+    updated_by: str
+
+    @property
+    def id(self) -> str:
+        """What models call it."""
+        return f"task_{self.number}"
+
+
+Tasks = dict[str, Task]
+
+
+def space_of(session_id: SessionId) -> str:
+    """The shelf on which a session's tasks stand."""
+    return f"tasks/{session_id}"
+
+
+def tools(kit: Kit) -> Sequence[Tool]:
+    """The four tools of the list."""
+    todo = TodoList(kit.shelf, kit.clock)
+    return (
+        FunctionTool(todo.task_create, kind="keyed"),
+        FunctionTool(todo.task_get, kind="pure"),
+        FunctionTool(todo.task_list, kind="pure"),
+        FunctionTool(todo.task_update, kind="keyed"),
+    )
+
+
+class TodoList:
+    """The lists of all sessions; each call sees its own session's alone."""
+
+    def __init__(self, shelf: Shelf, clock: Clock) -> None:
+        self._shelf = shelf
+        self._clock = clock
+
+    async def task_create(
+        self,
+        context: CallContext,
+        subject: Subject,
+        description: Description = "",
+        priority: Priority = "medium",
+        labels: Labels = (),
+        blocks: Ids = (),
+        blocked_by: Ids = (),
+        owner: Owner | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Add a task to the to-do list that all agents of this session share.
+
+        Args:
+            subject: what there is to do, in a line
+            description: details that whoever does it needs
+            priority: how urgent it is
+            labels: words to find it by
+            blocks: ids of tasks that cannot begin before this one is over
+            blocked_by: ids of tasks that have to be over before this one begins
+            owner: who is to do it
+            metadata: anything else, by name
+        """
+        at, by = self._clock.now(), context.path
+
+        def create(tasks: Tasks) -> Task:
+            if len(tasks) >= MAX_TASKS:
+                raise ToolError(f"The list is full: it has {MAX_TASKS} tasks. Update one that is over instead.")
+            task = Task(
+                number=max((task.number for task in tasks.values()), default=0) + 1,
+                subject=subject,
+                description=description,
+                priority=priority,
+                labels=_distinct(labels),
+                owner=owner,
+                metadata=_merged({}, metadata or {}),
+                created_at=at,
+                updated_at=at,
+                created_by=by,
+                updated_by=by,
+            )
+            tasks[task.id] = task
+            return _linked(tasks, task.id, blocks=blocks, blocked_by=blocked_by, at=at, by=by)
+
+        return await self._change(context, create)
+
+    async def task_get(self, context: CallContext, id: str) -> str:
+        """Show one task of the to-do list.
+
+        Args:
+            id: the task
+        """
+        tasks = _tasks(await self._shelf.look(space_of(context.session_id)))
+        return _json(_shown(_known(tasks, id), tasks))
+
+    async def task_list(
+        self,
+        context: CallContext,
+        status: Status | None = None,
+        labels: Labels | None = None,
+        blocked: bool | None = None,
+    ) -> str:
+        """List the tasks of the to-do list that all agents of this session share, oldest first.
+
+        Args:
+            status: only tasks of this status
+            labels: only tasks with at least one of these labels
+            blocked: only tasks that wait for others (true), or that could begin (false)
+        """
+        tasks = _tasks(await self._shelf.look(space_of(context.session_id)))
+        return _json(
+            [
+                _shown(task, tasks)
+                for task in tasks.values()
+                if (status is None or task.status == status)
+                and (not labels or not set(labels).isdisjoint(task.labels))
+                and (blocked is None or _is_blocked(task, tasks) == blocked)
+            ]
+        )
+
+    async def task_update(
+        self,
+        context: CallContext,
+        id: str,
+        subject: Subject | None = None,
+        description: Description | None = None,
+        status: Status | None = None,
+        priority: Priority | None = None,
+        labels: Labels | None = None,
+        owner: Owner | None = None,
+        metadata: dict[str, Any] | None = None,
+        add_blocks: Ids = (),
+        remove_blocks: Ids = (),
+        add_blocked_by: Ids = (),
+        remove_blocked_by: Ids = (),
+    ) -> str:
+        """Change a task of the to-do list; what is not given stays as it is.
+
+        Args:
+            id: the task
+            subject: what there is to do, in a line
+            description: details that whoever does it needs
+            status: how far it is
+            priority: how urgent it is
+            labels: the labels that it has from now on
+            owner: who is to do it
+            metadata: values to set by name; null removes one
+            add_blocks: ids of more tasks that cannot begin before this one is over
+            remove_blocks: ids of tasks that need not wait for this one any more
+            add_blocked_by: ids of more tasks that have to be over before this one begins
+            remove_blocked_by: ids of tasks that this one need not wait for any more
+        """
+        at, by = self._clock.now(), context.path
+
+        def update(tasks: Tasks) -> Task:
+            task = _known(tasks, id)
+            tasks[id] = replace(
+                task,
+                subject=task.subject if subject is None else subject,
+                description=task.description if description is None else description,
+                status=status or task.status,
+                priority=priority or task.priority,
+                labels=task.labels if labels is None else _distinct(labels),
+                owner=task.owner if owner is None else owner,
+                metadata=_merged(task.metadata, metadata or {}),
+                blocked_by=tuple(other for other in task.blocked_by if other not in remove_blocked_by),
+                updated_at=at,
+                updated_by=by,
+            )
+            for other in remove_blocks:
+                freed = _known(tasks, other)
+                rest = tuple(blocker for blocker in freed.blocked_by if blocker != id)
+                tasks[other] = replace(freed, blocked_by=rest, updated_at=at, updated_by=by)
+            return _linked(tasks, id, blocks=add_blocks, blocked_by=add_blocked_by, at=at, by=by)
+
+        return await self._change(context, update)
+
+    async def _change(self, context: CallContext, change: Callable[[Tasks], Task]) -> str:
+        """Change the list as one, and answer with the task that it is about; the same call answers the same."""
+
+        def decide(shelf: Mapping[str, bytes]) -> Decision:
+            before = _tasks(shelf)
+            after = dict(before)
+            try:
+                answer = _Answer(task=_shown(change(after), after))
+            except ToolError as refusal:
+                return Decision(msgspec.json.encode(_Answer(refused=str(refusal))))
+            puts = {id: msgspec.json.encode(task) for id, task in after.items() if before.get(id) is not task}
+            return Decision(msgspec.json.encode(answer), puts=puts)
+
+        space = space_of(context.session_id)
+        written = await self._shelf.change(space, decide, key=context.key, session_id=context.session_id)
+        if isinstance(written, ShelfClosed):
+            how = "archived: its list can be read, not changed" if written.why == "session_archived" else "not there"
+            raise ToolError(f"Session {context.session_id!r} is {how}.")
+        assert isinstance(written, bytes)
+        answer = msgspec.json.decode(written, type=_Answer)
+        if answer.refused is not UNSET:
+            raise ToolError(answer.refused)
+        return _json(answer.task)
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    """What a change came to, as it is remembered: the task, or why nothing was changed."""
+
+    task: dict[str, Any] | UnsetType = UNSET
+    refused: str | UnsetType = UNSET
+
+
+def _tasks(shelf: Mapping[str, bytes]) -> Tasks:
+    """All tasks by id, the oldest first."""
+    tasks = [msgspec.json.decode(value, type=Task) for value in shelf.values()]
+    return {task.id: task for task in sorted(tasks, key=lambda task: task.number)}
+
+
+def _known(tasks: Tasks, id: str) -> Task:
+    if id not in tasks:
+        raise ToolError(f"Task not found: {id}")
+    return tasks[id]
+
+
+def _is_blocked(task: Task, tasks: Tasks) -> bool:
+    return any(tasks[other].status not in _OVER for other in task.blocked_by)
+
+
+def _linked(tasks: Tasks, id: str, *, blocks: Iterable[str], blocked_by: Iterable[str], at: float, by: str) -> Task:
+    """The task after others wait for it, or it for others; nothing may come to wait for itself."""
+    links = [*((other, id) for other in blocks), *((id, other) for other in blocked_by)]
+    for waits, blocker in links:
+        waiting, _ = _known(tasks, waits), _known(tasks, blocker)
+        if blocker in waiting.blocked_by:
+            continue
+        if waits in _behind(blocker, tasks):
+            raise ToolError(f"{waits} cannot wait for {blocker}: {blocker} would wait for itself.")
+        tasks[waits] = replace(waiting, blocked_by=(*waiting.blocked_by, blocker), updated_at=at, updated_by=by)
+    return tasks[id]
+
+
+def _behind(id: str, tasks: Tasks) -> set[str]:
+    """A task and everything that it waits for, near or far."""
+    found, todo = {id}, [id]
+    while todo:
+        fresh = set(tasks[todo.pop()].blocked_by) - found
+        found |= fresh
+        todo += fresh
+    return found
+
+
+def _shown(task: Task, tasks: Tasks) -> dict[str, Any]:
+    """A task as a model reads it."""
+    return {
+        "id": task.id,
+        "subject": task.subject,
+        "description": task.description,
+        "status": task.status,
+        "priority": task.priority,
+        "labels": task.labels,
+        "owner": task.owner,
+        "metadata": task.metadata,
+        "blocks": [other.id for other in tasks.values() if task.id in other.blocked_by],
+        "blocked_by": task.blocked_by,
+        "blocked": _is_blocked(task, tasks),
+        "created_at": rfc3339(task.created_at),
+        "updated_at": rfc3339(task.updated_at),
+        "created_by": task.created_by,
+        "updated_by": task.updated_by,
+    }
+
+
+def _merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {name: value for name, value in {**before, **given}.items() if value is not None}
+    size = len(msgspec.json.encode(merged))
+    if size > MAX_METADATA_CHARACTERS:
+        raise ToolError(f"The metadata would have {size} bytes; at most {MAX_METADATA_CHARACTERS} are kept.")
+    return merged
+
+
+def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(labels))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

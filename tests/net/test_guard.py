@@ -1,0 +1,363 @@
+"""No address that a model or a page can write leads to this machine or its network, whatever it looks like."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from retinue.net.fetcher import Fetcher
+from retinue.net.guard import AddressRefused, FetchFailed, Guard, Unreachable, UrlRefused, is_public
+from retinue.testing.fake_server import Answer, FakeServer
+from tests.net.pages_example import client_tls, server_tls
+
+PUBLIC = "93.184.216.34"
+
+LOOPBACK = [
+    "http://127.0.0.1:PORT/",
+    "http://127.0.0.1.:PORT/",
+    "http://127.1:PORT/",
+    "http://127.0.1:PORT/",
+    "http://127.255.255.254:PORT/",
+    "http://2130706433:PORT/",
+    "http://0x7f000001:PORT/",
+    "http://0x7f.1:PORT/",
+    "http://0x7f.0x0.0x0.0x1:PORT/",
+    "http://0177.0.0.1:PORT/",
+    "http://017700000001:PORT/",
+    "http://127.0.0.01:PORT/",
+    "http://0:PORT/",
+    "http://0.0.0.0:PORT/",
+    "http://localhost:PORT/",
+    "http://localhost.:PORT/",
+    "http://LocalHost:PORT/",
+    "http://any.localhost:PORT/",
+    "http://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ:PORT/",
+    "http://①②⑦.⓪.⓪.①:PORT/",
+    "http://127。0。0。1:PORT/",
+    "http://\uff11\uff12\uff17.\uff10.\uff10.\uff11:PORT/",
+    "http://[::1]:PORT/",
+    "http://[0:0:0:0:0:0:0:1]:PORT/",
+    "http://[::]:PORT/",
+    "http://[::ffff:127.0.0.1]:PORT/",
+    "http://[::ffff:7f00:1]:PORT/",
+    "http://[::127.0.0.1]:PORT/",
+    "http://[::1%25lo]:PORT/",
+    "http://[::1%lo]:PORT/",
+]
+EMBEDDED = [
+    "http://[64:ff9b::127.0.0.1]:PORT/",
+    "http://[64:ff9b::a9fe:a9fe]:PORT/",
+    "http://[64:ff9b:1::7f00:1]:PORT/",
+    "http://[2002:7f00:1::1]:PORT/",
+    "http://[2002:a9fe:a9fe::]:PORT/",
+    "http://[2001:0:7f00:1:0:0:80ff:fffe]:PORT/",
+    "http://[::ffff:0:127.0.0.1]:PORT/",
+]
+PRIVATE = [
+    "http://10.0.0.1:PORT/",
+    "http://172.16.0.1:PORT/",
+    "http://172.31.255.255:PORT/",
+    "http://192.168.1.1:PORT/",
+    "http://100.64.0.1:PORT/",
+    "http://198.18.0.1:PORT/",
+    "http://192.0.2.1:PORT/",
+    "http://224.0.0.1:PORT/",
+    "http://240.0.0.1:PORT/",
+    "http://255.255.255.255:PORT/",
+    "http://[fc00::1]:PORT/",
+    "http://[fe80::1]:PORT/",
+    "http://[fe80::1%25eth0]:PORT/",
+    "http://[fec0::1]:PORT/",
+    "http://[ff02::1]:PORT/",
+    "http://[2001:db8::1]:PORT/",
+    "http://router.lan:PORT/",
+    "http://printer.local:PORT/",
+    "http://intranet:PORT/",
+]
+METADATA = [
+    "http://169.254.169.254:PORT/latest/meta-data/",
+    "http://2852039166:PORT/latest/meta-data/",
+    "http://0xA9FEA9FE:PORT/",
+    "http://[::ffff:a9fe:a9fe]:PORT/",
+    "http://[fd00:ec2::254]:PORT/",
+    "http://100.100.100.200:PORT/",
+    "http://192.0.0.192:PORT/",
+    "http://metadata.google.internal:PORT/",
+]
+DISGUISED = [
+    "http://example.org@127.0.0.1:PORT/",
+    "http://example.org:80@127.0.0.1:PORT/",
+    "http://user:secret@example.org:PORT/",
+    "http://127.0.0.1:PORT\\@example.org/",
+    "http://example.org\\@127.0.0.1:PORT/",
+    "http://%31%32%37.0.0.1:PORT/",
+    "http://127.0.0.1%00.example.org:PORT/",
+    "http://127.0.0.1:PORT%2f@example.org/",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:PORT/_GET",
+    "ftp://127.0.0.1:PORT/",
+    "unix:///var/run/docker.sock",
+    "data:text/plain,hello",
+    "javascript:alert(1)",
+    "http+unix://%2Fvar%2Frun%2Fdocker.sock/info",
+]
+ONLY_ASKED = [  # a server cannot send these as the target of a redirect, or means something harmless by it
+    "http://127.0.0.1:PORT/\r\nX-Mine: 1",
+    "http://127.0.0.1\t:PORT/",
+    "http://exam\nple.org:PORT/",
+    "http:127.0.0.1:PORT/",
+    "http:///127.0.0.1:PORT/",
+    "//127.0.0.1:PORT/",
+    "127.0.0.1:PORT",
+    "http://example.org:22/",
+    "http://example.org:0/",
+    "http://example.org:99999/",
+    "http://example.org:http/",
+    "http://" + "a" * 5000 + ".org:PORT/",
+    "http://[",
+    "",
+    "   ",
+    "not an address",
+]
+FORMS = [*LOOPBACK, *EMBEDDED, *PRIVATE, *METADATA, *DISGUISED]
+
+NAMES: dict[str, list[str]] = {
+    "loopback.example": ["127.0.0.1"],
+    "loopback6.example": ["::1"],
+    "mapped.example": ["::ffff:127.0.0.1"],
+    "two-faces.example": [PUBLIC, "127.0.0.1"],
+    "two-faces6.example": ["2606:4700::1111", "fe80::1%lo"],
+    "metadata.example": ["169.254.169.254"],
+    "private.example": ["10.0.0.7"],
+    "translated.example": ["64:ff9b::10.0.0.7"],
+    "scoped.example": ["2606:4700::1111%lo"],
+    "nonsense.example": ["nowhere"],
+}
+
+
+class Names:
+    """What a resolver says; it remembers who asked, and says the answers for a name one after the other."""
+
+    def __init__(self, **answers: Sequence[Sequence[str]]) -> None:
+        self.asked: list[str] = []
+        self._answers = {name.replace("_", "-"): list(each) for name, each in answers.items()}
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        if host in NAMES:
+            return NAMES[host]
+        if host not in self._answers:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        said = self._answers[host]
+        return said.pop(0) if len(said) > 1 else said[0]
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every connection that anybody tries; those that would leave this machine fail."""
+    tried: list[tuple[str, int]] = []
+    connect = socket.socket.connect
+
+    def noticed(self: socket.socket, address: Any) -> None:
+        tried.append((address[0], address[1]))
+        if address[0] != "127.0.0.1":
+            raise ConnectionRefusedError("there is no network here")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", noticed)
+    return tried
+
+
+@asynccontextmanager
+async def a_server(answer: Answer | None = None) -> AsyncGenerator[tuple[FakeServer, int]]:
+    async with FakeServer(
+        lambda _: answer or Answer(headers={"Content-Type": "text/plain"}, pieces=(b"secret",))
+    ) as server:
+        yield server, URL(server.url).port or 0
+
+
+def fetcher(port: int, names: Names | None = None, trusted: Sequence[str] = ()) -> Fetcher:
+    """One that would ask the port of the test's server, if it were not for the address."""
+    return Fetcher(Guard(ports={80, 443, port}, lookup=names or Names(), trusted=trusted))
+
+
+@pytest.mark.parametrize("form", [*FORMS, *ONLY_ASKED])
+async def test_no_form_of_a_private_address_is_connected_to(form: str, attempts: list[tuple[str, int]]) -> None:
+    async with a_server() as (server, port):
+        names = Names()
+        with pytest.raises((UrlRefused, AddressRefused)):
+            await fetcher(port, names).get(form.replace("PORT", str(port)))
+
+        assert (attempts, server.heard, names.asked) == ([], [], [])
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_redirect_leads_to_one_either(form: str, attempts: list[tuple[str, int]]) -> None:
+    async with a_server() as (victim, port):
+        target = form.replace("PORT", str(port))
+        async with a_server(Answer(status=302, headers={"Location": target})) as (page, _):
+            with pytest.raises((UrlRefused, AddressRefused)):
+                await fetcher(port, trusted=[page.url]).get(f"{page.url}/start")
+
+            assert (len(page.heard), victim.heard, len(attempts)) == (1, [], 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_no_name_leads_to_one(name: str, attempts: list[tuple[str, int]]) -> None:
+    async with a_server() as (server, port):
+        with pytest.raises(AddressRefused) as refused:
+            await fetcher(port).get(f"http://{name}:{port}/")
+
+        assert (attempts, server.heard) == ([], [])
+        assert refused.value.address in NAMES[name]
+        assert str(refused.value) == f"{name} is not on the public web"
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_no_redirect_to_a_name_leads_to_one(name: str, attempts: list[tuple[str, int]]) -> None:
+    async with (
+        a_server() as (victim, port),
+        a_server(Answer(status=307, headers={"Location": f"//{name}:{port}/"})) as (page, _),
+    ):
+        with pytest.raises(AddressRefused):
+            await fetcher(port, trusted=[page.url]).get(page.url)
+
+        assert (len(page.heard), victim.heard, len(attempts)) == (1, [], 1)
+
+
+async def test_a_name_is_looked_up_once_and_what_it_says_later_is_not_heard(attempts: list[tuple[str, int]]) -> None:
+    async with a_server() as (server, port):
+        names = Names(**{"rebinds.example": [[PUBLIC], ["127.0.0.1"]]})
+        reads = fetcher(port, names)
+
+        with pytest.raises(Unreachable):
+            await reads.get(f"http://rebinds.example:{port}/")
+        assert (attempts, names.asked) == ([(PUBLIC, port)], ["rebinds.example"])
+
+        with pytest.raises(AddressRefused):
+            await reads.get(f"http://rebinds.example:{port}/")
+        assert (attempts, server.heard) == ([(PUBLIC, port)], [])
+
+
+async def test_a_connection_is_opened_to_nothing_but_the_checked_address(attempts: list[tuple[str, int]]) -> None:
+    async with a_server() as (server, port):
+        guard = Guard(ports={port})
+        connector = guard.connector(URL(f"http://pages.example:{port}/"), [PUBLIC])
+        async with aiohttp.ClientSession(connector=connector) as session:
+            with pytest.raises(aiohttp.ClientConnectorError, match="was not checked"):
+                await session.get(server.url)
+
+        assert (attempts, server.heard) == ([], [])
+
+
+@pytest.mark.parametrize("form", ["http://127.0.0.1:PORT/", "http://127。0。0。1:PORT/", "http://①②⑦.⓪.⓪.①:PORT/"])
+async def test_the_same_forms_reach_the_server_through_a_plain_client(
+    form: str, attempts: list[tuple[str, int]]
+) -> None:
+    async with a_server() as (server, port), aiohttp.ClientSession() as session:
+        async with session.get(form.replace("PORT", str(port))) as response:
+            assert await response.text() == "secret"
+
+        assert (len(attempts), len(server.heard)) == (1, 1)
+
+
+async def test_an_origin_that_a_person_trusts_is_reached_at_that_port_alone(attempts: list[tuple[str, int]]) -> None:
+    async with a_server() as (server, port), a_server() as (neighbour, other):
+        reads = fetcher(other, Names(**{"own.example": [["127.0.0.1"]]}), [f"http://own.example:{port}", server.url])
+
+        assert (await reads.get(f"http://own.example:{port}/")).body == b"secret"
+        assert (await reads.get(server.url)).body == b"secret"
+        for elsewhere in (f"http://own.example:{other}/", neighbour.url, f"https://127.0.0.1:{port}/"):
+            with pytest.raises(FetchFailed):
+                await reads.get(elsewhere)
+
+        assert attempts == [("127.0.0.1", port), ("127.0.0.1", port)]
+
+
+async def test_a_name_nobody_knows_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match=r"^no address is known for missing\.example$"):
+        await fetcher(80).get("http://missing.example/")
+    with pytest.raises(Unreachable, match=r"^no address is known for empty\.example$"):
+        await fetcher(80, Names(**{"empty.example": [()]})).get("http://empty.example/")
+
+
+async def test_a_redirect_from_https_to_http_is_refused() -> None:
+    guard = Guard()
+    base = guard.checked("https://example.org/a/b?c#d")
+
+    assert str(base) == "https://example.org/a/b?c"
+    assert str(guard.checked("../e", base=base)) == "https://example.org/e"
+    assert str(guard.checked("//www.example.org/", base=base)) == "https://www.example.org/"
+    with pytest.raises(UrlRefused, match="from https to http"):
+        guard.checked("http://example.org/", base=base)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("https://example.org", "https://example.org"),
+        (" http://example.org:8080/x?q=%20#top ", "http://example.org:8080/x?q=%20"),
+        ("https://münchen.example/straße", "https://xn--mnchen-3ya.example/stra%C3%9Fe"),
+        ("http://8.8.8.8/", "http://8.8.8.8/"),
+        ("http://[2606:4700::1111]/", "http://[2606:4700::1111]/"),
+        ("http://_dmarc.example.org./", "http://_dmarc.example.org./"),
+        ("https://example.org/@user/50%25", "https://example.org/@user/50%25"),
+    ],
+)
+def test_addresses_of_the_public_web_are_read(written: str, read: str) -> None:
+    assert str(Guard().checked(written)) == read
+
+
+async def test_the_certificate_is_held_against_the_name_although_the_address_is_pinned() -> None:
+    served = await asyncio.start_server(answer_in_brief, "127.0.0.1", 0, ssl=server_tls())
+    port = served.sockets[0].getsockname()[1]
+    names = Names(**{"pages.example": [["127.0.0.1"]], "other.example": [["127.0.0.1"]]})
+    origins = [f"https://pages.example:{port}", f"https://other.example:{port}"]
+    async with served:
+        believing = Fetcher(Guard(trusted=origins, lookup=names, tls=client_tls()))
+        assert (await believing.get(f"https://pages.example:{port}/")).body == b"hello"
+        with pytest.raises(Unreachable, match="certificate"):
+            await believing.get(f"https://other.example:{port}/")
+        with pytest.raises(Unreachable, match="certificate"):  # signed by nobody that is known
+            await Fetcher(Guard(trusted=origins, lookup=names)).get(f"https://pages.example:{port}/")
+
+
+async def answer_in_brief(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+    except (OSError, asyncio.IncompleteReadError):
+        pass  # who does not believe the certificate goes away
+    finally:
+        writer.close()
+
+
+@given(st.ip_addresses(v=4))
+def test_an_ipv4_address_inside_another_is_never_more_public_than_outside(address: Any) -> None:
+    inside = [
+        f"::ffff:{address}",
+        f"::{address}",
+        f"64:ff9b:1::{address}",
+        f"2002:{int(address) >> 16:x}:{int(address) & 0xFFFF:x}::",
+    ]
+
+    assert not any(map(is_public, inside))
+    assert is_public(f"64:ff9b::{address}") == is_public(str(address))
+    assert is_public(str(address)) <= address.is_global
+
+
+@given(st.text(max_size=40), st.sampled_from(["http://", "https://", "//", ""]))
+def test_whatever_is_written_is_an_address_or_a_refusal(text: str, before: str) -> None:
+    try:
+        url = Guard().checked(before + text)
+    except (UrlRefused, AddressRefused):
+        return
+    assert (url.scheme in ("http", "https"), url.user, url.port in (80, 443, 8080, 8443)) == (True, None, True)

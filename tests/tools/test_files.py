@@ -1,0 +1,480 @@
+"""Tools that read and change files: what the model reads, and what is on disk afterwards."""
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.core.policy import Policy, Risk
+from retinue.core.ports import Tool, Weight, weight_of
+from retinue.tools import files, writing
+from retinue.tools.lines import MAX_FILE
+from retinue.tools.paths import Spot
+from tests.tools.file_stage import Desk, kit
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "outside").write_text("secret")
+    return Desk(files.tools(kit()), tmp_path / "ws")
+
+
+def put(desk: Desk, path: str, content: bytes | str) -> Path:
+    file = desk.workspace / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def names(desk: Desk) -> list[str]:
+    return sorted(path.relative_to(desk.workspace).as_posix() for path in desk.workspace.rglob("*"))
+
+
+# ---- what the tools are ----------------------------------------------------------------------------------------------
+
+
+def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
+    assert {tool.spec.name: (tool.kind, tool.timeout, weight_of(tool, "{}")) for tool in files.tools(kit())} == {
+        "file_read": ("pure", 60.0, Weight(Risk.LOW)),
+        "file_write": ("idempotent", 60.0, Weight(Risk.MEDIUM, acts=True)),
+        "file_edit": ("once", 60.0, Weight(Risk.MEDIUM, acts=True)),
+        "file_ops": ("once", 60.0, Weight(Risk.MEDIUM, acts=True)),
+        "bash_read": ("pure", 60.0, Weight(Risk.LOW)),
+    }
+
+
+def test_the_arguments_are_those_of_the_published_tools() -> None:
+    def arguments(tool: Tool) -> tuple[list[str], list[str]]:
+        schema = msgspec.json.decode(tool.spec.parameters)
+        assert all(said.get("description") for said in schema["properties"].values())
+        return list(schema["properties"]), schema["required"]
+
+    assert {tool.spec.name: arguments(tool) for tool in files.tools(kit())} == {
+        "file_read": (["path", "offset", "limit"], ["path"]),
+        "file_write": (["path", "content"], ["path", "content"]),
+        "file_edit": (["path", "old_string", "new_string", "replace_all"], ["path", "old_string", "new_string"]),
+        "file_ops": (
+            ["operation", "path", "content", "destination", "offset", "limit"],
+            ["operation", "path"],
+        ),
+        "bash_read": (["filepath", "limit", "offset"], ["filepath"]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "weight"),
+    [
+        *((json.dumps({"operation": look}), Weight(Risk.LOW)) for look in ("read", "list", "exists", "info")),
+        *(
+            (json.dumps({"operation": act}), Weight(Risk.MEDIUM, acts=True))
+            for act in ("write", "append", "delete", "move", "copy", "mkdir", "format", 1)
+        ),
+        ('{"operation": "read", "operation": "delete"}', Weight(Risk.MEDIUM, acts=True)),
+        ("not json", Weight(Risk.MEDIUM, acts=True)),
+        ("\ud800", Weight(Risk.MEDIUM, acts=True)),
+        ("[" * 100_000, Weight(Risk.MEDIUM, acts=True)),
+    ],
+)
+def test_file_ops_that_only_look_weigh_little(arguments: str, weight: Weight) -> None:
+    (tool,) = (tool for tool in files.tools(kit()) if tool.spec.name == "file_ops")
+    assert weight_of(tool, arguments) == weight
+
+
+# ---- file_read and bash_read -----------------------------------------------------------------------------------------
+
+
+async def test_file_read_numbers_lines_and_says_how_to_go_on(desk: Desk) -> None:
+    put(desk, "poem", "one\ntwo\r\nthree\nfour")
+    assert await desk("file_read", path="poem") == "1: one\n2: two\n3: three\n4: four"
+    assert await desk("file_read", path="poem", limit=2) == "1: one\n2: two\n[Lines 1-2 of 4; go on with offset=3]"
+    assert await desk("file_read", path="poem", offset=3) == "3: three\n4: four\n[Lines 3-4 of 4]"
+    assert await desk("file_read", path="poem", offset=9) == "[No lines in range: poem has 4 lines]"
+
+
+async def test_an_empty_file_is_told_as_such(desk: Desk) -> None:
+    put(desk, "empty", b"")
+    assert await desk("file_read", path="empty") == "[empty is empty]"
+
+
+async def test_a_long_file_comes_in_parts_that_lose_nothing(desk: Desk) -> None:
+    lines = [f"line {number} " + "x" * 90 for number in range(1, 2001)]
+    put(desk, "long", "\n".join(lines))
+    seen: list[str] = []
+    offset = 1
+    while True:
+        text = await desk("file_read", path="long", offset=offset)
+        assert len(text) < 60_000
+        *shown, last = text.split("\n")
+        if "go on with offset=" not in last:
+            seen += [*shown, last][: 2000 - len(seen)]
+            break
+        seen += shown
+        offset = int(last.rpartition("=")[2].rstrip("]"))
+    assert [line.partition(": ")[2] for line in seen] == lines
+
+
+async def test_a_long_line_is_cut_and_the_next_one_is_there(desk: Desk) -> None:
+    put(desk, "wide", "ä" * 100_000 + "\nnext")
+    shown = await desk("file_read", path="wide")
+    assert shown == f"1: {'ä' * 2000}… (194000 more)\n2: next"
+
+
+async def test_bash_read_answers_with_a_page(desk: Desk) -> None:
+    put(desk, "poem", "one\ntwo\nthree\n")
+    assert json.loads(await desk("bash_read", filepath="poem")) == {
+        "results": ["one", "two", "three"],
+        "total": 3,
+        "offset": 0,
+        "limit": 0,
+        "has_more": False,
+        "returned": 3,
+        "content": "one\ntwo\nthree",
+    }
+    assert json.loads(await desk("bash_read", filepath="poem", limit=1, offset=1)) == {
+        "results": ["two"],
+        "total": 3,
+        "offset": 1,
+        "limit": 1,
+        "has_more": True,
+        "returned": 1,
+        "content": "two",
+    }
+
+
+async def test_bash_read_of_everything_stays_bounded(desk: Desk) -> None:
+    put(desk, "long", "0123456789\n" * 20_000)
+    page = json.loads(await desk("bash_read", filepath="long"))
+    assert (page["total"], page["has_more"], page["returned"]) == (20_000, True, len(page["results"]))
+    assert 3000 < page["returned"] < 5000
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("none", "No such file or directory"),
+        ("folder", "Is a directory"),
+        ("photo", "binary file, 12 bytes, not shown"),
+        ("huge", f"too large to read by lines ({MAX_FILE + 1} bytes); search it instead"),
+        ("poem/below", "Not a directory"),
+    ],
+)
+async def test_what_cannot_be_read_is_told_with_its_reason(desk: Desk, path: str, reason: str) -> None:
+    put(desk, "poem", "one")
+    put(desk, "photo", b"GIF8\0\0\0\0\0\0\0\0")
+    (desk.workspace / "folder").mkdir()
+    with put(desk, "huge", b"").open("wb") as file:
+        file.truncate(MAX_FILE + 1)
+    assert await desk.refused("file_read", path=path) == f"{reason}: {path}"
+    assert await desk.refused("file_ops", operation="read", path=path) == f"{reason}: {path}"
+    assert json.loads(await desk.refused("bash_read", filepath=path)) == {
+        "error": f"Failed to read file: {reason}: {path}"
+    }
+
+
+async def test_bytes_that_are_no_text_are_replaced(desk: Desk) -> None:
+    put(desk, "odd", b"caf\xe9\n")
+    assert await desk("file_read", path="odd") == "1: caf\ufffd"
+
+
+async def test_outside_each_surface_refuses_in_its_own_words(desk: Desk) -> None:
+    assert await desk.refused("bash_read", filepath="../outside") == "Path outside CWD not allowed: ../outside"
+    assert await desk.refused("file_read", path="../outside") == (
+        "Security policy: cannot read ../outside: it lies outside the workspace and the allowed folders "
+        "(workspace_only, allowed_roots, allowed_roots_read_only)"
+    )
+    assert await desk.refused("file_write", path="../outside", content="") == (
+        "Security policy: cannot write ../outside: it lies outside the workspace and the allowed folders "
+        "(workspace_only, allowed_roots, allowed_roots_write_only)"
+    )
+
+
+@contextlib.contextmanager
+def as_nobody() -> Generator[None]:
+    """The superuser may read everything; be somebody else for a moment."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+async def test_a_file_without_the_right_to_read_it_is_told(desk: Desk) -> None:
+    put(desk, "locked", "secret").chmod(0)
+    for folder in (desk.workspace, *desk.workspace.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            if folder.stat().st_uid != os.geteuid():
+                pytest.skip("the folder of this test is closed to others")
+            folder.chmod(0o755)
+    with as_nobody():
+        assert await desk.refused("file_read", path="locked") == "Permission denied: locked"
+        assert await desk.refused("file_write", path="new", content="x") == "Permission denied: new"
+    assert names(desk) == ["locked"]
+
+
+# ---- file_write and file_edit ----------------------------------------------------------------------------------------
+
+
+async def test_file_write_makes_folders_and_replaces_files(desk: Desk) -> None:
+    assert await desk("file_write", path="a/b/c.txt", content="grün") == "Written 5 bytes to a/b/c.txt"
+    assert await desk("file_write", path="a/b/c.txt", content="") == "Written 0 bytes to a/b/c.txt"
+    assert names(desk) == ["a", "a/b", "a/b/c.txt"]
+
+
+async def test_a_written_file_keeps_its_permissions(desk: Desk) -> None:
+    put(desk, "run.sh", "old").chmod(0o751)
+    await desk("file_write", path="run.sh", content="new")
+    assert stat.S_IMODE((desk.workspace / "run.sh").stat().st_mode) == 0o751
+
+
+async def test_writing_through_a_link_inside_changes_what_it_leads_to(desk: Desk) -> None:
+    put(desk, "real", "old")
+    (desk.workspace / "link").symlink_to("real")
+    await desk("file_write", path="link", content="new")
+    assert ((desk.workspace / "real").read_text(), (desk.workspace / "link").is_symlink()) == ("new", True)
+
+
+async def test_a_failing_write_leaves_the_old_file_and_nothing_else(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(desk, "a.txt", "old")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    assert await desk.refused("file_write", path="a.txt", content="new") == "No space left on device: a.txt"
+    assert (names(desk), (desk.workspace / "a.txt").read_text()) == (["a.txt"], "old")
+
+
+@pytest.mark.parametrize("path", ["folder", "pipe", "file/below"])
+async def test_what_is_no_file_is_not_written(desk: Desk, path: str) -> None:
+    (desk.workspace / "folder").mkdir()
+    os.mkfifo(desk.workspace / "pipe")
+    put(desk, "file", "x")
+    before = names(desk)
+    await desk.refused("file_write", path=path, content="new")
+    assert names(desk) == before
+
+
+async def test_file_edit_replaces_the_only_occurrence(desk: Desk) -> None:
+    file = put(desk, "a.py", b"x = 1\ny = 1\n# caf\xe9\n")
+    assert await desk("file_edit", path="a.py", old_string="x = 1", new_string="x = 2") == (
+        "Edited a.py: replaced 1 occurrence (19 bytes)"
+    )
+    assert file.read_bytes() == b"x = 2\ny = 1\n# caf\xe9\n"
+
+
+async def test_file_edit_replaces_all_only_when_asked(desk: Desk) -> None:
+    file = put(desk, "a.py", "1 1 1")
+    assert await desk.refused("file_edit", path="a.py", old_string="1", new_string="2") == (
+        "old_string matches 3 times in a.py; it must match exactly once: "
+        "take in more lines around it, or set replace_all"
+    )
+    assert await desk("file_edit", path="a.py", old_string="1", new_string="2", replace_all=True) == (
+        "Edited a.py: replaced 3 occurrences (5 bytes)"
+    )
+    assert file.read_text() == "2 2 2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("absent", "x", "old_string not found in a.py; read the file again and copy the text exactly"),
+        ("", "x", "old_string must not be empty; file_write writes a whole file"),
+        ("x", "x", "old_string and new_string are the same; nothing to do"),
+    ],
+)
+async def test_an_edit_that_does_not_fit_says_why(desk: Desk, old: str, new: str, complaint: str) -> None:
+    put(desk, "a.py", "text")
+    assert await desk.refused("file_edit", path="a.py", old_string=old, new_string=new) == complaint
+
+
+async def test_an_edit_keeps_the_line_ends_of_the_file(desk: Desk) -> None:
+    file = put(desk, "dos.txt", b"one\r\ntwo\r\nthree\r\n")
+    await desk("file_edit", path="dos.txt", old_string="one\ntwo", new_string="1\n2")
+    assert file.read_bytes() == b"1\r\n2\r\nthree\r\n"
+
+
+async def test_edits_side_by_side_lose_nothing(desk: Desk) -> None:
+    file = put(desk, "list", "".join(f"<{number}>\n" for number in range(40)))
+    await asyncio.gather(
+        *(desk("file_edit", path="list", old_string=f"<{number}>", new_string=f"{number}") for number in range(40))
+    )
+    assert file.read_text() == "".join(f"{number}\n" for number in range(40))
+
+
+async def test_an_edit_of_a_file_that_somebody_else_changes_is_given_up(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = put(desk, "a.py", "old")
+    check = writing._check_unchanged
+
+    def late(spot: Spot, seen: os.stat_result | None) -> None:
+        file.write_text("somebody else's")
+        check(spot, seen)
+
+    monkeypatch.setattr(writing, "_check_unchanged", late)
+    assert await desk.refused("file_edit", path="a.py", old_string="old", new_string="new") == (
+        "the file was changed by somebody else meanwhile; read it again: a.py"
+    )
+    assert (names(desk), file.read_text()) == (["a.py"], "somebody else's")
+
+
+# ---- file_ops --------------------------------------------------------------------------------------------------------
+
+
+async def test_file_ops_writes_appends_and_reads(desk: Desk) -> None:
+    assert await desk("file_ops", operation="write", path="a/log", content="1\n") == "Written 2 bytes to a/log"
+    assert await desk("file_ops", operation="append", path="a/log", content="2\n") == (
+        "Appended 2 bytes to a/log (4 bytes now)"
+    )
+    assert await desk("file_ops", operation="append", path="b/log", content="3") == (
+        "Appended 1 bytes to b/log (1 bytes now)"
+    )
+    assert await desk("file_ops", operation="read", path="a/log") == "1\n2"
+    assert await desk("file_ops", operation="read", path="a/log", limit=1) == "1\n[Lines 1-1 of 2; go on with offset=1]"
+
+
+async def test_file_ops_lists_what_is_not_forbidden(desk: Desk) -> None:
+    desk.policy = Policy(forbidden_paths=(f"{desk.workspace}/key",))
+    put(desk, "b/inner", "")
+    put(desk, "a", "")
+    put(desk, "key", "")
+    put(desk, os.fsdecode(b"\xff"), "")
+    (desk.workspace / "link").symlink_to("/etc")
+    assert await desk("file_ops", operation="list", path=".") == "a\nb/\nlink@\n?"
+    assert await desk("file_ops", operation="list", path=".", offset=1, limit=2) == (
+        "b/\nlink@\n[Entries 2-3 of 4; go on with offset=3]"
+    )
+    assert await desk("file_ops", operation="list", path=".", offset=9) == "[No entries in range: . has 4]"
+
+
+async def test_a_folder_with_very_many_entries_comes_in_parts(desk: Desk) -> None:
+    for number in range(1100):
+        put(desk, f"{number:04}", "")
+    *_, last = (await desk("file_ops", operation="list", path=".")).split("\n")
+    assert last == "[Entries 1-1000 of 1100; go on with offset=1000]"
+
+
+async def test_file_ops_deletes_files_links_and_empty_folders(desk: Desk) -> None:
+    put(desk, "full/inner", "")
+    (desk.workspace / "empty").mkdir()
+    (desk.workspace / "link").symlink_to("../outside")
+    for path in ("empty", "link"):
+        assert await desk("file_ops", operation="delete", path=path) == f"Deleted {path}"
+    assert await desk.refused("file_ops", operation="delete", path="full") == "Directory not empty: full"
+    assert await desk.refused("file_ops", operation="delete", path="none") == "No such file or directory: none"
+    assert (names(desk), (desk.workspace.parent / "outside").exists()) == (["full", "full/inner"], True)
+
+
+async def test_the_workspace_itself_stays(desk: Desk) -> None:
+    for path in (".", str(desk.workspace), "../ws"):
+        await desk.refused("file_ops", operation="delete", path=path)
+        await desk.refused("file_ops", operation="move", path=path, destination="x")
+    assert desk.workspace.exists()
+
+
+async def test_file_ops_moves_and_copies_and_never_overwrites(desk: Desk) -> None:
+    put(desk, "a", "A").chmod(0o744)
+    put(desk, "b", "B")
+    assert await desk("file_ops", operation="copy", path="a", destination="sub/c") == "Copied a to sub/c (1 bytes)"
+    assert await desk("file_ops", operation="move", path="a", destination="d") == "Moved a to d"
+    taken = "something of that name is there already; delete it first or choose another name: b"
+    assert await desk.refused("file_ops", operation="move", path="d", destination="b") == taken
+    assert await desk.refused("file_ops", operation="copy", path="d", destination="b") == taken
+    assert {file.name: file.read_text() for file in desk.workspace.rglob("*") if file.is_file()} == {
+        "b": "B",
+        "c": "A",
+        "d": "A",
+    }
+    assert stat.S_IMODE((desk.workspace / "sub" / "c").stat().st_mode) == 0o744
+
+
+@pytest.mark.parametrize("operation", ["move", "copy"])
+async def test_nothing_is_moved_or_copied_across_the_border(desk: Desk, operation: str) -> None:
+    put(desk, "a", "A")
+    (desk.workspace / "out").symlink_to("..")
+    for path, destination in (("a", "../b"), ("../outside", "b"), ("a", "out/b"), ("out/outside", "b")):
+        text = await desk.refused("file_ops", operation=operation, path=path, destination=destination)
+        assert text.startswith("Security policy: "), text
+    assert sorted(path.name for path in desk.workspace.parent.iterdir()) == ["outside", "ws"]
+    assert names(desk) == ["a", "out"]
+
+
+async def test_what_may_only_be_written_is_not_read_by_moving_it(desk: Desk) -> None:
+    drop = desk.workspace.parent / "drop"
+    drop.mkdir()
+    (drop / "letter").write_text("sealed")
+    desk.policy = Policy(allowed_roots_write_only=(str(drop),))
+    for operation in ("move", "copy"):
+        await desk.refused("file_ops", operation=operation, path=f"{drop}/letter", destination="letter")
+    assert names(desk) == []
+
+
+async def test_a_folder_with_something_forbidden_in_it_is_not_moved_away(desk: Desk) -> None:
+    put(desk, "sub/key", "secret")
+    desk.policy = Policy(forbidden_paths=("sub/key",))
+    await desk.refused("file_ops", operation="move", path="sub", destination="free")
+    assert names(desk) == ["sub", "sub/key"]
+
+
+async def test_settings_are_neither_moved_nor_deleted_nor_put_in_place(desk: Desk) -> None:
+    put(desk, "retinue.toml", "strict")
+    put(desk, "mine.toml", "loose")
+    await desk.refused("file_ops", operation="delete", path="retinue.toml")
+    await desk.refused("file_ops", operation="move", path="retinue.toml", destination="old.toml")
+    await desk.refused("file_ops", operation="move", path="mine.toml", destination="sub/retinue.yaml")
+    await desk.refused("file_ops", operation="append", path="retinue.toml", content="loose")
+    await desk.refused("file_edit", path="retinue.toml", old_string="strict", new_string="loose")
+    assert {file.name: file.read_text() for file in desk.workspace.iterdir() if file.is_file()} == {
+        "mine.toml": "loose",
+        "retinue.toml": "strict",
+    }
+
+
+async def test_file_ops_makes_folders(desk: Desk) -> None:
+    assert await desk("file_ops", operation="mkdir", path="a/b") == "Made folder a/b"
+    assert await desk("file_ops", operation="mkdir", path="a/b") == "a/b exists already"
+    assert names(desk) == ["a", "a/b"]
+
+
+async def test_file_ops_says_what_is_there(desk: Desk) -> None:
+    os.utime(put(desk, "a", "12345"), (1767225600, 1767225600))
+    (desk.workspace / "a").chmod(0o644)
+    (desk.workspace / "link").symlink_to("nowhere")
+    assert await desk("file_ops", operation="exists", path="a") == "a exists: file"
+    assert await desk("file_ops", operation="exists", path="link") == "link exists: symbolic link"
+    assert await desk("file_ops", operation="exists", path=".") == ". exists: folder"
+    assert await desk("file_ops", operation="exists", path="a/b") == "a/b does not exist"
+    assert await desk("file_ops", operation="exists", path="none") == "none does not exist"
+    assert json.loads(await desk("file_ops", operation="info", path="a")) == {
+        "path": "a",
+        "type": "file",
+        "size": 5,
+        "mode": "-rw-r--r--",
+        "modified": "2026-01-01T00:00:00+00:00",
+    }
+    assert await desk.refused("file_ops", operation="info", path="none") == "No such file or directory: none"
+    assert (await desk.refused("file_ops", operation="exists", path="../outside")).startswith("Security policy: ")
+
+
+async def test_an_operation_without_its_argument_says_which(desk: Desk) -> None:
+    put(desk, "a", "A")
+    assert await desk.refused("file_ops", operation="write", path="a") == "file_ops: write needs the argument 'content'"
+    assert await desk.refused("file_ops", operation="move", path="a") == (
+        "file_ops: move needs the argument 'destination'"
+    )
+    assert (desk.workspace / "a").read_text() == "A"

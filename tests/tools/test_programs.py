@@ -1,0 +1,285 @@
+"""Shell commands and Python code of a model, through a whole retinue and in a real sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.core.messages import ToolMessage
+from retinue.core.policy import Autonomy, Policy
+from retinue.core.ports import Request
+from retinue.providers.scripted import Speaks, calls, calls_verbatim, says, together
+from retinue.testing.harness import Harness
+from retinue.tools.kit import ToolOptions
+
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
+
+FREE_HAND = Policy(autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, max_actions_per_hour=100)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "note.txt").write_text("hello\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+async def results(*lines: Speaks, policy: Policy = FREE_HAND, **options: Any) -> list[str]:
+    """What a model reads that makes all these calls at once."""
+    heard: list[str] = []
+
+    def listening(request: Request) -> Speaks:
+        heard.extend(message.text for message in request.messages if isinstance(message, ToolMessage))
+        return says("done")
+
+    tools = ["shell", "terminal", "python_execute"]
+    async with Harness(dialects=(), tools=tools, policy=policy, **options) as r:
+        r.script("main", together(*lines), listening)
+        await r.run("go")
+    return heard
+
+
+async def test_a_command_runs_in_the_workspace_and_its_output_is_the_result(workspace: Path) -> None:
+    heard = await results(
+        calls("shell", command="cat note.txt && echo more | wc -l"),
+        calls("terminal", command="echo kept > made.txt"),
+        calls("shell", command="ls", working_dir="."),
+    )
+
+    assert heard[0] == "hello\n1"
+    assert heard[1] == "[no output]"
+    assert (workspace / "made.txt").read_text() == "kept\n"
+
+
+async def test_a_command_that_fails_says_how(workspace: Path) -> None:
+    assert await results(calls("shell", command="cat missing.txt")) == [
+        "[stderr]\ncat: missing.txt: No such file or directory\n[exit code 1]"
+    ]
+
+
+async def test_a_command_ends_at_the_policys_timeout_however_long_was_asked_for(workspace: Path) -> None:
+    policy = Policy(
+        autonomy=Autonomy.FULL,
+        require_approval_for_medium_risk=False,
+        shell_timeout_secs=1,
+        allowed_commands=("sleep", "echo"),
+    )
+
+    assert await results(calls("shell", command="echo begun; sleep 30", timeout_secs=20), policy=policy) == [
+        "begun\nCommand timed out after 1s and was killed"
+    ]
+
+
+async def test_what_the_policy_closes_is_refused_in_words_that_name_the_setting(workspace: Path) -> None:
+    heard = await results(
+        calls("shell", command="env"),
+        calls("shell", command="rm note.txt"),
+        calls("shell", command="echo $(cat note.txt)"),
+        calls("shell", command="ls", working_dir="/etc"),
+        calls("shell", command="  "),
+        calls_verbatim("shell", "not json"),
+    )
+
+    assert heard[0].startswith("Security policy: command 'env' is not allowed (allowed_commands); use one of: git, npm")
+    assert (
+        heard[1] == "Security policy: 'shell': high-risk calls are blocked (block_high_risk_commands); find a safer way"
+    )
+    assert heard[2] == heard[1], "a command that cannot be read could be anything"
+    assert heard[3] == "Security policy: '/etc' is outside the workspace and the allowed roots"
+    assert heard[4] == "the command is empty"
+    assert heard[5].startswith("shell: the arguments are not valid JSON")
+    assert (workspace / "note.txt").exists()
+
+
+async def test_a_read_only_agent_starts_no_command_and_may_still_compute(workspace: Path) -> None:
+    heard = await results(
+        calls("shell", command="ls"), calls("python_execute", code="2 ** 10"), policy=Policy(autonomy=Autonomy.READONLY)
+    )
+
+    assert heard[0] == "Security policy: read-only mode, cannot perform 'shell'"
+    assert json.loads(heard[1]) == {"stdout": "", "stderr": "", "result": "1024"}
+
+
+async def test_a_medium_risk_command_needs_a_person_and_a_low_risk_one_does_not(workspace: Path) -> None:
+    heard = await results(
+        calls("shell", command="mkdir made"), calls("shell", command="pwd"), policy=Policy(), approvals="deny"
+    )
+
+    assert heard[0].startswith("Security policy: 'shell': this medium-risk call needs approval")
+    assert heard[1] == str(workspace)
+
+
+async def test_a_program_sees_only_the_variables_that_the_policy_lets_pass(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("PASSED_ON", "yes")
+    policy = Policy(
+        autonomy=Autonomy.FULL,
+        require_approval_for_medium_risk=False,
+        allowed_commands=("env", "sort"),
+        shell_env_passthrough=("PASSED_ON",),
+    )
+    (heard,) = await results(calls("shell", command="env | sort"), policy=policy)
+
+    assert {"PASSED_ON=yes", "HOME=/tmp", "LANG=C.UTF-8"} <= set(heard.splitlines())
+    assert "sk-secret" not in heard
+
+
+async def test_the_settings_the_state_and_what_is_forbidden_are_out_of_a_programs_reach(
+    workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "retinue.toml").write_text("[tools]\n")
+    (workspace / "secret").mkdir()
+    (workspace / "secret" / "key").write_text("sk-secret")
+    home = workspace / "state"
+    policy = Policy(
+        autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, forbidden_paths=(str(workspace / "secret"),)
+    )
+    heard = await results(
+        calls("shell", command="echo sandbox=off >> retinue.toml"),
+        calls("shell", command="cat secret/key"),
+        calls("shell", command="ls state"),
+        policy=policy,
+        home=home,
+    )
+
+    assert (workspace / "retinue.toml").read_text() == "[tools]\n"
+    assert "Read-only file system" in heard[0] or "Permission denied" in heard[0]
+    assert "sk-secret" not in heard[1]
+    assert "retinue.db" not in heard[2]
+
+
+async def test_settings_that_a_program_makes_do_not_stay(workspace: Path) -> None:
+    (heard,) = await results(calls("shell", command="echo 'sandbox = \"off\"' > retinue.toml && echo made"))
+
+    aside = "retinue.toml was renamed to ...made-by-an-agent: what agents may do is settled by people"
+    assert heard == f"made\n[{aside.replace('...', '....')}]"
+    assert not (workspace / "retinue.toml").exists()
+    assert (workspace / "retinue.toml.made-by-an-agent").exists()
+
+
+async def test_a_link_in_the_workspace_opens_nothing_that_it_points_to(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("sk-secret")
+    (workspace / "link").symlink_to(tmp_path / "secret")
+    policy = Policy(
+        autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, allowed_roots=(str(workspace / "link"),)
+    )
+
+    (heard,) = await results(calls("shell", command="cat link/key"), policy=policy)
+
+    assert "No such file" in heard
+
+
+async def test_code_is_run_and_its_last_expression_is_the_result(workspace: Path) -> None:
+    heard = await results(
+        calls("python_execute", code="print(open('note.txt').read(), end='')\n[1, 2][::-1]"),
+        calls("python_execute", code="import sys\nprint('oops', file=sys.stderr)\nx = 1"),
+        calls("python_execute", code="1 / 0"),
+        calls("python_execute", code="def broken("),
+        calls("python_execute", code=" "),
+        calls("python_execute", code="1", mem="lots"),
+        calls("python_execute", code="print('x' * 20000)"),
+    )
+    told = [json.loads(text) for text in heard]
+
+    assert told[0] == {"stdout": "hello\n", "stderr": "", "result": "[2, 1]"}
+    assert told[1] == {"stdout": "", "stderr": "oops\n", "result": None}
+    assert told[2]["stderr"].endswith("ZeroDivisionError: division by zero\n")
+    assert "SyntaxError" in told[3]["stderr"]
+    assert told[4] == {"stdout": "", "stderr": "No code provided", "result": None}
+    assert told[5]["stderr"] == "Invalid memory limit: 'lots'; write a number with k, m or g, up to 4g"
+    assert told[6]["stdout"] == "x" * 10000 + "\n... (truncated)"
+
+
+async def test_code_writes_nothing_reaches_nobody_and_cannot_take_all_the_memory(workspace: Path) -> None:
+    heard = await results(
+        calls("python_execute", code="open('made.txt', 'w')"),
+        calls("python_execute", code="import socket; socket.create_connection(('127.0.0.1', 1), 1)"),
+        calls("python_execute", code="x = bytearray(10**9)", mem="100m"),
+        calls("python_execute", code="import time; time.sleep(60)", timeout=1),
+    )
+    told = [json.loads(text) for text in heard]
+
+    assert "Read-only file system" in told[0]["stderr"]
+    assert "Error" in told[1]["stderr"]
+    assert "MemoryError" in told[2]["stderr"]
+    assert told[3]["stderr"] == "Execution timed out after 1 seconds"
+    assert not (workspace / "made.txt").exists()
+
+
+async def test_a_cancelled_run_stops_its_program(workspace: Path) -> None:
+    policy = Policy(autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, allowed_commands=("sleep", "touch"))
+    async with Harness(dialects=(), tools=["shell"], policy=policy) as r:
+        r.script("main", calls("shell", command="touch begun; sleep 2; touch ended"))
+        handle = await r.retinue.spawn("go")
+        await _seen(workspace / "begun")
+        await handle.cancel()
+        outcome = await handle.wait()
+    await asyncio.sleep(2.2)  # long enough for a program that nobody stopped
+
+    assert (outcome.result, outcome.unstopped) == ("cancelled", ())
+    assert not (workspace / "ended").exists()
+
+
+async def test_without_a_sandbox_programs_are_refused_unless_somebody_allows_it(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(workspace))
+    monkeypatch.setattr("retinue.sandbox.probe._verdicts", [])
+    (refused,) = await results(calls("python_execute", code="1"))
+    (allowed,) = await results(calls("python_execute", code="1 + 1"), tool_options=ToolOptions(sandbox="off"))
+
+    assert "install bubblewrap" in refused
+    assert json.loads(allowed)["result"] == "2"
+
+
+async def test_without_a_sandbox_python_is_a_call_that_a_person_is_asked_about(workspace: Path) -> None:
+    code = calls("python_execute", code="open('made', 'w').close()")
+    off = ToolOptions(sandbox="off")
+
+    (asked,) = await results(code, policy=Policy(), tool_options=off)
+    (refused,) = await results(code, policy=Policy(autonomy=Autonomy.READONLY), tool_options=off)
+
+    assert asked.startswith("Security policy: 'python_execute': this medium-risk call needs approval")
+    assert refused == "Security policy: read-only mode, cannot perform 'python_execute'"
+    assert not (workspace / "made").exists()
+
+
+async def _seen(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110, ASYNC240 another process makes it
+        await asyncio.sleep(0.01)
+
+
+async def test_a_long_output_is_cut_and_can_be_read_on(workspace: Path) -> None:
+    (workspace / "long.txt").write_text("".join(f"line {number}\n" for number in range(20_000)))
+    read: list[str] = []
+
+    def reads_on(request: Request) -> Speaks:
+        text = request.messages[-1].text
+        read.append(text)
+        name = text.rpartition('"id": "')[2].partition('"')[0]
+        return calls("artifact_read", id=name, offset=len("line 0\n"), limit=14)
+
+    def listening(request: Request) -> Speaks:
+        read.append(request.messages[-1].text)
+        return says(", ".join(spec.name for spec in request.tools))
+
+    async with Harness(dialects=(), tools=["shell"], policy=FREE_HAND) as r:
+        r.script("main", calls("shell", command="cat long.txt"), reads_on, listening)
+        outcome = await r.run("go")
+
+    assert outcome.text == "shell, artifact_read"
+    assert len(read[0]) < 51_000
+    assert read[1].startswith("line 1\nline 2\n")

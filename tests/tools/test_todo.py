@@ -1,0 +1,299 @@
+"""The shared to-do list: what its tools answer, how tasks wait for each other, and what a crash does not double."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.core.errors import StoreError
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, Store, Tool, Weight, weight_of
+from retinue.core.records import CloseSession, OpenSession
+from retinue.providers.scripted import calls, says, together
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.harness import Harness
+from retinue.tools import todo
+from retinue.tools.kit import Kit
+from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
+
+SHOWN: dict[str, Any] = {
+    "id": "task_1",
+    "subject": "Write the report",
+    "description": "",
+    "status": "pending",
+    "priority": "medium",
+    "labels": [],
+    "owner": None,
+    "metadata": {},
+    "blocks": [],
+    "blocked_by": [],
+    "blocked": False,
+    "created_at": "2026-01-01T00:00:00Z",
+    "updated_at": "2026-01-01T00:00:00Z",
+    "created_by": "researcher",
+    "updated_by": "researcher",
+}
+"""A task as it is shown when nothing but its subject was given."""
+
+
+class List:
+    """The four tools, called one after the other by anyone."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.clock = FixedClock()
+        kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=self.clock)
+        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(kit)}
+        self._calls = 0
+
+    def _context(self, changes: dict[str, Any]) -> CallContext:
+        self._calls += 1
+        return context(f"run/{self._calls}/0", **changes)
+
+    async def does(self, verb: str, /, *, by: dict[str, Any] | None = None, **arguments: object) -> Any:
+        """What a call answers."""
+        return msgspec.json.decode(await told(self.tools[f"task_{verb}"], self._context(by or {}), **arguments))
+
+    async def refuses(self, verb: str, /, *, by: dict[str, Any] | None = None, **arguments: object) -> str:
+        """What a call that cannot be met says."""
+        return await refused(self.tools[f"task_{verb}"], self._context(by or {}), **arguments)
+
+    async def ids(self, **filters: Any) -> list[str]:
+        """The ids of what is listed."""
+        return [task["id"] for task in await self.does("list", **filters)]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Generator[List]:
+    store = SqliteStore(tmp_path / "retinue.db", threaded=False)
+    store.commit(None, [OpenSession(session_id=name, at=1.0) for name in ("session", "other")])
+    yield List(store)
+    store.close()
+
+
+async def test_a_task_is_created_shown_and_listed(tasks: List) -> None:
+    assert await tasks.does("list") == []
+    assert await tasks.does("create", subject="Write the report") == SHOWN
+    full = await tasks.does(
+        "create",
+        subject="Collect numbers",
+        description="from March",
+        priority="high",
+        labels=["data", "data", "q1"],
+        owner="dig",
+        metadata={"ticket": 7, "nothing": None},
+        by={"path": "lead/dig", "agent": "dig", "run_id": "r2", "depth": 1},
+    )
+
+    assert full == SHOWN | {
+        "id": "task_2",
+        "subject": "Collect numbers",
+        "description": "from March",
+        "priority": "high",
+        "labels": ["data", "q1"],
+        "owner": "dig",
+        "metadata": {"ticket": 7},
+        "created_by": "lead/dig",
+        "updated_by": "lead/dig",
+    }
+    assert await tasks.does("get", id="task_2") == full
+    assert await tasks.does("list") == [SHOWN, full]
+
+
+async def test_an_update_changes_what_is_given_and_nothing_else(tasks: List) -> None:
+    await tasks.does("create", subject="Write the report", labels=["a"], metadata={"x": 1, "y": 2})
+    before = await tasks.does("get", id="task_1")
+    tasks.clock.at += 60
+    stamp = {"updated_at": "2026-01-01T00:01:00Z", "updated_by": "lead/dig"}
+
+    assert await tasks.does("update", id="task_1", by={"path": "lead/dig"}) == before | stamp
+    changes: dict[str, Any] = {
+        "subject": "S",
+        "description": "D",
+        "status": "in_progress",
+        "priority": "low",
+        "labels": [],
+        "owner": "o",
+    }
+    changed = await tasks.does("update", id="task_1", by={"path": "lead/dig"}, **changes, metadata={"x": None, "z": []})
+
+    assert changed == before | stamp | changes | {"metadata": {"y": 2, "z": []}}
+    assert await tasks.does("get", id="task_1") == changed
+
+
+async def test_a_list_is_narrowed_by_status_labels_and_what_could_begin(tasks: List) -> None:
+    await tasks.does("create", subject="1", labels=["web"])
+    await tasks.does("create", subject="2", labels=["web", "data"], blocked_by=["task_1"])
+    await tasks.does("create", subject="3", labels=["data"])
+    await tasks.does("update", id="task_3", status="completed")
+
+    assert await tasks.ids() == ["task_1", "task_2", "task_3"]
+    assert await tasks.ids(status="pending") == ["task_1", "task_2"]
+    assert await tasks.ids(status="completed", labels=["web"]) == []
+    assert await tasks.ids(labels=["data", "nothing"]) == ["task_2", "task_3"]
+    assert await tasks.ids(labels=[]) == ["task_1", "task_2", "task_3"]
+    assert await tasks.ids(blocked=True) == ["task_2"]
+    assert await tasks.ids(blocked=False) == ["task_1", "task_3"]
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+async def test_a_task_waits_until_what_blocks_it_is_over(tasks: List, status: str) -> None:
+    await tasks.does("create", subject="first")
+    second = await tasks.does("create", subject="second", blocked_by=["task_1"])
+    third = await tasks.does("create", subject="third", blocks=["task_2"])
+
+    assert (second["blocked_by"], second["blocked"]) == (["task_1"], True)
+    assert third["blocks"] == ["task_2"]
+    assert (await tasks.does("get", id="task_1"))["blocks"] == ["task_2"]
+    assert (await tasks.does("get", id="task_2"))["blocked_by"] == ["task_1", "task_3"]
+
+    await tasks.does("update", id="task_1", status=status)
+    assert await tasks.ids(blocked=True) == ["task_2"]
+    await tasks.does("update", id="task_3", status=status)
+    assert await tasks.ids(blocked=True) == []
+
+
+async def test_links_are_added_and_removed_from_both_sides(tasks: List) -> None:
+    for subject in "abc":
+        await tasks.does("create", subject=subject)
+
+    middle = await tasks.does("update", id="task_2", add_blocks=["task_3"], add_blocked_by=["task_1", "task_1"])
+    assert (middle["blocks"], middle["blocked_by"]) == (["task_3"], ["task_1"])
+    middle = await tasks.does("update", id="task_2", remove_blocks=["task_3"], remove_blocked_by=["task_1", "task_9"])
+    assert (middle["blocks"], middle["blocked_by"]) == ([], [])
+    assert (await tasks.does("get", id="task_3"))["blocked_by"] == []
+
+
+async def test_nothing_comes_to_wait_for_itself(tasks: List) -> None:
+    await tasks.does("create", subject="a")
+    await tasks.does("create", subject="b", blocked_by=["task_1"])
+    await tasks.does("create", subject="c", blocked_by=["task_2"])
+    before = await tasks.does("list")
+
+    round_trip = await tasks.refuses("update", id="task_1", add_blocked_by=["task_3"], status="completed")
+    itself = await tasks.refuses("update", id="task_1", add_blocks=["task_1"])
+
+    assert round_trip == "task_1 cannot wait for task_3: task_3 would wait for itself."
+    assert itself == "task_1 cannot wait for task_1: task_1 would wait for itself."
+    assert await tasks.does("list") == before, "a refused change changes nothing"
+
+
+async def test_a_task_that_is_not_there_is_told(tasks: List) -> None:
+    await tasks.does("create", subject="a")
+
+    assert await tasks.refuses("get", id="task_7") == "Task not found: task_7"
+    assert await tasks.refuses("update", id="../x", status="completed") == "Task not found: ../x"
+    assert await tasks.refuses("update", id="task_1", remove_blocks=["task_7"]) == "Task not found: task_7"
+    assert await tasks.refuses("create", subject="b", blocked_by=["task_7"]) == "Task not found: task_7"
+    assert await tasks.ids() == ["task_1"]
+    assert (await tasks.does("create", subject="b"))["id"] == "task_2"
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "word"),
+    [
+        ("create", {}, "subject"),
+        ("create", {"subject": ""}, "subject"),
+        ("create", {"subject": "x" * 501}, "subject"),
+        ("create", {"subject": "x", "priority": "urgent"}, "priority"),
+        ("create", {"subject": "x", "labels": "a"}, "labels"),
+        ("create", {"subject": "x", "metadata": {"big": "x" * 10_000}}, "metadata"),
+        ("list", {"status": "open"}, "status"),
+        ("update", {"id": "task_1", "status": "done"}, "status"),
+    ],
+)
+async def test_what_does_not_fit_is_told_by_name(tasks: List, verb: str, arguments: dict[str, Any], word: str) -> None:
+    await tasks.does("create", subject="a")
+
+    assert word in await tasks.refuses(verb, **arguments)
+    assert await tasks.ids() == ["task_1"]
+
+
+async def test_a_list_has_an_end(tasks: List, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(todo, "MAX_TASKS", 2)
+    for subject in "ab":
+        await tasks.does("create", subject=subject)
+
+    full = "The list is full: it has 2 tasks. Update one that is over instead."
+    assert await tasks.refuses("create", subject="c") == full
+
+
+async def test_each_session_has_its_own_list(tasks: List) -> None:
+    await tasks.does("create", subject="a")
+
+    assert await tasks.does("list", by={"session_id": "other"}) == []
+    elsewhere = await tasks.does("create", subject="Write the report", by={"session_id": "other"})
+    assert elsewhere == SHOWN
+    tasks.store.commit(None, [CloseSession(session_id="other", how="archive")])
+    assert await tasks.refuses("create", subject="b", by={"session_id": "other"}) == (
+        "Session 'other' is archived: its list can be read, not changed."
+    )
+    assert await tasks.does("list", by={"session_id": "other"}) == [SHOWN]
+    tasks.store.commit(None, [CloseSession(session_id="other", how="delete")])
+    assert await tasks.refuses("create", subject="b", by={"session_id": "other"}) == "Session 'other' is not there."
+    assert await tasks.does("list", by={"session_id": "other"}) == []
+    assert await tasks.ids() == ["task_1"]
+
+
+async def test_the_same_call_again_answers_the_same_and_changes_nothing(tasks: List) -> None:
+    create, update = tasks.tools["task_create"], tasks.tools["task_update"]
+    first = await told(create, context("r/1/0"), subject="a")
+    await told(update, context("r/2/0"), id="task_1", status="completed")
+    await told(update, context("r/3/0"), id="task_1", status="pending")
+    failed = await refused(update, context("r/4/0"), id="task_2")
+    await told(create, context("r/5/0"), subject="b")
+
+    assert await told(create, context("r/1/0", again=True), subject="a") == first
+    await told(update, context("r/2/0", again=True), id="task_1", status="completed")
+    assert await refused(update, context("r/4/0", again=True), id="task_2") == failed
+    assert [(task["id"], task["status"]) for task in await tasks.does("list")] == [
+        ("task_1", "pending"),
+        ("task_2", "pending"),
+    ]
+
+
+async def test_the_tools_take_nothing_and_act_on_nothing_outside(tasks: List) -> None:
+    assert {name: tool.kind for name, tool in tasks.tools.items()} == {
+        "task_create": "keyed",
+        "task_get": "pure",
+        "task_list": "pure",
+        "task_update": "keyed",
+    }
+    assert {weight_of(tool, "{}") for tool in tasks.tools.values()} == {Weight(Risk.LOW)}
+
+
+async def test_runs_at_once_get_tasks_of_their_own_and_a_crash_doubles_none(tmp_path: Path) -> None:
+    for after in range(3, 40):
+        store = SqliteStore(tmp_path / f"{after}.db", threaded=False)
+        shelf = LateShelf()
+        kit = Kit(sandbox=NoSandbox(), shelf=shelf, clock=FixedClock())
+        harness = shelf.harness = Harness(store=store, dialects=(), tools=todo.tools(kit), session="session")
+        harness.script(
+            "main",
+            together(calls("task_create", subject="a"), calls("task_create", subject="b")),
+            calls("task_update", id="task_1", status="completed"),
+            says("done"),
+        )
+        crashed = True
+        with suppress(StoreError):
+            await harness.open(killed_after=after)
+            await harness.run("go")
+            crashed = False
+        if crashed:
+            await harness.restart()
+            await asyncio.gather(*(harness.retinue.wait(run.run_id) for run in await harness.retinue.list()))
+        shelved = [msgspec.json.decode(value) for value in store.shelf("tasks/session").values()]
+        with suppress(StoreError):
+            await harness.close()
+        store.close()
+
+        found = sorted((task["number"], task["subject"], task["status"]) for task in shelved)
+        assert found == [(1, "a", "completed"), (2, "b", "pending")], after
+        if not crashed:
+            assert after > 8
+            return
+    raise AssertionError("the story has no end")
