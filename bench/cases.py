@@ -8,6 +8,7 @@ from statistics import median
 from msgspec import Struct
 
 from bench.processes import FLOOR, MEMORY, SIDES, SQLITE, SQLITE_ONCE, Side
+from bench.wires import WireCost
 from bench.work import Cost, Work
 
 Costs = Mapping[str, Sequence[Cost]]
@@ -150,6 +151,20 @@ IMPORTS = {
     SQLITE.name: "retinue.app.compose, retinue.providers.openai_chat, retinue.store.sqlite",
 }
 """What is loaded before the work can begin; in the column of SQLite everything that a run with a store needs."""
+
+
+def wire_rows(costs: Mapping[str, WireCost]) -> list[Row]:
+    """What each wire takes for an event of a stream, next to a bare typed decoder."""
+    return [
+        Row(
+            what=f"CPU per event of a fast stream, {wire}",
+            unit="µs",
+            values={FLOOR.name: cost.bare, MEMORY.name: cost.retinue},
+            ratios={FLOOR.name: 1.0, MEMORY.name: cost.ratio},
+            most={MEMORY.name: 1.5},
+        )
+        for wire, cost in costs.items()
+    ]
 
 
 def import_row(seconds: Mapping[str, Sequence[float]]) -> Row:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from bench.fake_model import Stats
+from bench.wires import WireCost
 from bench.work import Cost, Work
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +111,13 @@ def cpu_of_importing(modules: str) -> float:
     """Seconds of CPU that a fresh interpreter takes to import these."""
     program = f"import time; t = time.process_time(); import {modules}; print(time.process_time() - t)"
     return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
+
+
+def cost_of_wires(*, rounds: int) -> dict[str, WireCost]:
+    """What each wire takes for a streamed event."""
+    words = [sys.executable, "-m", "bench.wires", "--rounds", str(rounds)]
+    ended = subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    return msgspec.json.decode(ended.stdout, type=dict[str, WireCost])
 
 
 def _resident_kb_when(waiting: int, pid: int, model: FakeModel) -> int:

@@ -14,11 +14,24 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cases import CASES, IMPORTS, TEN_THOUSAND, WAITING, Case, Costs, Row, import_row, rows_of, waiting_row
+from bench.cases import (
+    CASES,
+    IMPORTS,
+    TEN_THOUSAND,
+    WAITING,
+    Case,
+    Costs,
+    Row,
+    import_row,
+    rows_of,
+    waiting_row,
+    wire_rows,
+)
 from bench.processes import (
     SIDES,
     FakeModel,
     cost_of,
+    cost_of_wires,
     cpu_of_importing,
     fake_model,
     kb_per_waiting_worker,
@@ -40,6 +53,7 @@ def main() -> None:
     with fake_model() as model:
         rows = [
             *rows_of({case.name: _in_turns(case, model, wanted.quick, wanted.uvloop) for case in cases}),
+            *wire_rows(cost_of_wires(rounds=5 if wanted.quick else 21)),
             waiting_row(_weighed(model, 1 if wanted.quick else 2, wanted.uvloop)),
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
         ]

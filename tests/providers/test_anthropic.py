@@ -13,6 +13,7 @@ from retinue.core.messages import (
     Delta,
     Message,
     Reply,
+    StartDelta,
     TextDelta,
     Thinking,
     ThinkingDelta,
@@ -23,11 +24,13 @@ from retinue.core.messages import (
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
 from retinue.providers.anthropic import AnthropicProvider
+from retinue.providers.pricing import Priced, Rates, Tariff
 from retinue.providers.scripted import Line, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, question
-from retinue.testing.fake_anthropic import FakeAnthropic, Prompt, answer_of, event, failed, replies
+from retinue.testing.fake_anthropic import FakeAnthropic, answer_of, event, failed, replies
 from retinue.testing.fake_anthropic_rules import signature_of
 from retinue.testing.fake_chat import EVENTS
+from retinue.testing.fake_prompts import Prompt
 from retinue.testing.fake_server import Answer, Heard
 
 
@@ -178,6 +181,71 @@ async def test_a_fork_reads_what_its_parent_had_read_from_the_cache() -> None:
     assert reply.usage.cached == asked.usage.input
 
 
+async def test_a_fork_with_one_more_message_has_the_same_marks_before_it_and_reads_all_of_its_parent() -> None:
+    async with FakeAnthropic(lambda heard: says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
+        parent = History()
+        parent.append(UserMessage("Why is it slow? " * 100))
+        parent.append(AssistantMessage("Because.", (ToolCall("search", "{}", "c1"),)))
+        parent.append(ToolMessage("search", "3 lines", "c1"))
+        asked = await provider.answer(replace(question(), messages=parent), unheard)
+        children = [forked(parent) for _ in range(3)]
+        for number, child in enumerate(children):
+            child.append(UserMessage(f"Look at part {number}."))
+        said = [await provider.answer(replace(question(), messages=child, memo={}), unheard) for child in children]
+
+    whole = (asked.usage or Usage()).input
+    assert [(reply.usage or Usage()).cached for reply in said] == [whole, whole, whole]
+    first, *others = ([*heard.body["tools"], *heard.body["system"]] for heard in vendor.heard)
+    assert others == [first, first, first]
+
+
+async def test_what_the_vendor_is_to_remember_is_counted_and_paid_for() -> None:
+    tariff = Tariff({"model": Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)})
+    async with FakeAnthropic(says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
+        priced = Priced(provider, tariff)
+        first = await priced.answer(question(), unheard)
+        second = await priced.answer(question(), unheard)
+
+    read = (first.usage or Usage()).input
+    assert first.usage == Usage(input=read, output=1, written=read)
+    assert second.usage == Usage(input=read, output=1, cached=read)
+    assert (first.cost, second.cost) == (read * 5_000 + 8_000, read * 1_000 + 8_000)
+
+
+async def test_a_turn_without_tools_has_those_of_the_turns_before_and_may_use_none() -> None:
+    memo: dict[str, object] = {}
+    messages: list[Message] = [UserMessage("Why is it slow? " * 100)]
+    lines = [calls("search", query="a"), says("The pool.")]
+    async with (
+        FakeAnthropic(lambda heard: lines[replies(heard)]) as vendor,
+        AnthropicProvider(vendor.base_url) as provider,
+    ):
+        with_tools = replace(question(), messages=messages, memo=memo)
+        first = await provider.answer(with_tools, unheard)
+        messages += [first.message, ToolMessage("search", "x", first.message.calls[0].id), UserMessage("Sum up.")]
+        last = await provider.answer(replace(with_tools, tools=()), unheard)
+
+    before, after = (heard.body for heard in vendor.heard)
+    assert after["tools"] == before["tools"]
+    assert (before.get("tool_choice"), after["tool_choice"]) == (None, {"type": "none"})
+    declared = len(before["tools"]) + len(before["system"])
+    assert declared == 3
+    # The vendor reads messages anew when the choice of tools changes, but neither the tools nor the system text.
+    assert 0 < (last.usage or Usage()).cached < (first.usage or Usage()).input
+
+
+async def test_an_agent_without_tools_or_a_conversation_without_calls_declares_none() -> None:
+    memo: dict[str, object] = {}
+    async with FakeAnthropic(says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
+        await provider.answer(replace(question(), memo=memo), unheard)
+        await provider.answer(replace(question(), memo=memo, tools=()), unheard)
+        called = [UserMessage("hi"), AssistantMessage("", (ToolCall("search", "{}", "a"),)), ToolMessage("search", "x")]
+        await provider.answer(replace(question(), memo={}, tools=(), messages=called), unheard)
+
+    assert ["tools" in heard.body for heard in vendor.heard] == [True, False, False]
+    assert not any("tool_choice" in heard.body for heard in vendor.heard)
+
+
 async def test_other_tools_lose_the_cache_and_another_system_text_keeps_the_tools() -> None:
     async with FakeAnthropic(says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
         said = [
@@ -203,7 +271,8 @@ async def test_a_thought_is_published_as_it_comes() -> None:
         listener = Listener()
         await provider.answer(question(), listener.publish)
 
-    assert listener.heard == [ThinkingDelta("hm"), TextDelta("yes")]
+    start, *said = listener.heard
+    assert (isinstance(start, StartDelta), said) == (True, [ThinkingDelta("hm"), TextDelta("yes")])
 
 
 async def test_an_answer_that_is_no_stream_is_understood() -> None:

@@ -92,7 +92,7 @@ EVERYTHING_SAID = Reply(
         (ToolCall("search", '{"query":"ü"}', "toolu_1"), ToolCall("list_files", "{}", "toolu_2")),
         (Thinking("Logs first. 日本", "EqoB+/=="), Thinking(opaque="Emw+/==")),
     ),
-    usage=Usage(input=350, output=55, cached=300, reasoning=20),
+    usage=Usage(input=350, output=55, cached=300, reasoning=20, written=40),
     stop="calls",
     model="claude-x",
     response_id="msg_7",
@@ -102,10 +102,10 @@ EVERYTHING_PUBLISHED: list[Delta] = [
     ThinkingDelta("first. 日本"),
     TextDelta("Let me "),
     TextDelta("look. 🦆\n\n"),
-    CallDelta(0, "search"),
+    CallDelta(0, "search", "", "toolu_1"),
     CallDelta(0, "", '{"que'),
     CallDelta(0, "", 'ry":"ü"}'),
-    CallDelta(1, "list_files"),
+    CallDelta(1, "list_files", "", "toolu_2"),
     CallDelta(1, "", "{}"),
 ]
 
@@ -145,7 +145,7 @@ def test_unknown_events_blocks_and_fields_are_passed_over() -> None:
 
     assert reply.message == AssistantMessage("yes", (ToolCall("search", '{"a":1}', "toolu_1"),))
     assert reply.usage == Usage(input=1, output=5)
-    assert deltas == [TextDelta("yes"), CallDelta(0, "search"), CallDelta(0, "", '{"a":1}')]
+    assert deltas == [TextDelta("yes"), CallDelta(0, "search", "", "toolu_1"), CallDelta(0, "", '{"a":1}')]
 
 
 def test_blocks_may_grow_in_turns() -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -17,7 +18,7 @@ from retinue.net.http import Http
 from retinue.providers.openai_chat import OpenAIChatProvider, encode
 from retinue.providers.scripted import Line, calls, fails, says, streams, together
 from retinue.testing.contracts.provider import PROMISES, Listener, Promise, question
-from retinue.testing.fake_chat import DONE, JSON, ChatScript, FakeChat, Played, event
+from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Played, event
 from retinue.testing.fake_server import Answer
 from retinue.version import __version__
 from tests.providers.chat_events import saying
@@ -190,3 +191,16 @@ def test_importing_retinue_does_not_import_an_http_client() -> None:
     )
 
     assert found.stdout == "False\n"
+
+
+@pytest.mark.parametrize("sign", [b"\n", b": at work\n\n", event(saying(content=""))])
+async def test_blanks_comments_and_events_without_words_are_signs_of_life(sign: bytes) -> None:
+    signs: list[str] = []
+    async with (
+        FakeChat(Answer(headers=EVENTS, pieces=(sign,), ending="cut")) as vendor,
+        OpenAIChatProvider(vendor.base_url) as provider,
+    ):
+        with pytest.raises(ProviderError):
+            await provider.answer(replace(question(), alive=lambda: signs.append("alive")), Listener().publish)
+
+    assert signs == ["alive"]

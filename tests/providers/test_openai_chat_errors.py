@@ -151,7 +151,7 @@ WORDS = event(saying(content="It is bec"))
         (Answer(pieces=(DONE,)), "the stream ended without an answer", "cut", ""),
         (
             Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>Welcome</html>" * 50,)),
-            "the answer (text/html) is no stream of events: " + "<html>Welcome</html>" * 10,
+            f"the answer (text/html) is no stream of events: {'<html>Welcome</html>' * 10}. Check the base URL",
             "cut",
             "",
         ),

@@ -56,7 +56,7 @@ def test_words_thoughts_calls_and_usage_make_one_reply() -> None:
         ThinkingDelta("the pool."),
         TextDelta("Let me "),
         TextDelta("look."),
-        CallDelta(0, "search", ""),
+        CallDelta(0, "search", "", "a"),
         CallDelta(0, "", '{"query":'),
         CallDelta(0, "", '"pool"}'),
     ]
@@ -272,7 +272,7 @@ def test_a_whole_answer_in_place_of_a_stream() -> None:
 
     deltas = decoder.feed_whole(msgspec.json.encode(answer | {"usage": {"prompt_tokens": 1, "completion_tokens": 2}}))
 
-    assert deltas == (TextDelta("hello"), CallDelta(0, "ls", "{}"))
+    assert deltas == (TextDelta("hello"), CallDelta(0, "ls", "{}", "a"))
     assert decoder.finish() == Reply(
         AssistantMessage("hello", (ToolCall("ls", "{}", "a"),)), Usage(1, 2), stop="calls", model="m", response_id="r"
     )

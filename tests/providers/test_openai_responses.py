@@ -33,8 +33,8 @@ async def stage_of_single_bytes(line: Line) -> AsyncGenerator[Provider]:
 @asynccontextmanager
 async def stage_in_the_other_spelling(line: Line) -> AsyncGenerator[Provider]:
     async with (
-        FakeResponses(line, spelling="seed") as vendor,
-        OpenAIResponsesProvider(vendor.base_url, dialect="seed") as provider,
+        FakeResponses(line, spelling="tool_call") as vendor,
+        OpenAIResponsesProvider(vendor.base_url, spelling="tool_call") as provider,
     ):
         yield provider
 
@@ -77,12 +77,12 @@ async def conversed(provider: Provider, *results: str) -> list[Message]:
         history += [ToolMessage(call.name, next(given), call.id) for call in reply.message.calls]
 
 
-@pytest.mark.parametrize("spelling", ["live", "seed"])
+@pytest.mark.parametrize("spelling", ["function_call", "tool_call"])
 async def test_thoughts_go_back_before_their_calls_byte_for_byte(spelling: Any) -> None:
     lines = by_turn(together(says("", thinking="hm"), calls("search", query="a")), says("Because."))
     async with (
         FakeResponses(lines, spelling=spelling) as vendor,
-        OpenAIResponsesProvider(vendor.base_url, dialect=spelling) as provider,
+        OpenAIResponsesProvider(vendor.base_url, spelling=spelling) as provider,
     ):
         history = await conversed(provider, "3 lines")
 
@@ -90,8 +90,11 @@ async def test_thoughts_go_back_before_their_calls_byte_for_byte(spelling: Any) 
         b'{"type":"reasoning","id":"rs_1","encrypted_content":"gAAA","summary":[{"type":"summary_text","text":"hm"}]}'
     )
     call, result = {
-        "live": (b',{"type":"function_call","call_id":"call_1_0",', b',{"type":"function_call_output","call_id":'),
-        "seed": (b',{"type":"tool_call","id":"fc_1_0",', b',{"type":"tool_result","tool_call_id":'),
+        "function_call": (
+            b',{"type":"function_call","call_id":"call_1_0",',
+            b',{"type":"function_call_output","call_id":',
+        ),
+        "tool_call": (b',{"type":"tool_call","id":"fc_1_0",', b',{"type":"tool_result","tool_call_id":'),
     }[spelling]
     first, second = vendor.heard
     assert second.raw.startswith(first.raw.removesuffix(b"]}") + b"," + thought + call)

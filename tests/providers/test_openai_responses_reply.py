@@ -100,7 +100,7 @@ def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
         ThinkingDelta("m."),
         TextDelta("Let me "),
         TextDelta("look."),
-        CallDelta(0, "search", ""),
+        CallDelta(0, "search", "", "call_1"),
         CallDelta(0, "", '{"query":'),
         CallDelta(0, "", '"pool"}'),
     ]
@@ -187,7 +187,7 @@ def test_what_was_not_streamed_is_taken_from_the_whole() -> None:
     parts = [{"type": "output_text", "text": "hel"}, {"type": "output_text", "text": "lo"}]
     output = [REASONING, item("message", content=parts), call(call_id="a", name="ls", arguments="{}")]
     expected = AssistantMessage("hello", (ToolCall("ls", "{}", "a"),), (Thinking("Hm.", "rs_1", text(REASONING)),))
-    deltas = [ThinkingDelta("Hm."), TextDelta("hello"), CallDelta(0, "ls", ""), CallDelta(0, "", "{}")]
+    deltas = [ThinkingDelta("Hm."), TextDelta("hello"), CallDelta(0, "ls", "", "a"), CallDelta(0, "", "{}")]
 
     for events in ([completed(output=output)], [*map(done, output), completed(output=output)]):
         reply, published = heard(*events)

@@ -23,12 +23,12 @@ def asking(*messages: Message, **options: Any) -> Request:
     return Request(model="m", system=options.pop("system", ""), messages=messages, **options)
 
 
-def body(request: Request, dialect: Spelling = "live") -> dict[str, Any]:
-    return msgspec.json.decode(encode(request, dialect=dialect))
+def body(request: Request, spelling: Spelling = "function_call") -> dict[str, Any]:
+    return msgspec.json.decode(encode(request, spelling=spelling))
 
 
-def sent(*messages: Message, dialect: Spelling = "live") -> list[dict[str, Any]]:
-    return body(asking(*messages), dialect)["input"]
+def sent(*messages: Message, spelling: Spelling = "function_call") -> list[dict[str, Any]]:
+    return body(asking(*messages), spelling)["input"]
 
 
 def user(text: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_a_turn_with_calls_and_results_is_told_in_items() -> None:
 
 
 def test_the_other_spelling_has_its_own_items() -> None:
-    assert sent(*TURN, dialect="seed")[2:6] == [
+    assert sent(*TURN, spelling="tool_call")[2:6] == [
         {"type": "tool_call", "id": "a1", "name": "search", "arguments": '{"query":"pool"}'},
         {"type": "tool_call", "id": "a2", "name": "ls", "arguments": "{}"},
         {"type": "tool_result", "tool_call_id": "a1", "content": "3 lines"},
@@ -129,7 +129,7 @@ def test_another_spelling_of_the_same_conversation_is_noticed() -> None:
     request = asking(*TURN)
 
     assert encode(request) == encode(asking(*TURN))
-    assert encode(request, dialect="seed") == encode(asking(*TURN), dialect="seed")
+    assert encode(request, spelling="tool_call") == encode(asking(*TURN), spelling="tool_call")
 
 
 # ---- thoughts -------------------------------------------------------------------------------------------------------
@@ -293,20 +293,20 @@ MESSAGES = st.one_of(
     st.builds(ToolMessage, NAMES, WORDS, IDS),
     st.builds(ToolMessage, NAMES, WORDS, IDS),
 )
-SPELLINGS: st.SearchStrategy[Spelling] = st.sampled_from(["live", "seed"])
+SPELLINGS: st.SearchStrategy[Spelling] = st.sampled_from(["function_call", "tool_call"])
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), SPELLINGS)
-def test_any_history_becomes_one_that_the_vendor_accepts(history: list[Message], dialect: Spelling) -> None:
-    assert objection(body(asking(*history), dialect), dialect) is None
+def test_any_history_becomes_one_that_the_vendor_accepts(history: list[Message], spelling: Spelling) -> None:
+    assert objection(body(asking(*history), spelling), spelling) is None
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), st.sets(st.integers(1, 12)), SPELLINGS)
 def test_going_on_from_what_is_kept_gives_the_bytes_of_a_fresh_start(
-    history: list[Message], turns: set[int], dialect: Spelling
+    history: list[Message], turns: set[int], spelling: Spelling
 ) -> None:
     memo: dict[str, object] = {}
     for turn in sorted(turns):
         so_far = history[:turn]
-        kept = encode(Request(model="m", system="s", messages=so_far, tools=(SEARCH,), memo=memo), dialect=dialect)
-        assert kept == encode(Request(model="m", system="s", messages=so_far, tools=(SEARCH,)), dialect=dialect)
+        kept = encode(Request(model="m", system="s", messages=so_far, tools=(SEARCH,), memo=memo), spelling=spelling)
+        assert kept == encode(Request(model="m", system="s", messages=so_far, tools=(SEARCH,)), spelling=spelling)

@@ -86,6 +86,21 @@ def test_input_that_the_vendor_remembers_is_cheaper_and_reasoning_is_output() ->
     assert Rates(input=3.0, output=15.0).cost(usage) == 1_000 * 3_000 + 200 * 15_000
 
 
+def test_input_that_the_vendor_will_remember_costs_a_quarter_more_where_that_is_so() -> None:
+    usage = Usage(input=10_000, output=200, cached=6_000, written=3_000)
+
+    assert cost("claude-sonnet-4-5", usage) == 1_000 * 3_000 + 3_000 * 3_750 + 6_000 * 300 + 200 * 15_000
+    assert cost("gpt-5", usage) == 4_000 * 1_250 + 6_000 * 125 + 200 * 10_000, "there it costs nothing extra"
+    assert Rates(input=1.0, output=2.0, cache_write=0.0).cost(usage) == 1_000 * 1_000 + 6_000 * 1_000 + 200 * 2_000
+    assert Rates(input=3.0, output=15.0).cost(usage) == 10_000 * 3_000 + 200 * 15_000
+
+
+def test_in_a_long_prompt_what_is_remembered_costs_more_in_proportion() -> None:
+    usage = Usage(input=300_000, cached=100_000, written=200_000)
+
+    assert cost("claude-sonnet-4-5", usage) == 100_000 * 600 + 200_000 * 7_500
+
+
 def test_a_long_prompt_costs_more_from_its_first_token_on() -> None:
     rates = Rates(input=1.25, output=10.0, cached=0.125, long=Long(above=200_000, input=2.5, output=15.0, cached=0.25))
 
@@ -98,9 +113,11 @@ def test_a_hold_is_for_the_most_that_a_token_may_cost() -> None:
     assert Rates(input=0.0004, output=0.0006).most() == (1, 1), "never less than it costs"
 
 
-@given(st.sampled_from(sorted(LIST.models)), COUNTS, COUNTS, COUNTS)
-def test_no_ordinary_call_costs_more_than_was_held_for_it(model: str, input: int, output: int, cached: int) -> None:
-    usage = Usage(input=input, output=output, cached=min(cached, input))
+@given(st.sampled_from(sorted(LIST.models)), COUNTS, COUNTS, COUNTS, COUNTS)
+def test_no_ordinary_call_costs_more_than_was_held_for_it(
+    model: str, input: int, output: int, cached: int, written: int
+) -> None:
+    usage = Usage(input=input, output=output, cached=min(cached, input), written=written)
     rates = LIST.models[model]
     spent, most = cost(model, usage), price(model)
 

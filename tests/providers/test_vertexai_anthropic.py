@@ -1,17 +1,21 @@
 """Anthropic's models on Google's servers: the same promises, another address, and a token only where it belongs."""
 
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import ClientConnectionError
+from yarl import URL
 
 from retinue.app.wires import WIRES, contact, reach
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Delta
 from retinue.core.ports import Provider
+from retinue.net.http import Http
 from retinue.providers.scripted import Line, says
 from retinue.providers.vertexai_anthropic import GoogleToken, VertexAIAnthropicProvider, is_googles
 from retinue.testing.contracts.provider import PROMISES, Promise, question
@@ -152,6 +156,73 @@ async def test_without_the_package_the_reason_says_what_to_do() -> None:
         await GoogleToken(missing).fresh()
 
     assert caught.value.fault == "auth"
+
+
+GOOGLES = "https://europe-west1-aiplatform.googleapis.com/v1/projects/p/locations/europe-west1"
+
+
+class Wiretap(Http):
+    """A session that sends nothing, and remembers what it was to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[str, str | None]] = []
+
+    def post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> Any:
+        self.sent.append((str(url), headers.get("Authorization")))
+        raise ClientConnectionError("the wire is tapped")
+
+
+async def sent_to_google(provider: VertexAIAnthropicProvider, http: Wiretap) -> tuple[str, str | None]:
+    with pytest.raises(ProviderError, match="closed the connection"):
+        await provider.answer(replace(question(), model="claude-sonnet-4-5"), unheard)
+    return http.sent[-1]
+
+
+ASKED = f"{GOOGLES}/publishers/anthropic/models/claude-sonnet-4-5:streamRawPredict"
+
+
+async def test_at_google_the_token_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "ya29.first")
+    monkeypatch.setenv("MINE", "ya29.mine")
+    http = Wiretap()
+    found, named = (VertexAIAnthropicProvider(GOOGLES, name, http=http) for name in (None, "MINE"))
+
+    assert await sent_to_google(found, http) == (ASKED, "Bearer ya29.first")
+    monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "ya29.second")
+    assert await sent_to_google(found, http) == (ASKED, "Bearer ya29.second")
+    assert await sent_to_google(named, http) == (ASKED, "Bearer ya29.mine")
+
+
+async def test_at_google_the_token_is_that_of_the_package_where_there_is_no_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GOOGLE_ACCESS_TOKEN", raising=False)
+    google, http = Google(), Wiretap()
+    for name in ("google.auth", "google.auth.exceptions", "google.auth.transport.requests"):
+        monkeypatch.setitem(sys.modules, name, google.load(name))
+    provider = VertexAIAnthropicProvider(GOOGLES, http=http)
+
+    assert await sent_to_google(provider, http) == (ASKED, "Bearer token 1")
+    google.valid = False
+    assert await sent_to_google(provider, http) == (ASKED, "Bearer token 2")
+
+
+async def test_at_google_without_any_token_nothing_is_sent_and_the_reason_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GOOGLE_ACCESS_TOKEN", raising=False)
+    monkeypatch.setitem(sys.modules, "google.auth", None)
+    http = Wiretap()
+    with pytest.raises(ProviderError) as caught:
+        await VertexAIAnthropicProvider(GOOGLES, http=http).answer(question(), unheard)
+
+    assert (str(caught.value), caught.value.fault, http.sent) == (
+        "no Google access token: set GOOGLE_ACCESS_TOKEN (gcloud auth print-access-token prints one), name another "
+        "variable (api_key_env), or install google-auth and requests",
+        "auth",
+        [],
+    )
 
 
 # ---- by name --------------------------------------------------------------------------------------------------------

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Collection, Iterable, Mapping
 
-from retinue.core.messages import Reply
-from retinue.core.ports import Publish, Request
+from retinue.core.ports import Request
 from retinue.net.http import Http
 from retinue.providers.anthropic_reply import Decoder
-from retinue.providers.anthropic_request import encode
+from retinue.providers.anthropic_request import encode, named_options
 from retinue.providers.endpoint import Endpoint
+from retinue.providers.http_provider import HttpProvider
 
 __all__ = ["AnthropicProvider", "Decoder", "encode"]
 
@@ -18,14 +17,12 @@ VERSION = "2023-06-01"
 _VERSION_HEADER = "anthropic-version"
 
 
-class AnthropicProvider:
+class AnthropicProvider(HttpProvider):
     """A provider that streams messages from `base_url`, such as `https://api.anthropic.com`.
 
     `api_key_env` names the environment variable that holds the key; it is read at each request and sent to that address
     alone. Without it no key is sent. `headers` go along with every request; the version of the format can be among
-    them.
-
-    `http` is the session to use, and stays its owner's; without one the provider has its own, which `close` closes.
+    them. With `whole_url`, `base_url` is the whole address of requests.
 
     >>> AnthropicProvider("https://api.anthropic.com", "ANTHROPIC_API_KEY")
     <AnthropicProvider https://api.anthropic.com>
@@ -37,17 +34,17 @@ class AnthropicProvider:
         api_key_env: str | None = None,
         headers: Mapping[str, str] | None = None,
         *,
+        whole_url: bool = False,
         http: Http | None = None,
     ) -> None:
-        self._owns_http = http is None
-        self._http = http or Http()
+        super().__init__(http)
         headers = dict(headers or {})
         if all(name.lower() != _VERSION_HEADER for name in headers):
             headers[_VERSION_HEADER] = VERSION
         self._endpoint = Endpoint(
             # Other vendors' addresses end in /v1, and people are used to it.
-            base_url.rstrip("/").removesuffix("/v1"),
-            "/v1/messages",
+            base_url if whole_url else base_url.rstrip("/").removesuffix("/v1"),
+            "" if whole_url else "/v1/messages",
             api_key_env=api_key_env,
             headers=headers,
             http=self._http,
@@ -55,22 +52,18 @@ class AnthropicProvider:
             key_prefix="",
         )
 
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The model's reply to `request`, in one attempt."""
-        return await self._endpoint.ask(encode(request), Decoder(model=request.model), publish, model=request.model)
+    @property
+    def base_url(self) -> str:
+        return self._endpoint.place.base_url
 
-    async def close(self) -> None:
-        """Close the connections, unless they belong to somebody else."""
-        if self._owns_http:
-            await self._http.close()
+    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
+        return encode(request, unwanted=unwanted)
 
-    async def __aenter__(self) -> AnthropicProvider:
-        return self
+    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
+        return named_options(request, unwanted)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
 
-    def __repr__(self) -> str:
-        return f"<AnthropicProvider {self._endpoint.place.base_url}>"
+    async def endpoint(self, model: str) -> Endpoint:
+        return self._endpoint

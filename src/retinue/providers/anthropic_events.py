@@ -111,9 +111,15 @@ class Tokens(Struct, gc=False):
         if self.input_tokens is None and self.output_tokens is None:
             return None
         cached, output = max(0, self.cache_read_input_tokens or 0), max(0, self.output_tokens or 0)
-        fresh = max(0, self.input_tokens or 0) + max(0, self.cache_creation_input_tokens or 0)
+        fresh, written = max(0, self.input_tokens or 0), max(0, self.cache_creation_input_tokens or 0)
         thought = (self.output_tokens_details and self.output_tokens_details.thinking_tokens) or 0
-        return Usage(input=fresh + cached, output=output, cached=cached, reasoning=min(max(0, thought), output))
+        return Usage(
+            input=fresh + written + cached,
+            output=output,
+            cached=cached,
+            reasoning=min(max(0, thought), output),
+            written=written,
+        )
 
 
 _decode_event = msgspec.json.Decoder(Event).decode

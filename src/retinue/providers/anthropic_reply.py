@@ -116,6 +116,11 @@ class Decoder:
         self._counts = Tokens()
 
     @property
+    def response_id(self) -> str:
+        """The vendor's name for the answer, as far as it is known."""
+        return self._id
+
+    @property
     def partial(self) -> str:
         """The words so far."""
         return "".join(self._text)
@@ -125,9 +130,9 @@ class Decoder:
         if self.done:
             return ()
         event = read_event(payload)
+        if event.type == "content_block_delta":  # nearly every event
+            return self._grow(event.index, event.delta or _NO_GROWTH)
         match event.type:
-            case "content_block_delta":
-                return self._grow(event.index, event.delta or _NO_GROWTH)
             case "content_block_start" if event.content_block is not None:
                 return self._begin(event.index, event.content_block)
             case "content_block_stop":
@@ -202,7 +207,7 @@ class Decoder:
                 number = len(self._calls)
                 call = self._new(index, _Call(number, block.id or "", block.name or "", _arguments(block.input)))
                 self._calls.append(call)
-                return (CallDelta(number, call.name),)
+                return (CallDelta(number, call.name, "", call.id),)
             case _:
                 self._new(index, _Unknown())
                 return ()
@@ -210,6 +215,10 @@ class Decoder:
     def _grow(self, index: int, growth: Growth) -> Sequence[Delta]:
         """More of a block; one that nobody announced is what its growth says, but no call: it would lack a name."""
         part = self._blocks.get(index)
+        if type(part) is _Words and growth.text and growth.type == "text_delta":  # nearly always
+            part.size += len(growth.text)
+            self._text.append(growth.text)
+            return (TextDelta(growth.text),)
         if isinstance(part, _Unknown):
             return ()
         match growth.type:

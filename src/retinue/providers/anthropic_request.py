@@ -1,29 +1,33 @@
-"""A conversation in the format of Anthropic's messages, encoded once and then only appended to.
+"""A conversation in the format of Anthropic's messages, and the options that go along with it.
 
-The vendor refuses what a real history may hold: calls without an id or with one that was used before, a result away
-from its call, a call without its result, arguments that are no object, empty texts, a conversation that begins or ends
-with the model. All of that is repaired here, by position alone, so that the same history always gives the same bytes.
+The vendor refuses more of what a real history may hold than others do: a result away from its call, empty texts, a
+conversation that begins or ends with the model. That is repaired here, by position alone, so that the same history
+always gives the same bytes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, assert_never
+from typing import ClassVar, cast
 
 import msgspec
 
 from retinue.core.agent import ToolSpec
-from retinue.core.history import LEFT_OUT, UNFINISHED
-from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
+from retinue.core.history import LEFT_OUT
+from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.ports import Request
 from retinue.providers.anthropic_order import in_order
-from retinue.providers.demand import told
+from retinue.providers.conversation import Conversation, Slot, Speaker
+from retinue.providers.demand import told, told_in_words
 from retinue.providers.mending import as_object, sound
+from retinue.providers.unwanted import fields, is_wanted
 
 MEMO = "anthropic"
 """Where in a request's memo the conversation is kept."""
+TOOLS = "anthropic.tools"
+"""Where the tools of the last turn that had any are kept."""
 
 MAX_TOKENS = 8192
 MAX_TOKENS_THINKING = 32000
@@ -38,21 +42,24 @@ GO_ON = "[go on]"
 NO_REASON = "[no reason given]"
 """Words where the vendor demands some and the history has none."""
 
-_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _VERSION = re.compile(r"claude-[a-z]+-(\d+)(?:[-.](\d{1,2})(?!\d))?")
 
+CACHED = "cache_control"
+"""The marks, as servers call them that speak this format and refuse them."""
 _MARK = b',"cache_control":{"type":"ephemeral"}'
-_ADAPTIVE = b',"thinking":{"type":"adaptive","display":"summarized"}'
+_NO_CALLS = b',"tool_choice":{"type":"none"}'
 
-Role = Literal["user", "assistant"]
-_OPENING: dict[Role, bytes] = {
+_BUDGET, _ADAPTIVE = _THINKING = ("thinking.type.enabled", "thinking.type.adaptive")
+"""Two ways of thinking, as the vendor calls them when it refuses one."""
+
+_OPENING: dict[Speaker, bytes] = {
     "user": b'{"role":"user","content":[',
     "assistant": b'{"role":"assistant","content":[',
 }
 
 
-def encode(request: Request, *, version: str = "") -> bytes:
+def encode(request: Request, *, version: str = "", unwanted: Collection[str] = ()) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
 
     With `version`, as on Google's servers, that is in the body and the model is not.
@@ -61,46 +68,84 @@ def encode(request: Request, *, version: str = "") -> bytes:
     makes no difference. Four are allowed: the tools, the system text, where the request before this one ended (so that
     the next turn and all forks find it, however much one turn added), and the end.
 
+    >>> from retinue.core.messages import UserMessage
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()[:48]
     '{"model":"m","max_tokens":8192,"stream":true,"me'
     """
-    kept = request.memo.get(MEMO)
-    if not (isinstance(kept, Conversation) and kept.is_beginning_of(request.messages)):
-        kept = request.memo[MEMO] = Conversation()
-    kept.add(request.messages)
+    kept = Blocks.of(request, MEMO)
+    wanted = options(request, unwanted)
+    is_told = request.output is None or "output_config.format" in wanted
+    mark = _MARK if is_wanted(CACHED, unwanted) else b""
     named = ("anthropic_version", version) if version else ("model", sound(request.model))
     return b"".join(
         (
-            b'{"%b":%b' % (named[0].encode(), msgspec.json.encode(named[1])),
-            _options(request, kept),
-            _tools(request.tools),
-            _system(told(request)),
+            b'{"%b":%b,"max_tokens":%d,"stream":true'
+            % (named[0].encode(), msgspec.json.encode(named[1]), _most(request)),
+            _fields(wanted),
+            _declared(request, kept, mark),
+            _system(told(request) if is_told else told_in_words(request), mark),
             b',"messages":[',
-            kept.marked(),
+            kept.marked(mark),
             b"]}",
         )
     )
 
 
-def _options(request: Request, kept: Conversation) -> bytes:
+def options(request: Request, unwanted: Collection[str] = ()) -> dict[str, object]:
+    """What goes into a request besides the conversation and its length, of what the model wants.
+
+    >>> question = Request(model="claude-sonnet-4-5", system="", messages=[], temperature=0.5, think=True)
+    >>> options(question)
+    {'thinking.type.enabled': {'type': 'enabled', 'budget_tokens': 24000}}
+    >>> options(question, {"thinking"})
+    {'temperature': 0.5}
+    """
+    kept = Blocks.of(request, MEMO)
     adaptive = thinks_as_it_likes(request.model)
-    most = request.max_output or (MAX_TOKENS_THINKING if request.think else MAX_TOKENS)
-    thinking = b""
-    if request.think and adaptive:
-        thinking = _ADAPTIVE
-    elif request.think and kept.may_think:
-        # An allowance smaller than usual is shared out in the same proportion; the answer needs a part of it.
-        budget = min(THINKING_BUDGET, most * THINKING_BUDGET // MAX_TOKENS_THINKING)
-        if budget >= LEAST_BUDGET:
-            thinking = b',"thinking":{"type":"enabled","budget_tokens":%d}' % budget
-    options = b',"max_tokens":%d,"stream":true' % most + thinking
+    wanted: dict[str, object] = {}
+    if request.think:
+        # A model that is not known here may refuse the one way of thinking and want the other.
+        usual = (_ADAPTIVE, _BUDGET) if adaptive else (_BUDGET, _ADAPTIVE)
+        way = next((way for way in usual if is_wanted(way, unwanted)), None)
+        if way == _ADAPTIVE:
+            wanted[_ADAPTIVE] = {"type": "adaptive", "display": "summarized"}
+        elif way == _BUDGET and kept.may_think:
+            # An allowance smaller than usual is shared out in the same proportion; the answer needs a part of it.
+            budget = min(THINKING_BUDGET, _most(request) * THINKING_BUDGET // MAX_TOKENS_THINKING)
+            if budget >= LEAST_BUDGET:
+                wanted[_BUDGET] = {"type": "enabled", "budget_tokens": budget}
     # Thinking excludes a temperature, and newer models refuse one in any case.
-    if request.temperature is not None and not thinking and not adaptive:
-        options += b',"temperature":' + msgspec.json.encode(request.temperature)
+    if request.temperature is not None and not wanted and not adaptive:
+        wanted["temperature"] = request.temperature
     if request.output is not None and request.output.mode == "json_schema":
-        schema = sound(request.output.schema).encode()
-        options += b',"output_config":{"format":{"type":"json_schema","schema":%b}}' % schema
-    return options
+        schema = msgspec.Raw(sound(request.output.schema).encode())
+        wanted["output_config.format"] = {"type": "json_schema", "schema": schema}
+    return {option: value for option, value in wanted.items() if is_wanted(option, unwanted)} if unwanted else wanted
+
+
+def named_options(request: Request, unwanted: Collection[str]) -> list[str]:
+    """What a server may refuse of a request by its name: the options, and the marks."""
+    return [*options(request, unwanted), *((CACHED,) if is_wanted(CACHED, unwanted) else ())]
+
+
+def _fields(wanted: Mapping[str, object]) -> bytes:
+    """Both ways of thinking are said in the same field."""
+    return fields({"thinking" if option in _THINKING else option: value for option, value in wanted.items()})
+
+
+def _most(request: Request) -> int:
+    return request.max_output or (MAX_TOKENS_THINKING if request.think else MAX_TOKENS)
+
+
+def _declared(request: Request, kept: Blocks, mark: bytes) -> bytes:
+    """The tools. A turn without any, in a conversation with calls, has those of the turns before and may use none: else
+    the vendor would read them and the system text anew, and calls without tools are more than some servers take.
+    """
+    if request.tools:
+        request.memo[TOOLS] = request.tools
+        return _tools(request.tools, mark)
+    before = request.memo.get(TOOLS)
+    return _tools(cast("tuple[ToolSpec, ...]", before), mark) + _NO_CALLS if before and kept.has_calls else b""
 
 
 def thinks_as_it_likes(model: str) -> bool:
@@ -113,105 +158,62 @@ def thinks_as_it_likes(model: str) -> bool:
     return found is not None and (int(found[1]), int(found[2] or 0)) >= (4, 7)
 
 
-class Conversation:
-    """The messages of a run as far as they were encoded, and what is needed to go on from there."""
+class Blocks(Conversation):
+    """The messages of a run as blocks; those of one role that follow each other are one message."""
 
-    __slots__ = (
-        "_asked_to",
-        "_began_with_thought",
-        "_count",
-        "_first",
-        "_last",
-        "_replies",
-        "_role",
-        "_used",
-        "_waiting",
-        "encoded",
-        "may_think",
-    )
+    __slots__ = ("_asked_to", "_began_with_thought", "_role", "may_think")
 
-    def __init__(self) -> None:
-        self.encoded = bytearray()
-        """The messages, but for the end of the last one, which may still grow."""
+    usable_id: ClassVar[re.Pattern[str]] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+    made_id: ClassVar[str] = "toolu"
+
+    def __init__(self, way: str = "") -> None:
+        super().__init__(way)
+        # What is written lacks the end of the last message, which may still grow.
         self.may_think = True
         """Whether the vendor allows thinking now: not amid calls that the model made without."""
         self._began_with_thought = False
-        self._role: Role | None = None
+        self._role: Speaker | None = None
         self._asked_to = 0
         """Where the last block before the last reply ends: so far the model was asked before."""
-        self._count = 0
-        self._first: Message | None = None
-        self._last: Message | None = None
-        self._replies = 0
-        self._used: set[str] = set()
-        self._waiting: list[tuple[ToolCall, str]] = []
-        """Calls of the last reply that have no result yet, with the ids we gave them."""
 
-    def is_beginning_of(self, messages: Sequence[Message]) -> bool:
-        """Whether these messages begin with the encoded ones; a summary may have taken their place."""
-        if not 0 < self._count <= len(messages):
-            return False
-        return messages[0] is self._first and messages[self._count - 1] is self._last
-
-    def add(self, messages: Sequence[Message]) -> None:
-        """Encode what is new."""
-        if self._count == len(messages):
-            return
-        for message in messages[self._count :]:
-            match message:
-                case ToolMessage():
-                    self._say("user", self._answered(message))
-                case UserMessage(text=text):
-                    self._close()
-                    self._say("user", _words(text if text.strip() else EMPTY))
-                case AssistantMessage():
-                    self._close()
-                    self._reply(message)
-                case _:
-                    assert_never(message)
-        self._count = len(messages)
-        self._first, self._last = messages[0], messages[-1]
-
-    def marked(self) -> bytes:
+    def marked(self, mark: bytes = _MARK) -> bytes:
         """All messages, with marks; what is missing at the end is added, and not kept: it may still come."""
         whole = bytes(self.encoded) + self._ending()
         before, last = self._asked_to, len(whole) - 1
         if not before:
-            return b"".join((whole[:last], _MARK, b"}]}"))
-        return b"".join((whole[:before], _MARK, whole[before:last], _MARK, b"}]}"))
+            return b"".join((whole[:last], mark, b"}]}"))
+        return b"".join((whole[:before], mark, whole[before:last], mark, b"}]}"))
 
     def _ending(self) -> bytes:
         """Results for calls that have none, or a word if nobody said one after the model."""
-        blocks = [_result(wire_id, UNFINISHED, failed=True) for _, wire_id in self._waiting]
+        blocks = self.missing()
         if self._role == "user":
             return b"".join(b"," + block for block in blocks)
         return (b"]}," if self._role else b"") + _OPENING["user"] + b",".join(blocks or [_words(GO_ON)])
 
-    def _close(self) -> None:
-        """Give results to calls that nobody answered, before somebody else speaks."""
-        for _, wire_id in self._waiting:
-            self._say("user", _result(wire_id, UNFINISHED, failed=True))
-        self._waiting.clear()
+    def put(self, speaker: Speaker, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            if speaker == self._role:
+                self.encoded += b","
+            else:
+                self._turn(speaker)
+            self.encoded += piece
 
-    def _say(self, role: Role, block: bytes) -> None:
-        """Add a block; those of one role that follow each other are one message."""
-        if role == self._role:
-            self.encoded += b","
-        else:
-            if self._role is None and role == "assistant":
-                self._say("user", _words(LEFT_OUT))
-            if self._role == "user":
-                self._asked_to = len(self.encoded) - 1
-            if self._role is not None:
-                self.encoded += b"]},"
-            self.encoded += _OPENING[role]
-            self._role = role
-        self.encoded += block
+    def _turn(self, speaker: Speaker) -> None:
+        if self._role is None and speaker == "assistant":
+            self.put("user", (_words(LEFT_OUT),))
+        if self._role == "user":
+            self._asked_to = len(self.encoded) - 1
+        if self._role is not None:
+            self.encoded += b"]},"
+        self.encoded += _OPENING[speaker]
+        self._role = speaker
 
-    def _reply(self, message: AssistantMessage) -> None:
-        self._replies += 1
-        self._waiting = [(call, self._id(call, index)) for index, call in enumerate(message.calls)]
-        calls = iter(self._waiting)
+    def words(self, text: str) -> bytes:
+        return _words(text if text.strip() else EMPTY)
+
+    def reply(self, message: AssistantMessage, slots: Sequence[Slot]) -> Iterable[bytes]:
+        calls = iter(slots)
         blocks: list[tuple[bytes, bool]] = []
         """Each with whether it is a thought."""
         for part in in_order(message):
@@ -219,37 +221,20 @@ class Conversation:
                 case Thinking():
                     blocks.append((_thought(part), True))
                 case ToolCall():
-                    blocks.append((_call(*next(calls)), False))
+                    blocks.append((_call(next(calls)), False))
                 case _:
                     blocks.append((_words(part) if part.strip() else b"", False))
         blocks = [(block, is_thought) for block, is_thought in blocks if block]
         while blocks and blocks[-1][1]:
             blocks.pop()  # thoughts that led to nothing are refused
-        if blocks and self._role != "assistant":
-            self._began_with_thought = blocks[0][1]
-        for block, _ in blocks:
-            self._say("assistant", block)
         if blocks:
+            if self._role != "assistant":
+                self._began_with_thought = blocks[0][1]
             self.may_think = self._began_with_thought or not message.calls
+        return [block for block, _ in blocks]
 
-    def _id(self, call: ToolCall, index: int) -> str:
-        wire_id = call.id
-        if not _ID.fullmatch(wire_id) or wire_id in self._used:
-            wire_id = f"toolu_{self._replies}_{index}"
-            while wire_id in self._used:
-                wire_id += "_"
-        self._used.add(wire_id)
-        return wire_id
-
-    def _answered(self, message: ToolMessage) -> bytes:
-        """A result goes to the call with its id and name; else to one with its name; else to the next one waiting."""
-        waiting = self._waiting
-        if not waiting:
-            return _words(f"[result of a call of {message.name} that is no longer shown]\n{message.text}")
-        by_id = (i for i, (call, _) in enumerate(waiting) if (call.id, call.name) == (message.call_id, message.name))
-        by_name = (i for i, (call, _) in enumerate(waiting) if call.name == message.name)
-        _, wire_id = waiting.pop(next(by_id, next(by_name, 0)))
-        return _result(wire_id, message.text, failed=message.failed)
+    def results(self, slots: Sequence[Slot]) -> list[bytes]:
+        return [_result(slot) for slot in slots]
 
 
 def _words(text: str) -> bytes:
@@ -267,14 +252,15 @@ def _thought(thought: Thinking) -> bytes:
             return b""
 
 
-def _call(call: ToolCall, wire_id: str) -> bytes:
-    name = _NOT_IN_A_NAME.sub("_", call.name)[:128] or "_"
-    arguments = msgspec.Raw(sound(as_object(call.arguments)).encode())
-    return msgspec.json.encode({"type": "tool_use", "id": wire_id, "name": name, "input": arguments})
+def _call(slot: Slot) -> bytes:
+    name = _NOT_IN_A_NAME.sub("_", slot.call.name)[:128] or "_"
+    arguments = msgspec.Raw(sound(as_object(slot.call.arguments)).encode())
+    return msgspec.json.encode({"type": "tool_use", "id": slot.wire_id, "name": name, "input": arguments})
 
 
-def _result(wire_id: str, text: str, *, failed: bool) -> bytes:
-    result: dict[str, object] = {"type": "tool_result", "tool_use_id": wire_id}
+def _result(slot: Slot) -> bytes:
+    result: dict[str, object] = {"type": "tool_result", "tool_use_id": slot.wire_id}
+    failed, text = slot.failed or slot.text is None, slot.told
     if failed:
         result["is_error"] = True
     if failed or text.strip():
@@ -284,13 +270,13 @@ def _result(wire_id: str, text: str, *, failed: bool) -> bytes:
 
 # Shared by all runs with the same system text and tools: a thousand siblings keep them once.
 @lru_cache(maxsize=256)
-def _system(text: str) -> bytes:
-    return b',"system":[' + _words(text)[:-1] + _MARK + b"}]" if text.strip() else b""
+def _system(text: str, mark: bytes) -> bytes:
+    return b',"system":[' + _words(text)[:-1] + mark + b"}]" if text.strip() else b""
 
 
 @lru_cache(maxsize=256)
-def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
-    return b',"tools":[' + b",".join(map(_tool, tools))[:-1] + _MARK + b"}]" if tools else b""
+def _tools(tools: tuple[ToolSpec, ...], mark: bytes) -> bytes:
+    return b',"tools":[' + b",".join(map(_tool, tools))[:-1] + mark + b"}]" if tools else b""
 
 
 def _tool(spec: ToolSpec) -> bytes:

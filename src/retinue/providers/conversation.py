@@ -7,13 +7,16 @@ the same bytes.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Self, assert_never
+from typing import ClassVar, Literal, Self, TypeAlias, assert_never
 
 from retinue.core.history import UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
+
+Speaker: TypeAlias = Literal["user", "assistant"]
 
 
 class Slot:
@@ -34,25 +37,42 @@ class Slot:
 
 
 class Conversation(ABC):
-    """The messages of a run as far as they were encoded, and what is needed to go on from there.
+    """The messages of a run as far as they were encoded, and what is needed to go on from there."""
 
-    The results of a reply's calls are written together, in the order of the calls, when the last of them is there.
-    """
+    __slots__ = (
+        "_count",
+        "_first",
+        "_last",
+        "_replies",
+        "_reply_end",
+        "_slots",
+        "_used",
+        "_way",
+        "encoded",
+        "has_calls",
+    )
 
-    __slots__ = ("_count", "_encoded", "_first", "_last", "_replies", "_slots", "_used", "_way")
-
-    longest_id: ClassVar[int]
-    """Longer call ids are refused; another vendor may have made them."""
-    needs_ids: ClassVar[bool]
+    usable_id: ClassVar[re.Pattern[str]]
+    """Other call ids are refused; another vendor may have made them."""
+    made_id: ClassVar[str] = "call"
+    """How an id begins that is made here."""
+    needs_ids: ClassVar[bool] = True
     """Whether a call without an id is refused."""
+    results_wait: ClassVar[bool] = False
+    """Whether the results of a reply's calls are written together, in the order of the calls, once all are there."""
 
     def __init__(self, way: str = "") -> None:
         self._way = way
-        self._encoded = bytearray()
+        self.encoded: bytearray = bytearray()
+        """What was written for good."""
+        self.has_calls = False
+        """Whether the model has ever called a tool in it."""
         self._count = 0
         self._first: Message | None = None
         self._last: Message | None = None
         self._replies = 0
+        self._reply_end = 0
+        """Where the last reply ends."""
         self._used: set[str] = set()
         self._slots: list[Slot] = []
 
@@ -72,9 +92,17 @@ class Conversation(ABC):
 
     def written(self) -> bytes:
         """All of it, with commas between its parts; a call that has no result yet is told to have none."""
-        # The real result may still come, so the makeshift is not kept.
-        missing = self.results(self._slots) if self._slots else []
-        return b",".join((self._encoded, *missing)) if self._encoded else b",".join(missing)
+        missing = self.missing()
+        return b",".join((self.encoded, *missing)) if self.encoded else b",".join(missing)
+
+    def since_reply(self) -> bytes:
+        """What was said after the last reply, in the same way."""
+        said = bytes(self.encoded[self._reply_end :]).removeprefix(b",")
+        return b",".join((said, *self.missing()) if said else self.missing())
+
+    def missing(self) -> list[bytes]:
+        """Results for the calls at the end that have none. The real ones may still come, so these are not kept."""
+        return self.results(self._slots) if self._slots else []
 
     @abstractmethod
     def words(self, text: str) -> bytes:
@@ -88,6 +116,13 @@ class Conversation(ABC):
     def results(self, slots: Sequence[Slot]) -> list[bytes]:
         """What the calls of a reply came to."""
 
+    def put(self, speaker: Speaker, pieces: Iterable[bytes]) -> None:
+        """Write what somebody said."""
+        for piece in pieces:
+            if self.encoded:
+                self.encoded += b","
+            self.encoded += piece
+
     def _is_beginning_of(self, messages: Sequence[Message], way: str) -> bool:
         """Whether these messages begin with the encoded ones; a summary may have taken their place."""
         if not 0 < self._count <= len(messages) or self._way != way:
@@ -98,49 +133,53 @@ class Conversation(ABC):
         if self._count == len(messages):
             return
         for message in messages[self._count :]:
-            for piece in self._pieces(message):
-                if self._encoded:
-                    self._encoded += b","
-                self._encoded += piece
+            match message:
+                case ToolMessage():
+                    self._answer(message)
+                case UserMessage(text=text):
+                    self._close()
+                    self.put("user", (self.words(text),))
+                case AssistantMessage():
+                    self._close()
+                    self._replies += 1
+                    self._slots = [Slot(call, self._id(call, index)) for index, call in enumerate(message.calls)]
+                    self.has_calls = self.has_calls or bool(message.calls)
+                    self.put("assistant", self.reply(message, self._slots))
+                    self._reply_end = len(self.encoded)
+                case _:
+                    assert_never(message)
         self._count = len(messages)
         self._first, self._last = messages[0], messages[-1]
 
-    def _pieces(self, message: Message) -> list[bytes]:
-        match message:
-            case ToolMessage():
-                return self._answered(message)
-            case UserMessage(text=text):
-                return [*self._closed(), self.words(text)]
-            case AssistantMessage():
-                closed = self._closed()
-                self._replies += 1
-                self._slots = [Slot(call, self._id(call, index)) for index, call in enumerate(message.calls)]
-                return [*closed, *self.reply(message, self._slots)]
-            case _:
-                assert_never(message)
-
-    def _closed(self) -> list[bytes]:
-        """The results of the last reply's calls, before somebody else speaks."""
+    def _close(self) -> None:
+        """Write the results of the last reply's calls, before somebody else speaks."""
         slots, self._slots = self._slots, []
-        return self.results(slots) if slots else []
+        if slots:
+            self.put("user", self.results(slots))
 
     def _id(self, call: ToolCall, index: int) -> str:
         wire_id = call.id
         if not wire_id and not self.needs_ids:
             return ""
-        if not wire_id or len(wire_id) > self.longest_id or not wire_id.isascii() or wire_id in self._used:
-            wire_id = f"call_{self._replies}_{index}"
+        if wire_id in self._used or not self.usable_id.fullmatch(wire_id):
+            wire_id = f"{self.made_id}_{self._replies}_{index}"
             while wire_id in self._used:
                 wire_id += "_"
         self._used.add(wire_id)
         return wire_id
 
-    def _answered(self, message: ToolMessage) -> list[bytes]:
+    def _answer(self, message: ToolMessage) -> None:
         """A result goes to the call with its id and name; else to one with its name; else to the next one waiting."""
         waiting = [slot for slot in self._slots if slot.text is None]
         if not waiting:
-            return [self.words(f"[result of a call of {message.name} that is no longer shown]\n{message.text}")]
+            lost = f"[result of a call of {message.name} that is no longer shown]\n{message.text}"
+            self.put("user", (self.words(lost),))
+            return
         named = [slot for slot in waiting if slot.call.name == message.name]
         slot = next((slot for slot in named if slot.call.id == message.call_id), (named or waiting)[0])
         slot.text, slot.failed = message.text, message.failed
-        return self._closed() if len(waiting) == 1 else []
+        if not self.results_wait:
+            self._slots.remove(slot)
+            self.put("user", self.results((slot,)))
+        elif len(waiting) == 1:
+            self._close()

@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,11 +17,11 @@ import aiohttp
 from yarl import URL
 
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.messages import Delta, Reply
+from retinue.core.messages import Delta, Reply, StartDelta
 from retinue.core.ports import Publish
 from retinue.net.http import CONNECT_SECONDS, Http
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
-from retinue.providers.failures import Place, masked, refusal, shown
+from retinue.providers.failures import Place, advised, masked, refusal, shown
 
 ERROR_BYTES = 64 * 1024
 ERROR_SECONDS = 5.0
@@ -37,6 +37,12 @@ _SPACE = b" \t\r\n"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
+_PLAIN_HEADER = re.compile(
+    r"(?:anthropic|openai)-(?:beta|version|organization|project)|accept.*|content-type|user-agent|(?:http-)?referer|x-title",
+    re.IGNORECASE,
+)
+"""Headers that are no secret, whatever is in them; of all others, a value as long as a key is taken for one."""
+_AS_LONG_AS_A_KEY = 8
 
 
 class Decoder(Protocol):
@@ -45,6 +51,11 @@ class Decoder(Protocol):
     @property
     def done(self) -> bool:
         """Whether the answer said that nothing more will come."""
+        ...
+
+    @property
+    def response_id(self) -> str:
+        """The vendor's name for the answer, as far as it is known."""
         ...
 
     @property
@@ -93,10 +104,15 @@ class Endpoint:
         self._headers = {"Content-Type": "application/json"} | _checked_headers(headers)
         if api_key_env and any(name.lower() == key_header.lower() for name in headers):
             raise BadInput(f"the header {key_header} and the key in {api_key_env} exclude each other: give one of them")
-        self._secrets = tuple(value for name, value in headers.items() if _SECRET_HEADER.search(name) and value)
+        self._secrets = tuple(secret for name, value in headers.items() for secret in _secrets_in(name, value))
 
-    async def ask(self, body: bytes, decoder: Decoder, publish: Publish, *, model: str) -> Reply:
-        """Send `body`; publish what streams in, and return the whole answer or raise a `ProviderError`."""
+    async def ask(
+        self, body: bytes, decoder: Decoder, publish: Publish, *, model: str, alive: Callable[[], None]
+    ) -> Reply:
+        """Send `body`; publish what streams in, and return the whole answer or raise a `ProviderError`.
+
+        `alive` is called for what comes without being a piece of the answer.
+        """
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
         secrets = (*self._secrets, key) if key else self._secrets
@@ -105,7 +121,7 @@ class Endpoint:
         try:
             async with self._http.post(self._url, body, headers) as response:
                 if 200 <= response.status < 300:
-                    return await _read(response, decoder, publish, secrets)
+                    return await _read(response, decoder, publish, alive, secrets)
                 failure = refusal(
                     response.status,
                     response.headers,
@@ -115,8 +131,9 @@ class Endpoint:
                     secrets=secrets,
                 )
         except ProviderError as error:
+            words = f"{self.place.base_url}: {shown(str(error), secrets)}"
             failure = ProviderError(
-                f"{self.place.base_url}: {shown(str(error), secrets)}",
+                advised(words, error, replace(self.place, model=model)),
                 fault=error.fault,
                 status=error.status,
                 retry_after=error.retry_after,
@@ -145,28 +162,46 @@ class Endpoint:
         return key
 
 
-async def _read(response: aiohttp.ClientResponse, decoder: Decoder, publish: Publish, secrets: Sequence[str]) -> Reply:
+async def _read(
+    response: aiohttp.ClientResponse,
+    decoder: Decoder,
+    publish: Publish,
+    alive: Callable[[], None],
+    secrets: Sequence[str],
+) -> Reply:
     """The answer, as a stream of events or as one JSON object, whatever its headers call it."""
     content = response.content
     chunk = await content.readany()
     while chunk and not chunk.strip(_SPACE):  # some servers send blanks until they have something to say
+        alive()
         chunk = await content.readany()
     if chunk.lstrip(_SPACE).startswith(b"{"):
-        for delta in decoder.feed_whole(await _rest(content, chunk)):
+        deltas = decoder.feed_whole(await _rest(content, chunk))
+        publish(StartDelta(decoder.response_id))
+        for delta in deltas:
             publish(delta)
         return decoder.finish()
     beginning, heard, reader = chunk[:SHOWN_OF_NONSENSE], False, EventReader()
     try:
         while chunk and not decoder.done:
+            deltas = ()
             for payload in reader.feed(chunk):
-                heard = True
-                for delta in decoder.feed(payload):
+                deltas = decoder.feed(payload)
+                if not heard:  # the first event of every vendor has the id of the response
+                    heard = True
+                    publish(StartDelta(decoder.response_id))
+                for delta in deltas:
                     publish(delta)
+            if not deltas:
+                alive()  # a comment, a ping, or a part of something long
             if not decoder.done:
                 chunk = await content.readany()
         for payload in reader.end() if not decoder.done else ():
-            heard = True
-            for delta in decoder.feed(payload):
+            deltas = decoder.feed(payload)
+            if not heard:
+                heard = True
+                publish(StartDelta(decoder.response_id))
+            for delta in deltas:
                 publish(delta)
     except EventTooLarge as error:
         raise ProviderError(str(error), fault="internal") from None
@@ -185,7 +220,9 @@ def _no_stream(content_type: str, beginning: bytes, secrets: Sequence[str]) -> P
     if not beginning.strip(_SPACE):
         return ProviderError("the answer is empty", fault="cut")
     words = shown(beginning.decode("utf-8", "replace"), secrets)
-    return ProviderError(f"the answer ({content_type}) is no stream of events: {words}", fault="cut")
+    return ProviderError(
+        f"the answer ({content_type}) is no stream of events: {words}. Check the base URL", fault="cut"
+    )
 
 
 async def _rest(content: aiohttp.StreamReader, beginning: bytes) -> bytes:
@@ -260,6 +297,19 @@ def broken_connection(
 
 def _in_words(reason: OSError) -> str:
     return os.strerror(reason.errno) if reason.errno else masked(str(reason), ())
+
+
+def _secrets_in(name: str, value: str) -> Iterator[str]:
+    """What must not be shown of a header: its value, and what follows the word in front of a key (`Bearer`, `Basic`).
+
+    >>> list(_secrets_in("Authorization", "Bearer abc")), list(_secrets_in("X-Title", "My long program"))
+    (['Bearer abc', 'abc'], [])
+    """
+    long = len(value) >= _AS_LONG_AS_A_KEY and not _PLAIN_HEADER.fullmatch(name)
+    if value and (long or _SECRET_HEADER.search(name)):
+        yield value
+        if " " in value.strip():
+            yield value.split()[-1]
 
 
 def _checked(base_url: str) -> URL:

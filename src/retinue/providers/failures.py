@@ -18,6 +18,9 @@ import msgspec
 
 from retinue.core.errors import ProviderError, ProviderFault
 
+TELLING = 4
+"""How many characters of a key tell nothing of it, where a text ends in the middle of one."""
+
 SHOWN = 500
 """How many characters of a server's words an error repeats."""
 
@@ -28,7 +31,7 @@ _TOO_LONG = re.compile(
 )
 _FILTERED = re.compile(r"content_?(filter|policy)|moderation|safety")
 _NO_MONEY = re.compile(
-    r"insufficient_(quota|balance|credits?)|billing|exceeded your current quota|insufficient balance"
+    r"insufficient_(quota|balance|credits?)|billing|exceeded your current quota|insufficient balance|credit balance"
 )
 _RATE = re.compile(r"rate.?limit|too.many.requests|resource_exhausted|throttl")
 _BUSY = re.compile(r"overload|unavailable|server_error|internal|api_error|capacity")
@@ -61,13 +64,35 @@ class Complaint:
     kind: str = ""
     status: int | None = None
     retry_after: float | None = None
+    param: str = ""
+    """Which part of the request it is about, where the server says so."""
+
+
+class Refusal(ProviderError):
+    """A request that a server said no to: `said` are its own words, `kind` and `param` as in a complaint."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fault: ProviderFault,
+        status: int | None = None,
+        retry_after: float | None = None,
+        said: str | None = None,
+        kind: str = "",
+        param: str = "",
+    ) -> None:
+        super().__init__(message, fault=fault, status=status, retry_after=retry_after)
+        self.said = message if said is None else said
+        self.kind = kind
+        self.param = param
 
 
 def complaint_in(value: object) -> Complaint:
     """The complaint in a decoded JSON value, wherever vendors put it.
 
     >>> complaint_in({"error": {"message": "no", "type": "server_error", "code": 503}})
-    Complaint(message='no', kind='server_error 503', status=503, retry_after=None)
+    Complaint(message='no', kind='server_error 503', status=503, retry_after=None, param='')
     >>> complaint_in({"detail": "Not Found"}).message
     'Not Found'
     """
@@ -85,7 +110,14 @@ def complaint_in(value: object) -> Complaint:
     numbers = (int(kind) for kind in kinds if str(kind).isdecimal() and len(str(kind)) == 3)
     status = next((n for n in numbers if 400 <= n < 600), None)
     reasons, wish = _details(said.get("details"))
-    return Complaint(message or _json(said), " ".join(map(str, (*kinds, *reasons))).lower(), status, wish)
+    param = said.get("param")
+    return Complaint(
+        message or _json(said),
+        " ".join(map(str, (*kinds, *reasons))).lower(),
+        status,
+        wish,
+        param if isinstance(param, str) else "",
+    )
 
 
 def _details(value: object) -> tuple[list[str], float | None]:
@@ -115,8 +147,7 @@ def fault_of(status: int | None, complaint: Complaint) -> ProviderFault:
             return "refused"
         case 400 if "api_key" in kind:
             return "auth"
-        # Google says "check your plan and billing" even if a minute's requests are used up.
-        case 429 | None if _NO_MONEY.search(either) and "resource_exhausted" not in kind:
+        case 400 | 429 | None if _is_about_money(complaint):
             return "auth"
         case 401 | 402 | 403:
             return "auth"
@@ -132,6 +163,12 @@ def fault_of(status: int | None, complaint: Complaint) -> ProviderFault:
             return _fault_by_words(kind, message)
         case _:
             return "overloaded" if status == 409 or status >= 500 else "bad_request"
+
+
+def _is_about_money(complaint: Complaint) -> bool:
+    # Google says "check your plan and billing" even if a minute's requests are used up.
+    words = f"{complaint.kind} {complaint.message.lower()}"
+    return _NO_MONEY.search(words) is not None and "resource_exhausted" not in complaint.kind
 
 
 def _fault_by_words(kind: str, message: str) -> ProviderFault:
@@ -157,7 +194,7 @@ def refusal(
     reason: str,
     place: Place,
     secrets: Iterable[str],
-) -> ProviderError:
+) -> Refusal:
     """The error for an answer that is not a success."""
     complaint = _read(body)
     words = shown(complaint.message, secrets) or reason or "(no reason given)"
@@ -169,11 +206,16 @@ def refusal(
             f"{place.base_url} answered {status} and points to {target}; redirects are not followed: "
             "set the base URL to where the API is"
         )
-    return ProviderError(
-        _with_advice(message, _advice(status, fault, place)),
+    return Refusal(
+        _with_advice(
+            message, _advice(status, fault, place, is_about_money=status == 402 or _is_about_money(complaint))
+        ),
         fault=fault,
         status=status,
         retry_after=complaint.retry_after if (wish := retry_after(headers)) is None else wish,
+        said=words,
+        kind=complaint.kind,
+        param=complaint.param,
     )
 
 
@@ -189,10 +231,16 @@ def in_stream(value: object) -> ProviderError:
     )
 
 
-def _advice(status: int, fault: ProviderFault, place: Place) -> str:
+def advised(message: str, error: ProviderError, place: Place) -> str:
+    """An error that a server told inside its answer, with what to do about it."""
+    is_about_money = error.status == 402 or _NO_MONEY.search(message.lower()) is not None
+    return _with_advice(message, _advice(error.status, error.fault, place, is_about_money=is_about_money))
+
+
+def _advice(status: int | None, fault: ProviderFault, place: Place, *, is_about_money: bool) -> str:
     key = f"the key in {place.api_key_env}" if place.api_key_env else place.credentials
     match fault:
-        case "auth" if status in (402, 429):
+        case "auth" if is_about_money:
             return f"Check the plan and the balance of {key or 'the account'}"
         case "auth":
             return f"Check {key}" if key else "No key was sent: name the variable that holds it (api_key_env)"
@@ -247,9 +295,13 @@ def masked(text: str, secrets: Iterable[str]) -> str:
 
     >>> masked("Incorrect API key provided: sk-abc***xyz.", [])
     'Incorrect API key provided: [key]'
+    >>> masked("of an answer that was cut: my-sec", ["my-secret"])
+    'of an answer that was cut: [key]'
     """
     for secret in secrets:
         text = text.replace(secret, "[key]")
+        cut = next((size for size in range(len(secret) - 1, TELLING, -1) if text.endswith(secret[:size])), 0)
+        text = text[: len(text) - cut] + "[key]" if cut else text
     return _LOOKS_LIKE_A_KEY.sub("[key]", text)
 
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Collection, Iterable, Mapping
 
-from retinue.core.messages import Reply
-from retinue.core.ports import Publish, Request
+from retinue.core.ports import Request
 from retinue.net.http import Http
 from retinue.providers.endpoint import Endpoint
 from retinue.providers.gemini_reply import Decoder
-from retinue.providers.gemini_request import encode
+from retinue.providers.gemini_request import encode, options
+from retinue.providers.http_provider import HttpProvider
 
 __all__ = ["Decoder", "GeminiProvider", "encode"]
 
 VERSION = "/v1beta"
 
 
-class GeminiProvider:
+class GeminiProvider(HttpProvider):
     """A provider that streams from `base_url`, such as `https://generativelanguage.googleapis.com`.
 
     `api_key_env` names the environment variable that holds the key; it is read at each request and sent to that address
     alone, as `x-goog-api-key`. Without it no key is sent. `headers` go along with every request. A model is its name,
     such as `gemini-2.5-flash`, or the whole `tunedModels/NAME`.
-
-    `http` is the session to use, and stays its owner's; without one the provider has its own, which `close` closes.
 
     >>> GeminiProvider("https://generativelanguage.googleapis.com", "GEMINI_API_KEY")
     <GeminiProvider https://generativelanguage.googleapis.com>
@@ -38,36 +35,27 @@ class GeminiProvider:
         *,
         http: Http | None = None,
     ) -> None:
-        self._owns_http = http is None
-        self._http = http or Http()
+        super().__init__(http)
         self._base_url = _without_version(base_url)
         self._api_key_env = api_key_env
         self._headers = dict(headers or {})
         self._endpoints: dict[str, Endpoint] = {}
         self._place = self._at(VERSION).place  # what is wrong with the address is said now
 
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The model's reply to `request`, in one attempt."""
-        endpoint = self._endpoint(request.model)
-        return await endpoint.ask(encode(request), Decoder(model=request.model), publish, model=request.model)
+    @property
+    def base_url(self) -> str:
+        return self._place.base_url
 
-    async def close(self) -> None:
-        """Close the connections, unless they belong to somebody else."""
-        if self._owns_http:
-            await self._http.close()
+    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
+        return encode(request, unwanted=unwanted)
 
-    async def __aenter__(self) -> GeminiProvider:
-        return self
+    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
+        return options(request, unwanted)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
 
-    def __repr__(self) -> str:
-        return f"<GeminiProvider {self._place.base_url}>"
-
-    def _endpoint(self, model: str) -> Endpoint:
+    async def endpoint(self, model: str) -> Endpoint:
         """Where a model is asked: it has an address of its own."""
         endpoint = self._endpoints.get(model)
         if endpoint is None:

@@ -24,6 +24,7 @@ from retinue.core.messages import (
     ToolCall,
 )
 from retinue.core.usage import Usage
+from retinue.providers.counting import counted
 from retinue.providers.failures import in_stream
 from retinue.providers.gemini_request import Place
 from retinue.providers.mending import NOT_JSON, mended, unreadable
@@ -146,6 +147,11 @@ class Decoder:
         self._usage = _NULL
 
     @property
+    def response_id(self) -> str:
+        """The vendor's name for the answer, as far as it is known."""
+        return self._id
+
+    @property
     def partial(self) -> str:
         """The words so far."""
         return "".join(self._text)
@@ -181,8 +187,13 @@ class Decoder:
         parts = candidate.content.parts if candidate.content is not None else None
         if not parts:
             return ()
-        if len(parts) == 1:  # nearly every event
-            return self._hear(parts[0])
+        if len(parts) == 1:  # nearly every event, and nearly always words
+            part = parts[0]
+            if part.text and not part.thought and part.thought_signature is None and part.function_call is None:
+                self._length += len(part.text)
+                self._text.append(part.text)
+                return (TextDelta(part.text),)
+            return self._hear(part)
         return tuple(delta for part in parts for delta in self._hear(part))
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
@@ -249,7 +260,7 @@ class Decoder:
         self._calls.append(call)
         if signature:
             self._thoughts.append(_signed(Place("call", index), signature))
-        return CallDelta(index, call.name, call.arguments)
+        return CallDelta(index, call.name, call.arguments, call.id)
 
     def _look_again(self, payload: bytes) -> _Chunk | None:
         """What to make of data that is not quite JSON: half a character should not cost the whole answer."""
@@ -285,8 +296,10 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
         return None
     if tokens.prompt_token_count is None and tokens.candidates_token_count is None:
         return None
-    given = max(0, tokens.prompt_token_count or 0) + max(0, tokens.tool_use_prompt_token_count or 0)
     thought = max(0, tokens.thoughts_token_count or 0)
-    cached = max(0, tokens.cached_content_token_count or 0)
-    made = max(0, tokens.candidates_token_count or 0) + thought
-    return Usage(input=given, output=made, cached=min(cached, given), reasoning=thought)
+    return counted(
+        max(0, tokens.prompt_token_count or 0) + max(0, tokens.tool_use_prompt_token_count or 0),
+        max(0, tokens.candidates_token_count or 0) + thought,
+        cached=tokens.cached_content_token_count,
+        reasoning=thought,
+    )

@@ -7,7 +7,7 @@ that very part.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -20,6 +20,7 @@ from retinue.core.ports import Request
 from retinue.providers.conversation import Conversation, Slot
 from retinue.providers.demand import told_in_words
 from retinue.providers.mending import NOT_JSON, as_object, sound
+from retinue.providers.unwanted import is_wanted, nested
 
 MEMO = "gemini"
 """Where in a request's memo the conversation is kept."""
@@ -45,7 +46,7 @@ class Place(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="gemi
 _decode_place = msgspec.json.Decoder(Place).decode
 
 
-def encode(request: Request) -> bytes:
+def encode(request: Request, *, unwanted: Collection[str] = ()) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
 
     >>> from retinue.core.messages import UserMessage
@@ -54,12 +55,15 @@ def encode(request: Request) -> bytes:
     """
     way = _SIGNED if _SIGNS.match(request.model) else _UNSIGNED
     said = Contents.of(request, MEMO, way).written()
+    wanted = options(request, unwanted)
+    demand = request.output
+    is_told = demand is None or ("responseJsonSchema" if demand.mode == "json_schema" else "responseMimeType") in wanted
     return b"".join(
         (
             b"{",
-            _system(request.system if _has_a_field_for_output(request) else told_in_words(request)),
+            _system(request.system if is_told else told_in_words(request)),
             _tools(request.tools),
-            _options(request),
+            b'"generationConfig":' + msgspec.json.encode(nested(wanted)) + b"," if wanted else b"",
             b'"contents":[',
             said,
             b"]}",
@@ -72,7 +76,8 @@ class Contents(Conversation):
 
     __slots__ = ()
 
-    longest_id: ClassVar[int] = 128
+    usable_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,128}")
+    results_wait: ClassVar[bool] = True
     needs_ids: ClassVar[bool] = False
 
     def words(self, text: str) -> bytes:
@@ -159,21 +164,28 @@ def _has_a_field_for_output(request: Request) -> bool:
     return not request.tools or _SIGNS.match(request.model) is not None
 
 
-def _options(request: Request) -> bytes:
-    options: dict[str, object] = {}
+def options(request: Request, unwanted: Collection[str] = ()) -> dict[str, object]:
+    """What goes into a request's configuration, of what the model wants.
+
+    >>> question = Request(model="gemini-2.5-flash", system="", messages=[], max_output=9, think=True)
+    >>> options(question, {"maxOutputTokens"})
+    {'thinkingConfig.includeThoughts': True, 'thinkingConfig.thinkingBudget': -1}
+    """
+    wanted: dict[str, object] = {}
     if request.max_output is not None:
-        options["maxOutputTokens"] = request.max_output
+        wanted["maxOutputTokens"] = request.max_output
     if request.temperature is not None:
-        options["temperature"] = request.temperature
+        wanted["temperature"] = request.temperature
     if request.think:
-        # The smaller models of this version think only if they are told how much; -1 leaves that to them.
-        budget = {"thinkingBudget": -1} if _WANTS_A_BUDGET.match(request.model) else {}
-        options["thinkingConfig"] = {"includeThoughts": True} | budget
+        wanted["thinkingConfig.includeThoughts"] = True
+        if _WANTS_A_BUDGET.match(request.model):
+            # The smaller models of this version think only if they are told how much; -1 leaves that to them.
+            wanted["thinkingConfig.thinkingBudget"] = -1
     if request.output is not None and _has_a_field_for_output(request):
-        options["responseMimeType"] = "application/json"
+        wanted["responseMimeType"] = "application/json"
         if request.output.mode == "json_schema":
-            options["responseJsonSchema"] = msgspec.Raw(sound(request.output.schema).encode())
-    return b'"generationConfig":' + msgspec.json.encode(options) + b"," if options else b""
+            wanted["responseJsonSchema"] = msgspec.Raw(sound(request.output.schema).encode())
+    return {option: value for option, value in wanted.items() if is_wanted(option, unwanted)} if unwanted else wanted
 
 
 # Shared by all runs with the same system text and tools: a thousand siblings keep them once.

@@ -47,6 +47,13 @@ def as_object(arguments: str) -> str:
     return arguments
 
 
+def json_text(arguments: str | dict[str, object] | None) -> str:
+    """Arguments as text, also where a server sends the object itself."""
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else msgspec.json.encode(arguments).decode()
+
+
 def mended(payload: bytes) -> bytes | None:
     """Data that is not quite JSON as JSON, because half a character should not cost the whole answer; None if it is
     something else altogether.

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Collection, Iterable, Mapping
 
-from retinue.core.errors import ProviderError
-from retinue.core.messages import Reply
-from retinue.core.ports import Publish, Request
+from retinue.core.ports import Request
 from retinue.net.http import Http
 from retinue.providers.endpoint import Endpoint
+from retinue.providers.http_provider import HttpProvider
 from retinue.providers.openai_chat_reply import Decoder
 from retinue.providers.openai_chat_request import encode, options
-from retinue.providers.unwanted import Unwanted
 
 __all__ = ["Decoder", "OpenAIChatProvider", "encode"]
 
 
-class OpenAIChatProvider:
+class OpenAIChatProvider(HttpProvider):
     """A provider that streams chat completions from `base_url`, such as `https://api.openai.com/v1`.
 
     `api_key_env` names the environment variable that holds the key; it is read at each request and sent to that address
     alone. Without it no key is sent. `headers` go along with every request. With `sends_reasoning`, a reply's thoughts
-    are sent back together with its calls, as some reasoning models demand and other servers refuse.
-
-    `http` is the session to use, and stays its owner's; without one the provider has its own, which `close` closes.
+    are sent back together with its calls, as some reasoning models demand and other servers refuse. With `explicit`,
+    models that think are told even what nobody asked for: to answer in text, and how much to think. With `whole_url`,
+    `base_url` is the whole address of requests, and nothing is added to it.
 
     >>> OpenAIChatProvider("http://localhost:11434/v1")
     <OpenAIChatProvider http://localhost:11434/v1>
@@ -37,40 +34,28 @@ class OpenAIChatProvider:
         headers: Mapping[str, str] | None = None,
         *,
         sends_reasoning: bool = False,
+        explicit: bool = False,
+        whole_url: bool = False,
         http: Http | None = None,
     ) -> None:
-        self._owns_http = http is None
-        self._http = http or Http()
+        super().__init__(http)
         self._sends_reasoning = sends_reasoning
-        self._unwanted = Unwanted()
-        self._endpoint = Endpoint(
-            base_url, "/chat/completions", api_key_env=api_key_env, headers=headers or {}, http=self._http
-        )
+        self._explicit = explicit
+        path = "" if whole_url else "/chat/completions"
+        self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
 
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The model's reply to `request`, in one attempt; an option that the server refuses is left out."""
-        model = request.model
-        while True:
-            unwanted = self._unwanted.of(model)
-            body = encode(request, sends_reasoning=self._sends_reasoning, unwanted=unwanted)
-            try:
-                return await self._endpoint.ask(body, Decoder(model=model), publish, model=model)
-            except ProviderError as refusal:
-                if not self._unwanted.learn(model, options(request, unwanted), refusal):
-                    raise
+    @property
+    def base_url(self) -> str:
+        return self._endpoint.place.base_url
 
-    async def close(self) -> None:
-        """Close the connections, unless they belong to somebody else."""
-        if self._owns_http:
-            await self._http.close()
+    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
+        return encode(request, sends_reasoning=self._sends_reasoning, explicit=self._explicit, unwanted=unwanted)
 
-    async def __aenter__(self) -> OpenAIChatProvider:
-        return self
+    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
+        return options(request, unwanted, explicit=self._explicit)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
 
-    def __repr__(self) -> str:
-        return f"<OpenAIChatProvider {self._endpoint.place.base_url}>"
+    async def endpoint(self, model: str) -> Endpoint:
+        return self._endpoint

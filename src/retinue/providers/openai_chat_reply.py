@@ -7,7 +7,6 @@ understood is understood; unknown fields are passed over.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import msgspec
@@ -26,7 +25,9 @@ from retinue.core.messages import (
     ToolCall,
 )
 from retinue.core.usage import Usage
+from retinue.providers.counting import NO_DETAILS, Details, counted
 from retinue.providers.failures import in_stream
+from retinue.providers.mending import NOT_JSON, json_text, mended, unreadable
 
 _NULL = msgspec.Raw(b"null")
 _DONE = b"[DONE]"
@@ -85,18 +86,14 @@ class _FirstChunk(_Chunk, gc=False):
     model: str | None = None
 
 
-class _Details(Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
 class _Tokens(Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
     prompt_cache_hit_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -126,7 +123,7 @@ class _Call:
             return False
         try:
             msgspec.json.decode(self.arguments, type=dict[str, msgspec.Raw])
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        except NOT_JSON:
             return False
         return True
 
@@ -174,6 +171,11 @@ class Decoder:
         self._usage = _NULL
 
     @property
+    def response_id(self) -> str:
+        """The vendor's name for the answer, as far as it is known."""
+        return self._id
+
+    @property
     def partial(self) -> str:
         """The words so far."""
         return "".join(self._text)
@@ -184,7 +186,7 @@ class Decoder:
             return ()
         try:
             chunk = _decode(payload) if self._id else self._begin(_decode_first(payload))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NOT_JSON:
             chunk = self._look_again(payload)
             if chunk is None:
                 return ()
@@ -250,14 +252,15 @@ class Decoder:
         if not data or data == _DONE:
             self.done = self.done or bool(data)
             return None
+        again = mended(data)
         try:
-            value = json.loads(data.decode("utf-8", "replace"))
-            return _decode(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-        except (ValueError, RecursionError) as error:
-            what = "is not what was expected" if isinstance(error, msgspec.ValidationError) else "cannot be read"
+            if again is not None:
+                return _decode(again)
+        except NOT_JSON:
+            pass
         if self._stop:  # the answer was whole before
             return None
-        raise ProviderError(f"an event of the stream {what}: {data[:120].decode('utf-8', 'replace')}", fault="cut")
+        raise unreadable(data, is_json=again is not None)
 
     def _hear(self, said: _Said) -> list[Delta]:
         """Thoughts, words and calls, in this order: so models produce them."""
@@ -287,7 +290,11 @@ class Decoder:
     def _hear_call(self, part: _CallPart, here: list[_Call]) -> CallDelta:
         """A piece of a call; `here` are the calls that this event has spoken of before."""
         function = part.function or _NO_FUNCTION
-        call_id, name, piece = "" if part.id is None else str(part.id), function.name or "", _text(function.arguments)
+        call_id, name, piece = (
+            "" if part.id is None else str(part.id),
+            function.name or "",
+            json_text(function.arguments),
+        )
         call = self._known(part.index, call_id, here)
         begins = call is None or (bool(name) and _is_another(call, call_id, name, piece, here))
         if call is None or begins:
@@ -304,7 +311,7 @@ class Decoder:
         here.append(call)
         if piece:
             call.pieces.append(piece)
-        return CallDelta(self._calls.index(call), name if begins else "", piece)
+        return CallDelta(self._calls.index(call), name if begins else "", piece, call.id if begins else "")
 
     def _known(self, index: int | None, call_id: str, here: list[_Call]) -> _Call | None:
         """The call that a piece with this index and id goes on with, if it is one that began before."""
@@ -325,12 +332,6 @@ def _is_another(call: _Call, call_id: str, name: str, piece: str, here: list[_Ca
     return piece.lstrip().startswith("{") and call.is_complete()
 
 
-def _text(arguments: str | dict[str, object] | None) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
-
-
 def _thoughts(part: _Part) -> str:
     if isinstance(part.thinking, str):
         return part.thinking
@@ -341,14 +342,17 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
     """Tokens by kind; None if the server did not count, or in a way that nobody knows."""
     try:
         tokens = _decode_tokens(raw)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
-    if tokens.prompt_tokens is None and tokens.completion_tokens is None:
-        return None
-    given, made = max(0, tokens.prompt_tokens or 0), max(0, tokens.completion_tokens or 0)
-    read, thought = tokens.prompt_tokens_details, tokens.completion_tokens_details
-    cached = (read and read.cached_tokens) or tokens.prompt_cache_hit_tokens or 0
-    reasoning = (thought and thought.reasoning_tokens) or 0
-    if reasoning > 0 and tokens.total_tokens == given + made + reasoning:
-        made += reasoning  # a vendor that counts thoughts apart from the rest of the output
-    return Usage(input=given, output=made, cached=min(max(0, cached), given), reasoning=min(max(0, reasoning), made))
+    given, made = tokens.prompt_tokens, tokens.completion_tokens
+    read, thought = tokens.prompt_tokens_details or NO_DETAILS, tokens.completion_tokens_details or NO_DETAILS
+    reasoning = thought.reasoning_tokens or 0
+    if reasoning > 0 and tokens.total_tokens == (given or 0) + (made or 0) + reasoning:
+        made = (made or 0) + reasoning  # a vendor that counts thoughts apart from the rest of the output
+    return counted(
+        given,
+        made,
+        cached=read.cached_tokens or tokens.prompt_cache_hit_tokens,
+        reasoning=reasoning,
+        written=read.cache_write_tokens or tokens.cache_creation_input_tokens,
+    )

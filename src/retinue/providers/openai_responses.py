@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, TypeAlias
 
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
 from retinue.net.http import Http
 from retinue.providers.endpoint import Endpoint
+from retinue.providers.http_provider import HttpProvider
 from retinue.providers.openai_responses_reply import Decoder
-from retinue.providers.openai_responses_request import Spelling, encode
+from retinue.providers.openai_responses_request import MEMO, Last, Spelling, encode, options
 
-__all__ = ["Decoder", "OpenAIResponsesProvider", "Spelling", "encode"]
+__all__ = ["Continuing", "Decoder", "OpenAIResponsesProvider", "Spelling", "encode"]
+
+Continuing: TypeAlias = Literal["whole", "previous"]
+"""What each request has: the whole conversation, or the id of the previous response and what is new."""
+
+LAST = "openai_responses.last"
+"""Where in a request's memo the last reply is kept."""
 
 
-class OpenAIResponsesProvider:
+class OpenAIResponsesProvider(HttpProvider):
     """A provider that streams responses from `base_url`, such as `https://api.openai.com/v1`.
 
     `api_key_env` names the environment variable that holds the key; it is read at each request and sent to that address
-    alone. Without it no key is sent. `headers` go along with every request. Nothing is stored at the vendor: each
-    request has the whole conversation. Calls and results are read in either spelling, and written as OpenAI does
-    (`function_call`), or with `dialect="seed"` as `tool_call` and `tool_result`.
+    alone. Without it no key is sent. `headers` go along with every request.
 
-    `http` is the session to use, and stays its owner's; without one the provider has its own, which `close` closes.
+    Each request has the whole conversation, and nothing is stored at the vendor. With `continues="previous"` it has the
+    id of the last response and what came after it, as long as this process has made that request itself and the server
+    knows the id; else the whole again. Calls and results are read in either spelling, and written as OpenAI does, or
+    with `spelling="tool_call"` as `tool_call` and `tool_result`. With `explicit`, how much to think is said even if
+    nobody asked for it. With `whole_url`, `base_url` is the whole address of requests.
 
     >>> OpenAIResponsesProvider("https://api.openai.com/v1", "OPENAI_API_KEY")
     <OpenAIResponsesProvider https://api.openai.com/v1>
@@ -35,33 +44,42 @@ class OpenAIResponsesProvider:
         api_key_env: str | None = None,
         headers: Mapping[str, str] | None = None,
         *,
-        dialect: Spelling = "live",
+        spelling: Spelling = "function_call",
+        continues: Continuing = "whole",
+        explicit: bool = False,
+        whole_url: bool = False,
         http: Http | None = None,
     ) -> None:
-        self._owns_http = http is None
-        self._http = http or Http()
-        self._dialect: Spelling = dialect
-        self._endpoint = Endpoint(
-            base_url, "/responses", api_key_env=api_key_env, headers=headers or {}, http=self._http
-        )
+        super().__init__(http)
+        self._spelling: Spelling = spelling
+        self._continues: Continuing = continues
+        self._explicit = explicit
+        path = "" if whole_url else "/responses"
+        self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
+
+    @property
+    def base_url(self) -> str:
+        return self._endpoint.place.base_url
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The model's reply to `request`, in one attempt."""
-        body = encode(request, dialect=self._dialect)
-        return await self._endpoint.ask(body, Decoder(model=request.model), publish, model=request.model)
+        reply = await super().answer(request, publish)
+        if self._continues == "previous" and reply.response_id:
+            request.memo[LAST] = Last(reply.response_id, reply.message, request.memo.get(MEMO))
+        return reply
 
-    async def close(self) -> None:
-        """Close the connections, unless they belong to somebody else."""
-        if self._owns_http:
-            await self._http.close()
+    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
+        last = self._last(request)
+        return encode(request, spelling=self._spelling, explicit=self._explicit, last=last, unwanted=unwanted)
 
-    async def __aenter__(self) -> OpenAIResponsesProvider:
-        return self
+    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
+        return options(request, unwanted, explicit=self._explicit, last=self._last(request))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
 
-    def __repr__(self) -> str:
-        return f"<OpenAIResponsesProvider {self._endpoint.place.base_url}>"
+    async def endpoint(self, model: str) -> Endpoint:
+        return self._endpoint
+
+    def _last(self, request: Request) -> Last | None:
+        last = request.memo.get(LAST)
+        return last if isinstance(last, Last) else None

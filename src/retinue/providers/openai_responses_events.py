@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.usage import Usage
+from retinue.providers.counting import NO_DETAILS, Details, counted
 from retinue.providers.mending import NOT_JSON, mended, unreadable
 
 NULL = msgspec.Raw(b"null")
@@ -76,16 +77,11 @@ class Response(Struct, gc=False):
     incomplete_details: Why | None = None
 
 
-class _Details(Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
 class _Tokens(Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
+    input_tokens_details: Details | None = None
+    output_tokens_details: Details | None = None
 
 
 decode_event: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
@@ -111,20 +107,14 @@ def usage_in(raw: msgspec.Raw) -> Usage | None:
         tokens = _decode_tokens(raw)
     except NOT_JSON:
         return None
-    if tokens.input_tokens is None and tokens.output_tokens is None:
-        return None
-    given, made = max(0, tokens.input_tokens or 0), max(0, tokens.output_tokens or 0)
-    read, thought = tokens.input_tokens_details, tokens.output_tokens_details
-    cached = (read and read.cached_tokens) or 0
-    reasoning = (thought and thought.reasoning_tokens) or 0
-    return Usage(input=given, output=made, cached=min(max(0, cached), given), reasoning=min(max(0, reasoning), made))
-
-
-def json_text(arguments: str | dict[str, object] | None) -> str:
-    """Arguments as text, also where a server sends the object itself."""
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
+    read, thought = tokens.input_tokens_details or NO_DETAILS, tokens.output_tokens_details or NO_DETAILS
+    return counted(
+        tokens.input_tokens,
+        tokens.output_tokens,
+        cached=read.cached_tokens,
+        reasoning=thought.reasoning_tokens,
+        written=read.cache_write_tokens,
+    )
 
 
 def _read(decode: Callable[[bytes], T], data: bytes) -> T:

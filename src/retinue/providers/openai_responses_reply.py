@@ -26,7 +26,7 @@ from retinue.core.messages import (
     ToolCall,
 )
 from retinue.providers.failures import in_stream
-from retinue.providers.mending import NOT_JSON, mended, unreadable
+from retinue.providers.mending import NOT_JSON, json_text, mended, unreadable
 from retinue.providers.openai_responses_events import (
     NULL,
     Event,
@@ -35,7 +35,6 @@ from retinue.providers.openai_responses_events import (
     Response,
     decode_event,
     decode_name,
-    json_text,
     output_in,
     response_in,
     usage_in,
@@ -139,6 +138,11 @@ class Decoder:
         self._usage = NULL
 
     @property
+    def response_id(self) -> str:
+        """The vendor's name for the answer, as far as it is known."""
+        return self._id
+
+    @property
     def partial(self) -> str:
         """The words so far."""
         return "".join(item.text for item in self._items if item.kind == "message")
@@ -153,8 +157,13 @@ class Decoder:
             event = self._look_again(payload)
             if event is None:
                 return ()
+        if event.type == "response.output_text.delta" and event.delta:  # nearly every event
+            item = self._by_id.get(event.item_id or "")
+            if item is not None and item.kind == "message":
+                item.pieces.append(event.delta)
+                return (TextDelta(event.delta),)
         kind = _PIECES_OF.get(event.type)
-        if kind is not None:  # nearly every event is a piece of something
+        if kind is not None:
             return self._piece(kind, event)
         match event.type:
             case "response.output_item.added":
@@ -306,7 +315,7 @@ class Decoder:
         if item.name or not output.name:
             return ()
         item.name = output.name
-        return (CallDelta(item.call_index, item.name, ""),)
+        return (CallDelta(item.call_index, item.name, "", item.id),)
 
     def _settled(self, item: _Item, arguments: str) -> Sequence[Delta]:
         """A call's arguments are these, whatever was told before; what is new is published."""

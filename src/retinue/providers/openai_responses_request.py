@@ -1,13 +1,14 @@
-"""A conversation in the format of OpenAI's Responses: a flat list of items, all of it sent with every request.
+"""A conversation in the format of OpenAI's Responses: a flat list of items.
 
-Nothing is stored at the vendor, so what the model thought travels along, encrypted, and goes back byte for byte before
-what it led to.
+All of it is sent with every request: nothing is stored at the vendor, so what the model thought travels along,
+encrypted, and goes back byte for byte before what it led to. Where the vendor is to remember instead, only what came
+after its last reply is sent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
@@ -15,20 +16,19 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import Output, ToolSpec
-from retinue.core.messages import AssistantMessage, Thinking
+from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
 from retinue.providers.conversation import Conversation, Slot
-from retinue.providers.demand import told
+from retinue.providers.demand import told, told_in_words
 from retinue.providers.mending import NOT_JSON, as_object, sound
+from retinue.providers.unwanted import fields, is_wanted
 
 MEMO = "openai_responses"
 """Where in a request's memo the conversation is kept."""
 
-Spelling: TypeAlias = Literal["live", "seed"]
+Spelling: TypeAlias = Literal["function_call", "tool_call"]
 """Which words are written: `function_call` and `function_call_output` as OpenAI does, or `tool_call` and
 `tool_result`."""
-
-THINKS = {"effort": "high", "summary": "detailed"}
 
 # These never think, and OpenAI refuses to be asked for their encrypted thoughts.
 _NEVER_THINKS = re.compile(r"(?:.*/)?(?:gpt-3|gpt-4|chatgpt-|gpt-5(?:\.\d+)?-chat)")
@@ -57,38 +57,95 @@ class Reasoning(Struct, gc=False, tag_field="type", tag="reasoning"):
 _decode_opaque = msgspec.json.Decoder(Order | Reasoning).decode
 
 
-def encode(request: Request, *, dialect: Spelling = "live") -> bytes:
+class Last(Struct, frozen=True):
+    """The last reply of a conversation, as the vendor knows it and as we do, and where that conversation is kept."""
+
+    response_id: str
+    message: AssistantMessage
+    kept: object
+
+    def is_known_of(self, request: Request) -> bool:
+        """Whether a request goes on from here; somebody may have rewritten what was said before."""
+        return request.memo.get(MEMO) is self.kept and _last_reply(request.messages) == self.message
+
+
+def options(
+    request: Request,
+    unwanted: Collection[str] = (),
+    *,
+    explicit: bool = False,
+    last: Last | None = None,
+) -> dict[str, object]:
+    """What goes into a request besides the conversation, of what the model wants.
+
+    With `explicit`, how much to think is said in any case, and nothing that was not asked for is wanted back.
+
+    >>> question = Request(model="o3", system="", messages=[], max_output=9, think=True)
+    >>> options(question, {"include"})
+    {'max_output_tokens': 9, 'reasoning.effort': 'high', 'reasoning.summary': 'detailed'}
+    >>> options(question, {"include", "reasoning"}, explicit=True)
+    {'max_output_tokens': 9}
+    """
+    wanted: dict[str, object] = {}
+    if last is not None and last.is_known_of(request):
+        wanted["previous_response_id"] = last.response_id
+    if not explicit and not _NEVER_THINKS.match(request.model):
+        wanted["include"] = ["reasoning.encrypted_content"]
+    if request.max_output is not None:
+        wanted["max_output_tokens"] = request.max_output
+    if request.temperature is not None:
+        wanted["temperature"] = request.temperature
+    # Who cannot be told how much to think has nothing to sum up.
+    if is_wanted("reasoning.effort", unwanted):
+        if request.think:
+            wanted |= {"reasoning.effort": "high", "reasoning.summary": "detailed"}
+        elif explicit:
+            wanted["reasoning.effort"] = "none"
+    if request.output is not None:
+        wanted["text.format"] = _text_format(request.output)
+    return {option: value for option, value in wanted.items() if is_wanted(option, unwanted)} if unwanted else wanted
+
+
+def encode(
+    request: Request,
+    *,
+    spelling: Spelling = "function_call",
+    explicit: bool = False,
+    last: Last | None = None,
+    unwanted: Collection[str] = (),
+) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
+
+    If the vendor knows the `last` reply, only what came after it is sent.
 
     >>> from retinue.core.messages import UserMessage
     >>> encode(Request(model="gpt-4o", system="", messages=[UserMessage("hi")])).decode()
     '{"model":"gpt-4o","stream":true,"store":false,"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}'
     """
-    said = Items.of(request, MEMO, dialect).written()
-    options = b""
-    if not _NEVER_THINKS.match(request.model):
-        options += b',"include":["reasoning.encrypted_content"]'
-    if request.max_output is not None:
-        options += b',"max_output_tokens":%d' % request.max_output
-    if request.temperature is not None:
-        options += b',"temperature":' + msgspec.json.encode(request.temperature)
-    if request.think:
-        options += b',"reasoning":' + msgspec.json.encode(THINKS)
-    if request.output is not None:
-        options += _text_format(request.output)
+    items = Items.of(request, MEMO, spelling)
+    wanted = options(request, unwanted, explicit=explicit, last=last)
+    is_told = request.output is None or "text.format" in wanted
     return b"".join(
         (
             b'{"model":',
             msgspec.json.encode(sound(request.model)),
             b',"stream":true,"store":false',
-            options,
-            _instructions(told(request)),
+            fields(wanted),
+            _instructions(told(request) if is_told else told_in_words(request)),
             _tools(request.tools),
             b',"input":[',
-            said,
+            items.since_reply() if "previous_response_id" in wanted else items.written(),
             b"]}",
         )
     )
+
+
+def _last_reply(messages: Sequence[Message]) -> AssistantMessage | None:
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if isinstance(message, AssistantMessage):
+            return message
+    return None
 
 
 class Items(Conversation):
@@ -96,8 +153,8 @@ class Items(Conversation):
 
     __slots__ = ()
 
-    longest_id: ClassVar[int] = 64
-    needs_ids: ClassVar[bool] = True
+    usable_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,64}")
+    results_wait: ClassVar[bool] = True
 
     def words(self, text: str) -> bytes:
         return _message("user", "input_text", text)
@@ -119,7 +176,7 @@ class Items(Conversation):
 
     def _call(self, slot: Slot) -> bytes:
         name, arguments = sound(slot.call.name), as_object(slot.call.arguments)
-        if self.way == "seed":
+        if self.way == "tool_call":
             return msgspec.json.encode({"type": "tool_call", "id": slot.wire_id, "name": name, "arguments": arguments})
         return msgspec.json.encode(
             {"type": "function_call", "call_id": slot.wire_id, "name": name, "arguments": arguments}
@@ -127,7 +184,7 @@ class Items(Conversation):
 
     def _result(self, slot: Slot) -> bytes:
         text = sound(slot.told)
-        if self.way == "seed":
+        if self.way == "tool_call":
             return msgspec.json.encode({"type": "tool_result", "tool_call_id": slot.wire_id, "content": text})
         return msgspec.json.encode({"type": "function_call_output", "call_id": slot.wire_id, "output": text})
 
@@ -192,12 +249,12 @@ def _instructions(text: str) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _text_format(output: Output) -> bytes:
+def _text_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
-        return b',"text":{"format":{"type":"json_object"}}'
+        return msgspec.Raw(b'{"type":"json_object"}')
     schema = msgspec.Raw(sound(output.schema).encode())
     demand = {"type": "json_schema", "name": output.name, "schema": schema, "strict": True}
-    return b',"text":' + msgspec.json.encode({"format": demand})
+    return msgspec.Raw(msgspec.json.encode(demand))
 
 
 @lru_cache(maxsize=256)

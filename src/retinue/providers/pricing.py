@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.messages import Reply
-from retinue.core.ports import Prices, Provider, Publish, Request
+from retinue.core.ports import Prices, Provider, Publish, Request, Windows
 from retinue.core.usage import Usage
 
 PICO = 1_000_000
@@ -40,11 +40,12 @@ class Long(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 class Rates(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a model costs, in dollars for a million tokens.
 
-    `cached` is for input that the vendor remembers, and is the full price where nothing is said. `cache_write` is the
-    most that a token of input may cost, where remembering it costs extra.
+    `cached` is for input that the vendor remembers, `cache_write` for input that it will remember from now on; both are
+    the full price where nothing is said, and in a long call in the same proportion to it as ever.
 
-    >>> Rates(input=3.0, output=15.0, cached=0.3).cost(Usage(input=1_000, output=100, cached=600))
-    2880000
+    >>> sonnet = Rates(input=3.0, output=15.0, cached=0.3, cache_write=3.75)
+    >>> sonnet.cost(Usage(input=1_000, output=100, cached=600, written=200))
+    3030000
     """
 
     input: float
@@ -57,8 +58,11 @@ class Rates(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         """What a call cost, in nanodollars; a fraction of one counts as one."""
         rates = self.long if self.long is not None and usage.input > self.long.above else self
         cached = min(usage.cached, usage.input)
-        pico = (usage.input - cached) * _pico(rates.input) + usage.output * _pico(rates.output)
+        written = min(usage.written, usage.input - cached) if self.cache_write is not None else 0
+        pico = (usage.input - cached - written) * _pico(rates.input) + usage.output * _pico(rates.output)
         pico += cached * _pico(rates.input if rates.cached is None else rates.cached)
+        if written and self.cache_write is not None:
+            pico += written * _pico(self.cache_write * (rates.input / self.input if self.input else 1.0))
         return -(-pico // 1000)
 
     def most(self) -> tuple[int, int]:
@@ -99,12 +103,21 @@ def rates_in(models: Mapping[str, Rates], model: str, aliases: Mapping[str, str]
     >>> rates_in(sonnet, "claude-sonnet-4-5") is None
     True
     """
-    bare = _VENDOR.sub("", model).lower()
-    for name in (model, bare, *_without_versions(bare)):
+    for name in names_of(model):
         found = models.get(name) or models.get((aliases or {}).get(name, ""))
         if found is not None:
             return found
     return None
+
+
+def names_of(model: str) -> tuple[str, ...]:
+    """The names under which a table may have a model, the exact one first.
+
+    >>> names_of("anthropic/claude-sonnet-4-20250514")
+    ('anthropic/claude-sonnet-4-20250514', 'claude-sonnet-4-20250514', 'claude-sonnet-4')
+    """
+    bare = _VENDOR.sub("", model).lower()
+    return (model, bare, *_without_versions(bare))
 
 
 def _without_versions(name: str) -> list[str]:
@@ -162,7 +175,8 @@ class Tariff:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Priced:
-    """A provider whose replies say what they cost, so that no wire has to know about money.
+    """A provider whose replies say what they cost, so that no wire has to know about money; nor about how much a model
+    can read, which `windows` knows.
 
     A reply that has a cost keeps it. A model is looked up by the name it was asked by, then by the name it answered
     with.
@@ -178,6 +192,7 @@ class Priced:
 
     provider: Provider
     tariff: Tariff
+    windows: Windows | None = None
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The provider's reply, with its cost."""
@@ -192,6 +207,13 @@ class Priced:
         known = self.tariff.price(model)
         if known is None and isinstance(self.provider, Prices):
             return self.provider.price(model)
+        return known
+
+    def window(self, model: str) -> int | None:
+        """The tokens that a question and its answer may have together, or None where unknown."""
+        known = self.windows.window(model) if self.windows is not None else None
+        if known is None and isinstance(self.provider, Windows):
+            return self.provider.window(model)
         return known
 
     async def close(self) -> None:

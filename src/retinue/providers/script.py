@@ -203,6 +203,15 @@ class Script:
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str | None, _Part]] = {}
+        self._summaries: dict[str, Line | Improvised] = {}
+
+    def sums_up(self, agent: str, line: Line | Improvised) -> Script:
+        """Let `agent` say this whenever it is asked to summarise its own conversation, which is no turn.
+
+        One that has no such line says how many characters there were to summarise.
+        """
+        self._summaries[agent] = line
+        return self
 
     def play(self, agent: str, *lines: Line | Improvised, task: str | None = None) -> Script:
         """Give `agent` these lines, one for each turn; more of them go on where the last ended.
@@ -226,7 +235,14 @@ class Script:
 
     def line_for(self, request: Request, attempt: int = 1) -> Line:
         """The line of this agent, task and turn, at the `attempt`-th attempt; a `ProviderError` if there is none."""
+        if request.purpose == "summary":
+            return self._summary(request)
         return self._part_of(request).line_for(request, attempt)
+
+    def _summary(self, request: Request) -> Line:
+        size = sum(len(message.text) for message in request.messages)
+        line = self._summaries.get(request.agent) or says(f"(what {size} characters came to)")
+        return line if isinstance(line, Speaks | Fails | Hangs) else line(request)
 
     def _part_of(self, request: Request) -> _Part:
         parts = self._parts.get(request.agent)
@@ -265,6 +281,8 @@ def _opening(messages: Sequence[Message], turn: int) -> str:
                 break
             case _:
                 pass
+    if not texts and messages:
+        return messages[0].text  # its own beginning is summarised, in words that repeat the task
     return "\n".join(reversed(texts))
 
 

@@ -74,8 +74,9 @@ class ScriptedProvider:
     """A provider that plays a script.
 
     `latency` is how many seconds each answer takes to begin. `prices` are nanodollars per input and output token, by
-    model. With `log`, every finished answer adds a line to that file, which several processes may share; `played` reads
-    it. A text (without calls) that is longer than the request's `max_output` is cut there, as vendors do.
+    model, and `windows` how many tokens a model can read and write at once. With `log`, every finished answer of a turn
+    adds a line to that file, which several processes may share; `played` reads it. A text (without calls) that is
+    longer than the request's `max_output` is cut there, as vendors do.
 
     >>> from retinue.core.messages import UserMessage
     >>> provider = ScriptedProvider(Script().play("lead", says("hello")))
@@ -83,7 +84,7 @@ class ScriptedProvider:
     >>> reply = asyncio.run(provider.answer(request, print))
     TextDelta(text='hello')
     >>> reply.message.text, reply.usage, provider.asked
-    ('hello', Usage(input=4, output=1, cached=0, reasoning=0), [Asked(path='lead', agent='lead', turn=1)])
+    ('hello', Usage(input=4, output=1, cached=0, reasoning=0, written=0), [Asked(path='lead', agent='lead', turn=1)])
     """
 
     def __init__(
@@ -92,13 +93,17 @@ class ScriptedProvider:
         *,
         latency: float = 0.0,
         prices: Mapping[str, tuple[int, int]] | None = None,
+        windows: Mapping[str, int] | None = None,
         log: Path | None = None,
     ) -> None:
         self.script = script
         self.asked: list[Asked] = []
-        """Every question, attempts that failed included."""
+        """Every question of a turn, attempts that failed included."""
+        self.summarised: list[Request] = []
+        """Every question for a summary."""
         self._latency = latency
         self._prices = dict(prices or {})
+        self._windows = dict(windows or {})
         self._log = log
         self._attempts: dict[tuple[str, str, int], int] = {}
 
@@ -106,11 +111,18 @@ class ScriptedProvider:
         """Nanodollars per input and output token, or None where unknown."""
         return self._prices.get(model)
 
+    def window(self, model: str) -> int | None:
+        """The tokens that a question and its answer may have together, or None where unknown."""
+        return self._windows.get(model)
+
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The line of this agent, task and turn, as a reply."""
         asked = Asked(request.path, request.agent, request.turn)
-        self.asked.append(asked)
-        this_turn = (request.run_id, request.path, request.turn)
+        if request.purpose == "summary":
+            self.summarised.append(request)
+        else:
+            self.asked.append(asked)
+        this_turn = (request.run_id, request.path, request.turn if request.purpose == "turn" else -request.turn)
         attempt = self._attempts[this_turn] = self._attempts.get(this_turn, 0) + 1
         line = self.script.line_for(request, attempt)
         await asyncio.sleep(self._latency)
@@ -128,7 +140,7 @@ class ScriptedProvider:
                 await _silence()
             case _:
                 assert_never(line)
-        if self._log is not None:
+        if self._log is not None and request.purpose == "turn":
             _append(self._log, f"{asked.path}\t{asked.turn}\n")
         return reply
 

@@ -6,20 +6,19 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import Reply
-from retinue.core.ports import Publish, Request
+from retinue.core.ports import Request
 from retinue.net.http import Http
 from retinue.providers.anthropic_reply import Decoder
-from retinue.providers.anthropic_request import encode
+from retinue.providers.anthropic_request import encode, named_options
 from retinue.providers.endpoint import Endpoint
+from retinue.providers.http_provider import HttpProvider
 
 VERSION = "vertex-2023-10-16"
 TOKEN_ENV = "GOOGLE_ACCESS_TOKEN"
@@ -29,13 +28,14 @@ _MODEL = re.compile(r"[A-Za-z0-9._@-]+")
 _GOOGLE = re.compile(r"(?:.*[.])?googleapis[.]com")
 
 
-class VertexAIAnthropicProvider:
+class VertexAIAnthropicProvider(HttpProvider):
     """A provider that streams messages from a place of a Google Cloud project, which `base_url` names:
     `https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION`.
 
     `api_key_env` names the environment variable that holds the access token. Without it, and at Google's own addresses
     only, the token is taken from `GOOGLE_ACCESS_TOKEN`, else from the credentials that the package `google-auth` finds,
-    if it is installed. `headers` and `http` are as for the other wires.
+    if it is installed. `headers` and `http` are as for the other wires. With `whole_url`, `base_url` is the whole
+    address of requests, the model included.
 
     >>> VertexAIAnthropicProvider("https://eu-aiplatform.googleapis.com/v1/projects/p/locations/eu")
     <VertexAIAnthropicProvider https://eu-aiplatform.googleapis.com/v1/projects/p/locations/eu>
@@ -47,11 +47,12 @@ class VertexAIAnthropicProvider:
         api_key_env: str | None = None,
         headers: Mapping[str, str] | None = None,
         *,
+        whole_url: bool = False,
         http: Http | None = None,
     ) -> None:
-        self._owns_http = http is None
-        self._http = http or Http()
-        self._base_url = base_url.rstrip("/")
+        super().__init__(http)
+        self._base_url = base_url if whole_url else base_url.rstrip("/")
+        self._whole_url = whole_url
         self._api_key_env = api_key_env
         self._headers = dict(headers or {})
         self._endpoints: dict[tuple[str, str | None], Endpoint] = {}
@@ -60,31 +61,23 @@ class VertexAIAnthropicProvider:
         self._finds_token = not api_key_env and not own_key and is_googles(base_url)
         self._google: GoogleToken | None = None
 
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The model's reply to `request`, in one attempt."""
-        if not _MODEL.fullmatch(request.model):
-            raise ProviderError(f"{request.model!r} is not the name of a model", fault="bad_request")
-        endpoint = await self._endpoint(request.model)
-        body = encode(request, version=VERSION)
-        return await endpoint.ask(body, Decoder(model=request.model), publish, model=request.model)
+    @property
+    def base_url(self) -> str:
+        return self._base_url
 
-    async def close(self) -> None:
-        """Close the connections, unless they belong to somebody else."""
-        if self._owns_http:
-            await self._http.close()
+    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
+        return encode(request, version=VERSION, unwanted=unwanted)
 
-    async def __aenter__(self) -> VertexAIAnthropicProvider:
-        return self
+    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
+        return named_options(request, unwanted)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
 
-    def __repr__(self) -> str:
-        return f"<VertexAIAnthropicProvider {self._base_url}>"
-
-    async def _endpoint(self, model: str) -> Endpoint:
+    async def endpoint(self, model: str) -> Endpoint:
+        """Where a model is asked: it has an address of its own."""
+        if not self._whole_url and not _MODEL.fullmatch(model):
+            raise ProviderError(f"{model!r} is not the name of a model", fault="bad_request")
         if not self._finds_token:
             return self._at(model, self._api_key_env)
         if os.environ.get(TOKEN_ENV, "").strip():
@@ -102,7 +95,7 @@ class VertexAIAnthropicProvider:
         return self._endpoints[place]
 
     def _made(self, model: str, api_key_env: str | None, headers: Mapping[str, str]) -> Endpoint:
-        path = f"/publishers/anthropic/models/{model}:streamRawPredict"
+        path = "" if self._whole_url else f"/publishers/anthropic/models/{model}:streamRawPredict"
         return Endpoint(self._base_url, path, api_key_env=api_key_env, headers=headers, http=self._http)
 
 

@@ -12,9 +12,8 @@ it plays Google's server, which speaks the same format.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, assert_never, cast
 
 import msgspec
@@ -25,10 +24,8 @@ from retinue.core.usage import Usage
 from retinue.providers.script import Fails, Hangs, Line, Speaks
 from retinue.testing.fake_anthropic_rules import objection, signature_of
 from retinue.testing.fake_chat import EVENTS, JSON, Played
+from retinue.testing.fake_prompts import Block, Prompt, PromptCache
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
-
-LOOKBACK = 20
-"""How many blocks before a mark the vendor looks for something that it remembers."""
 
 _STOPS: dict[Stop, str] = {"end": "end_turn", "calls": "tool_use", "length": "max_tokens", "refusal": "refusal"}
 _KINDS: dict[ProviderFault, str] = {
@@ -51,7 +48,7 @@ class FakeAnthropic(FakeServer):
         super().__init__(self._answer, host=host, port=port)
         self._played = played
         self._chunk = chunk
-        self._cache = PromptCache()
+        self._cache = PromptCache(wants_marks=True)
 
     @property
     def base_url(self) -> str:
@@ -75,8 +72,10 @@ class FakeAnthropic(FakeServer):
         played = self._played
         if callable(played):
             played = played(heard)
-        answer = played if isinstance(played, Answer) else answer_of(played, heard, self._cache.read(heard))
-        return answer if answer.chunk else replace(answer, chunk=self._chunk)
+        if not isinstance(played, Answer):
+            whom = f"{heard.path} {heard.body.get('model')}"
+            played = answer_of(played, heard, self._cache.read(whom, _blocks(heard.body)))
+        return played if played.chunk else replace(played, chunk=self._chunk)
 
 
 def replies(heard: Heard) -> int:
@@ -84,60 +83,21 @@ def replies(heard: Heard) -> int:
     return sum(message["role"] == "assistant" for message in heard.body["messages"])
 
 
-# ---- what the vendor remembers --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """The tokens of a prompt: all, those that the vendor remembered, and those that it will remember from now on."""
-
-    total: int
-    cached: int = 0
-    written: int = 0
-
-
-class PromptCache:
-    """What the vendor remembers of prompts: their beginnings, up to each block that was marked.
-
-    Tools come first, then the system text, then the messages. A beginning is found again if a mark is at its end, or
-    up to twenty blocks behind it; a token is four characters. Marks themselves make no difference.
+def _blocks(body: dict[str, Any]) -> Iterable[Block]:
+    """All blocks of a prompt without their marks. Messages are read anew if the model is to use tools, or to think, in
+    another way than before.
     """
-
-    def __init__(self) -> None:
-        self._kept: set[bytes] = set()
-
-    def read(self, heard: Heard) -> Prompt:
-        """How much of a prompt is remembered; afterwards more is."""
-        digest, size = hashlib.sha256(f"{heard.path} {heard.body.get('model')}".encode()), 0
-        beginnings: list[tuple[bytes, int]] = []
-        marked: list[int] = []
-        for block, is_marked in _blocks(heard.body):
-            digest.update(block)
-            size += len(block)
-            if is_marked:
-                marked.append(len(beginnings))
-            beginnings.append((digest.digest(), size // 4))
-        cached = 0
-        for end in marked:
-            found = (beginnings[at][1] for at in range(end, max(-1, end - LOOKBACK), -1) if self._knows(beginnings[at]))
-            cached = max(cached, next(found, 0))
-        self._kept.update(beginnings[end][0] for end in marked)
-        written = beginnings[marked[-1]][1] - cached if marked else 0
-        return Prompt(total=size // 4, cached=cached, written=written)
-
-    def _knows(self, beginning: tuple[bytes, int]) -> bool:
-        return beginning[0] in self._kept
-
-
-def _blocks(body: dict[str, Any]) -> Iterable[tuple[bytes, bool]]:
-    """All blocks of a prompt without their marks, and whether they have one."""
-    parts: list[tuple[str, object]] = [("tools", body.get("tools", [])), ("system", body.get("system", []))]
-    parts += [(message["role"], message["content"]) for message in body["messages"]]
-    for part, content in parts:
+    manner = msgspec.json.encode([body.get("tool_choice"), body.get("thinking")])
+    parts: list[tuple[str, object, bytes]] = [
+        ("tools", body.get("tools", []), b""),
+        ("system", body.get("system", []), b""),
+    ]
+    parts += [(message["role"], message["content"], manner) for message in body["messages"]]
+    for part, content, under in parts:
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for block in cast("list[dict[str, object]]", blocks):
             bare = {key: value for key, value in block.items() if key != "cache_control"}
-            yield msgspec.json.encode([part, bare]), "cache_control" in block
+            yield Block(msgspec.json.encode([part, bare]), "cache_control" in block, under)
 
 
 # ---- lines as bytes -------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
 from retinue.providers.script import Fails, Hangs, Line, Speaks
+from retinue.testing.fake_prompts import Block, PromptCache
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
 
 Played: TypeAlias = Line | Answer | Callable[[Heard], Line | Answer]
@@ -52,6 +53,7 @@ class FakeChat(FakeServer):
         super().__init__(self._answer, host=host, port=port)
         self._played = played
         self._chunk = chunk
+        self._cache = PromptCache()
 
     @property
     def base_url(self) -> str:
@@ -70,8 +72,15 @@ class FakeChat(FakeServer):
         played = self._played
         if callable(played):
             played = played(heard)
-        answer = played if isinstance(played, Answer) else answer_of(played, heard)
-        return answer if answer.chunk else replace(answer, chunk=self._chunk)
+        if not isinstance(played, Answer):
+            blocks = blocks_of(heard.body.get("tools"), heard.body["messages"])
+            played = answer_of(played, heard, self._cache.read(heard.body["model"], blocks).cached)
+        return played if played.chunk else replace(played, chunk=self._chunk)
+
+
+def blocks_of(*parts: Iterable[object] | None) -> Iterable[Block]:
+    """The blocks of a prompt, in order."""
+    return (Block(msgspec.json.encode(each)) for part in parts for each in part or ())
 
 
 def replies(heard: Heard) -> int:
@@ -125,22 +134,32 @@ def event(value: object) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-def failed(status: int, message: str, *, kind: str = "invalid_request_error", **headers: str) -> Answer:
+def failed(
+    status: int,
+    message: str,
+    *,
+    kind: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
+    **headers: str,
+) -> Answer:
     """An error as vendors tell it; headers as `retry_after="7"`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status=status, headers=JSON | named, pieces=(msgspec.json.encode(_error(message, kind)),))
+    body = _error(message, kind, param, code)
+    return Answer(status=status, headers=JSON | named, pieces=(msgspec.json.encode(body),))
 
 
-def answer_of(line: Line, heard: Heard) -> Answer:
-    """A line as this wire tells it."""
+def answer_of(line: Line, heard: Heard, cached: int = 0) -> Answer:
+    """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
     match line:
         case Speaks():
-            return _streamed(line, heard) if heard.body.get("stream") else _whole(line, heard)
+            usage = counted(line, heard, cached)
+            return _streamed(line, heard, usage) if heard.body.get("stream") else _whole(line, heard, usage)
         case Hangs(pieces=pieces):
             return Answer(headers=EVENTS, pieces=tuple(map(_words, pieces)), ending="silence")
         case Fails(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
-                return answer_of(then, replace(heard, attempt=heard.attempt - times))
+                return answer_of(then, replace(heard, attempt=heard.attempt - times), cached)
             if error.status is not None:
                 wish = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
                 return failed(error.status, str(error), kind=_KINDS.get(error.fault, "error"), **wish)
@@ -155,7 +174,7 @@ def answer_of(line: Line, heard: Heard) -> Answer:
             assert_never(line)
 
 
-def _streamed(line: Speaks, heard: Heard) -> Answer:
+def _streamed(line: Speaks, heard: Heard, used: Usage | None) -> Answer:
     pieces = [_chunk({"role": "assistant", "content": ""})]
     if line.thinking:
         pieces.append(_chunk({"reasoning_content": line.thinking}))
@@ -168,14 +187,14 @@ def _streamed(line: Speaks, heard: Heard) -> Answer:
             pieces.append(_chunk(_calling(index, function={"arguments": part})))
     pieces.append(_chunk({}, finish=_finish(line)))
     options: dict[str, Any] = heard.body.get("stream_options") or {}
-    usage = _usage(line, heard)
+    usage = _usage(used)
     if usage is not None and options.get("include_usage"):
         last: dict[str, object] = {"choices": [], "usage": usage}
         pieces.append(event(_envelope("chat.completion.chunk") | last))
     return Answer(headers=EVENTS, pieces=(*pieces, DONE), every=line.every)
 
 
-def _whole(line: Speaks, heard: Heard) -> Answer:
+def _whole(line: Speaks, heard: Heard, used: Usage | None) -> Answer:
     message: dict[str, object] = {"role": "assistant", "content": line.text}
     made = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -184,7 +203,7 @@ def _whole(line: Speaks, heard: Heard) -> Answer:
     if made:
         message["tool_calls"] = made
     choice = {"index": 0, "message": message, "finish_reason": _finish(line)}
-    body = _envelope("chat.completion") | {"choices": [choice], "usage": _usage(line, heard)}
+    body = _envelope("chat.completion") | {"choices": [choice], "usage": _usage(used)}
     return Answer(headers=JSON, pieces=(msgspec.json.encode(body),))
 
 
@@ -216,11 +235,16 @@ def _finish(line: Speaks) -> str:
     return _FINISH[line.stop or ("calls" if line.calls else "end")]
 
 
-def _usage(line: Speaks, heard: Heard) -> dict[str, object] | None:
-    usage = line.usage
-    if usage == "counted":
-        written = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
-        usage = Usage(input=len(heard.raw) // 4, output=written // 4, reasoning=len(line.thinking) // 4)
+def counted(line: Speaks, heard: Heard, cached: int) -> Usage | None:
+    """The tokens of an answer: what the line says, else by the length of what was read and said."""
+    if line.usage != "counted":
+        return line.usage
+    written = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
+    read = len(heard.raw) // 4
+    return Usage(input=read, output=written // 4, cached=min(cached, read), reasoning=len(line.thinking) // 4)
+
+
+def _usage(usage: Usage | None) -> dict[str, object] | None:
     if usage is None:
         return None
     return {
@@ -232,8 +256,8 @@ def _usage(line: Speaks, heard: Heard) -> dict[str, object] | None:
     }
 
 
-def _error(message: str, kind: str) -> dict[str, object]:
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+def _error(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, object]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 # ---- what vendors refuse --------------------------------------------------------------------------------------------

@@ -15,54 +15,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import field
 
 from retinue.core.errors import BadInput
-from retinue.core.messages import ToolCall
-from retinue.providers.script import Speaks
+from retinue.providers.script_file import WrittenLine
 from retinue.testing.fake_chat import ChatScript, FakeChat, answer_of, failed
 from retinue.testing.fake_server import HOST, Answer, Heard
 
 
-class WrittenCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """A call in a script; arguments that are a text are sent letter by letter."""
+class ServedLine(WrittenLine, frozen=True, forbid_unknown_fields=True):
+    """A line in a script, as a server plays it."""
 
-    name: str
-    arguments: dict[str, Any] | str = {}
-    id: str = ""
-
-    def as_call(self) -> ToolCall:
-        """The call."""
-        text = self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
-        return ToolCall(self.name, text, self.id)
-
-
-class WrittenLine(Struct, frozen=True, forbid_unknown_fields=True):
-    """A line in a script."""
-
-    say: str = ""
-    think: str = ""
-    call: WrittenCall | None = None
-    calls: tuple[WrittenCall, ...] = ()
-    stop: Literal["end", "calls", "length", "refusal"] | None = None
-    usage: Literal["counted", "none"] = "counted"
-    status: int = 200
-    message: str = "an error, as the script says"
-    headers: dict[str, str] = {}
-    times: int | None = None
-    then: WrittenLine | None = None
-    ending: Literal["whole", "cut", "silence"] = "whole"
+    then: ServedLine | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
     delay: float = 0.0
-    every: float = 0.0
 
     def __call__(self, heard: Heard) -> Answer:
         """This line as an answer, or `then` once the same request has been made more than `times` times."""
@@ -71,16 +45,7 @@ class WrittenLine(Struct, frozen=True, forbid_unknown_fields=True):
         if self.status != 200:
             answer = failed(self.status, self.message, **self.headers)
             return replace(answer, delay=self.delay)
-        calls = (*((self.call,) if self.call else ()), *self.calls)
-        line = Speaks(
-            pieces=tuple(re.findall(r"\S+\s*|\s+", self.say)),
-            calls=tuple(call.as_call() for call in calls),
-            thinking=self.think,
-            usage=None if self.usage == "none" else "counted",
-            stop=self.stop,
-            every=self.every,
-        )
-        answer = answer_of(line, heard)
+        answer = answer_of(self.spoken(), heard)
         if self.ending != "whole":  # the last words are said; how the model stopped, and what it used, is not
             kept = sum(b'"finish_reason":null' in piece for piece in answer.pieces)
             answer = replace(answer, pieces=answer.pieces[:kept])
@@ -94,7 +59,7 @@ def read_script(text: bytes) -> ChatScript:
     True
     """
     try:
-        parts = msgspec.json.decode(text, type=dict[str, list[WrittenLine]])
+        parts = msgspec.json.decode(text, type=dict[str, list[ServedLine]])
     except msgspec.DecodeError as wrong:
         raise BadInput(f"the script cannot be read: {wrong}") from None
     script = ChatScript()

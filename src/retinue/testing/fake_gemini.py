@@ -18,9 +18,8 @@ import msgspec
 
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop
-from retinue.core.usage import Usage
 from retinue.providers.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, JSON, Played, event
+from retinue.testing.fake_chat import EVENTS, JSON, Played, counted, event
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
 
 _PATH = re.compile(r"/v1beta/(?:models|tunedModels)/[^/:]+:streamGenerateContent")
@@ -130,14 +129,12 @@ def chunks_of(line: Speaks, heard: Heard, signs: bool = False) -> list[dict[str,
 
 
 def _chunk(part: dict[str, Any]) -> dict[str, Any]:
-    return {"candidates": [{"content": {"parts": [part], "role": "model"}, "index": 0}], "modelVersion": "fake-1"}
+    content = {"content": {"parts": [part], "role": "model"}, "index": 0}
+    return {"candidates": [content], "modelVersion": "fake-1", "responseId": "resp_1"}
 
 
 def _usage(line: Speaks, heard: Heard) -> dict[str, Any] | None:
-    usage = line.usage
-    if usage == "counted":
-        written = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
-        usage = Usage(input=len(heard.raw) // 4, output=written // 4, reasoning=len(line.thinking) // 4)
+    usage = counted(line, heard, 0)
     if usage is None:
         return None
     return {

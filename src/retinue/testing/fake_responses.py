@@ -15,27 +15,27 @@ from dataclasses import replace
 from typing import Any, assert_never, cast
 
 from retinue.core.messages import ToolCall
-from retinue.core.usage import Usage
 from retinue.providers.openai_responses import Spelling
 from retinue.providers.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, Played, event, failed
+from retinue.testing.fake_chat import EVENTS, Played, blocks_of, counted, event, failed
+from retinue.testing.fake_prompts import PromptCache
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
-
-_CALL: dict[Spelling, str] = {"live": "function_call", "seed": "tool_call"}
 
 
 class FakeResponses(FakeServer):
     """The vendor, open inside of an `async with` block; a provider finds it at `base_url`.
 
-    `spelling` is how it names calls. `chunk` sends every answer in pieces of so many bytes. `heard` has all requests,
-    refused ones too.
+    `spelling` is how it names calls. It knows its responses by their ids, unless it `remembers` none. `chunk` sends
+    every answer in pieces of so many bytes. `heard` has all requests, refused ones too; a script gets them with the
+    whole conversation.
     """
 
     def __init__(
         self,
         played: Played,
         *,
-        spelling: Spelling = "live",
+        spelling: Spelling = "function_call",
+        remembers: bool = True,
         chunk: int | None = None,
         host: str = HOST,
         port: int = 0,
@@ -44,6 +44,9 @@ class FakeResponses(FakeServer):
         self._played = played
         self._spelling: Spelling = spelling
         self._chunk = chunk
+        self._remembers = remembers
+        self._known: dict[str, list[Any]] = {}
+        self._cache = PromptCache()
 
     @property
     def base_url(self) -> str:
@@ -57,25 +60,55 @@ class FakeResponses(FakeServer):
     def _answer(self, heard: Heard) -> Answer:
         if not heard.path.endswith("/responses"):
             return failed(404, f"Unknown request URL: {heard.method} {heard.path}")
+        previous = heard.body.get("previous_response_id")
+        if previous is not None and previous not in self._known:
+            return failed(
+                400,
+                f"Previous response with id '{previous}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        items = [*self._known.get(previous or "", ()), *(heard.body.get("input") or ())]
+        heard = replace(heard, body=heard.body | {"input": items})
         if wrong := objection(heard.body, self._spelling):
             return failed(400, wrong)
         played = self._played
         if callable(played):
             played = played(heard)
-        answer = played if isinstance(played, Answer) else answer_of(played, heard, self._spelling)
-        return answer if answer.chunk else replace(answer, chunk=self._chunk)
+        if not isinstance(played, Answer):
+            played = self._answer_of(played, heard)
+        return played if played.chunk else replace(played, chunk=self._chunk)
+
+    def _answer_of(self, line: Line, heard: Heard) -> Answer:
+        items, response_id = heard.body["input"], f"resp_{len(self._known) + 1}"
+        blocks = blocks_of(heard.body.get("tools"), [heard.body.get("instructions")], items)
+        cached = self._cache.read(heard.body["model"], blocks).cached
+        answer = answer_of(line, heard, self._spelling, response_id=response_id, cached=cached)
+        if self._remembers and isinstance(line, Speaks):
+            said = events_of(line, heard, self._spelling)[-1]["response"]["output"]
+            self._known[response_id] = [*items, *said]
+        return answer
 
 
-def answer_of(line: Line, heard: Heard, spelling: Spelling = "live") -> Answer:
-    """A line as this wire tells it."""
+def answer_of(
+    line: Line,
+    heard: Heard,
+    spelling: Spelling = "function_call",
+    *,
+    response_id: str = "resp_1",
+    cached: int = 0,
+) -> Answer:
+    """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
     match line:
         case Speaks():
-            return Answer(headers=EVENTS, pieces=tuple(map(event, events_of(line, heard, spelling))), every=line.every)
+            events = events_of(line, heard, spelling, response_id=response_id, cached=cached)
+            return Answer(headers=EVENTS, pieces=tuple(map(event, events)), every=line.every)
         case Hangs(pieces=pieces):
             return Answer(headers=EVENTS, pieces=_begun(pieces), ending="silence")
         case Fails(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
-                return answer_of(then, replace(heard, attempt=heard.attempt - times), spelling)
+                again = replace(heard, attempt=heard.attempt - times)
+                return answer_of(then, again, spelling, response_id=response_id, cached=cached)
             if error.status is not None:
                 wish = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
                 return failed(error.status, str(error), **wish)
@@ -93,10 +126,17 @@ def answer_of(line: Line, heard: Heard, spelling: Spelling = "live") -> Answer:
             assert_never(line)
 
 
-def events_of(line: Speaks, heard: Heard, spelling: Spelling = "live") -> list[dict[str, Any]]:
+def events_of(
+    line: Speaks,
+    heard: Heard,
+    spelling: Spelling = "function_call",
+    *,
+    response_id: str = "resp_1",
+    cached: int = 0,
+) -> list[dict[str, Any]]:
     """The events of an answer, from its creation to its end."""
     output: list[dict[str, Any]] = []
-    events: list[dict[str, Any]] = [{"type": "response.created", "response": _response()}]
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": _response(response_id)}]
     if line.thinking:
         events += _thoughts(line.thinking, output)
     if line.text or not (line.calls or line.thinking):
@@ -106,8 +146,8 @@ def events_of(line: Speaks, heard: Heard, spelling: Spelling = "live") -> list[d
     refused = line.stop == "refusal"
     status = "incomplete" if line.stop == "length" or refused else "completed"
     why = {"reason": "content_filter" if refused else "max_output_tokens"} if status == "incomplete" else None
-    told = {"status": status, "output": output, "incomplete_details": why, "usage": _usage(line, heard)}
-    return [*events, {"type": f"response.{status}", "response": _response() | told}]
+    told = {"status": status, "output": output, "incomplete_details": why, "usage": _usage(line, heard, cached)}
+    return [*events, {"type": f"response.{status}", "response": _response(response_id) | told}]
 
 
 def _thoughts(text: str, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -132,11 +172,11 @@ def _message(pieces: Sequence[str], output: list[dict[str, Any]]) -> list[dict[s
 
 
 def _call(call: ToolCall, suffix: str, output: list[dict[str, Any]], spelling: Spelling) -> list[dict[str, Any]]:
-    named = {"call_id": call.id or f"call_{suffix}"} if spelling == "live" else {}
-    item = {"type": _CALL[spelling], "id": f"fc_{suffix}", "name": call.name, "arguments": call.arguments} | named
+    named = {"call_id": call.id or f"call_{suffix}"} if spelling == "function_call" else {}
+    item = {"type": spelling, "id": f"fc_{suffix}", "name": call.name, "arguments": call.arguments} | named
     half = len(call.arguments) // 2
     deltas = [
-        {"type": f"response.{_CALL[spelling]}_arguments.delta", "item_id": item["id"], "delta": part}
+        {"type": f"response.{spelling}_arguments.delta", "item_id": item["id"], "delta": part}
         for part in (call.arguments[:half], call.arguments[half:])
         if part
     ]
@@ -161,15 +201,18 @@ def _begun(pieces: Sequence[str]) -> tuple[bytes, ...]:
     return tuple(map(event, ({"type": "response.created", "response": _response()}, *words)))
 
 
-def _response() -> dict[str, Any]:
-    return {"id": "resp_1", "object": "response", "status": "in_progress", "model": "fake-1", "output": list[object]()}
+def _response(response_id: str = "resp_1") -> dict[str, Any]:
+    return {
+        "id": response_id,
+        "object": "response",
+        "status": "in_progress",
+        "model": "fake-1",
+        "output": list[object](),
+    }
 
 
-def _usage(line: Speaks, heard: Heard) -> dict[str, Any] | None:
-    usage = line.usage
-    if usage == "counted":
-        written = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
-        usage = Usage(input=len(heard.raw) // 4, output=written // 4, reasoning=len(line.thinking) // 4)
+def _usage(line: Speaks, heard: Heard, cached: int) -> dict[str, Any] | None:
+    usage = counted(line, heard, cached)
     if usage is None:
         return None
     return {
@@ -184,7 +227,7 @@ def _usage(line: Speaks, heard: Heard) -> dict[str, Any] | None:
 # ---- what the vendor refuses ----------------------------------------------------------------------------------------
 
 
-def objection(body: dict[str, Any], spelling: Spelling = "live") -> str | None:
+def objection(body: dict[str, Any], spelling: Spelling = "function_call") -> str | None:
     """Why the vendor would refuse this request, or None."""
     items = body.get("input")
     if not isinstance(body.get("model"), str) or not isinstance(items, list) or not items:
@@ -205,16 +248,16 @@ def objection(body: dict[str, Any], spelling: Spelling = "live") -> str | None:
                 content = cast("list[dict[str, Any]]", item.get("content"))
                 if any(part.get("type") != wanted or not isinstance(part.get("text"), str) for part in content):
                     return f"Invalid value: input[{number}].content; supported values are: '{wanted}'."
-            case ("function_call", "live") | ("tool_call", "seed"):
-                call_id = item.get("call_id" if spelling == "live" else "id")
+            case ("function_call", "function_call") | ("tool_call", "tool_call"):
+                call_id = item.get("call_id" if spelling == "function_call" else "id")
                 if not call_id or call_id in called or not isinstance(item.get("arguments"), str):
                     return f"input[{number}]: a call needs an id of its own and arguments as a string: {item}"
                 called.add(call_id)
-            case ("function_call_output", "live") | ("tool_result", "seed"):
-                call_id = item.get("call_id" if spelling == "live" else "tool_call_id")
+            case ("function_call_output", "function_call") | ("tool_result", "tool_call"):
+                call_id = item.get("call_id" if spelling == "function_call" else "tool_call_id")
                 if call_id not in called - answered:
                     return f"No tool call found for function call output with call_id {call_id}."
-                if not isinstance(item.get("output" if spelling == "live" else "content"), str):
+                if not isinstance(item.get("output" if spelling == "function_call" else "content"), str):
                     return f"input[{number}]: a result is a string"
                 answered.add(str(call_id))
             case _:

@@ -43,7 +43,7 @@ class Harness:
         self,
         *,
         store: Store | None = None,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Tool | str] = (),
         agents: Sequence[Agent] = (),
         dialects: Sequence[str] = ("spec",),
         provider: ScriptedProvider | None = None,

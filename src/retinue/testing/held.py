@@ -18,7 +18,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context
 from math import inf, nextafter
@@ -90,7 +90,7 @@ class HeldLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Run `func` in a thread or process, while time stands still."""
-        if executor is None or isinstance(executor, ThreadPoolExecutor):
+        if not isinstance(executor, ProcessPoolExecutor):
             future = super().run_in_executor(executor, self._as_worker, func, *args)
         else:
             future = super().run_in_executor(executor, func, *args)

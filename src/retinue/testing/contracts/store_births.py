@@ -244,6 +244,10 @@ class BirthContract(StoreCase):
         assert found(RunQuery(driver_id="bob")) == ["of bob"]
         assert found(RunQuery(driver_id="alice", unfinished_only=True)) == ["elsewhere", "below", "one", "root"]
         assert found(RunQuery(undriven_only=True)) == ["nobody's"]
+        for run_id, session_id, space in (("n1", "s", "bg"), ("n2", "other", "bg"), ("n3", "s", "spec")):
+            one(store, accept(run_id, session_id=session_id, space=space, at=17.0))
+        assert found(RunQuery(handle_space="bg")) == ["n2", "n1"]
+        assert found(RunQuery(handle_space="bg", session_id="s")) == ["n1"]
 
     def test_runs_that_nobody_drives_can_be_adopted_once(self, store: Store) -> None:
         born(store, accept("free", driver_id=None), accept("over", driver_id="alice"), accept("driven"))

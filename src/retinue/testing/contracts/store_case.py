@@ -56,6 +56,7 @@ def accept(
     session_id: SessionId = "s",
     at: float = 10.0,
     space: str | None = None,
+    dialect: str = "spec",
 ) -> Accept:
     """A run asks to exist; with a parent, as its child in the tree of `root`."""
     accepted = RunAccepted(
@@ -73,7 +74,7 @@ def accept(
         policy=Policy(),
         manner=Manner(awaited=True),
         label="a look around",
-        dialect="spec",
+        dialect=dialect,
     )
     return Accept(accepted=accepted, brief=BRIEF, driver_id=driver_id, handle_space=space, handle_format="t_{:02d}")
 

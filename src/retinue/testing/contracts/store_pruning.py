@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from retinue.core.mail import Words
 from retinue.core.ports import Store
-from retinue.core.records import Accept, Accepted, Bury, Change, Charge, Post, Prune, Retire, RunQuery
+from retinue.core.records import Accept, Accepted, Bury, Change, Charge, Forget, Post, Prune, Retire, RunQuery
 from retinue.core.run import HandleRef, HistoryRef
 from retinue.testing.contracts.store_case import BRIEF, StoreCase, accept, born, end, one, over, record, said, tree
 from retinue.testing.contracts.store_sessions import put
@@ -66,6 +66,20 @@ class PruningContract(StoreCase):
         assert one(store, birth) == Accepted("old")
         assert store.brief(BRIEF.digest()) == BRIEF
 
+    def test_artifacts_go_with_the_tree_that_made_them(self, store: Store) -> None:
+        tree(store)
+        born(store, accept("root2"))
+        for run_id in ("below", "one", "two", "root"):
+            end(store, run_id)
+        gone = [f"artifact/{run_id}/a{piece}" for run_id in ("root",) for piece in ("", "/0")]
+        kept = [f"{kind}/{run_id}/a" for kind, run_id in (("artifact", "root2"), ("artifacts", "root"))]
+        for space in (*gone, *kept):
+            one(store, Change(space=space, decide=put("text", b"long")))
+
+        assert one(store, Prune(before=100.0)) == 4
+        assert [dict(store.shelf(space)) for space in gone] == [{}] * 2
+        assert [dict(store.shelf(space)) for space in kept] == [{"text": b"long"}] * 2
+
     def test_what_remaining_runs_need_is_still_there(self, store: Store) -> None:
         long = "once upon a time " * 10_000
         born(store, accept("old"), accept("young"))
@@ -77,6 +91,43 @@ class PruningContract(StoreCase):
         assert one(store, Prune(before=100.0)) == 1
         assert store.events("young", after=1) == [(2, said(long))]
         assert store.mail("young") == [Words(key="w", text=long)]
+
+    def test_messages_of_a_dialect_are_dropped_once_the_tree_is_over(self, store: Store) -> None:
+        long = "once upon a time " * 10_000
+        born(store, accept("root", dialect="d"))
+        for run_id, dialect in (("kept", "other"), ("dropped", "d")):
+            born(store, accept(run_id, parent="root", dialect=dialect))
+        one(store, Post(run_id="dropped", item=Words(key="w", text=long)))
+        one(store, record("dropped", 2, said(long)), "alice")
+        for run_id, seq in (("kept", 2), ("dropped", 3)):
+            one(store, record(run_id, seq, over("done")), "alice")
+        assert one(store, Forget(root_id="root", dialect="d")) == 0
+        assert len(store.events("dropped")) == 3
+        end(store, "root")
+
+        assert one(store, Forget(root_id="root", dialect="d")) == 1
+        assert (store.events("dropped"), store.mail("dropped")) == ([], [])
+        assert [len(store.events(run_id)) for run_id in ("root", "kept")] == [2, 2]
+        row = store.run("dropped")
+        assert row is not None
+        assert (row.seq, row.progress.outcome and row.progress.outcome.text) == (0, "done")
+        assert one(store, Forget(root_id="root", dialect="d")) == 0
+        assert one(store, Prune(before=1000.0)) == 3
+
+    def test_what_is_dropped_and_said_elsewhere_too_is_still_said_there(self, store: Store) -> None:
+        long = "once upon a time " * 10_000
+        born(store, accept("root"))
+        born(store, accept("dropped", parent="root", dialect="d"))
+        for run_id in ("root", "dropped"):
+            one(store, record(run_id, 2, said(long)), "alice")
+            one(store, record(run_id, 3, over(long)), "alice")
+
+        assert one(store, Forget(root_id="root", dialect="d")) == 1
+        assert store.events("root", after=1)[0] == (2, said(long))
+        row = store.run("dropped")
+        assert row is not None
+        assert row.progress.outcome is not None
+        assert row.progress.outcome.text == long
 
     def test_numbers_of_handles_are_not_given_again(self, store: Store) -> None:
         one(store, accept("old", space="spec"))

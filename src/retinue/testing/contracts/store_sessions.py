@@ -10,6 +10,7 @@ from retinue.core.ports import Store
 from retinue.core.records import (
     Accepted,
     Change,
+    Charge,
     CloseSession,
     Decide,
     Decision,
@@ -107,6 +108,14 @@ class SessionContract(StoreCase):
         assert seen == [{"a": b"1"}, {}]
         assert dict(store.shelf("x")) == {"b": b"2", "c": b"3"}
         assert dict(store.shelf("nothing")) == {}
+
+    def test_a_change_may_leave_charges_behind_once(self, store: Store) -> None:
+        charge = Charge("actions/dig", 10.0, 3610.0, calls=1)
+        change = Change(space="x", decide=lambda _: Decision(b"", charges=(charge,)), key="r/1/0")
+
+        store.commit(None, [change, change])
+
+        assert store.charges("actions/dig", 0.0) == [charge]
 
     def test_values_keep_the_order_in_which_they_first_came(self, store: Store) -> None:
         for name in ("c", "a", "b", "c"):

@@ -1,0 +1,137 @@
+"""What each wire costs per streamed event, next to a bare typed decoder that reads the same bytes over HTTP.
+
+Both sides use aiohttp in this process, in turn; the vendor is another process, so only the client's CPU is counted.
+Prints one JSON object: by wire, microseconds of CPU per event for both sides and the median ratio of neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
+from typing import Any
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from bench.bare_wires import BARE
+from bench.replaying import replaying
+from retinue.app.wires import contact, reach
+from retinue.core.messages import Delta, UserMessage
+from retinue.core.ports import Request
+from retinue.net.sse import EventReader
+from retinue.providers.http_provider import HttpProvider
+from retinue.providers.script import Speaks, streams
+from retinue.testing import fake_anthropic, fake_chat, fake_gemini, fake_responses
+from retinue.testing.fake_server import Heard
+
+EVENTS = 400
+STREAMS = 8
+"""Streams in one measurement: one is too short for the clock of CPU time on some machines."""
+
+
+class WireCost(Struct, frozen=True):
+    """Microseconds of CPU per event, and how they compare."""
+
+    bare: float
+    retinue: float
+    ratio: float
+    in_memory: float = 0.0
+    """How they compare without a network, each event in a piece of its own."""
+
+
+def answer_pieces(wire: str, line: Speaks) -> Sequence[bytes]:
+    """What a vendor sends for this line, event by event."""
+    body: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "messages": []}
+    heard = Heard(method="POST", path="/", headers={}, raw=b"", body=body | {"input": [], "contents": []})
+    match wire:
+        case "openai-chat":
+            return fake_chat.answer_of(line, heard).pieces
+        case "openai-responses":
+            return fake_responses.answer_of(line, heard).pieces
+        case "gemini":
+            return fake_gemini.answer_of(line, heard).pieces
+        case _:
+            return fake_anthropic.answer_of(line, heard, fake_anthropic.Prompt(total=10)).pieces
+
+
+async def cost_of(wire: str, *, rounds: int) -> WireCost:
+    """What one wire costs."""
+    line = streams(*(f"word{number} " for number in range(EVENTS)))
+    pieces = answer_pieces(wire, line)
+    request = Request(model="fake-1", system="", messages=[UserMessage("Go on.")])
+    async with replaying(pieces) as url, aiohttp.ClientSession() as session:
+        provider: Any = reach(contact(wire, base_url=url, api_key_env=""))
+
+        async def bare() -> str:
+            words: list[str] = []
+            decoder = BARE[wire](words.append)
+            async with session.post(url, data=b"{}") as response:
+                while chunk := await response.content.readany():
+                    decoder.feed(chunk)
+            return "".join(words)
+
+        async def ours() -> str:
+            published: list[Delta] = []
+            return (await provider.answer(request, published.append)).message.text
+
+        if not await bare() == await ours() == line.text:
+            raise RuntimeError(f"{wire}: not everyone read the same words")
+        found = [(await _cpu_of(bare), await _cpu_of(ours)) for _ in range(rounds)]
+        in_memory = await ratio_in_memory(wire, pieces, provider.provider, rounds=rounds)
+        await provider.close()
+    scale = 1e-3 / STREAMS / len(pieces)
+    bare_cost, our_cost = (median(each) * scale for each in zip(*found, strict=True))
+    return WireCost(bare_cost, our_cost, median(ours / bare for bare, ours in found), in_memory)
+
+
+async def ratio_in_memory(wire: str, pieces: Sequence[bytes], provider: HttpProvider, *, rounds: int) -> float:
+    """How the decoders alone compare on a stream whose events come one by one."""
+
+    async def bare() -> str:
+        words: list[str] = []
+        decoder = BARE[wire](words.append)
+        for piece in pieces:
+            decoder.feed(piece)
+        return "".join(words)
+
+    async def ours() -> str:
+        published: list[Delta] = []
+        publish, reader, decoder = published.append, EventReader(), provider.decoder("fake-1")
+        for piece in pieces:
+            for payload in reader.feed(piece):
+                for delta in decoder.feed(payload):
+                    publish(delta)
+        return decoder.finish().message.text
+
+    if await bare() != await ours():
+        raise RuntimeError(f"{wire}: not everyone read the same words")
+    found = [(await _cpu_of(bare), await _cpu_of(ours)) for _ in range(rounds)]
+    return median(ours / bare for bare, ours in found)
+
+
+async def _cpu_of(read: Callable[[], Awaitable[str]]) -> int:
+    gc.collect()
+    before = time.process_time_ns()
+    for _ in range(STREAMS):
+        await read()
+    return time.process_time_ns() - before
+
+
+async def main(wires: Sequence[str], rounds: int) -> None:
+    """Measure these wires."""
+    costs = {wire: await cost_of(wire, rounds=rounds) for wire in wires}
+    sys.stdout.write(msgspec.json.encode(costs).decode() + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m bench.wires", description=__doc__)
+    parser.add_argument("wires", nargs="*", default=list(BARE))
+    parser.add_argument("--rounds", type=int, default=11)
+    wanted = parser.parse_args()
+    asyncio.run(main(wanted.wires, wanted.rounds))

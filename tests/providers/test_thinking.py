@@ -1,0 +1,156 @@
+"""What each wire says to a model about thinking: only what is set, and with `explicit` what the vendor would assume."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.core.messages import UserMessage
+from retinue.core.ports import Request
+from retinue.providers import anthropic, gemini, openai_chat, openai_responses
+
+PLAIN = Request(model="m", system="Be brief.", messages=[UserMessage("hi")])
+SET = replace(PLAIN, max_output=100, temperature=0.5)
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+THINKERS = ("gpt-5.2", "gpt-5.1", "gpt-5", "gpt-5-mini", "o4-mini", "o3", "o3-pro", "gpt-5-pro")
+
+
+def chat(request: Request, *, explicit: bool = False) -> dict[str, Any]:
+    return msgspec.json.decode(openai_chat.encode(request, explicit=explicit))
+
+
+def responses(request: Request, *, explicit: bool = False) -> dict[str, Any]:
+    return msgspec.json.decode(openai_responses.encode(request, explicit=explicit))
+
+
+def as_chat(model: str, orders: str, **said: object) -> dict[str, Any]:
+    conversation = [{"role": orders, "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    return {
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "messages": conversation,
+    } | said
+
+
+def as_response(model: str, **said: object) -> dict[str, Any]:
+    conversation = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
+    return {"model": model, "stream": True, "store": False, "instructions": "Be brief.", "input": conversation} | said
+
+
+# ---- chat -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", THINKERS)
+def test_over_chat_a_thinker_has_a_developer_no_temperature_and_effort_when_asked(model: str) -> None:
+    assert chat(replace(PLAIN, model=model)) == as_chat(model, "developer")
+    assert chat(replace(SET, model=model)) == as_chat(model, "developer", max_completion_tokens=100)
+    assert chat(replace(SET, model=model, think=True)) == as_chat(
+        model, "developer", max_completion_tokens=100, reasoning_effort="high"
+    )
+
+
+@pytest.mark.parametrize("model", THINKERS)
+def test_over_chat_a_thinker_is_told_everything_where_that_is_wanted(model: str) -> None:
+    spelled_out = {"response_format": {"type": "text"}, "reasoning_effort": "high"}
+    idle = spelled_out | {"reasoning_effort": "none"} if model == "gpt-5.1" else spelled_out
+
+    assert chat(replace(PLAIN, model=model), explicit=True) == as_chat(model, "developer", **idle)
+    assert chat(replace(SET, model=model, think=True), explicit=True) == as_chat(
+        model, "developer", max_completion_tokens=100, **spelled_out
+    )
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("think", [False, True])
+def test_over_chat_nobody_else_is_told_about_thinking(think: bool, explicit: bool) -> None:
+    asked = replace(SET, model="qwen3", think=think)
+
+    assert chat(asked, explicit=explicit) == as_chat("qwen3", "system", max_tokens=100, temperature=0.5)
+
+
+# ---- responses ------------------------------------------------------------------------------------------------------
+
+ENCRYPTED = {"include": ["reasoning.encrypted_content"]}
+THINKING = {"reasoning": {"effort": "high", "summary": "detailed"}}
+
+
+def test_over_responses_effort_is_told_when_asked_with_a_detailed_summary() -> None:
+    assert responses(replace(PLAIN, model="o3")) == as_response("o3", **ENCRYPTED)
+    assert responses(replace(PLAIN, model="o3", think=True)) == as_response("o3", **ENCRYPTED, **THINKING)
+    assert responses(replace(SET, model="o3", think=True)) == as_response(
+        "o3", max_output_tokens=100, temperature=0.5, **ENCRYPTED, **THINKING
+    )
+
+
+@pytest.mark.parametrize("model", ["o3", "gpt-5.1", "gpt-4o"])
+def test_over_responses_effort_is_always_told_where_that_is_wanted(model: str) -> None:
+    idle = {"reasoning": {"effort": "none"}}
+
+    assert responses(replace(PLAIN, model=model), explicit=True) == as_response(model, **idle)
+    assert responses(replace(SET, model=model, think=True), explicit=True) == as_response(
+        model, max_output_tokens=100, temperature=0.5, **THINKING
+    )
+
+
+# ---- anthropic ------------------------------------------------------------------------------------------------------
+
+
+def as_messages(**said: object) -> dict[str, Any]:
+    return {
+        "stream": True,
+        "system": [{"type": "text", "text": "Be brief."} | MARK],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"} | MARK]}],
+    } | said
+
+
+BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 24_000}}
+
+
+def test_anthropic_has_a_budget_for_thinking_and_room_for_the_answer() -> None:
+    asked = replace(PLAIN, model="claude-sonnet-4-5")
+
+    assert msgspec.json.decode(anthropic.encode(asked)) == as_messages(model="claude-sonnet-4-5", max_tokens=8192)
+    assert msgspec.json.decode(anthropic.encode(replace(asked, think=True))) == as_messages(
+        model="claude-sonnet-4-5", max_tokens=32_000, **BUDGET
+    )
+
+
+def test_at_google_anthropic_has_the_same_and_no_model_in_the_body() -> None:
+    asked = replace(PLAIN, model="claude-sonnet-4-5", think=True)
+
+    assert msgspec.json.decode(anthropic.encode(asked, version="vertex-2023-10-16")) == as_messages(
+        anthropic_version="vertex-2023-10-16", max_tokens=32_000, **BUDGET
+    )
+
+
+def test_newer_models_of_anthropic_think_as_they_like() -> None:
+    asked = replace(PLAIN, model="claude-opus-4-8", think=True)
+
+    assert msgspec.json.decode(anthropic.encode(asked)) == as_messages(
+        model="claude-opus-4-8", max_tokens=32_000, thinking={"type": "adaptive", "display": "summarized"}
+    )
+
+
+# ---- gemini ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("gemini-3-pro", {"includeThoughts": True}),
+        ("gemini-2.5-flash-lite", {"includeThoughts": True, "thinkingBudget": -1}),
+    ],
+)
+def test_gemini_is_asked_for_its_thoughts(model: str, said: dict[str, Any]) -> None:
+    body: dict[str, Any] = {
+        "systemInstruction": {"parts": [{"text": "Be brief."}]},
+        "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
+    }
+
+    assert msgspec.json.decode(gemini.encode(replace(PLAIN, model=model))) == body
+    assert msgspec.json.decode(gemini.encode(replace(SET, model=model, think=True))) == body | {
+        "generationConfig": {"maxOutputTokens": 100, "temperature": 0.5, "thinkingConfig": said}
+    }
