@@ -11,6 +11,7 @@ from random import Random
 from typing import TypeAlias, assert_never
 
 from retinue.core.agent import Brief, Judged, Output
+from retinue.core.compaction import Crowded
 from retinue.core.events import (
     AgentDefined,
     CallParked,
@@ -38,6 +39,7 @@ from retinue.core.step import (
     MAX_REPAIRS,
     MODEL,
     Ask,
+    Compact,
     End,
     EndExchange,
     Perform,
@@ -102,6 +104,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
+        self.crowds = Random(seed)
         self.limits = Limits(
             max_turns=random.choice([*[None] * 6, 0, 1, 2, 3, 5, 8, 12, 20, 30]),
             exchange_turns=random.choice([*[None] * 5, 1, 2, 3, 5, 8]),
@@ -118,6 +121,7 @@ class World:
         self.busy: set[int] = set()
         self.children = 0
         self.spent: LimitMet | None = None
+        self.crowded: Crowded | None = None
         self.is_chatty = random.random() < 0.5
         self.is_brittle = random.random() < 0.5
         self.steps: list[Step] = []
@@ -139,7 +143,8 @@ class World:
 
     def next_step(self) -> Step:
         """What the run says, having checked that asking changes nothing."""
-        now = Situation(tuple(self.mail), frozenset(self.busy), self.children, self.spent, judged(self.run))
+        verdict = judged(self.run)
+        now = Situation(tuple(self.mail), frozenset(self.busy), self.children, self.spent, verdict, self.crowded)
         before = picture(self.run)
         step = next_step(self.run, now)
         assert next_step(self.run, now) == step
@@ -159,6 +164,11 @@ class World:
                 self.mail = [item for item in self.mail if item not in items]
             case Ask():
                 self._ask(step)
+            case Compact(crowded=crowded):
+                assert crowded == self.crowded
+                assert not self.busy
+                self.crowded = None
+                self._compact()
             case Perform(indices=indices):
                 self._perform(indices)
             case WrapUp(limit=limit):
@@ -209,6 +219,9 @@ class World:
         assert self.limits.exchange_turns is None or self.run.exchange_turns < self.limits.exchange_turns
         if self.random.random() < 0.01:
             self.spent = LimitMet(self.random.choice(["max_tokens", "max_cost", "window"]), 9, 10)
+            return
+        if self.crowds.random() < 0.01:
+            self.crowded = Crowded(error="too long")
             return
         self.busy.add(MODEL)
 
@@ -302,7 +315,7 @@ class World:
         assert picture(again) == picture(self.run)
         self.run = again
         self.busy.clear()
-        self.spent = None
+        self.spent = self.crowded = None
         self.crashes += 1
         self.record(RunAdopted(at=self.at, driver_id=f"driver {self.crashes}"))
 
@@ -336,7 +349,7 @@ class World:
         self.mail.append(Answer(key=self._new("key"), turn=turn, index=index, allow=allow))
 
     def _words(self) -> Words:
-        return Words(key=self._new("key"), text=self._new("words"), origin="peer")
+        return Words(key=self._new("key"), text=self._new("words"))
 
     def _input(self) -> Input:
         return Input(key=self._new("key"), text=self._new("input"), tools=self.random.random() < 0.7)

@@ -28,6 +28,7 @@ from retinue.core.errors import (
     UnknownFormat,
     UnknownName,
 )
+from retinue.core.usage import NO_USAGE, Usage
 
 NO_ROOM = Problem(file="retinue.toml", line=3, column=9, key="spec.depth", complaint="found 0; expected 1 or more")
 NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth must be greater than 0")
@@ -86,14 +87,23 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
             {"field": "autonomy", "asked": "full", "allowed": "supervised"},
         ),
         (
-            ProviderError("slow down", fault="rate_limited", status=429, retry_after=1.5, partial="half a"),
+            ProviderError(
+                "slow down", fault="rate_limited", status=429, retry_after=1.5, partial="half a", usage=Usage(7), cost=9
+            ),
             "slow down",
-            {"fault": "rate_limited", "status": 429, "retry_after": 1.5, "partial": "half a"},
+            {
+                "fault": "rate_limited",
+                "status": 429,
+                "retry_after": 1.5,
+                "partial": "half a",
+                "usage": Usage(7),
+                "cost": 9,
+            },
         ),
         (
             ProviderError("what?"),
             "what?",
-            {"fault": "internal", "status": None, "retry_after": None, "partial": ""},
+            {"fault": "internal", "status": None, "retry_after": None, "partial": "", "usage": NO_USAGE, "cost": 0},
         ),
         (
             ToolCrashed("shell", "KeyError: 'x'"),

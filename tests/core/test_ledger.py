@@ -933,3 +933,57 @@ def test_one_call_at_a_time_goes_over_by_the_error_of_the_last_call_alone(calls:
         settle(ledger, answer, input + error, answer.output)
         over = ledger.spent("run").tokens - 1000
         assert over <= error
+
+
+# ---- soft windows ---------------------------------------------------------------------------------------------------
+
+
+def soft(tokens: int) -> Window:
+    return Window("session", 1000.0, Caps(tokens=tokens), soft=True)
+
+
+def test_the_last_call_of_a_soft_window_may_be_as_long_as_it_likes() -> None:
+    ledger = Ledger()
+    ledger.open("run", windows=[soft(100)])
+
+    held = ledger.hold("run", input=500, output=4000, now=0.0)
+    assert isinstance(held, Held)
+    assert held.output == 4000
+    ledger.settle(held, Amount(input=500, output=20), now=1.0)
+
+    answer = ledger.hold("run", input=1, output=1, now=2.0)
+    assert isinstance(answer, Exhausted)
+    assert (answer.spent, answer.limit, answer.window) == (520, 100, True)
+
+
+def test_nobody_begins_while_another_call_could_be_the_last_of_a_soft_window() -> None:
+    ledger = Ledger()
+    for run in ("one", "two"):
+        ledger.open(run, windows=[soft(100)])
+    held = ledger.hold("one", input=50, output=50, now=0.0)
+    assert isinstance(held, Held)
+
+    assert isinstance(ledger.hold("two", input=1, output=1, now=0.0), MustWait)
+    ledger.settle(held, Amount(input=50, output=10), now=1.0)
+    assert isinstance(ledger.hold("two", input=500, output=500, now=1.0), Held)
+
+
+def test_a_soft_window_shortens_nothing_and_others_still_do() -> None:
+    ledger = Ledger()
+    ledger.open("run", Caps(tokens=300), windows=[soft(100)])
+
+    held = ledger.hold("run", input=100, output=4000, now=0.0)
+
+    assert isinstance(held, Held)
+    assert held.output == 200
+
+
+def test_a_child_is_bound_by_its_parents_soft_window() -> None:
+    ledger = Ledger()
+    ledger.open("parent", windows=[soft(100)])
+    ledger.open("child", parent="parent", windows=[soft(100)])
+    held = ledger.hold("child", input=150, output=1, now=0.0)
+    assert isinstance(held, Held)
+    ledger.settle(held, Amount(input=150, output=1), now=0.0)
+
+    assert isinstance(ledger.hold("parent", input=1, output=1, now=0.0), Exhausted)

@@ -726,13 +726,15 @@ def test_a_policy_intersected_with_itself_stays_as_it_is(policy: Policy) -> None
 
 
 @seeded
-@given(st.data(), policies, st.sampled_from(["read", "write", "shell"]), st.sampled_from(Risk))
-def test_no_verdict_gets_milder_on_the_way_down(data: st.DataObject, parent: Policy, tool: str, risk: Risk) -> None:
+@given(st.data(), policies, st.sampled_from(["read", "write", "shell"]), st.sampled_from(Risk), st.booleans())
+def test_no_verdict_gets_milder_on_the_way_down(
+    data: st.DataObject, parent: Policy, tool: str, risk: Risk, acts: bool
+) -> None:
     child = narrowed(parent, data.draw(variations(parent))) or intersect(parent, data.draw(policies))
     severity = [ALLOW, ASK, REFUSE]
 
-    above = verdict(parent, tool=tool, risk=risk).verdict
-    below = verdict(child, tool=tool, risk=risk).verdict
+    above = verdict(parent, tool=tool, risk=risk, acts=acts).verdict
+    below = verdict(child, tool=tool, risk=risk, acts=acts).verdict
 
     assert severity.index(below) >= severity.index(above)
 

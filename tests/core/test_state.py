@@ -93,13 +93,18 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "brief": BRIEF,
         "calls_made": 0,
         "closing": False,
+        "compactions": 0,
+        "context": 0,
         "cost": 0,
+        "dependencies": dict[str, object](),
         "exchange_turns": 0,
         "exchanges": [],
         "failure": None,
         "final": False,
+        "heard": 0,
         "history": [UserMessage("find it")],
         "inputs": dict[str, int](),
+        "latest_input": "",
         "open": [],
         "outcome": None,
         "parked_seconds": 0.0,
@@ -109,6 +114,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "seen": set[str](),
         "seq": 1,
         "stop": "end",
+        "system": BRIEF.system,
         "taken": set[str](),
         "text": "",
         "tool_crash": None,
@@ -467,6 +473,34 @@ def test_the_end_of_a_run_leaves_a_result_for_every_call_so_that_it_can_be_conti
     assert (run.outcome, run.open) == (outcome, [])
 
 
+@pytest.mark.parametrize(
+    ("before", "outcome", "last"),
+    [
+        ([], Outcome(result="cancelled", reason="cancelled", text="It was "), "It was "),
+        (
+            [TurnFailed(at=2.0, turn=1, fault="cut", error="no", partial="It was ")],
+            Outcome(result="failed", reason="model_error", text="It was "),
+            "It was ",
+        ),
+        (
+            [reply("Let me look.", "ls"), returned(0, "a b")],
+            Outcome(result="cancelled", reason="cancelled", text="Let me look."),
+            "a b",
+        ),
+        ([reply("Done.")], Outcome(result="cancelled", reason="cancelled", text="Done."), "Done."),
+    ],
+    ids=["stopped", "broken", "between turns", "after the answer"],
+)
+def test_what_was_being_said_when_a_run_was_stopped_is_remembered_and_nothing_is_said_twice(
+    before: list[Event], outcome: Outcome, last: str
+) -> None:
+    run = run_after(*before, RunEnded(at=3.0, outcome=outcome))
+
+    spoken = [message.text for message in run.history if isinstance(message, AssistantMessage)]
+    assert run.history[-1].text == last
+    assert len(spoken) == 1
+
+
 def test_a_compacted_history_goes_on_after_its_summary() -> None:
     summary = UserMessage("[summary]", "engine")
     run = run_after(
@@ -478,6 +512,27 @@ def test_a_compacted_history_goes_on_after_its_summary() -> None:
     )
 
     assert list(run.history) == [summary, UserMessage("and?"), AssistantMessage("done")]
+
+
+def test_what_a_summary_used_is_used_by_the_run_but_is_no_turn() -> None:
+    summary = UserMessage("[summary]", "engine")
+    compacted = HistoryCompacted(
+        at=4.0, replaced=2, messages=(summary,), before=90, after=20, usage=Usage(input=30, output=5), cost=7
+    )
+    run = run_after(reply("one", usage=Usage(input=80, output=10, reasoning=4), cost=4), compacted)
+
+    assert (run.usage, run.cost, run.turns) == (Usage(input=110, output=15, reasoning=4), 11, 1)
+    assert (run.context, run.heard, run.compactions) == (20, 1, 1)
+
+
+def test_a_reply_says_how_long_the_conversation_is_and_begins_a_new_count_of_compactions() -> None:
+    run = run_after(
+        reply("one"),
+        HistoryCompacted(at=4.0, replaced=1, messages=(UserMessage("[summary]", "engine"),), after=20),
+        reply("two", usage=Usage(input=80, output=10, reasoning=4)),
+    )
+
+    assert (run.context, run.heard, run.compactions) == (86, 3, 0)
 
 
 def test_what_is_told_for_readers_changes_nothing_but_the_number() -> None:

@@ -264,6 +264,16 @@ def test_an_idle_run_waits_for_mail() -> None:
     assert step(run_after(*idle(), manner=STAYS)) == Wait("mail")
 
 
+def test_an_idle_run_whose_turns_are_used_up_ends_with_the_news_that_it_cannot_answer() -> None:
+    said = Words(key="w", text="hello?")
+    limits = Limits(max_turns=1)
+
+    assert step(run_after(*idle(), limits=limits, manner=STAYS), said) == Take((said,))
+    ended = step(run_after(*idle(), taken(said), limits=limits, manner=STAYS))
+    assert isinstance(ended, End)
+    assert (ended.exchange.result, ended.exchange.reason) == ("exhausted", "max_turns")
+
+
 def test_an_idle_run_takes_one_input_at_a_time_and_closes_after_the_last() -> None:
     later = Input(key="later", text="later")
     close = Close(key="close")

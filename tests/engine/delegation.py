@@ -10,11 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.retinue import Retinue
-from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.agent import RESULTS, ToolKind, ToolSpec
 from retinue.core.amounts import Window
 from retinue.core.errors import Refused, ToolError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
+from retinue.core.records import RunQuery
 from retinue.core.run import Limits, Manner, Outcome
 from retinue.engine.admission import Spawn
 from retinue.engine.supervisor import Started, Supervisor
@@ -38,6 +39,8 @@ class Order(Struct, forbid_unknown_fields=True):
     space: str | None = None
     max_output: int | None = None
     windows: tuple[Window, ...] = ()
+    after: tuple[str, ...] = ()
+    """Agents of the caller's children that have to complete first."""
 
 
 class Delegate:
@@ -76,9 +79,18 @@ class Delegate:
     async def _spawn(self, order: Order, number: int, context: CallContext) -> Started:
         caller = self._supervisor.roster.live[context.run_id].run
         offered = caller.brief.offered if order.tools is None else order.tools
+        rows = await self._supervisor.list(RunQuery(parent_id=context.run_id)) if order.after else []
+        siblings = {row.agent: row.run_id for row in rows}
         wish = Spawn(
             agent=order.agent,
-            brief=replace(caller.brief, agent=order.agent, offered=offered, max_output=order.max_output),
+            brief=replace(
+                caller.brief,
+                agent=order.agent,
+                offered=offered,
+                max_output=order.max_output,
+                system=f"You work with:\n{RESULTS}" if order.after else caller.brief.system,
+            ),
+            after=tuple((siblings[agent], agent) for agent in order.after),
             task=order.task if number == 1 else f"{order.task} {number}",
             limits=order.limits,
             manner=order.manner,

@@ -11,7 +11,7 @@ from retinue.core.events import CallParked, CallReturned, MailTaken
 from retinue.core.messages import Message, ToolMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Approval, Limits
-from retinue.engine.calls import INTERRUPTED
+from retinue.engine.calls import INTERRUPTED, NOBODY
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
 from retinue.testing.harness import Harness
 from tests.engine.lines import hearing
@@ -68,7 +68,8 @@ async def test_without_anyone_to_ask_a_gated_call_is_refused_and_the_model_reads
         assert heard[0][-1] == ToolMessage(
             "write",
             f"Security policy: 'write': {NEEDED} "
-            "Nobody can be asked here: open retinue with approvals='wait' or a callback.",
+            "Nobody can be asked here: open retinue with approvals='wait' or a callback, or use --approvals on the "
+            "command line.",
             failed=True,
         )
         assert outcome.text == "done"
@@ -293,6 +294,20 @@ async def test_a_parked_call_survives_a_kill_and_can_be_answered_before_anyone_d
         assert (await resumed.wait()).text == "done"
         # The answer came after the life that could have started the call: it is made now, and once.
         assert r.results("main") == ["slept 1, woke at 1", "wrote x at 2", "A person refused this call"]
+
+
+async def test_a_question_that_an_earlier_process_left_is_refused_where_nobody_can_be_asked() -> None:
+    provider = ScriptedProvider(Script().play("main", calls("write"), says("done")))
+    async with Harness(dialects=(), tools=[write], provider=provider, approvals="wait") as r:
+        handle = await r.retinue.spawn("go")
+        (question,) = await questions(r)
+        await r.kill()
+        later = Harness(store=r.store, dialects=(), tools=[write], provider=provider)
+        async with later:
+            outcome = await (await later.retinue.resume(handle.run_id)).wait()
+
+        assert outcome.text == "done"
+        assert r.results("main") == [f"{question.reason} {NOBODY}"]
 
 
 async def test_an_approved_call_that_a_kill_interrupted_is_not_made_again() -> None:

@@ -1,6 +1,7 @@
 """Calls of tools: side by side and answered in order, stopped in time, refused with a reason, and never made twice."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 
@@ -88,6 +89,8 @@ async def test_a_call_knows_who_makes_it_and_under_which_rights() -> None:
         policy=policy,
         offered=("delegate", "who"),
         again=False,
+        workspace=os.getcwd(),
+        identity="main",
     )
     assert (of_child.run_id, of_child.root_id, of_child.key, of_child.depth, of_child.path, of_child.policy) == (
         child,

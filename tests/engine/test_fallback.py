@@ -13,6 +13,7 @@ from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.engine.ask import ATTEMPTS
+from retinue.engine.compaction import NOTHING_LEFT
 from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, says
 from retinue.testing.harness import Harness
 
@@ -82,7 +83,9 @@ async def test_what_is_wrong_with_the_question_is_asked_of_nobody_else(failure: 
         r.script("lead", fails(failure))
         outcome = await r.run("go", agent="lead")
 
-        assert (outcome.result, outcome.error, spare.asked) == ("failed", str(failure), [])
+        too_long = NOTHING_LEFT.format(error=failure)
+        error = too_long if failure.fault == "too_long" else str(failure)
+        assert (outcome.result, outcome.error, spare.asked) == ("failed", error, [])
 
 
 async def test_when_all_fail_the_failure_names_each() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import retinue
 from retinue.core.errors import StoreUnavailable
 from retinue.core.events import Event, MailTaken, RunEnded
-from retinue.core.messages import Delta, TextDelta
+from retinue.core.messages import Delta, StartDelta, TextDelta
 from retinue.core.run import Outcome
 from retinue.engine.feed import ROOM, CatchUp, Feed, Reader
 from retinue.providers.scripted import calls, hangs, says, streams
@@ -128,6 +128,51 @@ async def test_a_reader_that_lags_loses_deltas_and_no_event() -> None:
 
     assert [number(what) async for what in stream] == [2, "fresh", "end"]
     assert log.asked == [0], "it was not so far behind that the store had to be asked"
+
+
+async def test_a_reader_that_lost_a_delta_hears_no_more_of_that_attempt() -> None:
+    log = Log()
+    stream = log.feed.join(0).read(log.catch_up)
+    log.record()
+    assert await take(stream, 1) == [1]
+
+    log.feed.stream(StartDelta("first"))
+    log.say(*(str(n) for n in range(ROOM)))
+    assert await anext(stream) == StartDelta("first")
+    # What it began with, and the event that it has just been told of, had a place as well.
+    assert await take(stream, ROOM - 2) == [str(n) for n in range(ROOM - 2)]
+    log.say("after the gap")
+    log.feed.stream(StartDelta("second"))
+    log.say("from the beginning")
+    log.record()
+    log.say("of the next reply")
+    log.record(END)
+
+    assert await anext(stream) == StartDelta("second")
+    assert [number(what) async for what in stream] == ["from the beginning", 2, "of the next reply", "end"]
+
+
+async def test_what_streams_while_a_reader_catches_up_is_heard_from_its_beginning_or_not_at_all() -> None:
+    log = Log()
+    stream = log.feed.join(0).read(log.catch_up)
+    log.record()
+    assert await take(stream, 1) == [1]
+    for _ in range(ROOM + 1):
+        log.record()
+    log.say("lost")
+    assert await take(stream, ROOM + 1) == list(range(2, ROOM + 3))
+    reading = asyncio.create_task(heard_rest(stream))
+    await asyncio.sleep(1)
+    log.say("the rest of it")
+    log.record()
+    log.say("something new")
+    log.record(END)
+
+    assert await reading == [ROOM + 3, "something new", "end"]
+
+
+async def heard_rest(stream: AsyncIterator[Event | Delta]) -> list[int | str]:
+    return [number(what) async for what in stream]
 
 
 async def test_a_reader_that_is_too_far_behind_catches_up_from_the_store() -> None:

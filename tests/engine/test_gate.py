@@ -444,6 +444,17 @@ async def test_after_a_429_no_run_asks_before_retry_after_and_waiting_uses_up_no
     assert [41 <= at < 44 for at in provider.at[4:]] == [True] * 4
 
 
+async def test_a_pause_that_nobody_would_wait_for_is_told_to_everyone_and_kept_by_none() -> None:
+    script = Script().play("main", fails(refused(7200.0)))
+    provider = Timed(script)
+    async with Harness(provider=provider, dialects=()) as harness:
+        first = await harness.run("a")
+        second = await harness.run("b")
+
+    assert first.error == second.error == "too many requests (it asks to wait 7200 s, which is too long)"
+    assert provider.at == [0.0, 1.0]
+
+
 async def test_five_hundred_runs_are_all_asked_for_at_once() -> None:
     provider = Timed(Script().play("main", says("done")))
     async with Harness(provider=provider, dialects=()) as harness:

@@ -66,6 +66,14 @@ def test_of_another_host_nothing_is_certain() -> None:
     assert not is_gone("elsewhere", "written by some later retinue")
 
 
+def test_what_ran_before_this_machine_was_started_again_is_gone() -> None:
+    node, _, rest = this_host().partition("/")
+    _, _, space = rest.partition("/")
+
+    assert is_gone(f"{node}/an-earlier-start/{space}", this_process()) == bool(rest)
+    assert not is_gone(f"another{node}/an-earlier-start/{space}", this_process())
+
+
 def test_a_process_of_somebody_else_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_yours(pid: int, signal: int) -> None:
         raise PermissionError

@@ -9,14 +9,20 @@ from math import ceil, log
 
 import pytest
 
+from retinue.app.compose import MEMORY
+from retinue.app.compose import open as open_retinue
 from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
-from retinue.core.ports import Publish, Request
+from retinue.core.ports import Provider, Publish, Request
+from retinue.core.records import RunQuery
 from retinue.core.run import Limits
 from retinue.engine.ask import ATTEMPTS, WAITS
+from retinue.providers.openai_chat import OpenAIChatProvider
 from retinue.providers.scripted import Line, Script, ScriptedProvider, fails, says
+from retinue.testing.fake_chat import ChatScript, FakeChat, failed
+from retinue.testing.fake_server import Answer, Heard
 from retinue.testing.harness import Harness
-from tests.engine.delegation import delegates, with_delegation
+from tests.engine.delegation import Delegate, delegates, with_delegation
 
 CHILDREN = 200
 LATENCY = 0.1
@@ -135,6 +141,87 @@ async def test_two_hundred_children_get_through_though_every_third_request_is_re
     # If all who were refused came back together each time, a third of them would be refused again.
     rounds = ceil(log(CHILDREN, 3)) + 1
     assert now() <= 1.3 * rounds * (2.0 + LATENCY)
+    # Their parent holds nothing while it waits, and is asked as soon as all of them are done and anybody may be.
+    assert {crowd for crowd in model.crowds if "main" in crowd} == {("main",)}
+    done = max(sent.at for sent in model.sent if sent.agent == "dig") + LATENCY
+    allowed = max([done, *(sent.told_to_wait_until or 0.0 for sent in model.sent if sent.at < done)])
+    asked_again = min(sent.at for sent in model.sent if sent.agent == "main" and sent.at > LATENCY)
+    assert done <= asked_again <= allowed + 1e-3
+
+
+async def test_parents_among_waiting_children_are_not_starved_by_the_children_of_others() -> None:
+    model = Limited(every_third(2.0))
+    harness, _ = with_delegation(provider=model)
+    async with harness:
+        harness.script("main", delegates("lead", times=10), says("all of them"))
+        harness.script("lead", delegates("dig", times=20), says("led"))
+        harness.script("dig", says("dug"))
+        outcome = await harness.run("go", limits=Limits(max_turns=5))
+
+        assert outcome.text == "all of them"
+        assert harness.results("main") == ["\n".join(["completed: led"] * 10)]
+    assert model.too_early() == []
+    assert now() <= 1.3 * model.paused()
+    # A lead whose children are done does not wait for those of the others to be done as well.
+    answers = [sent.at for sent in model.sent if sent.agent == "lead"][10:]
+    last_child = max(sent.at for sent in model.sent if sent.agent == "dig")
+    assert min(answers) < last_child
+
+
+class Watched:
+    """A provider that is watched: what is sent when, and until when everybody was told to wait at what moment."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self.sent: list[float] = []
+        self.pauses: list[tuple[float, float]] = []
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        self.sent.append(now())
+        try:
+            return await self._provider.answer(request, publish)
+        except ProviderError as error:
+            if error.retry_after is not None:
+                self.pauses.append((now(), now() + error.retry_after))
+            raise
+
+    def too_early(self) -> list[float]:
+        """When something was sent although a refusal that had been heard forbade it."""
+        return [at for at in self.sent if any(heard < at < until - 1e-3 for heard, until in self.pauses)]
+
+    def paused(self) -> float:
+        """For how many seconds nobody was allowed to send anything."""
+        total, over = 0.0, 0.0
+        for heard, until in self.pauses:
+            total, over = total + max(0.0, until - max(over, heard)), max(over, until)
+        return total
+
+
+@pytest.mark.real_time
+async def test_two_hundred_children_get_through_over_a_real_wire() -> None:
+    asked = 0
+
+    def played(heard: Heard) -> Line | Answer:
+        nonlocal asked
+        asked += 1
+        return failed(429, "slow down", retry_after="0.3") if asked % 3 == 0 else script(heard)
+
+    script = ChatScript().play(delegates("dig", times=CHILDREN), says("all of them"), words="go").play(says("dug"))
+    delegate = Delegate()
+    async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+        watched = Watched(provider)
+        async with open_retinue(provider=watched, tools=[delegate], dialects=(), home=MEMORY) as opened:
+            delegate.retinue = lambda: opened
+            begun = now()
+            outcome = await opened.run("go", limits=Limits(max_turns=5))
+            took = now() - begun
+            views = await opened.supervisor.list(RunQuery())
+
+    assert outcome.text == "all of them"
+    assert [view.outcome and view.outcome.text for view in views if view.agent == "dig"] == ["dug"] * CHILDREN
+    assert watched.too_early() == []
+    assert len(watched.pauses) == asked // 3
+    assert took <= 1.3 * watched.paused() + 3.0, "what is more is what this machine needs for it"
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(20, 1.0), (50, 10.0), (5, 1.0)])

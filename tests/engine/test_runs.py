@@ -129,7 +129,7 @@ async def test_the_model_reads_system_text_task_and_tools_of_its_agent() -> None
     [
         ({"agent": "nobody"}, "agent"),
         ({"tools": ["nothing"]}, "tool"),
-        ({"dialects": ["x"]}, "dialect of this retinue"),
+        ({"dialects": ["x"]}, "dialect"),
     ],
 )
 async def test_a_name_that_nothing_answers_to_is_refused_before_anything_starts(
@@ -460,18 +460,16 @@ async def test_the_same_key_in_a_later_life_answers_with_the_outcome_of_the_ende
 
 
 async def test_a_key_inside_a_call_gives_the_same_child_even_after_it_has_ended() -> None:
-    r, delegate = with_delegation()
+    @retinue.tool(kind="keyed")
+    async def twice(context: retinue.CallContext) -> str:
+        """Delegate twice with one key."""
+        arguments = '{"agent": "dig"}'
+        one = await delegate.call(arguments, context)
+        other = await delegate.call(arguments, context)
+        return f"{one.text}, {other.text}"
+
+    r, delegate = with_delegation(tools=(twice,))
     async with r:
-
-        @retinue.tool(kind="keyed")
-        async def twice(context: retinue.CallContext) -> str:
-            """Delegate twice with one key."""
-            arguments = '{"agent": "dig"}'
-            one = await delegate.call(arguments, context)
-            other = await delegate.call(arguments, context)
-            return f"{one.text}, {other.text}"
-
-        r.retinue._tools.own["twice"] = twice
         r.script("main", calls("twice"), says("done"))
         r.script("dig", says("42"))
 

@@ -28,7 +28,7 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome
@@ -69,7 +69,7 @@ _LIMITS = Limits(
     tool_seconds=90.0,
     wrap_up=True,
 )
-_USAGE = Usage(100, 20, 60, 5)
+_USAGE = Usage(100, 20, 60, 5, 30)
 _OUTCOME = Outcome(
     result="exhausted",
     reason="max_turns",
@@ -97,6 +97,7 @@ _ITEMS: tuple[Item, ...] = (
     Deadline(key="k5", seconds=600.5),
     Answer(key="k6", turn=3, index=1, allow=True, note="go on"),
     ChildEnded(key="k7", run_id="r2", result="completed", notice="r2 is done"),
+    DependencyEnded(key="k8", run_id="r3", name="t_03", ok=True, text="found it"),
 )
 _EVENTS: tuple[Event, ...] = (
     RunAccepted(
@@ -119,7 +120,12 @@ _EVENTS: tuple[Event, ...] = (
         label="a look around",
         dialect="spec",
         carved=True,
-        windows=(Window("researcher/hour", 3600.0, Caps(input=1, output=2, tokens=3, cost=4, turns=5, calls=6)),),
+        windows=(
+            Window("researcher/hour", 3600.0, Caps(input=1, output=2, tokens=3, cost=4, turns=5, calls=6)),
+            Window("subagents/r0", 7200.0, Caps(tokens=7), soft=True),
+        ),
+        after=(("r3", "t_03"),),
+        independent=True,
     ),
     RunAdopted(at=1763200001.0, driver_id="d2"),
     MailTaken(at=1763200002.0, items=_ITEMS),
@@ -130,7 +136,7 @@ _EVENTS: tuple[Event, ...] = (
     ),
     CallParked(at=1763200004.0, turn=1, index=1, tool="shell", reason="it changes files"),
     CallReturned(at=1763200005.0, turn=1, index=0, text="found nothing", failed=True, crashed=True),
-    TurnFailed(at=1763200006.0, turn=2, fault="overloaded", error="529", partial="So f"),
+    TurnFailed(at=1763200006.0, turn=2, fault="overloaded", error="529", partial="So f", usage=_USAGE, cost=400_000),
     WrapUpAsked(at=1763200007.0, limit=LimitMet("max_turns", 20, 20), text="Please finish."),
     RepairAsked(at=1763200007.5, error="data must be object", text="Give it again."),
     ExchangeEnded(
@@ -153,6 +159,12 @@ _EVENTS: tuple[Event, ...] = (
             _ASSISTANT,
             ToolMessage("search", "nothing", "call_1", failed=True),
         ),
+        way="left_out",
+        before=190_000,
+        after=60_000,
+        model="m-1",
+        usage=_USAGE,
+        cost=700_000,
     ),
     AgentDefined(at=1763200010.0, key="r1/2/0", name="writer"),
     ResultCollected(at=1763200011.0, key="r1/3/0", run_id="r2"),
@@ -171,6 +183,9 @@ BRIEF = Brief(
     think=True,
     output=Output(mode="json_schema", schema='{"type":"object"}', name="verdict"),
     setup='{"model":"m"}',
+    workspace="/srv/work",
+    identity="researcher",
+    memory_from=("writer",),
 )
 LOG: tuple[Event, ...] = (
     RunAccepted(

@@ -10,16 +10,19 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-from retinue.core.amounts import DIMENSIONS, Amount, Numbers, add, negative, vector
+from retinue.core.amounts import CALLS, DIMENSIONS, Amount, Numbers, add, negative, vector
 
 
 class Limited:
     """What accounts and windows have in common: something spent, something held, and limits in some dimensions."""
 
-    __slots__ = ("capped", "held", "id", "limit", "spent")
+    __slots__ = ("capped", "held", "id", "limit", "soft", "spent")
 
-    def __init__(self, name: str, limits: dict[int, int], spent: list[int], held: list[int]) -> None:
+    def __init__(
+        self, name: str, limits: dict[int, int], spent: list[int], held: list[int], *, soft: bool = False
+    ) -> None:
         self.id = name
+        self.soft = soft
         self.capped = tuple(sorted(limits))
         self.limit = [limits.get(d, 0) for d in range(len(DIMENSIONS))]
         self.spent = spent
@@ -81,15 +84,18 @@ class WindowLimit(Limited):
 
     __slots__ = ("log",)
 
-    def __init__(self, log: WindowLog, limits: dict[int, int]) -> None:
-        super().__init__(log.name, limits, log.spent, log.held)
+    def __init__(self, log: WindowLog, limits: dict[int, int], *, soft: bool = False) -> None:
+        super().__init__(log.name, limits, log.spent, log.held, soft=soft)
         self.log = log
 
 
 def rooms(
-    account: Account, spare: Numbers, *, alone: bool, windows: bool = True
+    account: Account, spare: Numbers, *, alone: bool, windows: bool = True, actions: bool = True
 ) -> Iterator[tuple[Account | WindowLimit, int, int]]:
-    """Every limit that binds `account`, nearest first, with the room under it; `alone` leaves calls in flight out."""
+    """Every limit that binds `account`, nearest first, with the room under it; `alone` leaves calls in flight out.
+
+    `actions` are the windows' limits on calls of tools: whoever has used them up may still think.
+    """
     kept = list[int]()
     for each in (account, *account.ancestors):
         for d in each.capped:
@@ -104,15 +110,21 @@ def rooms(
         kept += each.allowed
     for limit in account.windows if windows else ():
         for d in limit.capped:
-            yield limit, d, limit.limit[d] - limit.spent[d] - (0 if alone else limit.held[d])
+            if actions or d != CALLS:
+                yield limit, d, limit.limit[d] - limit.spent[d] - (0 if alone else limit.held[d])
 
 
 def first_obstacle(account: Account, worst: Numbers, spare: Numbers) -> tuple[Account | WindowLimit, int, int] | None:
     """The first limit with too little room for `worst` as things are now."""
-    for found in rooms(account, spare, alone=False):
-        if worst[found[1]] > found[2]:
+    for found in rooms(account, spare, alone=False, actions=worst[CALLS] > 0):
+        if needed(found[0], worst[found[1]]) > found[2]:
             return found
     return None
+
+
+def needed(limited: Limited, wanted: int) -> int:
+    """The room that a call must find to be made: for a soft limit, any at all will do."""
+    return 1 if limited.soft else wanted
 
 
 def keep(account: Account, change: Numbers) -> None:

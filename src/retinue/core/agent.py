@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
+from retinue.core.policy import Policy
+from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
 
 ToolKind = Literal["pure", "idempotent", "keyed", "once"]
@@ -30,7 +33,12 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A specialist: its prompt, the names of its tools, its model and how long it may work.
 
     `model` is `wire:name`, or a bare name that runs on the provider of whoever starts it; empty means the starter's
-    own. `fallback` are the models to ask, in this order, when that one cannot be had.
+    own. `fallback` are the models to ask, in this order, when that one cannot be had. Dialects differ in what an agent
+    has that names no tools; with `no_tools` it has none in any of them.
+
+    `policy` is what it may do (None: what whoever starts it may), `runtime` how it works. `workspace` is the folder it
+    works in, and `memory_from` are the agents whose memory it may read besides its own; `memory` says how its own is
+    kept, where that differs from the others'. With `think` it reasons, where its model can.
 
     >>> Agent(name="writer", description="Drafts reports", system_prompt="You write.").max_turns is None
     True
@@ -44,12 +52,21 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fallback: tuple[str, ...] = ()
     max_turns: int | None = None
     limits: Limits = Limits()
+    policy: Policy | None = None
+    runtime: RuntimeProfile = RuntimeProfile()
+    workspace: str = ""
+    memory_from: tuple[str, ...] = ()
+    memory: Literal["sqlite", "markdown", "none"] | None = None
+    think: bool = False
+    no_tools: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] lists are what people write
             msgspec.structs.force_setattr(self, "tools", tuple(self.tools))
         if not isinstance(self.fallback, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
             msgspec.structs.force_setattr(self, "fallback", tuple(self.fallback))
+        if not isinstance(self.memory_from, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            msgspec.structs.force_setattr(self, "memory_from", tuple(self.memory_from))
 
     def limits_with(self, max_turns: int | None) -> Limits:
         """The agent's limits, with this many turns."""
@@ -82,6 +99,10 @@ class Judged(Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
+RESULTS = "\x1eresults\x1e"
+"""Where in a system text the results of the runs stand that a run waits for; they are not known when it is written."""
+
+
 class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Everything about a run that its siblings share, so that a thousand of them store and hold it once.
 
@@ -109,6 +130,13 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     workspace: str = ""
     identity: str = ""
     memory_from: tuple[str, ...] = ()
+
+    def system_with(self, results: Sequence[tuple[str, str]]) -> str:
+        """The system text, with the results of the runs that this one waited for in the place that is kept for them."""
+        if RESULTS not in self.system:
+            return self.system
+        told = "\n\n".join(f"[{name}]\n{text}" for name, text in results)
+        return self.system.replace(RESULTS, told)
 
     def digest(self) -> str:
         """The name of this brief in the store."""

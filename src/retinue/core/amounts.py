@@ -14,7 +14,7 @@ Price: TypeAlias = tuple[int, int]
 """Nanodollars for one token of input and one of output."""
 
 DIMENSIONS: Final[tuple[Dimension, ...]] = ("input", "output", "tokens", "cost", "turns", "calls")
-OUTPUT, TOKENS, COST = 1, 2, 3
+OUTPUT, TOKENS, COST, CALLS = 1, 2, 3, 5
 Numbers: TypeAlias = Sequence[int]
 """One number for each of DIMENSIONS, in that order."""
 NOTHING: Final = (0, 0, 0, 0, 0, 0)
@@ -58,15 +58,29 @@ class Caps(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults
 UNLIMITED: Final = Caps()
 
 
-class Window(Struct, frozen=True):
+class Window(Struct, frozen=True, omit_defaults=True):
     """A limit on a stretch of time: only charges younger than `span_seconds` count.
 
-    Accounts that name the same window and span count together, each under its own caps.
+    Accounts that name the same window and span count together, each under its own caps. What it does not limit it need
+    not remember. A `soft` one is met when it is used up, and not before: the last call may be as long as it likes, and
+    nobody else's begins while it could be that one.
     """
 
     name: str
     span_seconds: float
     caps: Caps
+    soft: bool = False
+
+    @property
+    def limits_calls(self) -> bool:
+        """Whether calls of tools count in it."""
+        return self.caps.calls is not None
+
+    @property
+    def limits_replies(self) -> bool:
+        """Whether what a model's replies use counts in it."""
+        caps = self.caps
+        return any(cap is not None for cap in (caps.input, caps.output, caps.tokens, caps.cost, caps.turns))
 
 
 def add(numbers: list[int], change: Numbers) -> None:

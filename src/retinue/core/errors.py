@@ -5,6 +5,7 @@
     RetinueError                      something retinue can explain
     ├── BadInput                      the caller handed in something wrong: fix the call
     │   ├── ConfigError               mistakes in a settings file: file, line, key, found, allowed of each
+    │   ├── NotKept                   a run whose messages were dropped, as its settings say
     │   └── UnknownName               an agent, run, session, tool, dialect or provider that is not there
     ├── Refused                       the call was fine, the rules say no: facts say which rule
     │   ├── DepthExceeded             deeper than the tree allows
@@ -33,6 +34,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from retinue.core.usage import NO_USAGE, Usage
+
 
 class RetinueError(Exception):
     """Something retinue can explain; the message says what to do.
@@ -60,6 +63,18 @@ class UnknownName(BadInput):
         self.known = known
 
 
+class NotKept(BadInput):
+    """The messages of a run were dropped at the end of its tree, as its settings say; how it ended is still known."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"the messages of run {run_id} were not kept")
+        self.run_id = run_id
+
+
+PRESCRIBED = "Configuration error: "
+"""How complaints begin whose whole text a published document prescribes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One mistake in a file that a person wrote: where it is, what stands there and what may.
@@ -78,8 +93,9 @@ class Problem:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        # Some complaints are texts of a published document and name the key themselves.
-        named = not self.key or self.complaint.startswith(f"{self.key} ")
+        # Some complaints are texts of a published document and name the key themselves, or not at all.
+        complaint = self.complaint.removeprefix(PRESCRIBED)
+        named = not self.key or complaint.startswith(f"{self.key} ") or complaint != self.complaint
         return f"{place}: {self.complaint}" if named else f"{place}: {self.key}: {self.complaint}"
 
 
@@ -204,7 +220,8 @@ TRANSIENT: frozenset[ProviderFault] = frozenset({"rate_limited", "overloaded", "
 class ProviderError(RetinueError):
     """A model call failed.
 
-    `partial` is what had arrived before the failure; `retry_after` is the provider's own wish, in seconds.
+    `partial` is what had arrived before the failure; `retry_after` is the provider's own wish, in seconds. `usage` and
+    `cost` are what was used for nothing, as far as the provider knows.
 
     >>> ProviderError("slow down", fault="rate_limited", retry_after=2.0).transient
     True
@@ -220,12 +237,16 @@ class ProviderError(RetinueError):
         status: int | None = None,
         retry_after: float | None = None,
         partial: str = "",
+        usage: Usage = NO_USAGE,
+        cost: int | None = 0,
     ) -> None:
         super().__init__(message)
         self.fault: ProviderFault = fault
         self.status = status
         self.retry_after = retry_after
         self.partial = partial
+        self.usage = usage
+        self.cost = cost
 
     @property
     def transient(self) -> bool:

@@ -6,7 +6,7 @@ Fields are only ever added, with defaults; anything else is a new format with an
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -16,6 +16,10 @@ from retinue.core.mail import Item
 from retinue.core.messages import Message, Reply
 from retinue.core.policy import Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome
+from retinue.core.usage import NO_USAGE, Usage
+
+CompactedBy = Literal["shortened", "summarised", "left_out"]
+"""How a conversation was made shorter."""
 
 FORMAT = 1
 """The newest format of events that this retinue writes and knows."""
@@ -24,7 +28,8 @@ FORMAT = 1
 class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="accepted"):
     """A run exists. `brief` names the blob of what it shares with its siblings, `task` is its first input.
 
-    `carved` says that its limits were taken from its parent's; otherwise both draw on one pot.
+    `carved` says that its limits were taken from its parent's; otherwise both draw on one pot. `after` are the runs
+    that have to complete before it begins, with the names by which it knows them.
     """
 
     at: float
@@ -47,7 +52,10 @@ class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     dialect: str = ""
     carved: bool = False
     windows: tuple[Window, ...] = ()
+    after: tuple[tuple[RunId, str], ...] = ()
     format: int = FORMAT
+    independent: bool = False
+    """Bound by what the operator wrote down for its agent, and not by its parent's policy."""
 
 
 class RunAdopted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="adopted"):
@@ -94,13 +102,15 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
 
 class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):
-    """The model could not be asked, after every attempt that was worth making."""
+    """The model could not be asked, after every attempt that was worth making; `usage` and `cost` were for nothing."""
 
     at: float
     turn: int
     fault: str
     error: str
     partial: str = ""
+    usage: Usage = NO_USAGE
+    cost: int | None = 0
 
 
 class WrapUpAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="wrap_up"):
@@ -127,11 +137,22 @@ class ExchangeEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
 
 class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="compacted"):
-    """The first `replaced` messages are represented by `messages` from now on; the originals stay in the log."""
+    """The first `replaced` messages are represented by `messages` from now on; the originals stay in the log.
+
+    `way` says how: texts were shortened, older turns summarised by `model`, or left out without a summary. `before` and
+    `after` are the size of a whole question in tokens, as far as that is known. `usage` and `cost` are those of the
+    calls that asked for a summary, also of one that was no use; none of them is a turn.
+    """
 
     at: float
     replaced: int
     messages: tuple[Message, ...]
+    way: CompactedBy = "summarised"
+    before: int = 0
+    after: int = 0
+    model: str = ""
+    usage: Usage = NO_USAGE
+    cost: int | None = 0
 
 
 class AgentDefined(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="agent_defined"):

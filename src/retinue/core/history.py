@@ -9,7 +9,8 @@ from typing import overload
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 
 STILL_OPEN = (
-    "[this call is still in progress in the conversation you were forked from; its result is not available here]"
+    "[you are a fork of the conversation above: a sub-agent with a task of your own, which follows. This call goes on "
+    "in the original conversation; its result is not available here]"
 )
 NOT_MADE = "[this call was not made: a limit was reached]"
 NOT_OFFERED = "[this call was not made: no tool was offered]"

@@ -46,6 +46,20 @@ class RandomIds:
         self._last = max(time.time_ns() // 1_000_000, self._last + 1)
         return uuid7(self._last, os.urandom(10))
 
+    def follow(self, earlier: RunId) -> None:
+        """Let every further id sort after one that another process made; it may have borrowed milliseconds too.
+
+        >>> ids = RandomIds()
+        >>> ids.follow("ffffffff-0000-7000-8000-000000000000")
+        >>> ids.new()[:13]
+        'ffffffff-0001'
+        """
+        try:
+            moment = int(earlier.replace("-", "")[:12], 16)
+        except ValueError:
+            return  # not made by us
+        self._last = max(self._last, moment)
+
 
 def call_key(run_id: RunId, turn: int, index: int) -> Key:
     """The key of the `index`-th call of a run's `turn`-th reply.

@@ -24,12 +24,14 @@ from retinue.core.accounts import (
     carve_along,
     first_obstacle,
     keep,
+    needed,
     recount,
     reserve,
     rooms,
     spend,
 )
 from retinue.core.amounts import (
+    CALLS,
     COST,
     DIMENSIONS,
     NOTHING,
@@ -213,7 +215,8 @@ class Ledger:
 
         If the call would not fit even with nothing else in flight, its output is shortened, down to `min_output`.
         Children's allowances count as gone, so nobody ever waits for an idle child. An account that is over a limit
-        stops every call, also one that asks nothing in that dimension. Without a `price` no cost is held. With
+        stops every call, also one that asks nothing in that dimension; but windows that limit calls of tools stop only
+        those. Without a `price` no cost is held. With
         `wrap_up`, what was set aside for the account may be used.
         """
         account = self._account(account_id)
@@ -223,10 +226,11 @@ class Ledger:
         worst = _worst(input, output, price, turns, calls)
         if first_obstacle(account, worst, spare) is not None:
             least = _worst(input, min(output, min_output), price, turns, calls)
-            for each, d, room in rooms(account, spare, alone=True):
-                if least[d] > room:
+            for each, d, room in rooms(account, spare, alone=True, actions=calls > 0):
+                if needed(each, least[d]) > room:
                     return _exhausted(each, d, least[d], room)
-                output = min(output, _longest(d, room, input, output, price))
+                if not each.soft:
+                    output = min(output, _longest(d, room, input, output, price))
             worst = _worst(input, output, price, turns, calls)
             if (obstacle := first_obstacle(account, worst, spare)) is not None:
                 each, d, room = obstacle
@@ -268,6 +272,34 @@ class Ledger:
         Windows have a memory of their own, from which they `recall`; what is in it is not charged to them again.
         """
         spend(self._account(account_id), amount, now, in_windows=in_windows)
+
+    def act(self, account_id: AccountId, now: float) -> Exhausted | None:
+        """Take one tool call from the account's windows that limit calls; None if all of them had room for it.
+
+        It is spent at once: nobody waits for an action to be over.
+
+        >>> ledger = Ledger()
+        >>> opened = ledger.open("run", windows=[Window("actions", 3600.0, Caps(calls=1))])
+        >>> ledger.act("run", now=0.0) is None, ledger.act("run", now=1.0).until, ledger.act("run", now=3600.0) is None
+        (True, 3600.0, True)
+        """
+        account = self._account(account_id)
+        for limit in account.windows:
+            if CALLS in limit.capped:
+                limit.log.age(now)
+                if (room := limit.limit[CALLS] - limit.spent[CALLS]) < 1:
+                    return _exhausted(limit, CALLS, 1, room)
+        spend(account, Amount(calls=1), now)
+        return None
+
+    def over(self, account_id: AccountId, now: float) -> Exhausted | None:
+        """The first window of the account in which more calls were made than it allows, if there is one."""
+        for limit in self._account(account_id).windows:
+            if CALLS in limit.capped:
+                limit.log.age(now)
+                if (room := limit.limit[CALLS] - limit.spent[CALLS]) < 0:
+                    return _exhausted(limit, CALLS, 0, room)
+        return None
 
     def recall(self, window: Window, amount: Amount, at: float) -> None:
         """Count in a window what a run used that has no account any more."""
@@ -334,12 +366,14 @@ class Ledger:
     def _window_limits(self, own: Sequence[Window], above: tuple[WindowLimit, ...]) -> tuple[WindowLimit, ...]:
         """One limit for each window on the line: a child cannot leave its parent's windows, only narrow them."""
         limits = {limit.log: {d: limit.limit[d] for d in limit.capped} for limit in above}
+        soft = {limit.log: limit.soft for limit in above}
         for window in own:
             log = self._log(window)
+            soft[log] = window.soft and soft.get(log, True)
             known = limits.setdefault(log, {})
             for d, number in numbers_of(window.caps).items():
                 known[d] = min(number, known.get(d, number))
-        return tuple(WindowLimit(log, numbers) for log, numbers in limits.items())
+        return tuple(WindowLimit(log, numbers, soft=soft[log]) for log, numbers in limits.items())
 
 
 class _Hold(NamedTuple):

@@ -71,7 +71,17 @@ class ChildEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
     notice: str = ""
 
 
-Item: TypeAlias = Words | Input | Close | Cancel | Deadline | Answer | ChildEnded
+class DependencyEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="dependency_ended"):
+    """A run that this one waits for before it begins has ended; `text` is its result, or why there is none."""
+
+    key: Key
+    run_id: RunId
+    name: str
+    ok: bool
+    text: str = ""
+
+
+Item: TypeAlias = Words | Input | Close | Cancel | Deadline | Answer | ChildEnded | DependencyEnded
 
 URGENT = (Cancel, Deadline)
 """What does not wait for a turn boundary."""

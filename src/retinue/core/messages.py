@@ -77,6 +77,14 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     response_id: str = ""
 
 
+class StartDelta(Struct, frozen=True, gc=False, tag="start"):
+    """An attempt has begun to answer, and what was published of an earlier one counts no longer; `id` is the vendor's
+    name for the response, where it is known by now. Providers that publish whole answers need not say it.
+    """
+
+    id: str = ""
+
+
 class TextDelta(Struct, frozen=True, gc=False, tag="text"):
     """A few more characters of the answer, as they stream in; published, never stored."""
 
@@ -90,11 +98,12 @@ class ThinkingDelta(Struct, frozen=True, gc=False, tag="thinking"):
 
 
 class CallDelta(Struct, frozen=True, gc=False, tag="call"):
-    """A few more characters of a call's arguments; the first of a call carries its name."""
+    """A few more characters of a call's arguments; the first of a call carries its name, and its id if it has one."""
 
     index: int
     name: str = ""
     arguments: str = ""
+    id: str = ""
 
 
-Delta: TypeAlias = TextDelta | ThinkingDelta | CallDelta
+Delta: TypeAlias = StartDelta | TextDelta | ThinkingDelta | CallDelta

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, assert_never, cast
+from typing import Annotated, Literal, assert_never, cast
 
 import msgspec
 
@@ -239,8 +239,18 @@ def intersect(a: Policy, b: Policy) -> Policy:
     )
 
 
-def verdict(policy: Policy, *, tool: str, risk: Risk) -> Decision:
-    """What `policy` says to a call of `tool` with this much risk.
+def delegated(target: Policy, caller: Policy, *, ceiling: Literal["target", "caller"] = "target") -> Policy:
+    """The policy of an agent that takes a task over from another: its own, or with `ceiling="caller"` what both have.
+
+    >>> target, caller = Policy(autonomy="full"), Policy(autonomy="readonly")
+    >>> delegated(target, caller).autonomy, delegated(target, caller, ceiling="caller").autonomy
+    (<Autonomy.FULL: 'full'>, <Autonomy.READONLY: 'readonly'>)
+    """
+    return intersect(target, caller) if ceiling == "caller" else target
+
+
+def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> Decision:
+    """What `policy` says to a call of `tool` with this much risk, which changes something if it `acts`.
 
     Refusals come first: neither a person's approval nor `auto_approve` opens what a policy closes. (If asking came
     first, a child could turn its parent's refusal into a question by adding an `always_ask` entry.)
@@ -249,8 +259,10 @@ def verdict(policy: Policy, *, tool: str, risk: Risk) -> Decision:
     <Verdict.ASK: 'ask'>
     >>> verdict(Policy(autonomy="readonly"), tool="file_write", risk=Risk.MEDIUM).reason
     "Security policy: read-only mode, cannot perform 'file_write'"
+    >>> verdict(Policy(autonomy="readonly"), tool="memory_store", risk=Risk.LOW, acts=True).verdict
+    <Verdict.REFUSE: 'refuse'>
     """
-    refusal = _refusal(policy, tool, risk)
+    refusal = _refusal(policy, tool, risk, acts)
     if refusal is not None:
         return Decision(Verdict.REFUSE, refusal)
     if tool in policy.always_ask:
@@ -274,7 +286,7 @@ def verdict(policy: Policy, *, tool: str, risk: Risk) -> Decision:
             assert_never(risk)
 
 
-def _refusal(policy: Policy, tool: str, risk: Risk) -> str | None:
+def _refusal(policy: Policy, tool: str, risk: Risk, acts: bool) -> str | None:
     """Why nobody can approve this call, if so."""
     if tool in policy.excluded_tools:
         return f"Security policy: '{tool}' is excluded (excluded_tools); do without it"
@@ -282,7 +294,7 @@ def _refusal(policy: Policy, tool: str, risk: Risk) -> str | None:
     if ceiling is not None and tool not in ceiling:
         usable = ", ".join(name for name in ceiling if name not in policy.excluded_tools) or "(none)"
         return f"Security policy: '{tool}' is not among the allowed tools (allowed_tools); use one of: {usable}"
-    if policy.autonomy == Autonomy.READONLY and risk != Risk.LOW:
+    if policy.autonomy == Autonomy.READONLY and (acts or risk != Risk.LOW):
         return f"Security policy: read-only mode, cannot perform '{tool}'"
     if policy.block_high_risk_commands and risk == Risk.HIGH:
         return f"Security policy: '{tool}': high-risk calls are blocked (block_high_risk_commands); find a safer way"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -36,6 +36,11 @@ class Ids(Protocol):
 
 Publish: TypeAlias = Callable[[Delta], None]
 
+
+def _nobody_waits() -> None:
+    """What a sign of life is for when no deadline runs."""
+
+
 Judge: TypeAlias = Callable[[Output, str], Judged]
 """Holds a final answer against what was demanded; says the same about the same text, always."""
 
@@ -48,8 +53,9 @@ class Request:
     checked in any case, and the model asked again where it is not of that form.
 
     `messages` is a live, append-only view: read it, keep nothing of it but the messages themselves. `run_id`, `agent`,
-    `path` and `turn` say who asks; they go to no vendor. `memo` belongs to the wire for as long as the run lives, for
-    what it has already encoded.
+    `path` and `turn` say who asks, and `purpose` whether for a turn of the run or for a summary of its older ones; they
+    go to no vendor. `memo` belongs to the wire for as long as the run lives, for what it has already encoded. `alive`
+    is called for what comes from the server without being a piece of the answer, so that it does not seem silent.
     """
 
     model: str
@@ -64,7 +70,9 @@ class Request:
     agent: str = ""
     path: str = ""
     turn: int = 1
+    purpose: Literal["turn", "summary"] = "turn"
     memo: dict[str, object] = field(default_factory=dict[str, object])
+    alive: Callable[[], None] = field(default=_nobody_waits, compare=False, repr=False)
 
 
 class Provider(Protocol):
@@ -86,6 +94,15 @@ class Prices(Protocol):
 
     def price(self, model: str) -> tuple[int, int] | None:
         """Nanodollars per input and output token, or None where unknown."""
+        ...
+
+
+@runtime_checkable
+class Windows(Protocol):
+    """A provider that knows how much its models can read."""
+
+    def window(self, model: str) -> int | None:
+        """The tokens that a question and its answer may have together, or None where unknown."""
         ...
 
 
@@ -148,7 +165,7 @@ class Tool(Protocol):
 
     `call` gets the arguments as the model wrote them. It returns a result, raises `ToolError` with a text that the
     model can act on, or raises anything else for what should not have happened. `timeout` of None means the run's
-    own limit; `waits` marks a tool that waits for other runs and has no deadline of its own.
+    own limit; `waits` marks a tool that waits for other runs and has no deadline of its own (see also `WaitsAtTimes`).
     """
 
     @property
@@ -187,6 +204,25 @@ class Tool(Protocol):
 
 
 @runtime_checkable
+class KnowsWhyHidden(Protocol):
+    """A tool with words of its own for a run that calls it without being offered it."""
+
+    def why_hidden(self, context: CallContext) -> str | None:
+        """What the model reads; None for the usual words."""
+        ...
+
+
+@runtime_checkable
+class HasCompanion(Protocol):
+    """A tool that is of little use without another, which is offered with it."""
+
+    @property
+    def companion(self) -> str | None:
+        """The name of the other tool, if there is one."""
+        ...
+
+
+@runtime_checkable
 class Weighs(Protocol):
     """A tool whose calls differ in what there is to lose, or that can say more than its risk."""
 
@@ -197,7 +233,26 @@ class Weighs(Protocol):
 
 def weight_of(tool: Tool, arguments: str) -> Weight:
     """What there is to lose by this call of `tool`."""
-    return tool.weigh(arguments) if isinstance(tool, Weighs) else Weight(tool.risk)
+    # Asked at every call; isinstance() of a protocol would take longer than all the rest.
+    weigh: Callable[[str], Weight] | None = getattr(tool, "weigh", None)
+    return Weight(tool.risk) if weigh is None else weigh(arguments)
+
+
+@runtime_checkable
+class WaitsAtTimes(Protocol):
+    """A tool that waits for other runs in some of its calls only."""
+
+    def waits_with(self, arguments: str) -> bool:
+        """Whether a call with these arguments waits, as the model wrote them; never raises."""
+        ...
+
+
+def does_wait(tool: Tool, arguments: str) -> bool:
+    """Whether this call of `tool` waits for other runs."""
+    if not tool.waits:
+        return False
+    narrowed: Callable[[str], bool] | None = getattr(tool, "waits_with", None)  # see weight_of
+    return narrowed is None or narrowed(arguments)
 
 
 class Toolbox(Protocol):
@@ -214,6 +269,38 @@ class Providers(Protocol):
     def find(self, name: str) -> Provider | None:
         """The provider of that name."""
         ...
+
+
+class Meter(Protocol):
+    """Who counts and measures for those that watch from outside; never raises, and costs little when nobody does.
+
+    A name stands for one instrument, always used by the same of these methods.
+    """
+
+    def count(self, name: str, **attributes: str) -> None:
+        """One more."""
+        ...
+
+    def move(self, name: str, change: int, **attributes: str) -> None:
+        """So many more or fewer at this moment."""
+        ...
+
+    def measure(self, name: str, value: float, **attributes: str) -> None:
+        """One measured value of many."""
+        ...
+
+
+class NoMeter:
+    """Where nobody watches."""
+
+    def count(self, name: str, **attributes: str) -> None:
+        """Nothing."""
+
+    def move(self, name: str, change: int, **attributes: str) -> None:
+        """Nothing."""
+
+    def measure(self, name: str, value: float, **attributes: str) -> None:
+        """Nothing."""
 
 
 class Shelf(Protocol):

@@ -18,7 +18,7 @@ from retinue.core.mail import Cancel, Item
 from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import NO_USAGE, Usage
 
-Phase = Literal["queued", "working", "parked", "idle", "ended"]
+Phase = Literal["pending", "queued", "working", "parked", "idle", "ended"]
 """As far as the run's own log tells where it stands; whether anyone drives it is another question."""
 
 
@@ -171,11 +171,15 @@ class Retire(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """What is to become of a shelf: values to put, names to drop, and the answer to whoever asked."""
+    """What is to become of a shelf: values to put, names to drop, and the answer to whoever asked.
+
+    `charges` are what named windows have to remember of it.
+    """
 
     answer: bytes
     puts: Mapping[str, bytes] = {}
     drops: tuple[str, ...] = ()
+    charges: tuple[Charge, ...] = ()
 
 
 Decide: TypeAlias = Callable[[Mapping[str, bytes]], Decision]
@@ -252,12 +256,23 @@ class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prune(Struct, frozen=True, kw_only=True, gc=False):
-    """Forget trees whose runs all ended before a moment, with everything that only they need.
+    """Forget trees whose runs all ended before a moment, with everything that only they need, artifacts included.
 
     A tree whose history a remaining run has inherited stays. Answers how many runs were removed.
     """
 
     before: float
+
+
+class Forget(Struct, frozen=True, kw_only=True, gc=False):
+    """Drop what the runs of one dialect in a tree were told and said: their events and their mail, never those of the
+    root, and only once the whole tree is over.
+
+    Their rows and outcomes stay; a row whose messages were dropped has `seq` 0. Answers how many runs that concerned.
+    """
+
+    root_id: RunId
+    dialect: str
 
 
 Write: TypeAlias = (
@@ -275,6 +290,7 @@ Write: TypeAlias = (
     | OpenSession
     | CloseSession
     | Prune
+    | Forget
 )
 
 Written: TypeAlias = Accepted | NotBorn | ShelfClosed | tuple[RunId, ...] | bytes | str | bool | int | None
@@ -291,4 +307,6 @@ class RunQuery(Struct, frozen=True, kw_only=True, gc=False):
     unfinished_only: bool = False
     driver_id: DriverId | None = None
     undriven_only: bool = False
+    handle_space: str | None = None
+    """Only runs that have a name in this space, of whatever session."""
     limit: int | None = None

@@ -6,8 +6,10 @@ run costs as much per event as a short one. Whatever the engine needs after a cr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from retinue.core.agent import Brief
 from retinue.core.events import (
@@ -29,8 +31,8 @@ from retinue.core.events import (
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History, forked
 from retinue.core.ids import Key, RunId
-from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
-from retinue.core.messages import Stop, ToolCall, ToolMessage, UserMessage
+from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.messages import AssistantMessage, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, LimitMet, Outcome
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 
@@ -66,13 +68,18 @@ class Run:
         "brief",
         "calls_made",
         "closing",
+        "compactions",
+        "context",
         "cost",
+        "dependencies",
         "exchange_turns",
         "exchanges",
         "failure",
         "final",
+        "heard",
         "history",
         "inputs",
+        "latest_input",
         "open",
         "outcome",
         "parked_seconds",
@@ -82,6 +89,7 @@ class Run:
         "seen",
         "seq",
         "stop",
+        "system",
         "taken",
         "text",
         "tool_crash",
@@ -97,6 +105,10 @@ class Run:
         self.policy = accepted.policy
         """What the run may do; a driver that takes it over cuts this by the settings of its day."""
         self.brief = brief
+        self.system = brief.system
+        """The system text as sent: the brief's, with the results of the runs that this one waited for."""
+        self.dependencies: dict[RunId, DependencyEnded] = {}
+        """How the runs ended that this one waits for."""
         self.history = self._beginning(accepted, inherited)
         self.seq = 1
         self.turns = 0
@@ -104,6 +116,13 @@ class Run:
         self.calls_made = 0
         self.usage: Usage = NO_USAGE
         self.cost: int | None = 0
+        self.context = 0
+        """The tokens of the first `heard` messages and what is sent with them, as a vendor counted; 0 if unknown."""
+        self.heard = 0
+        self.compactions = 0
+        """How often the history was made shorter since the last reply."""
+        self.latest_input = ""
+        """The last input after the task."""
         self.text = ""
         """The last words of the model in this exchange; what a reader gets if the run stops here."""
         self.stop: Stop = "end"
@@ -149,6 +168,11 @@ class Run:
         """Whether the call could have been started by a driver that is gone."""
         return call.since < self.adopted_seq
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not begun yet, because it waits for other runs."""
+        return any(run_id not in self.dependencies for run_id, _ in self.accepted.after)
+
     def outcome_as(self, result: Exchange, *, error: str = "", unstopped: tuple[str, ...] = ()) -> Outcome:
         """An outcome with this run's totals."""
         return Outcome(
@@ -190,8 +214,8 @@ def apply(run: Run, seq: int, event: Event) -> None:
         case RunAdopted():
             run.adopted_seq = seq
         case MailTaken(items=items, at=at):
-            for item in items:
-                run.taken.add(item.key)
+            run.taken.update(item.key for item in items)
+            for item in _with_peers_joined(items):
                 _read(run, seq, item, at)
         case ReplyReceived():
             _hear(run, seq, event)
@@ -204,6 +228,8 @@ def apply(run: Run, seq: int, event: Event) -> None:
             _return(run, event)
         case TurnFailed():
             run.failure = event
+            run.usage += event.usage
+            run.cost = add_cost(run.cost, event.cost)
             if event.partial:
                 run.text = event.partial
         case WrapUpAsked(limit=limit, text=text):
@@ -222,8 +248,8 @@ def apply(run: Run, seq: int, event: Event) -> None:
             run.exchanges.append(exchange)
             run.answering = False
             run.wrapping = None
-        case HistoryCompacted(replaced=replaced, messages=messages):
-            run.history.replace_first(replaced, messages)
+        case HistoryCompacted():
+            _compact(run, event)
         case AgentDefined():
             pass  # told for readers; the session keeps its agents
         case ResultCollected(run_id=run_id):
@@ -231,6 +257,7 @@ def apply(run: Run, seq: int, event: Event) -> None:
         case RunEnded(outcome=outcome):
             # Whoever continues this conversation later has to find a result for every call.
             _close_turn(run, NOT_MADE if outcome.result == "exhausted" else UNFINISHED)
+            _keep_unfinished_words(run, outcome)
             run.outcome = outcome
         case _:
             assert_never(event)
@@ -244,12 +271,25 @@ def _hear(run: Run, seq: int, event: ReplyReceived) -> None:
         run.usage += reply.usage
     run.cost = add_cost(run.cost, reply.cost)
     run.history.append(reply.message)
+    usage = reply.usage or NO_USAGE
+    # What a model only thought is mostly not sent again.
+    run.context = usage.input + max(0, usage.output - usage.reasoning) if usage.input else 0
+    run.heard = len(run.history)
+    run.compactions = 0
     run.stop = reply.stop
     if reply.message.text:
         run.text = reply.message.text
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]
     run.unreturned = len(run.open)
     run.final = not run.open
+
+
+def _compact(run: Run, event: HistoryCompacted) -> None:
+    run.history.replace_first(event.replaced, event.messages)
+    run.context, run.heard = event.after, len(run.history)
+    run.compactions += 1
+    run.usage += event.usage
+    run.cost = add_cost(run.cost, event.cost)
 
 
 def _return(run: Run, event: CallReturned) -> None:
@@ -278,6 +318,31 @@ def _close_turn(run: Run, otherwise: str = "") -> None:
     run.unreturned = 0
 
 
+def _keep_unfinished_words(run: Run, outcome: Outcome) -> None:
+    """What the model was saying when the run was stopped: whoever continues the conversation has heard it."""
+    spoken = run.failure.partial if run.failure is not None else outcome.text if outcome.text != run.text else ""
+    if spoken.strip() and outcome.result != "completed" and not isinstance(run.history[-1], AssistantMessage):
+        run.history.append(AssistantMessage(text=spoken))
+
+
+def _with_peers_joined(items: tuple[Item, ...]) -> Iterator[Item]:
+    """The items, with what peers said one after another made one message; news of children always stands alone."""
+    joined: Words | None = None
+    for item in items:
+        if joined is not None and isinstance(item, Words) and item.origin == "peer":
+            joined = replace(joined, text=f"{joined.text}\n\n{item.text}")
+            continue
+        if joined is not None:
+            yield joined
+            joined = None
+        if isinstance(item, Words) and item.origin == "peer":
+            joined = item
+        else:
+            yield item
+    if joined is not None:
+        yield joined
+
+
 def _read(run: Run, seq: int, item: Item, at: float) -> None:
     match item:
         case Words(text=text, origin=origin):
@@ -288,6 +353,7 @@ def _read(run: Run, seq: int, item: Item, at: float) -> None:
             _begin_exchange_if_idle(run)
             run.inputs[item.key] = len(run.exchanges) + 1
             run.tools_on = tools
+            run.latest_input = text
             run.history.append(UserMessage(text=text, origin=origin))
         case Answer(turn=turn, index=index):
             _hear_answer(run, seq, item, turn, index, at)
@@ -298,6 +364,9 @@ def _read(run: Run, seq: int, item: Item, at: float) -> None:
                 _begin_exchange_if_idle(run)
                 run.final = False
                 run.history.append(UserMessage(text=notice, origin="notice"))
+        case DependencyEnded(run_id=run_id):
+            run.dependencies[run_id] = item
+            run.system = run.brief.system_with([(each.name, each.text) for each in run.dependencies.values()])
         case Close():
             run.closing = True
         case Cancel() | Deadline():

@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from retinue.core.agent import Judged
-from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.compaction import Crowded
+from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
 from retinue.core.run import EndReason, Exchange, LimitMet, Result
 from retinue.core.state import Run
 
@@ -30,7 +31,8 @@ MODEL = -1
 class Situation(Struct, gc=False):
     """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance.
 
-    `judged` is the verdict on `answer_to_judge`, where there is one.
+    `judged` is the verdict on `answer_to_judge`, where there is one. `crowded` says that the model cannot be asked
+    before the history is shorter.
     """
 
     mail: Sequence[Item] = ()
@@ -38,6 +40,7 @@ class Situation(Struct, gc=False):
     children: int = 0
     spent: LimitMet | None = None
     judged: Judged | None = None
+    crowded: Crowded | None = None
 
 
 class Take(Struct, frozen=True):
@@ -50,6 +53,13 @@ class Ask(Struct, frozen=True):
     """Ask the model; with `tools` off none is offered."""
 
     tools: bool
+    wrap_up: bool = False
+
+
+class Compact(Struct, frozen=True):
+    """Make the history shorter before the model is asked; a wrap-up turn spends nothing on a summary."""
+
+    crowded: Crowded
     wrap_up: bool = False
 
 
@@ -74,7 +84,7 @@ class Repair(Struct, frozen=True):
 class Wait(Struct, frozen=True):
     """Nothing to do until something arrives."""
 
-    why: Literal["model", "calls", "approval", "child", "mail"]
+    why: Literal["model", "calls", "approval", "child", "mail", "dependency"]
 
 
 class EndExchange(Struct, frozen=True):
@@ -94,7 +104,7 @@ class Rest(Struct, frozen=True):
     """The run has ended already."""
 
 
-Step: TypeAlias = Take | Ask | Perform | WrapUp | Repair | Wait | EndExchange | End | Rest
+Step: TypeAlias = Take | Ask | Compact | Perform | WrapUp | Repair | Wait | EndExchange | End | Rest
 
 EXPLAINED: dict[EndReason, str] = {
     "max_turns": "the turn limit was reached without a final answer",
@@ -112,6 +122,8 @@ def next_step(run: Run, now: Situation) -> Step:
     for item in now.mail:
         if isinstance(item, URGENT):
             return _stopped(run, item)
+    if run.accepted.after and (step := _before_it_begins(run, now)) is not None:
+        return step
     if run.failure is not None:
         return End(_exchange(run, "failed", "model_error", run.failure.error))
     if run.tool_crash is not None and run.accepted.manner.crash_fails:
@@ -121,6 +133,16 @@ def next_step(run: Run, now: Situation) -> Step:
     if run.open:
         return _with_open_calls(run, now)
     return _at_the_boundary(run, now)
+
+
+def _before_it_begins(run: Run, now: Situation) -> Step | None:
+    """What a run does that waits for others to complete; None once they all have."""
+    if arrived := tuple(item for item in now.mail if isinstance(item, DependencyEnded)):
+        return Take(arrived)
+    for ended in run.dependencies.values():
+        if not ended.ok:
+            return End(_exchange(run, "failed", "dependency", f"Dependency {ended.name} failed: {ended.text}"))
+    return Wait("dependency") if run.is_pending else None
 
 
 def answer_to_judge(run: Run) -> str | None:
@@ -182,8 +204,10 @@ def _at_the_boundary(run: Run, now: Situation) -> Step:
     if not run.answering and (first := _first_input(now)):
         return Take((first,))
     news = tuple(item for item in now.mail if isinstance(item, NEWS))
-    # An answer that came with the last turn stands: there would be none left to say more.
-    if news and run.wrapping is None and not (run.final and _turns_are_used_up(run, wrap_up_included=True)):
+    # An answer that came with the last turn stands: there would be none left to say more. Whoever is idle has answered
+    # before, and news that it cannot answer any more end it, instead of lying there for ever.
+    has_the_last_word = run.answering and run.final and _turns_are_used_up(run, wrap_up_included=True)
+    if news and run.wrapping is None and not has_the_last_word:
         return Take(news)
     if not run.answering:
         return _idle(run, now)
@@ -194,6 +218,8 @@ def _at_the_boundary(run: Run, now: Situation) -> Step:
     # The turn that is set aside for an answer is well used on repairing one.
     if run.wrapping is None and (limit := _turns_are_used_up(run, wrap_up_included=run.repairs > 0)):
         return _limited(run, limit)
+    if now.crowded is not None:
+        return Compact(now.crowded, wrap_up=run.wrapping is not None)
     return Ask(tools=run.tools_on and run.wrapping is None, wrap_up=run.wrapping is not None)
 
 

@@ -11,14 +11,17 @@ NANO = 1_000_000_000
 class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens of one call or a sum of calls; `input` includes `cached`, `output` includes `reasoning`.
 
+    `written` is what else of the input the vendor will remember from now on, where it counts that.
+
     >>> Usage(input=10, output=2) + Usage(input=5, cached=4)
-    Usage(input=15, output=2, cached=4, reasoning=0)
+    Usage(input=15, output=2, cached=4, reasoning=0, written=0)
     """
 
     input: int = 0
     output: int = 0
     cached: int = 0
     reasoning: int = 0
+    written: int = 0
 
     @property
     def total(self) -> int:
@@ -31,6 +34,7 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
             self.output + other.output,
             self.cached + other.cached,
             self.reasoning + other.reasoning,
+            self.written + other.written,
         )
 
 

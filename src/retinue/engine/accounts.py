@@ -1,9 +1,13 @@
-"""Every run's account in the ledger, and the patience of calls that have to wait for room."""
+"""Every run's account in the ledger, and the patience of calls that have to wait for room.
+
+Windows are shared with other processes through the store: what those charged is read before it matters.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from retinue.core.amounts import UNLIMITED, Amount, Caps, Price, Window
 from retinue.core.errors import NoAllowance
@@ -23,6 +27,12 @@ USUAL_OUTPUT = 8192
 SHORTEST_OUTPUT = 16
 """A call that could not even say this much is not worth making."""
 
+FRESH = 0.2
+"""Seconds for which a model call relies on what was last read of the others' charges."""
+
+LATE = 60.0
+"""Seconds after which no process commits a charge any more: by then it would have been declared dead."""
+
 
 class Accounts:
     """The ledger of this process, with the runs' names on its accounts."""
@@ -32,23 +42,33 @@ class Accounts:
         self._clock = clock
         self._journal = journal
         self._store = store
-        self._recalled: set[tuple[str, float]] = set()
+        self._recollections: dict[tuple[str, float], _Recollection] = {}
         self._learning = asyncio.Lock()
         self._windows: dict[RunId, tuple[Window, ...]] = {}
         """Of every run with an account: its own, and those of the runs above it."""
         self._waiting: list[asyncio.Future[None]] = []
 
-    async def learn(self, windows: Sequence[Window]) -> None:
-        """Recall from the store what windows remember, before their first use here."""
+    async def learn(self, windows: Sequence[Window], *, fresh: float | None = None) -> None:
+        """Recall from the store what windows remember, before their first use here.
+
+        With `fresh`, look again at those that were last looked at longer ago than that.
+        """
         # One at a time: who comes second must not go ahead with a window that is only half recalled.
         async with self._learning:
             for window in windows:
-                if (window.name, window.span_seconds) not in self._recalled:
-                    since = self._clock.now() - window.span_seconds
-                    for charge in await self._journal.read(self._store.charges, window.name, since):
-                        amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
-                        self.ledger.recall(window, amount, charge.at)
-                    self._recalled.add((window.name, window.span_seconds))
+                known = self._recollections.setdefault((window.name, window.span_seconds), _Recollection())
+                now = self._clock.now()
+                if known.read_at is not None and (fresh is None or 0 <= now - known.read_at < fresh):
+                    continue
+                since = now - window.span_seconds
+                if known.read_at is not None:
+                    since = max(since, min(now, known.read_at) - LATE)
+                # What is on its way from here is counted already: only what others have committed is of interest.
+                charges = await self._journal.peek(self._store.charges, window.name, since)
+                for charge in known.news(charges, since):
+                    amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
+                    self.ledger.recall(window, amount, charge.at)
+                known.read_at = now
 
     def open(self, run: RunAccepted, *, above: RunId | None = None) -> None:
         """Open a run's account under its parent's, or `above`'s; a carved one takes its allowance from there.
@@ -76,6 +96,10 @@ class Accounts:
             self.ledger.forget(run_id)
             del self._windows[run_id]
 
+    def left(self, run_id: RunId) -> Caps:
+        """What a run may still use, of everything that is limited."""
+        return self.ledger.left(run_id, self._clock.now()) if run_id in self._windows else UNLIMITED
+
     def is_capped(self, run_id: RunId) -> bool:
         """Whether anything limits what the run's calls may use, so that it has an account."""
         return run_id in self._windows
@@ -84,6 +108,8 @@ class Accounts:
         self, run_id: RunId, *, input: int, output: int | None, price: Price | None, wrap_up: bool
     ) -> Held | LimitMet:
         """Room for one call, after waiting for others if only they are in the way."""
+        if (windows := self._windows[run_id]) and self._store.shared:
+            await self.learn([window for window in windows if window.limits_replies], fresh=FRESH)
         wanted = USUAL_OUTPUT if output is None else output
         while True:
             now = self._clock.now()
@@ -110,10 +136,42 @@ class Accounts:
         now = self._clock.now()
         usage = reply.usage or NO_USAGE
         self.ledger.settle(held, Amount.of(usage, reply.cost, turns=0), now)
-        return tuple(
+        return self._remembered(
             Charge(window.name, now, now + window.span_seconds, usage.input, usage.output, reply.cost or 0)
             for window in self._windows.get(held.account, ())
+            if window.limits_replies
         )
+
+    # Actions
+
+    async def look_at_actions(self, run_id: RunId) -> None:
+        """Read what other processes have taken from the windows in which a run's actions count."""
+        if self._store.shared:
+            await self.learn([each for each in self._windows.get(run_id, ()) if each.limits_calls], fresh=0.0)
+
+    def act(self, run_id: RunId) -> tuple[Charge, ...] | None:
+        """Take one action from every window that limits a run's; what they have to remember, or None if one is used up.
+
+        The action is performed only once that is on disk: a crash in between counts one too many, never one too few.
+        """
+        counted = [window for window in self._windows.get(run_id, ()) if window.limits_calls]
+        now = self._clock.now()
+        if counted and self.ledger.act(run_id, now) is not None:
+            return None
+        return self._remembered(Charge(each.name, now, now + each.span_seconds, calls=1) for each in counted)
+
+    def has_overdrawn(self, run_id: RunId) -> bool:
+        """Whether more actions were taken than a window of the run allows: by several processes in the same moment."""
+        return run_id in self._windows and self.ledger.over(run_id, self._clock.now()) is not None
+
+    def _remembered(self, charges: Iterable[Charge]) -> tuple[Charge, ...]:
+        """Charges that the ledger has counted already, so that they are not news when they are read back."""
+        made = tuple(charges)
+        for charge in made if self._store.shared else ():  # what nobody else can write is read once
+            for (name, _), known in self._recollections.items():
+                if name == charge.window:
+                    known.charges[charge] += 1
+        return made
 
     def recharge(self, run_id: RunId, spent: Amount) -> None:
         """Count again what the store says was used before this process; windows recall that by themselves."""
@@ -130,6 +188,28 @@ class Accounts:
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class _Recollection:
+    """What this process knows of a window in the store: when it looked, and the charges counted since about then.
+
+    Charges have no names, so equal ones are told apart by their number: of three in the store and two that are known,
+    one is news.
+    """
+
+    __slots__ = ("charges", "read_at")
+
+    def __init__(self) -> None:
+        self.read_at: float | None = None
+        self.charges: Counter[Charge] = Counter()
+
+    def news(self, charges: Sequence[Charge], since: float) -> list[Charge]:
+        """Those of the store's charges that are not counted yet; all of them are known from now on."""
+        found = Counter(charges)
+        new = list((found - self.charges).elements())
+        # Own charges that are still on their way to the disk stay known; what is too old to be read again is forgotten.
+        self.charges = Counter({each: count for each, count in (self.charges | found).items() if each.at >= since})
+        return new
 
 
 def caps_of(limits: Limits) -> Caps:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,8 +21,10 @@ from retinue.engine.parts import Parts
 class Spawn(Struct, frozen=True, kw_only=True):
     """A wish for a run, as a dialect or a program says it.
 
-    `policy` is what the child asks for (None: all that its parent has). `max_depth` and `max_running` are the asker's
-    rules; the latter counts running runs with a handle in `handle_space` of the session.
+    `policy` is what the child asks for (None: all that its parent has). One that is `independent` is not bound by its
+    parent's rights but by what the operator wrote down for its agent: who hands a task to another agent asks for this.
+    `windows` are limits on stretches of time besides those of the runs above it. `max_depth` and `max_running` are the
+    asker's rules; the latter counts running runs with a handle in `handle_space` of the session.
     """
 
     agent: str
@@ -28,6 +32,7 @@ class Spawn(Struct, frozen=True, kw_only=True):
     task: str
     limits: Limits = Limits()
     policy: Policy | None = None
+    independent: bool = False
     manner: Manner = Manner()
     label: str = ""
     dialect: str = ""
@@ -38,6 +43,10 @@ class Spawn(Struct, frozen=True, kw_only=True):
     carved: bool = False
     inherits: HistoryRef | None = None
     windows: tuple[Window, ...] = ()
+    after: tuple[tuple[RunId, str], ...] = ()
+    """Runs that have to complete first, with the names by which the run knows them."""
+    check: Callable[[], None] | None = None
+    """Rules of the asker's own, which raise what they refuse; nothing happens between them and the birth."""
 
 
 def admit(
@@ -53,7 +62,7 @@ def admit(
     """The acceptance of a run that may be started; raises the refusal of one that may not."""
     depth = 0
     path = "root"
-    ceiling = parts.ceiling
+    ceiling = parts.rules.ceiling_of(wish.brief.identity or wish.agent)
     root_id = run_id
     if parent is not None:
         above = parent.run.accepted
@@ -63,12 +72,13 @@ def admit(
             raise DepthExceeded(depth=above.depth, max_depth=wish.max_depth)
         depth = above.depth + 1
         path = f"{above.path}/{wish.agent}/{parent.births + 1}"
-        ceiling = parent.run.policy
+        if not wish.independent:
+            ceiling = parent.run.policy
         root_id = above.root_id
     if wish.max_running is not None and running >= wish.max_running:
         raise TooManyRunning(running=running, limit=wish.max_running)
     policy = inherit(ceiling, wish.policy)
-    brief = _visible(wish.brief, policy)
+    brief = visible(wish.brief, policy)
     accepted = RunAccepted(
         at=parts.clock.now(),
         run_id=run_id,
@@ -82,6 +92,7 @@ def admit(
         brief=brief.digest(),
         task=wish.task,
         policy=policy,
+        independent=wish.independent,
         limits=wish.limits,
         manner=wish.manner,
         inherits=wish.inherits,
@@ -89,11 +100,12 @@ def admit(
         dialect=wish.dialect,
         carved=wish.carved,
         windows=wish.windows,
+        after=wish.after,
     )
     return accepted, brief
 
 
-def _visible(brief: Brief, policy: Policy) -> Brief:
+def visible(brief: Brief, policy: Policy) -> Brief:
     """A tool that the policy takes away altogether is not shown either."""
     if policy.tool_ceiling is None and not policy.excluded_tools:
         return brief

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import logging
 
-from retinue.core.amounts import Amount
+from msgspec.structs import replace
+
+from retinue.core.amounts import Amount, Window
 from retinue.core.errors import BadInput, NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
-from retinue.core.ids import DriverId, RunId
-from retinue.core.policy import intersect
+from retinue.core.ids import DriverId, RandomIds, RunId
+from retinue.core.policy import Policy, intersect
+from retinue.core.profiles import tightened, windows_of
 from retinue.core.records import Adopt, RunQuery, RunRow
+from retinue.core.state import Run
 from retinue.engine.driven import Bench, Driven
+from retinue.engine.roster import Ended
 from retinue.engine.supervisor import Supervisor
+from retinue.engine.view import of_row
 
 log = logging.getLogger("retinue.engine")
+
+REMEMBERED_OF_A_TREE = 256
+"""Runs of a tree that were over before it was taken over and are remembered; older ones are read from the store."""
 
 
 class Adoption:
@@ -82,14 +91,19 @@ class Adoption:
             return
         everyone = await self._parts.journal.read(self._parts.store.runs, RunQuery(root_id=rows[0].root_id))
         ended = {row.run_id: row for row in everyone if row.progress.phase == "ended"}
+        if isinstance(self._parts.ids, RandomIds):
+            self._parts.ids.follow(max(row.run_id for row in everyone))
         taken: list[Driven] = []
+        policies: dict[RunId, Policy] = {}
         for row in sorted(rows, key=lambda row: (row.depth, row.accepted_at, row.run_id)):
             run = await self._supervisor.recall(row.run_id)
-            run.policy = intersect(run.policy, self._parts.ceiling)
-            await self._parts.accounts.learn(run.accepted.windows)
+            above = _living_ancestor(row, ended)
+            run.policy = await self.policy_of_today(run, policies)
+            windows = self._windows_of_today(run)
+            await self._parts.accounts.learn(windows)
             driven = self._supervisor.take_up(run)
-            driven.above = _living_ancestor(row, ended)
-            self._parts.accounts.open(run.accepted, above=driven.above)
+            driven.above = above
+            self._parts.accounts.open(replace(run.accepted, windows=windows), above=above)
             for item in await self._parts.journal.read(self._parts.store.mail, row.run_id):
                 driven.deliver(item)
             taken.append(driven)
@@ -98,13 +112,54 @@ class Adoption:
             spent = Amount.of(driven.run.usage, driven.run.cost, turns=0)
             self._parts.accounts.recharge(driven.run_id, spent)
         self._charge_the_ended(ended)
+        self._remember(ended)
         for driven in taken:
             handle = driven.run.accepted.handle
             driven.record(RunAdopted(at=self._parts.clock.now(), driver_id=self._driver_id))
             self._supervisor.start(driven, handle_space=handle.space if handle else None)
         for driven in taken:
+            await self._supervisor.await_others_again(driven)
+        for driven in taken:
             driven.births = sum(1 for row in everyone if row.parent_id == driven.run_id)
         await self._end_orphans(taken, ended)
+        for tell in self._parts.on_adopt:
+            await tell([driven.run for driven in taken])
+
+    async def policy_of_today(self, run: Run, known: dict[RunId, Policy]) -> Policy:
+        """What a run was allowed, cut by the settings of today for its agent and for those above it, ended ones too.
+
+        `known` are the policies that were found out already; it learns those that are found out on the way.
+        """
+        line = [run]
+        while (above := _bound_by(line[-1])) is not None and above not in known:
+            line.append(await self._supervisor.recall(above))
+        for each in reversed(line):
+            agent = each.brief.identity or each.accepted.agent
+            above = _bound_by(each)
+            today = self._parts.rules.ceiling_of(agent) if above is None else self._parts.rules.agents.get(agent)
+            policy = each.policy if today is None else intersect(each.policy, today)
+            known[each.run_id] = policy if above is None else intersect(policy, known[above])
+        return known[run.run_id]
+
+    def _windows_of_today(self, run: Run) -> tuple[Window, ...]:
+        """A run's windows under its policy of today, and those of a policy that was written down only since."""
+        windows = {window.name: window for window in tightened(run.accepted.windows, run.policy)}
+        agent = run.brief.identity or run.accepted.agent
+        rules = self._parts.rules
+        given = rules.given_to(agent) if _bound_by(run) is None else rules.agents.get(agent)
+        if given is not None:
+            for window in windows_of(agent, run.policy):
+                windows.setdefault(window.name, window)
+        return tuple(windows.values())
+
+    def _remember(self, ended: dict[RunId, RunRow]) -> None:
+        """Who ended before us is known as if it had ended here."""
+        roster = self._supervisor.roster
+        latest = sorted(ended.values(), key=lambda row: (row.progress.ended_at or 0.0, row.run_id))
+        for row in latest[-REMEMBERED_OF_A_TREE:]:
+            outcome = row.progress.outcome
+            if outcome is not None and row.run_id not in roster.ended:
+                roster.remember(Ended(None, of_row(row, alive=False), None, outcome.exchanges))
 
     def _charge_the_ended(self, ended: dict[RunId, RunRow]) -> None:
         """What ended descendants used was used by everyone above them."""
@@ -117,8 +172,13 @@ class Adoption:
         """A crash between a parent's end and the cancel of its children leaves them to us."""
         for driven in taken:
             accepted = driven.run.accepted
-            if accepted.parent_id in ended and accepted.manner.on_parent_end == "cancel":
+            if accepted.parent_id in ended and accepted.manner.on_parent_end != "keep":
                 await self._supervisor.cancel(accepted.run_id, reason="parent_ended", note="its parent has ended")
+
+
+def _bound_by(run: Run) -> RunId | None:
+    """The run whose rights bound this one's; None for a root, and for one that took over under rights of its own."""
+    return None if run.accepted.independent else run.accepted.parent_id
 
 
 def _living_ancestor(row: RunRow, ended: dict[RunId, RunRow]) -> RunId | None:

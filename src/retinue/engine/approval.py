@@ -9,14 +9,20 @@ import asyncio
 import inspect
 import logging
 
+from retinue.core.errors import StoreError
 from retinue.core.mail import Answer
 from retinue.core.records import Post
 from retinue.core.run import Approval
 from retinue.core.state import Run
+from retinue.engine.calls import NOBODY
 from retinue.engine.driven import Driven
 from retinue.engine.parts import Approver, Parts
 
 log = logging.getLogger("retinue.engine")
+
+
+class Unanswered(Exception):
+    """Raised by a callback that leaves its question open: for another terminal, or for another day."""
 
 
 def open_questions(run: Run) -> list[Approval]:
@@ -45,8 +51,11 @@ def answer_to(question: Approval, *, allow: bool, note: str = "") -> Answer:
 
 
 def ask_for_approvals(driven: Driven, parts: Parts) -> None:
-    """Put a run's open questions to the callback, if there is one; others answer through the inbox."""
-    if callable(parts.approver):
+    """Put a run's open questions to the callback, if there is one; others answer through the inbox.
+
+    Where nobody can be asked, a question that an earlier process has left is answered with no.
+    """
+    if parts.approver != "wait":
         for question in open_questions(driven.run):
             mark = f"asked/{question.turn}/{question.index}"
             if mark not in driven.memo:
@@ -57,14 +66,22 @@ def ask_for_approvals(driven: Driven, parts: Parts) -> None:
 
 
 async def _ask(driven: Driven, question: Approval, approver: Approver, parts: Parts) -> None:
-    assert callable(approver)
     try:
-        said = approver(question)
-        allow = bool(await said if inspect.isawaitable(said) else said)
-        note = ""
+        if driven.last_write is not None:
+            await driven.last_write.wait()  # whoever hears of a question can find it in the store
+        allow, note = await _said(question, approver)
+    except (Unanswered, StoreError):
+        return
     except Exception as error:
         log.exception("the approval callback failed")
         allow, note = False, f"the approval callback failed: {error}"
-    item = answer_to(question, allow=allow, note=note)
-    if driven.deliver(item):
-        parts.journal.write(Post(run_id=driven.run_id, item=item))
+    answer = answer_to(question, allow=allow, note=note)
+    if driven.deliver(answer):
+        parts.journal.write(Post(run_id=driven.run_id, item=answer))
+
+
+async def _said(question: Approval, approver: Approver) -> tuple[bool, str]:
+    if not callable(approver):
+        return False, NOBODY
+    said = approver(question)
+    return bool(await said if inspect.isawaitable(said) else said), ""

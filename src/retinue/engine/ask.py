@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import assert_never
+from collections.abc import Callable
+from dataclasses import replace as replace_in
+from functools import reduce
+from typing import TypeAlias, assert_never
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.core.agent import Brief
+from retinue.core.compaction import Crowded, is_near, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
-from retinue.core.messages import Delta, Reply
+from retinue.core.messages import AssistantMessage, Delta, Reply
 from retinue.core.ports import Prices, Provider, Request
+from retinue.core.records import Charge
 from retinue.core.run import LimitMet
 from retinue.core.step import Ask
+from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.driven import Driven
 from retinue.engine.gate import Gate
 from retinue.engine.parts import Parts
@@ -31,46 +38,187 @@ WAITS = 20
 """How often a call may be refused while others get through; such a refusal is no attempt, but a place in a queue."""
 
 
+class Question(Struct, frozen=True):
+    """What is asked of one model, about how many tokens that is, and who hears the answer as it streams in."""
+
+    request: Request
+    size: Callable[[], int]
+    tell: Callable[[Delta], None]
+    wrap_up: bool = False
+
+
+class Replied(Struct, frozen=True):
+    """A model answered; `charges` is what the run's windows have to remember of it."""
+
+    reply: Reply
+    charges: tuple[Charge, ...]
+
+
+class NoReply(Struct, frozen=True):
+    """Nobody answered: every model that was asked, and why it did not; `charges` as of a reply."""
+
+    failures: list[tuple[str, ProviderError]]
+    charges: tuple[Charge, ...] = ()
+
+    @property
+    def used(self) -> Usage:
+        """What was used for nothing."""
+        return sum((error.usage for _, error in self.failures), NO_USAGE)
+
+    @property
+    def cost(self) -> int | None:
+        """What that cost."""
+        return reduce(add_cost, (error.cost for _, error in self.failures), 0)
+
+    @property
+    def last(self) -> ProviderError:
+        """The fault that ended it."""
+        return self.failures[-1][1]
+
+    def __str__(self) -> str:
+        if len(self.failures) == 1:
+            return str(self.last)
+        return "; ".join(f"{model}: {error}" for model, error in self.failures)
+
+
+Forms: TypeAlias = Callable[[str, str, Provider], Question | Crowded]
+"""The question for a provider (its name and itself) and a model; or that this one cannot be asked so much."""
+
+
 async def ask(driven: Driven, step: Ask, parts: Parts) -> None:
-    """Ask once, and record the reply, the failure, or that the allowance is spent.
+    """Ask once, and record the reply or the failure; or find that the allowance is spent or the history too long."""
+
+    def form(name: str, model: str, provider: Provider) -> Question | Crowded:
+        window = driven.window(name, model, provider)
+        if window is not None and (crowded := _crowded(driven, window)):
+            return crowded
+        return Question(_request(name, model, driven, step), driven.expected_input, driven.publish, step.wrap_up)
+
+    answer = await first_reply(driven, parts, form)
+    match answer:
+        case Replied(reply=reply, charges=charges):
+            driven.partial.clear()
+            turn = driven.run.turns + 1
+            driven.record(ReplyReceived(at=parts.clock.now(), turn=turn, reply=reply), charges=charges)
+        case LimitMet():
+            driven.spent = answer
+        case Crowded():
+            driven.crowded = answer
+        case NoReply():
+            partial = answer.last.partial or "".join(driven.partial)
+            if answer.last.fault == "too_long":
+                driven.partial.clear()
+                driven.crowded = _refused(driven, answer, partial, parts)
+            else:
+                fail(driven, answer, str(answer), partial, parts)
+        case None:
+            pass
+        case _:
+            assert_never(answer)
+
+
+def _crowded(driven: Driven, window: int) -> Crowded | None:
+    """That the history is too near to the window, unless that was found for this turn already."""
+    run, brief = driven.run, driven.run.brief
+    if run.compactions or driven.left_alone == run.seq:
+        return None
+    kept_free = reserved(window, max_output=brief.max_output, think=brief.think)
+    return Crowded(window=window, reserved=kept_free) if is_near(driven.context(), window, kept_free) else None
+
+
+def _refused(driven: Driven, answer: NoReply, partial: str, parts: Parts) -> Crowded:
+    """That a provider finds the history too long, whatever was known about its window."""
+    brief = driven.run.brief
+    name, model = models_of(brief)[len(answer.failures) - 1]
+    provider = parts.providers.find(name)
+    window = driven.window(name, model, provider) if provider is not None else None
+    kept_free = reserved(window, max_output=brief.max_output, think=brief.think) if window is not None else 0
+    return Crowded(window=window, reserved=kept_free, error=str(answer), partial=partial)
+
+
+def fail(driven: Driven, answer: NoReply, error: str, partial: str, parts: Parts) -> None:
+    """Record that the model could not be asked."""
+    driven.record(
+        TurnFailed(
+            at=parts.clock.now(),
+            turn=driven.run.turns + 1,
+            fault=answer.last.fault,
+            error=error,
+            partial=partial,
+            usage=answer.used,
+            cost=answer.cost,
+        ),
+        charges=answer.charges,
+    )
+
+
+def models_of(brief: Brief) -> tuple[tuple[str, str], ...]:
+    """Whom to ask, in this order: providers, each with a model."""
+    return ((brief.provider, brief.model), *brief.fallback)
+
+
+async def first_reply(driven: Driven, parts: Parts, form: Forms) -> Replied | LimitMet | Crowded | NoReply | None:
+    """The reply of the first model that can be had; None when the run is being stopped.
 
     A model that cannot be had is followed by the next of the run's fallback; every turn begins with the first again.
     """
-    brief = driven.run.brief
     failures: list[tuple[str, ProviderError]] = []
-    for provider, model in ((brief.provider, brief.model), *brief.fallback):
-        failure = await _ask_one(provider, model, driven, step, parts)
-        if failure is None:
-            return
-        failures.append((f"{provider}:{model}", failure))
-        if not _is_worth_another_model(failure):
-            break
-    _fail(driven, failures, parts)
+    charges: list[Charge] = []
+    for name, model in models_of(driven.run.brief):
+        try:
+            provider = _find(name, parts)
+            question = form(name, model, provider)
+            if isinstance(question, Crowded):
+                return question
+            answer = await _reply(name, model, provider, question, driven, parts, charges)
+            return _with_failures(answer, NoReply(failures, tuple(charges))) if failures else answer
+        except ProviderError as error:
+            failures.append((f"{name}:{model}", error))
+            if not _is_worth_another_model(error):
+                break
+    return NoReply(failures, tuple(charges))
 
 
-async def _ask_one(name: str, model: str, driven: Driven, step: Ask, parts: Parts) -> ProviderError | None:
-    """Ask this model; the failure, where there was neither a reply nor an end of the allowance to record."""
-    run = driven.run
+def _with_failures(answer: Replied | LimitMet | None, before: NoReply) -> Replied | LimitMet | None:
+    """The answer of a later model, with what the earlier ones used for nothing."""
+    if not isinstance(answer, Replied) or not before.used.total:
+        return answer
+    reply = answer.reply
+    usage, cost = (reply.usage or NO_USAGE) + before.used, add_cost(reply.cost, before.cost)
+    return Replied(replace(reply, usage=usage, cost=cost), (*before.charges, *answer.charges))
+
+
+async def _reply(
+    name: str,
+    model: str,
+    provider: Provider,
+    question: Question,
+    driven: Driven,
+    parts: Parts,
+    charges: list[Charge],
+) -> Replied | LimitMet | None:
+    """This model's reply: room for its worst case is held before, and what it used is settled after.
+
+    What a failure used is settled too; `charges` takes what the windows have to remember of it.
+    """
+    run, request = driven.run, question.request
     held: Held | None = None
     try:
-        provider = _find(name, parts)
         if parts.accounts.is_capped(run.run_id):
-            room = await _room(provider, model, driven, step, parts)
+            room = await _room(provider, question, driven, parts)
             if isinstance(room, LimitMet):
-                driven.spent = room
-                return None
-            held = room
-        request = _request(name, model, driven, step, held.output if held is not None else run.brief.max_output)
-        reply = await _attempts(provider, parts.gates.at(name, model), request, driven)
+                return room
+            held, request = room, replace_in(request, max_output=room.output)
+        reply = await _attempts(provider, parts.gates.at(name, model), request, driven, question.tell)
         if driven.stopping:
             return None
         if run.brief.fallback and not reply.model:
             reply = replace(reply, model=model)
-        charges = parts.accounts.settle(held, reply) if held is not None else ()
-        driven.partial.clear()
-        driven.record(ReplyReceived(at=parts.clock.now(), turn=run.turns + 1, reply=reply), charges=charges)
+        return Replied(reply, parts.accounts.settle(held, reply) if held is not None else ())
     except ProviderError as error:
-        return error
+        if held is not None and error.usage.total:
+            charges += parts.accounts.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
+        raise
     finally:
         if held is not None:
             parts.accounts.ledger.release(held)
@@ -100,33 +248,24 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
             assert_never(failure.fault)
 
 
-async def _room(provider: Provider, model: str, driven: Driven, step: Ask, parts: Parts) -> Held | LimitMet:
+async def _room(provider: Provider, question: Question, driven: Driven, parts: Parts) -> Held | LimitMet:
     """Room for the worst case of the call under every limit that binds the run."""
-    price = provider.price(model) if isinstance(provider, Prices) else None
-    output = driven.run.brief.max_output
+    request = question.request
+    price = provider.price(request.model) if isinstance(provider, Prices) else None
     return await parts.accounts.hold(
-        driven.run_id, input=driven.expected_input(), output=output, price=price, wrap_up=step.wrap_up
+        driven.run_id, input=question.size(), output=request.max_output, price=price, wrap_up=question.wrap_up
     )
 
 
-def _fail(driven: Driven, failures: Sequence[tuple[str, ProviderError]], parts: Parts) -> None:
-    """Nobody answered: the last fault, and the words of all."""
-    _, last = failures[-1]
-    words = str(last) if len(failures) == 1 else "; ".join(f"{model}: {error}" for model, error in failures)
-    turn = driven.run.turns + 1
-    partial = last.partial or "".join(driven.partial)
-    driven.record(TurnFailed(at=parts.clock.now(), turn=turn, fault=last.fault, error=words, partial=partial))
-
-
-def _request(provider: str, model: str, driven: Driven, step: Ask, max_output: int | None) -> Request:
+def _request(provider: str, model: str, driven: Driven, step: Ask) -> Request:
     run, brief = driven.run, driven.run.brief
     return Request(
         model=model,
-        system=brief.system,
+        system=run.system,
         messages=run.history,
         tools=driven.bench.specs if step.tools else (),
-        max_output=max_output,
-        temperature=brief.temperature if provider == brief.provider else None,  # it was settled for that one
+        max_output=brief.max_output,
+        temperature=temperature_for(provider, brief),
         think=brief.think,
         output=brief.output,
         run_id=run.accepted.run_id,
@@ -137,19 +276,27 @@ def _request(provider: str, model: str, driven: Driven, step: Ask, max_output: i
     )
 
 
-async def _attempts(provider: Provider, gate: Gate, request: Request, driven: Driven) -> Reply:
+def temperature_for(provider: str, brief: Brief) -> float | None:
+    """The temperature of a run, for the provider that it was settled for."""
+    return brief.temperature if provider == brief.provider else None
+
+
+async def _attempts(
+    provider: Provider, gate: Gate, request: Request, driven: Driven, tell: Callable[[Delta], None]
+) -> Reply:
     """The reply of the first attempt that gets one; raises the error of the last that was worth making."""
     accepted = driven.run.accepted
     attempt, waits, passed = 1, 0, gate.passed
     while True:
         async with gate.permit(tree=accepted.root_id, depth=accepted.depth):
             try:
-                reply = await _attempt(provider, request, driven)
+                reply = await _attempt(provider, request, driven, tell)
             except ProviderError as error:
                 failure = error
                 pause = _pause(attempt + waits, error)
                 if error.fault in ("rate_limited", "overloaded"):
-                    gate.throttled(pause)
+                    # Nobody waits as long as that: whoever comes next is to hear it too, and not to stand at the gate.
+                    gate.throttled(pause if pause <= LONGEST_PAUSE else 0.0)
             else:
                 gate.eased()
                 return reply
@@ -198,15 +345,15 @@ def _spread(pause: float) -> float:
     return random.uniform(0.0, min(pause / 10, 1.0))
 
 
-async def _attempt(provider: Provider, request: Request, driven: Driven) -> Reply:
+async def _attempt(provider: Provider, request: Request, driven: Driven, tell: Callable[[Delta], None]) -> Reply:
     """One attempt, bounded as a whole and between any two pieces of its stream."""
     limits = driven.run.accepted.limits
     driven.partial.clear()
-    patience = _Patience(limits.model_seconds, limits.idle_seconds, driven.publish)
+    patience = _Patience(limits.model_seconds, limits.idle_seconds, tell)
     try:
         async with asyncio.timeout(None) as scope:
             patience.begin(scope)
-            return await provider.answer(request, patience.publish)
+            return await provider.answer(replace_in(request, alive=patience.hear), patience.publish)
     except ProviderError:
         raise
     except TimeoutError:
@@ -245,6 +392,10 @@ class _Patience:
     def publish(self, delta: Delta) -> None:
         self._heard = self._time()
         self._tell(delta)
+
+    def hear(self) -> None:
+        """There was a sign of life."""
+        self._heard = self._time()
 
     def end(self) -> None:
         if self._timer is not None:

@@ -12,8 +12,9 @@ import logging
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
-from retinue.core.policy import Verdict, verdict
-from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.ports import CallContext, KnowsWhyHidden, Tool, ToolResult, Weight, does_wait, weight_of
+from retinue.core.records import Record
 from retinue.core.state import OpenCall
 from retinue.engine.driven import Driven
 from retinue.engine.parts import Parts
@@ -30,6 +31,13 @@ MUCH = 1_000_000
 
 GRANTED = ToolResult("")
 """Not a result: the call may be made."""
+
+NOBODY = (
+    "Nobody can be asked here: open retinue with approvals='wait' or a callback, or use --approvals on the "
+    "command line."
+)
+
+NO_ACTIONS_LEFT = "Rate limit exceeded: action budget exhausted"
 
 
 async def perform(driven: Driven, index: int, parts: Parts) -> None:
@@ -58,33 +66,64 @@ async def _outcome(driven: Driven, call: OpenCall, parts: Parts) -> tuple[ToolRe
     name = call.call.name
     tool = driven.bench.tools.get(name)
     if tool is None:
+        hidden = parts.toolbox.find(name, driven.run.brief.dialects)
+        if (words := _why_hidden(hidden, driven, call)) is not None:
+            return ToolResult(words, failed=True), False
         offered = ", ".join(driven.bench.tools) or "none"
         return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
-    permission = _permission(driven, call, tool, parts)
+    weight = weight_of(tool, call.call.arguments)
+    permission = _permission(driven, call, weight, parts)
     if permission is not GRANTED:
+        if permission is not None and _is_taken_away(driven, name):
+            words = _why_hidden(tool, driven, call)
+            return permission if words is None else ToolResult(words, failed=True), False
         return permission, False
     stale = driven.run.is_stale(call)
-    if tool.kind == "once":
-        if stale:
-            return ToolResult(INTERRUPTED, failed=True), False
-        if driven.last_write is not None:
-            await driven.last_write.wait()
+    if stale and tool.kind == "once":
+        return ToolResult(INTERRUPTED, failed=True), False
+    if weight.acts and not await take_action(driven, parts):
+        return ToolResult(NO_ACTIONS_LEFT, failed=True), False
+    if tool.kind == "once" and driven.last_write is not None:
+        await driven.last_write.wait()
     return await _guarded(tool, call, _context(driven, call, stale), driven)
 
 
-def _permission(driven: Driven, call: OpenCall, tool: Tool, parts: Parts) -> ToolResult | None:
+def _why_hidden(tool: Tool | None, driven: Driven, call: OpenCall) -> str | None:
+    """What a tool itself says to a run that may not use it."""
+    return tool.why_hidden(_context(driven, call, stale=False)) if isinstance(tool, KnowsWhyHidden) else None
+
+
+async def take_action(driven: Driven, parts: Parts) -> bool:
+    """Count one action of the run, and wait until that is on disk; False if its windows have none left."""
+    accounts = parts.accounts
+    await accounts.look_at_actions(driven.run_id)
+    charges = accounts.act(driven.run_id)
+    if not charges:
+        return charges is not None
+    run = driven.run
+    driven.last_write = parts.journal.write(Record(run_id=run.run_id, seq=run.seq + 1, events=(), charges=charges))
+    await driven.last_write.wait()
+    # Another process may have taken the last one at the same time: then each sees both, and none of them goes on.
+    await accounts.look_at_actions(driven.run_id)
+    return not accounts.has_overdrawn(driven.run_id)
+
+
+def _is_taken_away(driven: Driven, name: str) -> bool:
+    """Whether the run's policy has the tool no more, though it was offered: the settings may have changed since."""
+    return verdict(driven.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
+
+
+def _permission(driven: Driven, call: OpenCall, weight: Weight, parts: Parts) -> ToolResult | None:
     """GRANTED to go on, a result that says no, or None for a call that is parked now."""
-    decision = verdict(driven.run.policy, tool=call.call.name, risk=tool.risk)
+    decision = verdict(driven.run.policy, tool=call.call.name, risk=weight.risk, acts=weight.acts)
     if decision.verdict is Verdict.ALLOW:
         return GRANTED
     if decision.verdict is Verdict.REFUSE:
         return ToolResult(decision.reason, failed=True)
     if call.answer is not None:
-        note = f": {call.answer.note}" if call.answer.note else ""
-        return GRANTED if call.answer.allow else ToolResult(f"A person refused this call{note}", failed=True)
+        return GRANTED if call.answer.allow else ToolResult(_no(call.answer.note, decision.reason), failed=True)
     if parts.approver == "deny":
-        reason = f"{decision.reason} Nobody can be asked here: open retinue with approvals='wait' or a callback."
-        return ToolResult(reason, failed=True)
+        return ToolResult(_no(NOBODY, decision.reason), failed=True)
     now = parts.clock.now()
     driven.record(
         CallParked(at=now, turn=driven.run.turns, index=call.index, tool=call.call.name, reason=decision.reason)
@@ -92,11 +131,17 @@ def _permission(driven: Driven, call: OpenCall, tool: Tool, parts: Parts) -> Too
     return None
 
 
+def _no(note: str, reason: str) -> str:
+    if note == NOBODY:
+        return f"{reason} {NOBODY}"
+    return f"A person refused this call: {note}" if note else "A person refused this call"
+
+
 async def _guarded(tool: Tool, call: OpenCall, context: CallContext, driven: Driven) -> tuple[ToolResult, bool]:
     seconds = tool.timeout or driven.run.accepted.limits.tool_seconds
     scope = asyncio.timeout(seconds)
     try:
-        if tool.waits:
+        if does_wait(tool, call.call.arguments):
             return await tool.call(call.call.arguments, context), False
         async with scope:
             return await tool.call(call.call.arguments, context), False

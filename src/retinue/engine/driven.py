@@ -14,12 +14,13 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from retinue.core.agent import Judged, ToolSpec
+from retinue.core.compaction import CHARACTERS_PER_TOKEN, Crowded, characters, total
 from retinue.core.errors import StoreError
-from retinue.core.events import CallReturned, Event, MailTaken
+from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken
 from retinue.core.ids import Key, RunId
 from retinue.core.mail import URGENT, Item
-from retinue.core.messages import AssistantMessage, Delta, Message, TextDelta, ToolMessage
-from retinue.core.ports import Tool
+from retinue.core.messages import Delta, TextDelta
+from retinue.core.ports import HasCompanion, Provider, Tool, Windows
 from retinue.core.records import Accepted, Charge, Phase, Progress, Record, Written
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
@@ -47,6 +48,9 @@ class Bench:
     def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], parts: Parts) -> None:
         found = {name: parts.toolbox.find(name, dialects) for name in offered}
         self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
+        for name in {tool.companion: None for tool in self.tools.values() if isinstance(tool, HasCompanion)}:
+            if name and name not in self.tools and (companion := parts.toolbox.find(name, dialects)) is not None:
+                self.tools[name] = companion
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
     def missing(self, offered: tuple[str, ...]) -> list[str]:
@@ -59,14 +63,13 @@ class Driven:
 
     __slots__ = (
         "_counted",
-        "_fixed",
         "_judged",
         "_known",
-        "_last",
         "_parts",
         "_size",
         "_stopping",
         "_wake",
+        "_windows",
         "above",
         "acceptance",
         "bench",
@@ -75,9 +78,13 @@ class Driven:
         "busy",
         "cancelled",
         "children",
+        "crowded",
         "deadline",
+        "dependents",
         "feed",
+        "fixed",
         "last_write",
+        "left_alone",
         "mail",
         "memo",
         "partial",
@@ -103,8 +110,14 @@ class Driven:
         self.births = 0
         self.born: dict[Key, RunId] = {}
         """Children by the key that made them, ended ones too: the same key means the same child."""
+        self.dependents: list[tuple[RunId, str]] = []
+        """Runs that wait for this one before they begin, and the names by which they know it."""
         self.cancelled = False
         self.spent: LimitMet | None = None
+        self.crowded: Crowded | None = None
+        """That the history has to be made shorter before the model is asked again."""
+        self.left_alone = 0
+        """The event after which nothing in the history was found worth shortening: it is sent as it is."""
         self.partial: list[str] = []
         self.memo: dict[str, object] = {}
         self.feed = Feed()
@@ -117,12 +130,13 @@ class Driven:
         self._known: set[Key] = set()
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
+        self._windows: dict[tuple[str, str], int | None] = {}
         self._counted = 0
-        self._last: Message | None = None
-        self._fixed = len(run.brief.system) + sum(len(spec.parameters) + len(spec.description) for spec in bench.specs)
+        self.fixed = len(run.brief.system) + sum(len(spec.parameters) + len(spec.description) for spec in bench.specs)
+        """The characters that go with every question, besides the history."""
         if run.brief.output is not None:
-            self._fixed += len(run.brief.output.schema)
-        self._size = self._fixed
+            self.fixed += len(run.brief.output.schema)
+        self._size = self.fixed
         self._parts = parts
 
     @property
@@ -145,7 +159,7 @@ class Driven:
         """What surrounds the run now."""
         waited_for = sum(self.children.values()) if self.children else 0
         judged = self._judgment() if self.run.brief.output is not None else None
-        return Situation(self.mail, self.busy.keys(), waited_for, self.spent, judged)
+        return Situation(self.mail, self.busy.keys(), waited_for, self.spent, judged, self.crowded)
 
     def _judgment(self) -> Judged | None:
         """The verdict on the run's answer; asked for once, however often the loop looks at the situation."""
@@ -194,6 +208,8 @@ class Driven:
         run = self.run
         seq = run.seq + 1
         apply(run, seq, event)
+        if type(event) is HistoryCompacted:
+            self._forget_history()
         # A call's return moves nothing in the row, unless somebody was asked about a call.
         moves = type(event) is not CallReturned or run.parked_since is not None
         self.last_write = self._parts.journal.write(
@@ -210,6 +226,11 @@ class Driven:
         self.feed.tell(seq, event)
         return self.last_write
 
+    def _forget_history(self) -> None:
+        """What was counted and encoded is not the history any more, even where it is as long and ends the same."""
+        self.memo = {}
+        self._counted, self._size = 0, self.fixed
+
     def progress(self, at: float) -> Progress:
         """The moving part of the run's row."""
         run = self.run
@@ -217,6 +238,8 @@ class Driven:
         phase: Phase = (
             "ended"
             if over
+            else "pending"
+            if run.accepted.after and run.is_pending
             else "idle"
             if not run.answering
             else "parked"
@@ -325,14 +348,21 @@ class Driven:
     def expected_input(self) -> int:
         """About how many tokens the next question holds; counts each message once."""
         history = self.run.history
-        if self._counted and (len(history) < self._counted or history[self._counted - 1] is not self._last):
-            self._counted, self._size = 0, self._fixed  # compacted since
         for message in history[self._counted :]:
-            self._size += len(message.text)
-            if isinstance(message, AssistantMessage):
-                self._size += sum(len(call.arguments) + len(call.name) for call in message.calls)
-            elif isinstance(message, ToolMessage):
-                self._size += len(message.name)
+            self._size += characters(message)
         self._counted = len(history)
-        self._last = history[-1]
-        return self._size // 4 + 1
+        return self._size // CHARACTERS_PER_TOKEN + 1
+
+    def context(self) -> int:
+        """How many tokens the next question holds: what the vendor counted last, and about what came after."""
+        run = self.run
+        if not run.context:
+            return self.expected_input()
+        return run.context + total(run.history[run.heard :]) // CHARACTERS_PER_TOKEN + 1
+
+    def window(self, name: str, model: str, provider: Provider) -> int | None:
+        """How many tokens a model can read and write at once, if its provider knows; asked once."""
+        known = (name, model)
+        if known not in self._windows:
+            self._windows[known] = provider.window(model) if isinstance(provider, Windows) else None
+        return self._windows[known]

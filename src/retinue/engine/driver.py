@@ -57,6 +57,8 @@ class Driver:
                 self._every(self._lease / 4, self._watch, "watch")
         if self._adopts:
             await self._watch()
+        for begin in self._parts.on_enlist:
+            await begin()
 
     async def leave(self) -> None:
         """Go in good order: what is unfinished is nobody's and can be resumed by anyone."""
@@ -70,6 +72,8 @@ class Driver:
         for errand in errands:
             errand.cancel()
         await asyncio.gather(*errands, return_exceptions=True)
+        for lay_down in self._parts.on_leave:
+            await lay_down()
         journal = self._parts.journal
         try:
             if journal.broken is None:

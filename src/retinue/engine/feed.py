@@ -8,35 +8,42 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from retinue.core.errors import StoreError
 from retinue.core.events import Event, RunEnded
-from retinue.core.messages import Delta
+from retinue.core.messages import Delta, StartDelta
 
-ROOM = 256
-"""Items a reader may lag behind before deltas are dropped."""
+ROOM = 1024
+"""Items a reader may lag behind before deltas are dropped; what the network brings at once is often several hundred."""
 
 CatchUp = Callable[[int], Awaitable[list[tuple[int, Event]]]]
 
 
 class Reader:
-    """One reader's queue; `told` is the number of the last event it has seen."""
+    """One reader's queue; `told` is the number of the last event it has seen.
 
-    __slots__ = ("_lagging", "_news", "_over", "_queue", "told")
+    A reader that has lost a delta hears no more of that attempt: what it hears of any is always its beginning.
+    """
+
+    __slots__ = ("_deaf", "_lagging", "_news", "_over", "_queue", "told")
 
     def __init__(self, told: int) -> None:
         self.told = told
         self._queue: deque[tuple[int, Event | Delta]] = deque()
         self._news = asyncio.Event()
         self._lagging = False
+        self._deaf = False
         self._over: StoreError | None = None
 
     def offer(self, seq: int, what: Event | Delta) -> None:
         """Show the reader something; deltas have number 0."""
-        if len(self._queue) >= ROOM:
-            if seq == 0:
+        if seq == 0:
+            self._deaf = self._lagging or len(self._queue) >= ROOM or (self._deaf and not isinstance(what, StartDelta))
+            if self._deaf:
                 return
+        elif len(self._queue) >= ROOM:
             self._drop_deltas()
         if self._lagging or len(self._queue) >= ROOM:
             self._lagging = True  # too far behind even without deltas: the store knows the rest
         else:
+            self._deaf = False  # whatever streams after an event is new
             self._queue.append((seq, what))
         self._news.set()
 

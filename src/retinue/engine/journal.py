@@ -124,8 +124,8 @@ class Journal:
         """Wait until all that was queued so far is on disk; raises what the store refused with."""
         if self._latest is not None and not self._latest.settled:
             await self._latest.answered()
-            if self.broken is not None:
-                raise self.broken
+        if self.broken is not None:
+            raise self.broken
 
     async def read(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the store something without holding up the loop; sees everything that was queued before."""

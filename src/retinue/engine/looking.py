@@ -68,7 +68,11 @@ class Looking:
             return
 
         async def catch_up(told: int) -> list[tuple[int, Event]]:
-            return await self.parts.journal.read(self.parts.store.events, run_id, told)
+            events = await self.parts.journal.read(self.parts.store.events, run_id, told)
+            outcome = driven.run.outcome
+            if not events and outcome is not None and told < driven.run.seq:  # its messages were not to be kept
+                return [(driven.run.seq, RunEnded(at=self.parts.clock.now(), outcome=outcome))]
+            return events
 
         reader = driven.feed.join(after)
         try:
@@ -88,7 +92,7 @@ class Looking:
                     yield event
                     if isinstance(event, RunEnded):
                         return
-                if not await self._is_driven(row):
+                if row.progress.phase == "ended" or not await self._is_driven(row):
                     return
                 await watch.news()
 

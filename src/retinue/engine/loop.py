@@ -9,14 +9,29 @@ from typing import Protocol, TypeAlias, assert_never
 from msgspec.structs import replace
 
 from retinue.core.errors import StoreError
-from retinue.core.events import ExchangeEnded, RepairAsked, RunEnded, WrapUpAsked
+from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
 from retinue.core.ids import RunId
-from retinue.core.mail import ChildEnded, Deadline, Item
+from retinue.core.mail import ChildEnded, Deadline, DependencyEnded, Item
+from retinue.core.ports import does_wait
 from retinue.core.run import Exchange, Outcome
-from retinue.core.step import MODEL, Ask, End, EndExchange, Perform, Repair, Rest, Take, Wait, WrapUp, next_step
+from retinue.core.step import (
+    MODEL,
+    Ask,
+    Compact,
+    End,
+    EndExchange,
+    Perform,
+    Repair,
+    Rest,
+    Take,
+    Wait,
+    WrapUp,
+    next_step,
+)
 from retinue.engine.approval import ask_for_approvals
 from retinue.engine.ask import ask
 from retinue.engine.calls import perform
+from retinue.engine.compaction import compact
 from retinue.engine.driven import Driven, Work
 from retinue.engine.parts import Parts
 
@@ -71,6 +86,8 @@ async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
                     await _end(driven, _unborn(), parts, hooks)
                     return
                 driven.start(MODEL, ask(driven, step, parts), _follows)
+            case Compact():
+                driven.start(MODEL, compact(driven, step, parts), _follows)
             case Perform(indices=indices):
                 for index in indices:
                     driven.start(index, perform(driven, index, parts), _follows)
@@ -105,6 +122,8 @@ def _follows(driven: Driven, parts: Parts) -> tuple[int, Work] | None:
     match next_step(driven.run, driven.situation()):
         case Ask() as step:
             return MODEL, ask(driven, step, parts)
+        case Compact() as step:
+            return MODEL, compact(driven, step, parts)
         case Perform(indices=(index,)) if not _waits(driven, index):
             return index, perform(driven, index, parts)
         case _:
@@ -121,6 +140,8 @@ async def _wait(driven: Driven, why: str, parts: Parts) -> None:
         driven.waits = "child"
     elif why == "mail":
         driven.waits = "mail"
+    elif why == "dependency":
+        driven.waits = "dependency"
     try:
         await driven.wait()
     finally:
@@ -132,8 +153,9 @@ def _only_waits_for_children(driven: Driven) -> bool:
 
 
 def _waits(driven: Driven, index: int) -> bool:
-    tool = driven.bench.tools.get(driven.run.open[index].call.name)
-    return tool is not None and tool.waits
+    call = driven.run.open[index].call
+    tool = driven.bench.tools.get(call.name)
+    return tool is not None and does_wait(tool, call.arguments)
 
 
 async def _is_born(driven: Driven) -> bool:
@@ -161,19 +183,32 @@ async def _end(driven: Driven, end: End, parts: Parts, hooks: Hooks) -> None:
         driven.drop(end.taken)
         at = parts.clock.now()
         taken = tuple(item.key for item in end.taken)
-        posts = _announcement(driven, outcome)
+        posts = (*_announcement(driven, outcome, parts), *_handovers(driven, outcome, parts))
         driven.record(RunEnded(at=at, outcome=outcome), taken=taken, posts=posts)
     hooks.ended(driven, outcome, posts)
 
 
-def _announcement(driven: Driven, outcome: Outcome) -> Posts:
+def _announcement(driven: Driven, outcome: Outcome, parts: Parts) -> Posts:
     accepted = driven.run.accepted
     if accepted.parent_id is None or not accepted.manner.announce:
         return ()
-    name = accepted.label or accepted.path
-    notice = f"[{name} {outcome.result}] Task: {accepted.task[:200]}\n{outcome.text or outcome.error}"
+    notice = parts.words.notice(accepted, outcome)
     item = ChildEnded(key=f"ended/{accepted.run_id}", run_id=accepted.run_id, result=outcome.result, notice=notice)
     return ((accepted.parent_id, item),)
+
+
+def _handovers(driven: Driven, outcome: Outcome, parts: Parts) -> Posts:
+    """What those hear who wait for this run before they begin."""
+    if not driven.dependents:
+        return ()
+    return tuple((waiting, handover(driven.run.accepted, outcome, name, parts)) for waiting, name in driven.dependents)
+
+
+def handover(accepted: RunAccepted, outcome: Outcome, name: str, parts: Parts) -> DependencyEnded:
+    """The end of a run, for one that waits for it under that name."""
+    ok, text = parts.words.handover(accepted, outcome)
+    key = f"dependency/{accepted.run_id}"
+    return DependencyEnded(key=key, run_id=accepted.run_id, name=name, ok=ok, text=text)
 
 
 def _arm_deadline(driven: Driven, parts: Parts) -> None:

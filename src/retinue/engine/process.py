@@ -36,11 +36,19 @@ def describe(pid: int) -> str:
 def is_gone(host: str, process: str) -> bool:
     """Whether that process is certainly gone; of another host nothing is certain."""
     if host != this_host():
-        return False
+        return _was_before_the_last_start(host)
     pid = process.partition(":")[0]
     if not pid.isdecimal():
         return False  # written by a retinue that describes processes in another way
     return not _exists(int(pid)) or describe(int(pid)) != process
+
+
+def _was_before_the_last_start(host: str) -> bool:
+    """Whether that is this machine, as it was before it was started the last time."""
+    node, _, rest = host.partition("/")
+    here, _, rest_here = this_host().partition("/")
+    boot, boot_here = rest.partition("/")[0], rest_here.partition("/")[0]
+    return node == here and bool(boot and boot_here) and boot != boot_here
 
 
 def _exists(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.core.errors import UnknownName
+from retinue.core.errors import NotKept, UnknownName
 from retinue.core.events import Event, RunAccepted
 from retinue.core.history import History
 from retinue.core.ids import RunId
@@ -51,7 +51,8 @@ class Recall:
     async def _log(self, run_id: RunId, upto: int | None) -> list[tuple[int, Event]]:
         events = await self._parts.journal.read(self._parts.store.events, run_id)
         if not events:
-            raise UnknownName("run", run_id)
+            row = await self._parts.journal.read(self._parts.store.run, run_id)
+            raise UnknownName("run", run_id) if row is None else NotKept(run_id)
         return events if upto is None else events[:upto]
 
 

@@ -1,13 +1,14 @@
-"""Who is alive in this process and who ended here lately, and the ways to wait for them."""
+"""Who is alive in this process and who ended lately, and the ways to wait for them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 
 from retinue.core.errors import StoreError
+from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId, SessionId
 from retinue.core.run import Outcome
 from retinue.engine.driven import Driven
@@ -19,11 +20,15 @@ REMEMBERED = 4096
 
 
 class Ended:
-    """A run that ended here: its view, and the ticket of its end."""
+    """A run that is over: its view, and the ticket of its end.
 
-    __slots__ = ("exchanges", "ticket", "view")
+    One that ended before this process took over its tree has neither a ticket nor, in memory, its acceptance.
+    """
 
-    def __init__(self, view: RunView, ticket: Ticket | None, exchanges: int) -> None:
+    __slots__ = ("accepted", "exchanges", "ticket", "view")
+
+    def __init__(self, accepted: RunAccepted | None, view: RunView, ticket: Ticket | None, exchanges: int) -> None:
+        self.accepted = accepted
         self.view = view
         self.ticket = ticket
         self.exchanges = exchanges
@@ -41,8 +46,11 @@ class Roster:
     def __init__(self) -> None:
         self.live: dict[RunId, Driven] = {}
         self.ended: OrderedDict[RunId, Ended] = OrderedDict()
+        self._ended_in: dict[tuple[RunId, str], dict[RunId, Ended]] = {}
+        self._most: dict[str, int] = {}
         self._running: Counter[tuple[SessionId, str]] = Counter()
         self._spaces: dict[RunId, str] = {}
+        self._pending: set[RunId] = set()
         self._watches: dict[RunId, list[Watch]] = {}
 
     def add(self, driven: Driven, handle_space: str | None) -> None:
@@ -52,22 +60,29 @@ class Roster:
         if handle_space is not None:
             self._spaces[accepted.run_id] = handle_space
             self._running[accepted.session_id, handle_space] += 1
+            if accepted.after:
+                self._pending.add(accepted.run_id)
         above = self.live.get(driven.above) if driven.above else None
         if above is not None:
             is_parent = driven.above == accepted.parent_id
             above.births += is_parent
-            above.children[accepted.run_id] = is_parent and accepted.manner.on_parent_end == "wait"
+            above.children[accepted.run_id] = is_parent and _holds_its_parent(driven)
+
+    def hold(self, driven: Driven) -> None:
+        """A run that stays has begun or ended an exchange: its parent's end waits for it while it is at work."""
+        accepted = driven.run.accepted
+        above = self.live.get(driven.above) if driven.above else None
+        if above is not None and driven.above == accepted.parent_id:
+            above.children[accepted.run_id] = _holds_its_parent(driven)
+            above.wake()
 
     def remove(self, driven: Driven, outcome: Outcome, ended_at: float) -> None:
         """A run has ended here."""
         accepted = driven.run.accepted
         driven.run.outcome = outcome
         self._leave(driven)
-        self.ended[accepted.run_id] = Ended(
-            of_driven(driven, ended_at=ended_at), driven.last_write, len(driven.run.exchanges)
-        )
-        if len(self.ended) > REMEMBERED:
-            self.ended.popitem(last=False)
+        view = of_driven(driven, ended_at=ended_at)
+        self.remember(Ended(accepted, view, driven.last_write, len(driven.run.exchanges)))
         above = self.live.get(driven.above) if driven.above else None
         for child_id in driven.children:
             # Who outlives its parent is still below everyone above it, where a cancel has to find it.
@@ -78,6 +93,32 @@ class Roster:
         if above is not None and above.children.pop(accepted.run_id, None) is not None:
             above.wake()
         self.tell(accepted.run_id)
+
+    def remember(self, ended: Ended) -> None:
+        """A run is over, here or before this process took over; only the last ones are remembered."""
+        view = ended.view
+        tree = self._ended_in.setdefault((view.root_id, view.dialect), {})
+        self.ended[view.run_id] = tree[view.run_id] = ended
+        if len(tree) > self._most.get(view.dialect, REMEMBERED):
+            self._forget(next(iter(tree)))
+        if len(self.ended) > REMEMBERED:
+            self._forget(next(iter(self.ended)))
+
+    def keep_at_most(self, dialect: str, count: int) -> None:
+        """Remember only so many ended runs of a tree that this dialect started."""
+        self._most[dialect] = count
+
+    def ended_in(self, root_id: RunId, dialect: str) -> Mapping[RunId, Ended]:
+        """The runs of a tree that a dialect started, that are over and remembered, in the order of their ends."""
+        return self._ended_in.get((root_id, dialect), {})
+
+    def _forget(self, run_id: RunId) -> None:
+        """From now on this run, which is over, is read from the store."""
+        view = self.ended.pop(run_id).view
+        tree = view.root_id, view.dialect
+        del self._ended_in[tree][run_id]
+        if not self._ended_in[tree]:
+            del self._ended_in[tree]
 
     def lose(self, driven: Driven) -> None:
         """A run is no longer driven here, without having ended."""
@@ -91,8 +132,16 @@ class Roster:
             self._running[accepted.session_id, space] -= 1
 
     def running(self, session_id: SessionId, handle_space: str) -> int:
-        """How many runs with a handle in that space are running."""
-        return self._running[session_id, handle_space]
+        """How many runs with a handle in that space are running; those that wait for others to begin are not."""
+        for run_id in tuple(self._pending):
+            driven = self.live.get(run_id)
+            if driven is None or not driven.run.is_pending:
+                self._pending.discard(run_id)
+        waiting = sum(
+            self._spaces.get(run_id) == handle_space and self.live[run_id].run.accepted.session_id == session_id
+            for run_id in self._pending
+        )
+        return self._running[session_id, handle_space] - waiting
 
     def subtree(self, run_id: RunId) -> Iterator[Driven]:
         """A live run and all its live descendants, parents before children; trees may be deeper than Python's stack."""
@@ -124,6 +173,10 @@ class Roster:
     def watched(self) -> tuple[RunId, ...]:
         """Runs that somebody here waits for."""
         return tuple(self._watches)
+
+
+def _holds_its_parent(driven: Driven) -> bool:
+    return driven.run.accepted.manner.on_parent_end == "wait" and (driven.run.answering or bool(driven.mail))
 
 
 class Watch:

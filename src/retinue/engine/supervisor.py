@@ -8,13 +8,15 @@ the order in which it made them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.errors import RunIsOver, SessionClosed, StoreError, TooManyRunning, TreeCancelled, UnknownName
-from retinue.core.events import RunAccepted
+from retinue.core.events import ResultCollected, RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
-from retinue.core.mail import Cancel, Item
+from retinue.core.mail import Cancel, DependencyEnded, Item
 from retinue.core.ports import CallContext
 from retinue.core.records import Accept, Accepted, CancelTree, NotBorn, Post, Written
 from retinue.core.run import EndReason, HandleRef, HistoryRef, Outcome
@@ -22,7 +24,7 @@ from retinue.core.state import Run
 from retinue.engine.admission import Spawn, admit
 from retinue.engine.driven import Bench, Driven
 from retinue.engine.journal import Ticket
-from retinue.engine.loop import Posts, drive
+from retinue.engine.loop import Posts, drive, handover
 from retinue.engine.parts import Parts
 from retinue.engine.shelf import Handles
 from retinue.engine.waiting import Waiting
@@ -42,7 +44,7 @@ class Supervisor(Waiting):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.handles = Handles(parts)
-        self._benches: dict[str, Bench] = {}
+        self._benches: dict[tuple[tuple[str, ...], tuple[str, ...]], Bench] = {}
 
     # Starting
 
@@ -60,8 +62,11 @@ class Supervisor(Waiting):
         inherited = await self.inherited(wish.inherits)
         if wish.windows:
             await self.parts.accounts.learn(wish.windows)
+        past = {run_id: await self._past(run_id) for run_id, _ in wish.after if run_id not in self.roster.live}
         parent = self._parent(caller)
         # No await from here until the run is on the roster: two spawns at once see each other's count.
+        if wish.check is not None:
+            wish.check()
         running = self.roster.running(session_id, wish.handle_space) if wish.handle_space is not None else 0
         accepted, brief = admit(
             wish,
@@ -84,11 +89,40 @@ class Supervisor(Waiting):
             )
         )
         self.start(self.take_up(Run(accepted, brief, inherited), ticket), handle_space=wish.handle_space)
+        self._await_others(accepted, past)
         if key is not None and parent is not None:
             parent.born[key] = accepted.run_id
         if caller is None or wish.handle_space is not None:
             return self._answered(accepted, await ticket.wait())
         return Started(accepted.run_id)
+
+    async def _past(self, run_id: RunId) -> tuple[RunAccepted, Outcome]:
+        """A run that is over, which another waits for."""
+        run = await self.recall(run_id)
+        if run.outcome is None:
+            raise UnknownName("run", run_id)
+        return run.accepted, run.outcome
+
+    async def await_others_again(self, driven: Driven) -> None:
+        """The same after a crash, for what a run that was taken over has not heard of yet."""
+        accepted = driven.run.accepted
+        heard = {*driven.run.dependencies, *(item.run_id for item in driven.mail if isinstance(item, DependencyEnded))}
+        missing = tuple((run_id, name) for run_id, name in accepted.after if run_id not in heard)
+        past = {run_id: await self._past(run_id) for run_id, _ in missing if run_id not in self.roster.live}
+        self._await_others(replace(accepted, after=missing), past)
+
+    def _await_others(self, accepted: RunAccepted, past: Mapping[RunId, tuple[RunAccepted, Outcome]]) -> None:
+        """Let a run hear of the ends of those that it waits for, the past ones at once."""
+        for run_id, name in accepted.after:
+            if (alive := self.roster.live.get(run_id)) is not None:
+                alive.dependents.append((accepted.run_id, name))
+                continue
+            ended = self.roster.ended.get(run_id)
+            known = past.get(run_id) or (ended and ended.accepted and (ended.accepted, ended.outcome))
+            assert known  # it was alive a moment ago, or it was looked up
+            item = handover(*known, name, self.parts)
+            self.roster.live[accepted.run_id].deliver(item)
+            self.parts.journal.write(Post(run_id=accepted.run_id, item=item))
 
     async def accept(self, wish: Spawn, *, session_id: SessionId) -> Started:
         """Let a root run exist that nobody drives yet; it begins when somebody adopts it."""
@@ -107,10 +141,10 @@ class Supervisor(Waiting):
 
     def take_up(self, run: Run, acceptance: Ticket | None = None) -> Driven:
         """A folded run, ready to be driven here."""
-        accepted = run.accepted
-        bench = self._benches.get(accepted.brief)
+        tools = run.brief.offered, run.brief.dialects
+        bench = self._benches.get(tools)
         if bench is None:
-            bench = self._benches[accepted.brief] = Bench(run.brief.offered, run.brief.dialects, self.parts)
+            bench = self._benches[tools] = Bench(*tools, self.parts)
         return Driven(run, bench, self.parts, acceptance)
 
     def start(self, driven: Driven, *, handle_space: str | None) -> None:
@@ -160,6 +194,14 @@ class Supervisor(Waiting):
             raise TreeCancelled(caller.run_id)
         return parent
 
+    # Reading
+
+    def has_read(self, reader: RunId, run_id: RunId) -> None:
+        """A live run has read how a child of its ended: the end is no news to it any more."""
+        driven = self.roster.live.get(reader)
+        if driven is not None and driven.run.outcome is None and run_id not in driven.run.seen:
+            driven.record(ResultCollected(at=self.parts.clock.now(), key=f"read/{run_id}", run_id=run_id))
+
     # Histories
 
     def fork_point(self, run_id: RunId, *, last_turns: int | None = None) -> HistoryRef:
@@ -181,6 +223,8 @@ class Supervisor(Waiting):
         driven = self.roster.live.get(run_id)
         if driven is not None:
             new = driven.deliver(item)
+            if driven.run.accepted.manner.stays:
+                self.roster.hold(driven)
             ticket = self.parts.journal.write(Post(run_id=run_id, item=item))
             if outside:
                 await ticket.wait()
@@ -223,6 +267,7 @@ class Supervisor(Waiting):
 
     def exchange_ended(self, driven: Driven) -> None:
         """A run that stays has answered."""
+        self.roster.hold(driven)
         self.roster.tell(driven.run_id)
 
     def ended(self, driven: Driven, outcome: Outcome, posts: Posts) -> None:
@@ -235,9 +280,11 @@ class Supervisor(Waiting):
         for child_id in tuple(driven.children):
             child = self.roster.live.get(child_id)
             # One that is being stopped already needs no second cancel, and neither does what is below it.
-            if child is not None and not child.cancelled and child.run.accepted.manner.on_parent_end == "cancel":
+            if child is not None and not child.cancelled and child.run.accepted.manner.on_parent_end != "keep":
                 self._cancel(child_id, "parent_ended", "its parent has ended")
         self.roster.remove(driven, outcome, self.parts.clock.now())
+        for tell in self.parts.on_end:
+            tell(accepted, outcome, driven.last_write)
 
     # Stopping
 

@@ -69,6 +69,8 @@ def of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) -> RunV
         state = "ended"
     elif not alive:
         state = "interrupted"
+    elif progress.phase == "pending":
+        state, waiting = "waiting", "dependency"
     elif progress.phase == "parked":
         state, waiting = "waiting", "approval"
     elif progress.phase == "idle":

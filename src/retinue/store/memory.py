@@ -22,6 +22,7 @@ from retinue.core.records import (
     Write,
     Written,
 )
+from retinue.core.run import HandleRef
 from retinue.store import rules
 from retinue.store.memory_tables import Run, Tables
 from retinue.store.memory_writing import Writing
@@ -158,7 +159,12 @@ def _matches(run: Run, query: RunQuery) -> bool:
         (query.session_id is None or accepted.session_id == query.session_id)
         and (query.root_id is None or accepted.root_id == query.root_id)
         and (query.driver_id is None or run.driver_id == query.driver_id)
+        and (query.handle_space is None or _has_name_in(query.handle_space, accepted.handle))
         and not (query.roots_only and accepted.parent_id is not None)
         and not (query.unfinished_only and run.ended)
         and not (query.undriven_only and run.driver_id is not None)
     )
+
+
+def _has_name_in(space: str, handle: HandleRef | None) -> bool:
+    return handle is not None and handle.space == space

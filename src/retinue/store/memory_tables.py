@@ -22,7 +22,7 @@ class Run:
         self.accepted = accepted
         self.driver_id = driver_id
         self.cancelled_at: float | None = None
-        self.progress: Progress = rules.QUEUED
+        self.progress: Progress = rules.beginning(accepted)
         self.events: list[Event] = [accepted]
         self.mail: dict[Key, Item | None] = {}
         self.children: list[Run] = []

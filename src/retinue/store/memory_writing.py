@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import assert_never
 
@@ -20,8 +20,10 @@ from retinue.core.records import (
     Bury,
     CancelTree,
     Change,
+    Charge,
     CloseSession,
     Enlist,
+    Forget,
     Leave,
     NotBorn,
     OpenSession,
@@ -82,6 +84,8 @@ class Writing:
                 return self._close(write)
             case Prune():
                 return self._prune(write.before)
+            case Forget():
+                return self._forget(write)
             case _:
                 assert_never(write)
 
@@ -126,7 +130,7 @@ class Writing:
         place = (write.accepted.session_id, write.handle_space)
         running = sum(
             run.driver_id is not None
-            and not run.ended
+            and run.progress.phase not in ("pending", "ended")
             and run.accepted.handle is not None
             and (run.accepted.session_id, run.accepted.handle.space) == place
             for run in self._tables.runs.values()
@@ -165,10 +169,13 @@ class Writing:
                 self._undo.put(run.mail, key, None)
         for run_id, item in write.posts:
             self._post(run_id, item)
-        for charge in write.charges:
-            charges = self._tables.charges.setdefault(charge.window, [])
-            self._undo.by(charges.pop)
-            charges.append(charge)
+        self._charge(write.charges)
+
+    def _charge(self, charges: Sequence[Charge]) -> None:
+        for charge in charges:
+            known = self._tables.charges.setdefault(charge.window, [])
+            self._undo.by(known.pop)
+            known.append(charge)
 
     def _post(self, run_id: RunId, item: Item) -> Posted:
         run = self._tables.runs.get(run_id)
@@ -222,6 +229,7 @@ class Writing:
             self._undo.drop(shelf, name)
         for name, value in decision.puts.items():
             self._undo.put(shelf, name, value)
+        self._charge(decision.charges)
         if write.key is not None:
             self._undo.put(self._tables.answers, write.key, decision.answer)
         return decision.answer
@@ -293,11 +301,29 @@ class Writing:
         needed = {run.accepted.brief for run in kept.values()}
         undo.swap(tables.briefs, {name: brief for name, brief in tables.briefs.items() if name in needed})
         undo.swap(tables.answers, {k: answer for k, answer in tables.answers.items() if rules.caller(k) not in gone})
+        shelves = {space: shelf for space, shelf in tables.shelves.items() if not rules.made_by(space, gone)}
+        undo.swap(tables.shelves, shelves)
         for name, charges in tables.charges.items():
             undo.put(tables.charges, name, [charge for charge in charges if charge.until >= before])
         drivers = {run.driver_id for run in kept.values() if not run.ended}
         undo.swap(tables.drivers, {i: row for i, row in tables.drivers.items() if not row.dead or i in drivers})
         return len(gone)
+
+    def _forget(self, write: Forget) -> int:
+        tree = [run for run in self._tables.runs.values() if run.accepted.root_id == write.root_id]
+        if not all(run.ended for run in tree):
+            return 0
+        concerned = [
+            run
+            for run in tree
+            if run.accepted.dialect == write.dialect and run.accepted.parent_id is not None and run.events
+        ]
+        for run in concerned:
+            events, mail = run.events, run.mail
+            self._undo.by(lambda run=run, events=events: setattr(run, "events", events))
+            self._undo.by(lambda run=run, mail=mail: setattr(run, "mail", mail))
+            run.events, run.mail = [], {}
+        return len(concerned)
 
 
 def _downwards(root: Run) -> Iterator[Run]:

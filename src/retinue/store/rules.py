@@ -5,17 +5,22 @@ Pure functions over records; they know no table and no file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from retinue.core.errors import StoreCorrupt
-from retinue.core.events import Event, ExchangeEnded, ReplyReceived, RunEnded
+from retinue.core.events import Event, ExchangeEnded, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.mail import Cancel, Item
 from retinue.core.records import Accept, Enlist, Progress, Record, Write
 from retinue.core.run import Outcome
 
 QUEUED = Progress(phase="queued")
-"""Where every run begins."""
+PENDING = Progress(phase="pending")
+
+
+def beginning(accepted: RunAccepted) -> Progress:
+    """Where a run begins: one that waits for others does not count as running."""
+    return PENDING if accepted.after else QUEUED
 
 
 def progress_after(record: Record) -> Progress | None:
@@ -76,6 +81,17 @@ def belongs_to(space: str, session_id: SessionId) -> bool:
     """
     _, slash, owner = space.partition("/")
     return bool(slash) and owner == session_id
+
+
+def made_by(space: str, trees: Container[RunId]) -> bool:
+    """Whether a shelf goes with one of these trees, by their roots: it holds an artifact, `artifact/<run>/...`.
+
+    >>> made_by("artifact/r1/a2/0", {"r1"}), made_by("artifact/r10/a2", {"r1"}), made_by("context/r1", {"r1"})
+    (True, False, False)
+    """
+    kind, _, rest = space.partition("/")
+    root, slash, _ = rest.partition("/")
+    return kind == "artifact" and bool(slash) and root in trees
 
 
 def forgettable(

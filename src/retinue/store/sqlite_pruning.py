@@ -1,4 +1,4 @@
-"""How a SQLite store forgets old trees, and everything that only they needed."""
+"""How a SQLite store forgets: old trees with everything that only they needed, and the messages of runs that stay."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 
 from retinue.core.events import RunAccepted
+from retinue.core.ids import RunId
 from retinue.store import rules
 from retinue.store.codec import Codec, blob_name, checked_blob
 
@@ -20,6 +21,7 @@ _REFERENCES = """
     UNION SELECT CAST(substr(outcome, 2) AS TEXT) FROM runs WHERE substr(outcome, 1, 1) = x'40'
 """
 """Every blob that something still names; `@`, which is 0x40, begins a name."""
+_TO_FORGET = "SELECT no FROM runs WHERE root_id = ? AND dialect = ? AND parent_id IS NOT NULL AND seq > 0"
 _IDLE_DEAD_DRIVERS = """
     DELETE FROM drivers WHERE dead
     AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.driver_id = drivers.driver_id AND runs.ended = 0)
@@ -39,10 +41,33 @@ def prune(do: Callable[..., sqlite3.Cursor], codec: Codec, before: float) -> int
     for (key,) in keys:
         if rules.caller(key) in gone:
             do("DELETE FROM answers WHERE key = ?", (key,))
+    spaces = do("SELECT DISTINCT space FROM shelves WHERE space >= 'artifact/' AND space < 'artifact0'").fetchall()
+    for (space,) in spaces:
+        if rules.made_by(space, gone):
+            do("DELETE FROM shelves WHERE space = ?", (space,))
     do(f"DELETE FROM blobs WHERE digest NOT IN ({_REFERENCES})")
     do("DELETE FROM charges WHERE until < ?", (before,))
     do(_IDLE_DEAD_DRIVERS)
     return len(gone)
+
+
+def forget(do: Callable[..., sqlite3.Cursor], root_id: RunId, dialect: str) -> int:
+    """Drop the messages of a tree's runs of one dialect, inside the caller's transaction; how many runs that were."""
+    if do("SELECT 1 FROM runs WHERE root_id = ? AND ended = 0 LIMIT 1", (root_id,)).fetchone() is not None:
+        return 0
+    runs = do(_TO_FORGET, (root_id, dialect)).fetchall()
+    blobs = set[str]()
+    for (no,) in runs:
+        for table in ("events", "mail"):
+            named = do(f"SELECT body FROM {table} WHERE run_no = ? AND substr(body, 1, 1) = x'40'", (no,)).fetchall()
+            blobs |= {digest for (body,) in named if (digest := blob_name(body)) is not None}
+            do(f"DELETE FROM {table} WHERE run_no = ?", (no,))
+        do("UPDATE runs SET seq = 0 WHERE no = ?", (no,))
+    if blobs:  # rare, and worth a look through everything: what was dropped must not stay readable
+        needed = {digest for (digest,) in do(_REFERENCES).fetchall()}
+        for digest in blobs - needed:
+            do("DELETE FROM blobs WHERE digest = ?", (digest,))
+    return len(runs)
 
 
 def _inheritances(do: Callable[..., sqlite3.Cursor], codec: Codec) -> dict[str, str]:

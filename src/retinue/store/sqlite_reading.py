@@ -57,6 +57,7 @@ class Reading:
             "root_id = ?": query.root_id,
             "parent_id = ?": query.parent_id,
             "driver_id = ?": query.driver_id,
+            "handle_space = ?": query.handle_space,
         }
         conditions = [condition for condition, value in asked.items() if value is not None]
         values: list[str | int] = [value for value in asked.values() if value is not None]

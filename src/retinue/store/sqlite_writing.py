@@ -6,6 +6,7 @@ The statements are constants, so that each is prepared once and found again.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, Final, assert_never
 
@@ -23,8 +24,10 @@ from retinue.core.records import (
     Bury,
     CancelTree,
     Change,
+    Charge,
     CloseSession,
     Enlist,
+    Forget,
     Leave,
     NotBorn,
     OpenSession,
@@ -42,16 +45,16 @@ from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
 from retinue.store import rules
 from retinue.store.codec import Codec, blob_name, checked_blob, readable, split_large
-from retinue.store.sqlite_pruning import prune
+from retinue.store.sqlite_pruning import forget, prune
 
 _INSERT_RUN: Final = """
     INSERT INTO runs (run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key,
-                      handle_space, handle_name, awaited, brief, driver_id, accepted_at, format, seq)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+                      handle_space, handle_name, awaited, brief, driver_id, accepted_at, format, phase, seq)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
 """
 _COUNT_RUNNING: Final = """
     SELECT count(*) FROM runs
-    WHERE session_id = ? AND handle_space = ? AND ended = 0 AND driver_id IS NOT NULL
+    WHERE session_id = ? AND handle_space = ? AND ended = 0 AND phase != 'pending' AND driver_id IS NOT NULL
 """
 _REFUSING_ANCESTOR: Final = """
     WITH RECURSIVE above (run_id, parent_id, cancelled_at, ended, level) AS (
@@ -160,6 +163,8 @@ class Writing:
             case Prune():
                 self._numbers.clear()
                 return prune(self._do, self._codec, write.before)
+            case Forget():
+                return forget(self._do, write.root_id, write.dialect)
             case _:
                 assert_never(write)
         return None
@@ -186,7 +191,7 @@ class Writing:
             *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
             *(readable(accepted.path), readable(accepted.agent), readable(accepted.label), accepted.dialect),
             *(accepted.key, handle and handle.space, handle and handle.name, accepted.manner.awaited, accepted.brief),
-            *(write.driver_id, accepted.at, accepted.format),
+            *(write.driver_id, accepted.at, accepted.format, rules.beginning(accepted).phase),
         )
         no = self._do(_INSERT_RUN, values).lastrowid
         self._do(_INSERT_EVENT, (no, 1, self._stored(self._codec.encode(accepted))))
@@ -259,7 +264,10 @@ class Writing:
             self._do("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
         for other, item in write.posts:
             self._do(_POST, (item.key, self._stored(self._codec.encode(item)), other))
-        for charge in write.charges:
+        self._charge(write.charges)
+
+    def _charge(self, charges: Sequence[Charge]) -> None:
+        for charge in charges:
             values = (charge.window, charge.at, charge.until, charge.input, charge.output, charge.cost, charge.calls)
             self._do(_CHARGE, values)
 
@@ -389,6 +397,7 @@ class Writing:
         drops = [(write.space, name) for name in decision.drops]
         self._do_each("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
         self._do_each(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])
+        self._charge(decision.charges)
         if write.key is not None:
             self._do("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
         return decision.answer

@@ -1,0 +1,66 @@
+"""Text as its readers get it: cut to a size, and moments written so that anyone can read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+Unit = Literal["characters", "bytes"]
+
+
+class Cut(NamedTuple):
+    """A text as a reader gets it; `size` and `kept` count the original and what is left of it, without the notice."""
+
+    text: str
+    size: int
+    kept: int
+
+    @property
+    def shortened(self) -> bool:
+        """Whether something was left out."""
+        return self.kept < self.size
+
+
+def cut(text: str, limit: int, notice: str, *, unit: Unit = "characters") -> Cut:
+    """The longest beginning of `text` that fits into `limit`, followed by `notice` if something is missing.
+
+    The notice comes on top of the limit. A character is never cut in two, so less than the limit may be kept.
+
+    >>> cut("abcdef", 4, " [more]")
+    Cut(text='abcd [more]', size=6, kept=4)
+    >>> cut("né", 2, "…", unit="bytes")
+    Cut(text='n…', size=3, kept=1)
+    >>> cut("short", 5, "…").shortened
+    False
+    """
+    if unit == "characters":
+        kept = text[:limit]
+        return Cut(kept + notice if len(text) > limit else text, len(text), len(kept))
+    whole = text.encode()
+    if len(whole) <= limit:
+        return Cut(text, len(whole), len(whole))
+    beginning = whole[:limit].decode(errors="ignore")
+    return Cut(beginning + notice, len(whole), len(beginning.encode()))
+
+
+def whole_lines(text: str, limit: int) -> int:
+    """A limit at or a little below `limit` at which a cut falls between two lines, or `limit` where no line ends near.
+
+    At most a tenth of what would fit is given up for it.
+
+    >>> whole_lines("one\\ntwo\\nthree", 8), whole_lines("x" * 100, 50), whole_lines("head\\n" + "x" * 100, 50)
+    (8, 50, 50)
+    >>> whole_lines("x" * 47 + "\\n" + "y" * 50, 50)
+    48
+    """
+    end = text.rfind("\n", limit - limit // 10 - 1, limit) + 1
+    return end or limit
+
+
+def rfc3339(at: float) -> str:
+    """A moment in UTC, to the second.
+
+    >>> rfc3339(1771597800.75)
+    '2026-02-20T14:30:00Z'
+    """
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,182 @@
+"""Making a run's history shorter, so that its model can be asked again: old results first, then a summary.
+
+What to do is decided in `retinue.core.compaction`; nothing is recorded before it is done. So a process that stops in
+the middle leaves the history as it was, and whoever goes on with the run finds again that it is too long.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import assert_never
+
+from retinue.core.compaction import (
+    CHARACTERS_PER_TOKEN,
+    MAX_IN_A_ROW,
+    SMALLEST,
+    SUMMARISER,
+    Crowded,
+    Shorten,
+    Summarise,
+    compacted,
+    plan,
+    question,
+    room,
+    total,
+)
+from retinue.core.errors import ProviderError
+from retinue.core.events import CompactedBy, HistoryCompacted
+from retinue.core.messages import Delta, Message, UserMessage
+from retinue.core.ports import Provider, Request
+from retinue.core.records import Charge
+from retinue.core.run import LimitMet
+from retinue.core.step import Compact
+from retinue.core.usage import NO_USAGE, Usage, add_cost
+from retinue.engine.ask import NoReply, Question, Replied, fail, first_reply, temperature_for
+from retinue.engine.driven import Driven
+from retinue.engine.parts import Parts
+
+log = logging.getLogger("retinue.engine")
+
+SHARES = (1, 4, 16)
+"""A record that is too long to be summarised is cut to these parts of it, one after another."""
+
+NOTHING_LEFT = (
+    "{error} (nothing in the conversation can be made shorter any more: take a model with a larger context window, or "
+    "give it fewer tools and a shorter task)"
+)
+
+
+@dataclass(slots=True)
+class Summary:
+    """A summary, or an empty one where none could be had, and what it took."""
+
+    text: str = ""
+    model: str = ""
+    usage: Usage = NO_USAGE
+    cost: int | None = 0
+    charges: tuple[Charge, ...] = ()
+
+
+async def compact(driven: Driven, step: Compact, parts: Parts) -> None:
+    """Make the history shorter and record how; if nothing more can be done, let the turn fail as the provider said.
+
+    A history that only seems too long, and cannot be made shorter, is left alone: the provider decides.
+    """
+    run, crowded = driven.run, step.crowded
+    tokens, size = driven.context(), total(run.history)
+    free = room(crowded, tokens=tokens, messages=size, fixed=driven.fixed, times=run.compactions)
+    found = plan(run.history, free) if free is not None and run.compactions < MAX_IN_A_ROW else None
+    match found:
+        case None:
+            _give_up(driven, crowded, parts)
+        case Shorten():
+            _record(driven, found.replaced, found.messages, "shortened", Summary(), parts)
+        case Summarise():
+            # What is set aside for the wrap-up turn is for its answer.
+            summary = Summary() if step.wrap_up else await _summary(driven, found, crowded, parts)
+            if summary is not None:
+                messages = compacted(found, _demanded(driven), summary.text)
+                way = "summarised" if summary.text else "left_out"
+                _record(driven, found.replaced, messages, way, summary, parts)
+        case _:
+            assert_never(found)
+    driven.crowded = None
+
+
+def _give_up(driven: Driven, crowded: Crowded, parts: Parts) -> None:
+    if crowded.error:
+        error = ProviderError(NOTHING_LEFT.format(error=crowded.error), fault="too_long")
+        fail(driven, NoReply([(driven.run.brief.model, error)]), str(error), crowded.partial, parts)
+    else:
+        driven.left_alone = driven.run.seq
+
+
+async def _summary(driven: Driven, found: Summarise, crowded: Crowded, parts: Parts) -> Summary | None:
+    """A summary by the run's own model; None if the run cannot go on with or without one.
+
+    A model that declines to give one, or says nothing, costs the run its older turns, but not its life.
+    """
+    summary = Summary()
+    for share in SHARES:
+        words = question(found, _demanded(driven), max(2 * found.most, SMALLEST) // share)
+
+        def form(name: str, model: str, provider: Provider, words: str = words) -> Question:
+            request = _request(name, model, driven, crowded, words)
+            return Question(request, lambda: len(words) // CHARACTERS_PER_TOKEN + 1, _nobody_listens)
+
+        answer = await first_reply(driven, parts, form)
+        match answer:
+            case Replied(reply=reply, charges=charges):
+                summary.text = reply.message.text.strip() if reply.stop != "refusal" else ""
+                summary.model = reply.model
+                summary.usage += reply.usage or NO_USAGE
+                summary.cost = add_cost(summary.cost, reply.cost)
+                summary.charges += charges
+                return summary
+            case LimitMet():
+                driven.spent = answer
+                return None
+            case NoReply() if answer.last.fault == "too_long":
+                continue
+            case NoReply() if answer.last.fault == "refused":
+                return summary
+            case NoReply():
+                fail(driven, answer, f"while its history was summarised: {answer}", crowded.partial, parts)
+                return None
+            case Crowded() | None:
+                return None
+            case _:
+                assert_never(answer)
+    return summary
+
+
+def _request(name: str, model: str, driven: Driven, crowded: Crowded, words: str) -> Request:
+    run, brief = driven.run, driven.run.brief
+    return Request(
+        model=model,
+        system=SUMMARISER,
+        messages=(UserMessage(words, "engine"),),
+        max_output=brief.max_output if crowded.window is None else crowded.reserved,
+        temperature=temperature_for(name, brief),
+        run_id=run.accepted.run_id,
+        agent=run.accepted.agent,
+        path=run.accepted.path,
+        turn=run.turns + 1,
+        purpose="summary",
+    )
+
+
+def _nobody_listens(delta: Delta) -> None:
+    """A summary is nothing that the run says: it is not shown as it streams in, nor kept as its last words."""
+
+
+def _demanded(driven: Driven) -> str:
+    """What the run was asked to do, in the words of whoever asked."""
+    run = driven.run
+    latest = run.latest_input
+    return f"{run.accepted.task}\n\nThe latest input:\n{latest}" if latest else run.accepted.task
+
+
+def _record(
+    driven: Driven, replaced: int, messages: tuple[Message, ...], way: CompactedBy, summary: Summary, parts: Parts
+) -> None:
+    run = driven.run
+    before, size = driven.context(), total(run.history) + driven.fixed
+    after = size - total(run.history[:replaced]) + total(messages)
+    left = before * after // max(size, 1) + 1
+    log.info("run %s: history %s, about %d tokens became %d", driven.run_id, way.replace("_", " "), before, left)
+    driven.record(
+        HistoryCompacted(
+            at=parts.clock.now(),
+            replaced=replaced,
+            messages=messages,
+            way=way,
+            before=before,
+            after=left,
+            model=summary.model,
+            usage=summary.usage,
+            cost=summary.cost,
+        ),
+        charges=summary.charges,
+    )

@@ -1,0 +1,63 @@
+"""Who was given which policy, and the windows that keep its limits on stretches of time."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.core.amounts import Caps, Window
+from retinue.core.policy import Autonomy, Policy, Risk, Verdict, intersect, verdict
+from retinue.core.profiles import DAY, HOUR, Rules, tightened, windows_of
+
+READS, WRITES = Policy(autonomy=Autonomy.READONLY), Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50)
+
+
+@pytest.mark.parametrize(
+    ("rules", "given", "ceiling"),
+    [
+        (Rules(), None, Policy()),
+        (Rules(session=WRITES), WRITES, WRITES),
+        (Rules(agents={"reader": READS}), READS, READS),
+        (Rules(agents={"writer": WRITES}), None, Policy()),
+        (Rules(session=WRITES, agents={"reader": READS}), intersect(WRITES, READS), intersect(WRITES, READS)),
+    ],
+)
+def test_an_agent_has_what_was_written_for_it_and_for_everyone(
+    rules: Rules, given: Policy | None, ceiling: Policy
+) -> None:
+    assert (rules.given_to("reader"), rules.ceiling_of("reader")) == (given, ceiling)
+
+
+def test_the_windows_of_a_policy_count_actions_by_the_hour_and_nanodollars_by_the_day() -> None:
+    assert windows_of("reader", Policy(max_actions_per_hour=7, max_cost_per_day_cents=300)) == (
+        Window("actions/reader", HOUR, Caps(calls=7)),
+        Window("cost/reader", DAY, Caps(cost=3_000_000_000)),
+    )
+
+
+def test_money_that_nobody_has_is_no_more_than_a_store_can_hold() -> None:
+    _, cost = windows_of("rich", Policy(max_cost_per_day_cents=2**63 - 1))
+
+    assert cost.caps == Caps(cost=2**63 - 1)
+
+
+def test_windows_are_tightened_by_a_narrower_policy_never_loosened_and_others_stay_as_they_are() -> None:
+    other = Window("tokens/reader", HOUR, Caps(tokens=9))
+    before = (*windows_of("reader", Policy(max_actions_per_hour=7, max_cost_per_day_cents=300)), other)
+
+    narrower = Policy(max_actions_per_hour=3, max_cost_per_day_cents=900)
+
+    assert tightened(before, narrower) == (
+        *windows_of("reader", Policy(max_actions_per_hour=3, max_cost_per_day_cents=300)),
+        other,
+    )
+
+
+@pytest.mark.parametrize("risk", Risk)
+@pytest.mark.parametrize("acts", [True, False])
+def test_read_only_mode_lets_happen_what_neither_acts_nor_has_a_risk(risk: Risk, acts: bool) -> None:
+    decision = verdict(READS, tool="note", risk=risk, acts=acts)
+
+    harmless = risk == Risk.LOW and not acts
+    assert decision.verdict is (Verdict.ALLOW if harmless else Verdict.REFUSE)
+    if not harmless:
+        assert decision.reason == "Security policy: read-only mode, cannot perform 'note'"

@@ -1,0 +1,107 @@
+"""After a compaction every wire sends the new history, over a real connection to a vendor that takes only so much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+import pytest
+
+import retinue
+from retinue.app.wires import contact, reach
+from retinue.core.compaction import SUMMARISER
+from retinue.core.events import HistoryCompacted
+from retinue.core.run import Outcome
+from retinue.providers.scripted import Line, calls, says, together
+from retinue.testing import fake_anthropic, fake_chat, fake_gemini, fake_responses
+from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.testing.fake_chat import FakeChat
+from retinue.testing.fake_gemini import FakeGemini
+from retinue.testing.fake_responses import FakeResponses
+from retinue.testing.fake_server import Answer, Heard
+from retinue.testing.harness import Harness
+
+Vendor: TypeAlias = FakeChat | FakeAnthropic | FakeResponses | FakeGemini
+Played: TypeAlias = Callable[[Heard], Line | Answer]
+
+VENDORS: dict[str, tuple[Callable[[Played], Vendor], Callable[..., Answer]]] = {
+    "openai-chat": (FakeChat, fake_chat.failed),
+    "anthropic": (FakeAnthropic, fake_anthropic.failed),
+    "openai-responses": (FakeResponses, fake_responses.failed),
+    "gemini": (FakeGemini, partial(fake_gemini.failed, kind="INVALID_ARGUMENT")),
+}
+MOST = 12_000
+"""Bytes of a request that the vendor takes."""
+
+
+@retinue.tool(kind="pure")
+async def read(name: str) -> str:
+    """Read something long."""
+    return f"{name} " + "r" * 2500
+
+
+class Script:
+    """A model that reads six files and then says which of them it still knows; it counts its own turns."""
+
+    def __init__(self, refuse: Callable[..., Answer], words: int) -> None:
+        self.refuse = refuse
+        self.words = words
+        self.turn = 0
+        self.refused = 0
+        self.summaries: list[str] = []
+        self.last = ""
+
+    def __call__(self, heard: Heard) -> Line | Answer:
+        """What it says to a request, or that this is too much."""
+        text = msgspec.json.encode(heard.body).decode()
+        if SUMMARISER in text:
+            self.summaries.append(text)
+            return says("Some files were read.")
+        if len(text) > MOST:
+            self.refused += 1
+            return self.refuse(400, "prompt is too long: 5000 tokens > 3000 maximum context length")
+        self.turn += 1
+        self.last = text
+        if self.turn <= 6:
+            return together(says("w" * self.words), calls("read", name=f"file-{self.turn}"))
+        return says("done")
+
+
+async def tell(name: str, words: int) -> tuple[Script, Outcome, list[HistoryCompacted]]:
+    make, refuse = VENDORS[name]
+    script = Script(refuse, words)
+    async with make(script) as vendor:
+        provider = reach(contact(name, base_url=vendor.base_url))
+        async with Harness(dialects=(), tools=[read], providers={"wire": provider}, model="wire:m") as r:
+            handle = await r.retinue.spawn("Find the leak.", model="wire:m")
+            outcome = await handle.wait()
+            events = [event for event in r.events(handle.run_id) if isinstance(event, HistoryCompacted)]
+    return script, outcome, events
+
+
+@pytest.mark.parametrize("name", VENDORS)
+async def test_results_that_were_left_out_are_sent_no_more(name: str) -> None:
+    script, outcome, events = await tell(name, words=5)
+
+    assert (outcome.result, outcome.text, outcome.turns) == ("completed", "done", 7)
+    assert {event.way for event in events} == {"shortened"}
+    assert script.refused == len(events) >= 1
+    assert "[result of read left out: 2507 characters]" in script.last
+    assert "file-6 rrr" in script.last
+    assert "file-1 rrr" not in script.last
+    assert "Find the leak." in script.last
+
+
+@pytest.mark.parametrize("name", VENDORS)
+async def test_a_summary_is_sent_in_the_place_of_what_it_sums_up(name: str) -> None:
+    script, outcome, events = await tell(name, words=3000)
+
+    assert (outcome.result, outcome.text, outcome.turns) == ("completed", "done", 7)
+    assert "summarised" in {event.way for event in events}
+    assert script.summaries
+    assert "Some files were read." in script.last
+    assert "Find the leak." in script.last
+    assert "file-1 rrr" not in script.last
+    assert outcome.usage.output >= 7, "what the summaries took is counted"

@@ -1,0 +1,164 @@
+"""Runs that wait for others before they begin, and runs that stay and are waited for only while they work."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from retinue.core.errors import StoreError
+from retinue.core.mail import Words
+from retinue.core.messages import Origin, UserMessage
+from retinue.core.ports import Request
+from retinue.providers.scripted import Script, ScriptedProvider, Speaks, says, streams
+from retinue.store.memory import MemoryStore
+from retinue.testing.harness import Harness
+from tests.engine.delegation import Delegate, delegates, with_delegation
+
+WAITED_FOR = {"on_parent_end": "wait"}
+
+
+def heard_in_system(request: Request) -> Speaks:
+    return says(f"I was told: {request.system}")
+
+
+def slowly(**options: Any) -> tuple[Harness, Delegate]:
+    return with_delegation(provider=ScriptedProvider(Script(), latency=1.0), **options)
+
+
+async def test_a_run_begins_when_those_it_waits_for_have_completed_and_reads_their_results() -> None:
+    harness, delegate = slowly()
+    async with harness as r:
+        r.script(
+            "main",
+            delegates("first", wait=False, manner=WAITED_FOR),
+            delegates("second", after=["first"], wait=False, manner=WAITED_FOR),
+            says("done"),
+        )
+        r.script("first", streams("the pool", " is 10", every=5))
+        r.script("second", heard_in_system)
+        outcome = await r.run("go")
+        first, second = [await r.retinue.handle(each.run_id).look() for each in delegate.started]
+
+        assert outcome.text == "done"
+        assert first.outcome is not None
+        assert second.outcome is not None
+        assert second.outcome.text == "I was told: You work with:\n[first]\nthe pool is 10"
+        assert second.started_at < (first.ended_at or 0)
+
+
+async def test_a_run_that_waits_for_others_is_shown_as_waiting_and_does_not_count_as_running() -> None:
+    harness, delegate = slowly()
+    async with harness as r:
+        r.script(
+            "main",
+            delegates("first", wait=False, space="t", max_running=1, manner=WAITED_FOR),
+            delegates("second", after=["first"], wait=False, space="t", max_running=2, manner=WAITED_FOR),
+            delegates("third", wait=False, space="t", max_running=2, manner=WAITED_FOR),
+            says("done"),
+        )
+        r.script("first", streams("slow", "ly", every=10))
+        r.script("second", says("ok"))
+        r.script("third", says("ok"))
+        handle = await r.retinue.spawn("go")
+        await asyncio.sleep(3.5)
+        shown = [await r.retinue.handle(each.run_id).look() for each in delegate.started]
+        outcome = await handle.wait()
+
+        assert [(view.state, view.waiting_for) for view in shown] == [
+            ("working", None),
+            ("waiting", "dependency"),
+            ("working", None),
+        ], "with one that runs and one that waits, a second may run and a third could not"
+        assert outcome.text == "done"
+
+
+async def test_a_failed_dependency_fails_the_run_that_waits_for_it_with_the_reason() -> None:
+    harness, delegate = slowly()
+    async with harness as r:
+        r.script(
+            "main",
+            delegates("first", wait=False, limits={"max_calls": 0}, manner=WAITED_FOR),
+            delegates("second", after=["first"], wait=False, manner=WAITED_FOR),
+            says("done"),
+        )
+        r.script("first", delegates("nobody"))
+        await r.run("go")
+        second = await r.retinue.handle(delegate.started[1].run_id).look()
+
+        assert second.outcome is not None
+        assert (second.outcome.result, second.outcome.reason) == ("failed", "dependency")
+        assert second.outcome.error == "Dependency first failed: the tool call budget is spent: used 1, limit 0"
+
+
+async def test_a_run_may_wait_for_one_that_is_over() -> None:
+    harness, delegate = slowly()
+    async with harness as r:
+        r.script("main", delegates("first"), delegates("second", after=["first"]), says("done"))
+        r.script("first", says("early"))
+        r.script("second", heard_in_system)
+        await r.run("go")
+        second = await r.retinue.handle(delegate.started[1].run_id).look()
+
+        assert second.outcome is not None
+        assert second.outcome.text == "I was told: You work with:\n[first]\nearly"
+
+
+async def test_stopped_after_any_write_a_run_that_waits_still_begins_once_and_with_the_results() -> None:
+    for writes in range(1, 40):
+        store = MemoryStore()
+        harness, _ = slowly(store=store)
+        harness.script(
+            "main",
+            delegates("first", wait=False, manner=WAITED_FOR),
+            delegates("second", after=["first"], wait=True, manner=WAITED_FOR),
+            says("done"),
+        )
+        harness.script("first", says("the pool is 10"))
+        harness.script("second", heard_in_system)
+        finished = False
+        with suppress(StoreError):
+            await harness.open(killed_after=writes)
+            await harness.run("go", key="the story")
+            finished = True
+        await harness.restart()
+        outcome = await harness.run("go", key="the story")
+        views = await harness.retinue.list()
+        tree = await harness.retinue.tree(views[0].run_id)
+        told = [view.outcome.text for view in tree if view.agent == "second" and view.outcome is not None]
+        await harness.close()
+
+        assert (writes, outcome.text) == (writes, "done")
+        assert (writes, told) == (writes, ["I was told: You work with:\n[first]\nthe pool is 10"])
+        if finished:
+            break
+
+
+async def test_what_peers_said_one_after_another_is_read_as_one_message_and_others_words_are_not_joined() -> None:
+    heard: list[list[str]] = []
+
+    def listening(request: Request) -> Speaks:
+        heard.append([message.text for message in request.messages if isinstance(message, UserMessage)])
+        return says("ok")
+
+    async with Harness(dialects=(), provider=ScriptedProvider(Script(), latency=1.0)) as r:
+        r.script("main", listening)
+        handle = await r.retinue.spawn("go")
+        said: list[tuple[str, Origin]] = [("a", "peer"), ("b", "peer"), ("c", "notice"), ("d", "peer")]
+        for text, origin in said:
+            await r.retinue.supervisor.post(handle.run_id, Words(key=text, text=text, origin=origin))
+        await handle.wait()
+
+        assert heard == [["go", "a\n\nb", "c", "d"]]
+
+
+async def test_a_parent_waits_for_a_child_that_stays_while_it_works_and_takes_it_along_when_it_ends() -> None:
+    harness, delegate = slowly()
+    async with harness as r:
+        r.script("main", delegates("host", wait=False, manner={"stays": True, "on_parent_end": "wait"}), says("done"))
+        r.script("host", delegates("slow"), says("at your service"))
+        r.script("slow", says("slept"))
+        outcome = await r.run("go")
+        host = await r.retinue.handle(delegate.started[0].run_id).look()
+
+        assert outcome.text == "done"
+        assert host.outcome is not None
+        assert (host.outcome.reason, host.outcome.exchanges, host.turns) == ("parent_ended", 1, 2)

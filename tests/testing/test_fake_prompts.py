@@ -1,0 +1,76 @@
+"""Fake vendors remember the beginnings of prompts, and say how much of one they need not read again."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.core.agent import ToolSpec
+from retinue.core.messages import AssistantMessage, Message, UserMessage
+from retinue.core.ports import Provider, Request
+from retinue.core.usage import Usage
+from retinue.providers.anthropic import AnthropicProvider
+from retinue.providers.openai_chat import OpenAIChatProvider
+from retinue.providers.openai_responses import OpenAIResponsesProvider
+from retinue.providers.scripted import says
+from retinue.testing.contracts.provider import TOOLS, Listener
+from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.testing.fake_chat import FakeChat, Played
+from retinue.testing.fake_responses import FakeResponses
+from retinue.testing.fake_server import FakeServer
+
+pytestmark = pytest.mark.real_time
+
+Vendor = Callable[[Played], FakeServer]
+Reach = Callable[[Any], AbstractAsyncContextManager[Provider]]
+
+VENDORS: dict[str, tuple[Vendor, Reach]] = {
+    "anthropic": (FakeAnthropic, lambda vendor: AnthropicProvider(vendor.base_url)),
+    "chat": (FakeChat, lambda vendor: OpenAIChatProvider(vendor.base_url)),
+    "responses": (FakeResponses, lambda vendor: OpenAIResponsesProvider(vendor.base_url)),
+}
+TALK: tuple[Message, ...] = (UserMessage("Why? " * 50), AssistantMessage("Because. " * 50), UserMessage("And?"))
+
+
+async def cached(name: str, *requests: Request) -> list[int]:
+    """How much of each request the vendor remembered."""
+    vendor, reach = VENDORS[name]
+    async with vendor(says("ok")) as server, reach(server) as provider:
+        usages = [(await provider.answer(request, Listener().publish)).usage or Usage() for request in requests]
+    return [usage.cached for usage in usages]
+
+
+def asking(*messages: Message, tools: tuple[ToolSpec, ...] = TOOLS, system: str = "Be brief.") -> Request:
+    return Request(model="m", system=system, messages=messages, tools=tools)
+
+
+@pytest.mark.parametrize("name", VENDORS)
+async def test_a_fork_is_read_from_memory_up_to_where_it_begins(name: str) -> None:
+    fork = asking(*TALK, AssistantMessage("So."), UserMessage("You look at the pool."))
+    other = asking(*TALK, AssistantMessage("So."), UserMessage("You look at the logs."))
+
+    first, again, forked, sibling = await cached(name, asking(*TALK), asking(*TALK), fork, other)
+
+    assert first == 0
+    assert again == forked > 0
+    assert sibling >= forked
+
+
+@pytest.mark.parametrize("name", VENDORS)
+async def test_other_tools_another_system_text_or_another_model_are_read_anew(name: str) -> None:
+    begun = asking(*TALK)
+
+    first, tools, system, model, other_words = await cached(
+        name,
+        begun,
+        replace(begun, tools=TOOLS[:1], memo={}),
+        replace(begun, system="Be long.", memo={}),
+        replace(begun, model="n", memo={}),
+        asking(TALK[0], AssistantMessage("No."), UserMessage("And?")),
+    )
+
+    assert (first, model) == (0, 0)
+    # What comes before the difference is remembered; the first tool is the same.
+    assert tools <= system < other_words
