@@ -11,12 +11,15 @@ from retinue.config.settings import load
 from retinue.core.errors import BadInput, ConfigError, Problem
 from tests.config.settled import complaint
 
-AGENT_KEYS = "description, system_prompt, tools, model, fallback, max_turns, limits"
+AGENT_KEYS = (
+    "description, system_prompt, tools, model, fallback, max_turns, model_provider, risk_profile, runtime_profile, "
+    "think, enabled, workspace, memory, limits"
+)
 LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, "
     "timeout, model_timeout, idle_timeout, tool_timeout, wrap_up"
 )
-NAMES = "agents, providers, tools, agent.subagent"
+NAMES = ", ".join(section.name for section in SECTIONS)
 WIRES = ", ".join(SECTIONS[1].choices["wire"])
 
 
@@ -68,7 +71,7 @@ def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n[risk_profiles.strict]\n", f"retinue.toml:2: risk_profiles: unknown section; known: {NAMES}"),
+        ("\n[rubbish.strict]\n", f"retinue.toml:2: rubbish: unknown section; known: {NAMES}"),
         (
             "[agent.subagnet]",
             f"retinue.toml:1: agent.subagnet: unknown section, did you mean agent.subagent? Known: {NAMES}",
@@ -80,22 +83,23 @@ def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
             f"retinue.toml:2: agents.researcher.max_turn: unknown key, did you mean max_turns? Known: {AGENT_KEYS}",
         ),
         (
-            "[agents.researcher]\nrisk_profile = 'strict'\n",
-            f"retinue.toml:2: agents.researcher.risk_profile: unknown key; known: {AGENT_KEYS}",
+            "[agents.researcher]\nseat = 'strict'\n",
+            f"retinue.toml:2: agents.researcher.seat: unknown key; known: {AGENT_KEYS}",
         ),
         (
             "[agents.a]\nlimits.seconds = 3\n",
             f"retinue.toml:2: agents.a.limits.seconds: unknown key; known: {LIMIT_KEYS}",
         ),
         (
-            "[agent.subagent]\nchat_enabled = true\n",
-            "retinue.toml:2: agent.subagent.chat_enabled: unknown key; "
-            "known: max_depth, default_max_turns, output_max_size",
+            "[agent.subagent]\ncolour = true\n",
+            "retinue.toml:2: agent.subagent.colour: unknown key; "
+            "known: max_depth, default_max_turns, output_max_size, telemetry_enabled, persistence_enabled, "
+            "persistence_path, max_executions, max_total_tokens, max_total_time, provider, model, chat_enabled",
         ),
         (
             "[providers.vllm]\napi_key = 'sk-123'\n",
             "retinue.toml:2: providers.vllm.api_key: unknown key, did you mean api_key_env? "
-            "Known: wire, base_url, api_key_env, temperature, headers, prices",
+            "Known: wire, base_url, api_key_env, temperature, headers, prices, context_window, responses_wire",
         ),
     ],
 )
@@ -164,16 +168,33 @@ def test_a_number_that_is_too_long_to_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("max_depth = 0", "agent.subagent.max_depth must be greater than 0"),
-        ("max_depth = 11", "agent.subagent.max_depth cannot exceed 10 (stack overflow risk)"),
-        ("default_max_turns = 0", "agent.subagent.default_max_turns must be greater than 0"),
-        ("default_max_turns = 101", "agent.subagent.default_max_turns cannot exceed 100"),
-        ("output_max_size = 1023", "agent.subagent.output_max_size must be at least 1024 bytes"),
+        ("max_depth = 0", "Configuration error: agent.subagent.max_depth must be greater than 0"),
+        ("max_depth = 11", "Configuration error: agent.subagent.max_depth cannot exceed 10 (stack overflow risk)"),
+        ("default_max_turns = 0", "Configuration error: agent.subagent.default_max_turns must be greater than 0"),
+        ("default_max_turns = 101", "Configuration error: agent.subagent.default_max_turns cannot exceed 100"),
+        ("output_max_size = 1023", "Configuration error: agent.subagent.output_max_size must be at least 1024 bytes"),
         (
             "output_max_size = 9223372036854775808",
             "agent.subagent.output_max_size: found 9223372036854775808; "
             "expected a whole number from 1024 to 9223372036854775807",
         ),
+        (
+            "provider = 'copilot'",
+            f"Configuration error: Invalid subagent provider override: copilot. Must be one of: {WIRES}",
+        ),
+        ("max_executions = 0", "agent.subagent.max_executions: found 0; expected a whole number from 1"),
+        ("max_total_tokens = -1", "agent.subagent.max_total_tokens: found -1; expected a whole number from 1"),
+        ("max_total_time = 0", "agent.subagent.max_total_time: found 0; expected a whole number from 1"),
+        (
+            "max_total_time = 1.5",
+            "agent.subagent.max_total_time: found 1.5 (a number); expected a whole number from 1",
+        ),
+        (
+            "telemetry_enabled = 'off'",
+            'agent.subagent.telemetry_enabled: found "off" (a string); expected true or false',
+        ),
+        ("persistence_path = ''", 'agent.subagent.persistence_path: found ""; expected a string that is not empty'),
+        ("model = 3", "agent.subagent.model: found 3 (a whole number); expected a string that is not empty"),
         ("max_depth = '3'", 'agent.subagent.max_depth: found "3" (a string); expected a whole number from 1 to 10'),
     ],
 )
@@ -277,7 +298,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
             file="retinue.toml",
             line=2,
             key="agent.subagent.max_depth",
-            complaint="agent.subagent.max_depth cannot exceed 10 (stack overflow risk)",
+            complaint="Configuration error: agent.subagent.max_depth cannot exceed 10 (stack overflow risk)",
             found="99",
             allowed="a whole number from 1 to 10",
         ),
@@ -318,14 +339,6 @@ def test_a_link_that_leads_nowhere_is_a_file_that_is_not_there(tmp_path: Path) -
     (tmp_path / "retinue.toml").symlink_to("gone.toml")
 
     assert complaint(tmp_path) == "retinue.toml: there is no such file"
-
-
-@pytest.mark.parametrize("name", ["retinue.yaml", "retinue.yml"])
-def test_yaml_is_not_read_yet(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("agents: {}")
-
-    assert complaint(tmp_path) == f"{name}: this version of retinue reads retinue.toml, and no YAML"
-    assert complaint(tmp_path, path=name) == f"{name}: this version of retinue reads retinue.toml, and no YAML"
 
 
 def test_two_settings_files_in_one_folder(tmp_path: Path) -> None:

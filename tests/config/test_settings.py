@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.sections import SECTIONS, contacts, dialect_settings, load_settings
+from retinue.app.sections import DIALECT_SECTIONS, SECTIONS, contacts, dialect_settings, load_settings
 from retinue.app.wires import Contact
 from retinue.config.agents import AgentSettings, LimitSettings
 from retinue.config.providers import PriceSettings, ProviderSettings
@@ -15,6 +15,7 @@ from retinue.core.agent import Agent
 from retinue.core.run import Limits
 from retinue.dialects.xzatoma_settings import XzatomaSettings
 from retinue.providers.pricing import Rates
+from retinue.tools.kit import ToolOptions
 from tests.config.settled import settings
 
 EVERYTHING = """\
@@ -54,6 +55,10 @@ modules = ["./mytools.py", "more/tools.py"]
 max_depth = 2
 """
 
+APART = ("agents", "providers", "tools", "risk_profiles", "runtime_profiles")
+NOTHING_SAID = {section.name: section.type() for section in SECTIONS if section.name not in APART}
+"""The sections of a file that says nothing about them."""
+
 
 def test_everything_that_can_be_settled(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
@@ -91,7 +96,10 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
             "vllm": ProviderSettings(wire="vllm", api_key_env=""),
         },
         tool_modules=(tmp_path / "mytools.py", tmp_path / "more" / "tools.py"),
-        sections={"agent.subagent": XzatomaSettings(max_depth=2)},
+        sections=NOTHING_SAID | {"agent.subagent": XzatomaSettings(max_depth=2)},
+        tool_options=ToolOptions(
+            protected=tuple(str(tmp_path / each) for each in ("retinue.toml", "mytools.py", "more/tools.py"))
+        ),
         source=tmp_path / "retinue.toml",
     )
     assert list(found.agents) == ["researcher", "writer", "plain"]
@@ -103,13 +111,15 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
 
 
 def test_no_file_settles_nothing(tmp_path: Path) -> None:
-    assert load(cwd=tmp_path, sections=SECTIONS) == Settings(sections={"agent.subagent": XzatomaSettings()})
+    assert load(cwd=tmp_path, sections=SECTIONS) == Settings(sections=NOTHING_SAID)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "\ufeff", "[agents]\n[providers]\n[tools]\n[agent]\n"])
 def test_a_file_that_says_nothing_settles_nothing(tmp_path: Path, text: str) -> None:
+    source = tmp_path / "retinue.toml"
+
     assert settings(tmp_path, text) == Settings(
-        sections={"agent.subagent": XzatomaSettings()}, source=tmp_path / "retinue.toml"
+        sections=NOTHING_SAID, source=source, tool_options=ToolOptions(protected=(str(source),))
     )
 
 
@@ -197,5 +207,6 @@ def test_the_application_gets_contacts_and_the_settings_of_dialects(
     assert contacts(found) == (
         Contact(name="lab", wire="vllm", base_url="http://localhost:8000/v1", headers={"A": "b"}),
     )
-    assert dialect_settings(found) == {"xzatoma": XzatomaSettings(max_depth=1)}
-    assert dialect_settings(Settings()) == {"xzatoma": XzatomaSettings()}
+    defaults = {name: section.type() for name, section in DIALECT_SECTIONS.items()}
+    assert dialect_settings(found) == defaults | {"xzatoma": XzatomaSettings(max_depth=1)}
+    assert dialect_settings(Settings()) == defaults

@@ -12,8 +12,10 @@ from msgspec import Struct, inspect
 
 from retinue.app.sections import SECTIONS
 from retinue.config.checking import wanted
+from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.settings import load
 from retinue.config.template import template
+from retinue.dialects.meerkat_settings import MeerkatSettings
 from tests.config.settled import settings
 
 
@@ -44,12 +46,16 @@ def test_uncommented_every_key_of_every_section_is_there_and_holds(tmp_path: Pat
     assert (list(found.agents), list(found.providers)) == (["researcher"], ["local"])
     assert found.tool_modules == (tmp_path / "mytools.py",)
     tables = tomllib.loads(text)
-    assert set(tables) == {"agents", "providers", "tools", "agent"}
+    assert set(tables) == {section.name.partition(".")[0] for section in SECTIONS}
     assert keys(tables["agents"]["researcher"]) == declared(SECTIONS[0].type)
     examples = {"headers.X-Team", "prices.qwen3", "prices.qwen3.input", "prices.qwen3.output", "prices.qwen3.cached"}
     assert keys(tables["providers"]["local"]) - examples == declared(SECTIONS[1].type)
     assert keys(tables["tools"]) == declared(SECTIONS[2].type)
     assert keys(tables["agent"]["subagent"]) == declared(SECTIONS[3].type)
+    families = {"allowed_models.anthropic", "allowed_models.gemini", "allowed_models.openai"}
+    assert keys(tables["sub_agents"]) - families == declared(MeerkatSettings)
+    assert keys(tables["risk_profiles"]["careful"]) == declared(RISK_PROFILES.type)
+    assert keys(tables["runtime_profiles"]["patient"]) == declared(RUNTIME_PROFILES.type)
 
 
 def test_every_key_is_explained() -> None:

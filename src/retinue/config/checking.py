@@ -30,6 +30,8 @@ class Complaint:
     text: str
     found: str = ""
     allowed: str = ""
+    is_warning: bool = False
+    """Nothing that has to be mended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,23 @@ def _named(section: Section, path: KeyPath, value: object, complaints: list[Comp
 
 
 def _struct(section: Section, path: KeyPath, value: object, complaints: list[Complaint]) -> Struct | None:
+    for key in section.unsupported:
+        value = _without(key, value, path, complaints)
     wrong = list(_wrongs(value, Wanted(inspect.type_info(section.type)), path, section.choices))
     complaints.extend(wrong)
     return None if wrong else msgspec.convert(value, section.type)
+
+
+def _without(key: str, value: object, path: KeyPath, complaints: list[Complaint]) -> object:
+    """The table without a key that other tools know, which is worth a warning where it stands."""
+    first, _, rest = key.partition(".")
+    if not isinstance(value, dict) or first not in (table := cast("dict[str, object]", value)):
+        return cast("object", value)
+    here = (*path, first)
+    if rest:
+        return {**table, first: _without(rest, table[first], here, complaints)}
+    complaints.append(Complaint(path=here, text="not supported, and left out of account", is_warning=True))
+    return {name: each for name, each in table.items() if name != first}
 
 
 def _wrongs(
@@ -169,6 +185,8 @@ def _how_it_misfits(value: object, declared: inspect.Type) -> Misfit | None:
             return None if isinstance(value, bool) else "kind"
         case inspect.StrType():
             return _misshapen(value, declared) if isinstance(value, str) else "kind"
+        case inspect.LiteralType(values=values):
+            return None if value in values else "form" if isinstance(value, str) else "kind"
         case inspect.VarTupleType():
             return None if isinstance(value, list) else "kind"
         case inspect.DictType() | inspect.StructType():

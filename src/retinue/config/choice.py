@@ -120,7 +120,8 @@ def _named(place: Place, called: Callable[[str], str]) -> Place:
 
 def _agent(settings: Settings, agent: str | None) -> Place:
     settled = settings.agents.get(agent) if agent is not None else None
-    return {"model": Said(settled.model, f"[agents.{agent}]", FILE)} if settled is not None and settled.model else {}
+    model = settled.asked_model if settled is not None else ""
+    return {"model": Said(model, f"[agents.{agent}]", FILE)} if model else {}
 
 
 def _provider(settings: Settings, provider: Said | None) -> Place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -35,10 +35,13 @@ class PriceSettings(Struct, frozen=True, kw_only=True):
     input: Annotated[Dollars, Meta(description="A million tokens of input.")]
     output: Annotated[Dollars, Meta(description="A million tokens of output.")]
     cached: Annotated[Dollars | None, Meta(description="A million tokens of input that the vendor remembers.")] = None
+    cache_write: Annotated[
+        Dollars | None, Meta(description="A million tokens of input that the vendor will remember from now on.")
+    ] = None
 
     def rates(self) -> Rates:
         """The price as providers count with it."""
-        return Rates(input=self.input, output=self.output, cached=self.cached)
+        return Rates(input=self.input, output=self.output, cached=self.cached, cache_write=self.cache_write)
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True):
@@ -73,6 +76,20 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
             extra={"expected": "a table of models, each with its price"},
         ),
     ] = {}
+    context_window: Annotated[
+        Annotated[int, Meta(ge=1024, le=100_000_000)] | None,
+        Meta(
+            description="How many tokens its models can read and write at once; goes before what retinue knows.",
+            examples=[32768],
+        ),
+    ] = None
+    responses_wire: Annotated[
+        Literal["live", "seed"] | None,
+        Meta(
+            description="How openai-responses writes calls: live as function_call, seed as tool_call.",
+            examples=["live"],
+        ),
+    ] = None
 
     def rates(self) -> dict[str, Rates]:
         """What the models cost that the user has priced."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -36,7 +36,8 @@ class Section:
     """A section `[name]`, or `[name.<anything>]` if it is `named`.
 
     `choices` are the values of keys that only the owner of the table knows, such as the wires there are. `implied`
-    gives the values that follow from the name of a table and need not be written.
+    gives the values that follow from the name of a table and need not be written. `unsupported` are keys that other
+    tools know under this section: they are left out of account, with a warning.
     """
 
     name: str
@@ -45,6 +46,11 @@ class Section:
     named: Named | None = None
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     implied: Callable[[str], Mapping[str, object]] = _nothing
+    mistakes: Callable[[Any], Sequence[tuple[str, str]]] = lambda section: ()
+    """What is wrong between several keys of a section: each key with its complaint."""
+    strangers: Callable[[Any, Sequence[str]], Sequence[tuple[str, str]]] = lambda section, providers: ()
+    """The same for keys that name a provider, given those that the file describes."""
+    unsupported: Sequence[str] = ()
 
 
 Tree: TypeAlias = dict[str, "Section | Tree"]

@@ -5,27 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from retinue.config.agents import AGENTS, AgentSettings
+from retinue.config.agents import AGENTS, AgentSettings, misnamed
 from retinue.config.checking import Complaint, check
 from retinue.config.document import Document, Reader
 from retinue.config.keys import dotted
+from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Section
 from retinue.config.toml import read_toml
 from retinue.config.tools import TOOLS, ToolsSettings, missing_modules, module_files
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
+from retinue.tools.kit import ToolOptions
 
 S = TypeVar("S", bound=Struct)
 
 FILE = "retinue.toml"
-READERS: dict[str, Reader] = {".toml": read_toml}
+FILES = (FILE, "retinue.yaml", "retinue.yml")
+"""The settings file of a folder: one of these."""
+
+
+def _read_yaml(text: str, file: str) -> Document:
+    from retinue.config.yaml_file import read_yaml  # most people have TOML, and need not wait for this
+
+    return read_yaml(text, file)
+
+
+READERS: dict[str, Reader] = {".toml": read_toml, ".yaml": _read_yaml, ".yml": _read_yaml}
 """Who reads which kind of file. A file without a kind, such as a pipe, is TOML."""
-NOT_YET = ("retinue.yaml", "retinue.yml")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -39,8 +51,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     agents: Mapping[str, AgentSettings] = {}
     providers: Mapping[str, ProviderSettings] = {}
     tool_modules: tuple[Path, ...] = ()
+    tool_options: ToolOptions = ToolOptions()
     sections: Mapping[str, Struct] = {}
+    risk_profiles: Mapping[str, RiskSettings] = {}
+    runtime_profiles: Mapping[str, RuntimeSettings] = {}
     source: Path | None = None
+    warnings: tuple[Problem, ...] = ()
+    """What stands in the file and is left out of account."""
 
     def section(self, name: str, kind: type[S]) -> S:
         """A section of that name and type, or its defaults."""
@@ -48,12 +65,24 @@ class Settings(Struct, frozen=True, kw_only=True):
         return found if isinstance(found, kind) else kind()
 
     def core_agents(self) -> tuple[Agent, ...]:
-        """The agents as the engine knows them."""
-        return tuple(settled.agent(name) for name, settled in self.agents.items())
+        """The agents as the engine knows them; those that are switched off are none."""
+        return tuple(self._core_agent(name, settled) for name, settled in self.agents.items() if settled.enabled)
+
+    def _core_agent(self, name: str, settled: AgentSettings) -> Agent:
+        folder = self.source.parent if self.source is not None else Path()
+        risk = self.risk_profiles.get(settled.risk_profile or "", RiskSettings())
+        runtime = self.runtime_profiles.get(settled.runtime_profile or "", RuntimeSettings())
+        has_a_profile = settled.risk_profile is not None or settled.runtime_profile is not None
+        return settled.agent(
+            name,
+            policy=risk.policy(runtime, folder) if has_a_profile else None,
+            runtime=runtime.profile(risk),
+            folder=folder,
+        )
 
 
 def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Section]) -> Settings:
-    """The settings in `path`, or in `retinue.toml` in the folder `cwd` if there is one.
+    """The settings in `path`, or in `retinue.toml` or `retinue.yaml` in the folder `cwd` if there is one.
 
     Raises `ConfigError` for a file that is not there, cannot be read or is wrong, with every mistake that was found.
     """
@@ -67,15 +96,13 @@ def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Sectio
 
 
 def _found_in(cwd: Path) -> str | None:
-    there = [name for name in (FILE, *NOT_YET) if os.path.lexists(cwd / name)]
+    there = [name for name in FILES if os.path.lexists(cwd / name)]
     if len(there) > 1:
         raise ConfigError(Problem(file=there[0], complaint=f"{' and '.join(there)} are both here; keep one of them"))
     return there[0] if there else None
 
 
 def _read(source: Path, shown: str) -> Document:
-    if source.suffix.lower() in (".yaml", ".yml"):
-        raise ConfigError(Problem(file=shown, complaint=f"this version of retinue reads {FILE}, and no YAML"))
     return READERS.get(source.suffix.lower(), read_toml)(_text(source, shown), shown)
 
 
@@ -110,18 +137,46 @@ def _settings(
 ) -> Settings:
     checked, complaints = check(values, sections)
     tools = checked.pop(TOOLS.name, None)
-    modules = tools.modules if isinstance(tools, ToolsSettings) else ()
+    tools = tools if isinstance(tools, ToolsSettings) else ToolsSettings()
+    modules = tools.modules
     folder = source.parent if source is not None else Path()
     complaints += missing_modules(modules, folder)
-    if complaints:
-        raise ConfigError(*_in_order(complaints, shown, document))
+    agents = _tables(checked.pop(AGENTS.name, None), AgentSettings)
+    providers = _tables(checked.pop("providers", None), ProviderSettings)
+    risk_profiles = _tables(checked.pop(RISK_PROFILES.name, None), RiskSettings)
+    runtime_profiles = _tables(checked.pop(RUNTIME_PROFILES.name, None), RuntimeSettings)
+    # By what is written: whoever names a table with a mistake in it is not to blame for that.
+    complaints += misnamed(
+        agents,
+        providers,
+        {section: _names(values, section) for section in (AGENTS.name, RISK_PROFILES.name, RUNTIME_PROFILES.name)},
+    )
+    for section in sections:
+        if isinstance(settled := checked.get(section.name), Struct):
+            found = (*section.mistakes(settled), *section.strangers(settled, tuple(providers)))
+            complaints += [Complaint(path=(*section.name.split("."), key), text=text) for key, text in found]
+    mistakes = [each for each in complaints if not each.is_warning]
+    if mistakes:
+        raise ConfigError(*_in_order(mistakes, shown, document))
     return Settings(
-        agents=_tables(checked.pop(AGENTS.name, None), AgentSettings),
-        providers=_tables(checked.pop("providers", None), ProviderSettings),
+        agents=agents,
+        providers=providers,
+        risk_profiles=risk_profiles,
+        runtime_profiles=runtime_profiles,
+        warnings=tuple(_in_order(complaints, shown, document)),
         tool_modules=module_files(modules, folder),
+        tool_options=replace(
+            tools.options(),
+            protected=tuple(map(os.path.abspath, (*filter(None, (source,)), *module_files(modules, folder)))),
+        ),
         sections={name: value for name, value in checked.items() if isinstance(value, Struct)},
         source=source,
     )
+
+
+def _names(values: Mapping[str, object], section: str) -> list[str]:
+    tables = values.get(section)
+    return list(cast("dict[str, object]", tables)) if isinstance(tables, dict) else []
 
 
 def _tables(found: Struct | dict[str, Struct] | None, kind: type[S]) -> dict[str, S]:

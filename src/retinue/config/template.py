@@ -38,33 +38,38 @@ def _section(section: Section) -> Iterator[str]:
 def _table(name: str, kind: type[Struct]) -> Iterator[str]:
     yield f"#[{name}]"
     below: list[str] = []
-    for field in cast("inspect.StructType", inspect.type_info(kind)).fields:
-        about, example = _told(field.type)
+    for field in fields_of(kind):
+        about, example = told(field.type)
         inner = wanted(field.type).type
         if isinstance(inner, inspect.StructType):
             below += ["", f"# {about}", *_table(f"{name}.{field.name}", inner.cls)]
             continue
         yield f"# {about}"
         value = field.default if example is NODEFAULT else example
-        yield f"#{dotted((field.name,))} = {_toml(value)}"
+        yield f"#{dotted((field.name,))} = {toml(value)}"
     yield from below
 
 
-def _told(declared: inspect.Type) -> tuple[str, Any]:
+def fields_of(kind: type[Struct]) -> tuple[inspect.Field, ...]:
+    """The keys that a section declares."""
+    return cast("inspect.StructType", inspect.type_info(kind)).fields
+
+
+def told(declared: inspect.Type) -> tuple[str, Any]:
     """The description of a key and its example; without one, its default is shown."""
     # Only wrapped types have one, and msgspec types it no further.
     schema: dict[str, Any] = getattr(declared, "extra_json_schema", None) or {}
     return schema.get("description", ""), next(iter(schema.get("examples", ())), NODEFAULT)
 
 
-def _toml(value: object) -> str:
+def toml(value: object) -> str:
     """A value as TOML writes it."""
     match value:
         case list() | tuple():
-            return f"[{', '.join(map(_toml, cast('Sequence[object]', value)))}]"
+            return f"[{', '.join(map(toml, cast('Sequence[object]', value)))}]"
         case dict():
             pairs = cast("dict[str, object]", value).items()
-            return f"{{ {', '.join(f'{dotted((key,))} = {_toml(each)}' for key, each in pairs)} }}"
+            return f"{{ {', '.join(f'{dotted((key,))} = {toml(each)}' for key, each in pairs)} }}"
         case str() | bool() | int() | float():
             return json.dumps(value, ensure_ascii=False)
         case _:

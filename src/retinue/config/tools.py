@@ -1,17 +1,21 @@
-"""The section `[tools]`: the user's own Python files with tools in them. Their code is not touched here."""
+"""The section `[tools]`: the user's own Python files with tools in them, and how the built-in ones work.
+
+The files' code is not touched here.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from retinue.config.checking import Complaint
 from retinue.config.keys import quoted
 from retinue.config.sections import Section
+from retinue.tools.kit import ToolOptions
 
 
 class ToolsSettings(Struct, frozen=True, kw_only=True):
@@ -24,12 +28,55 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
             examples=[["./mytools.py"]],
         ),
     ] = ()
+    sandbox: Annotated[
+        Literal["required", "off"],
+        Meta(
+            description="What programs of agents run in: a sandbox or not at all (required), or without one (off).",
+            examples=["required"],
+        ),
+    ] = "required"
+    network: Annotated[
+        bool, Meta(description="Whether programs of shell and terminal may reach the network.", examples=[False])
+    ] = False
+    web_search: Annotated[
+        str,
+        Meta(
+            description="Who searches the web: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.",
+            examples=["ddgs"],
+        ),
+    ] = "ddgs"
+    memory: Annotated[
+        Literal["sqlite", "markdown"],
+        Meta(
+            description="How agents' memories are kept: sqlite, or markdown for files that people read.",
+            examples=["sqlite"],
+        ),
+    ] = "sqlite"
+    max_result: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            le=10_000_000,
+            description="Characters of a tool's result that a model gets at once; it can page through the rest.",
+            examples=[50_000],
+        ),
+    ] = 50_000
+
+    def options(self) -> ToolOptions:
+        """How the built-in tools work."""
+        return ToolOptions(
+            sandbox=self.sandbox,
+            network=self.network,
+            web_search=self.web_search,
+            memory=self.memory,
+            max_result=self.max_result,
+        )
 
 
 ALLOWED = "a Python file (.py)"
 LONGEST_PATH = 500
 
-TOOLS = Section(name="tools", type=ToolsSettings, about="Tools of your own, in Python.")
+TOOLS = Section(name="tools", type=ToolsSettings, about="Tools of your own, in Python, and how the built-in ones work.")
 
 
 def module_files(modules: Sequence[str], folder: Path) -> tuple[Path, ...]:

@@ -40,6 +40,8 @@ def found(value: object, *, with_kind: bool, secret: bool = False) -> str:
             return "a table"
         case list():
             return "an array"
+        case None:
+            return "nothing"
         case _:
             return "something else"
     return f"{shown} ({kind})" if with_kind else shown
@@ -56,6 +58,8 @@ def expected(declared: inspect.Type, value: object = None) -> str:
             return "true or false"
         case inspect.StrType(min_length=least):
             return "a string that is not empty" if least else "a string"
+        case inspect.LiteralType(values=values):
+            return one_of([str(each) for each in values])
         case inspect.VarTupleType(item_type=item):
             return f"an array of {_many(item)}"
         case inspect.DictType(value_type=item):
@@ -108,5 +112,7 @@ def _many(item: inspect.Type) -> str:
             return _many(inner)
         case inspect.StrType():
             return "strings"
+        case inspect.VarTupleType(item_type=inner):
+            return f"lists of {_many(inner)}"
         case _:
             raise TypeError(f"settings cannot have a collection of the type {item}")

@@ -1,0 +1,188 @@
+"""The sections `[risk_profiles.<name>]` and `[runtime_profiles.<name>]`: what agents may do, and how they work.
+
+An agent names one of each. Together they are its policy; what neither says is the default written here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from retinue.config.sections import Named, Section
+from retinue.core.policy import DEFAULT_AUTO_APPROVE, DEFAULT_COMMANDS, Autonomy, Policy
+from retinue.core.profiles import RuntimeProfile
+
+Entry = Annotated[str, Meta(min_length=1)]
+Entries = tuple[Entry, ...]
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Meta(gt=0, le=1_000_000_000)]
+Level = Annotated[
+    Literal["readonly", "supervised", "full"], Meta(extra={"expected": "one of: readonly, supervised, full"})
+]
+
+DEFAULT_ITERATIONS = 10
+DEFAULT_DEPTH = 3
+
+
+class RiskSettings(Struct, frozen=True, kw_only=True):
+    """What an agent may do."""
+
+    level: Annotated[
+        Level | None,
+        Meta(
+            description="readonly refuses what changes something, supervised asks before risky calls, full does not.",
+            examples=["supervised"],
+        ),
+    ] = None
+    autonomy: Annotated[Level | None, Meta(description="Another name of level.", examples=["supervised"])] = None
+    workspace_only: Annotated[
+        bool, Meta(description="Whether files outside the workspace and the allowed roots are closed.", examples=[True])
+    ] = True
+    allowed_roots: Annotated[
+        Entries, Meta(description="Folders to read and write besides the workspace.", examples=[["./data"]])
+    ] = ()
+    allowed_roots_read_only: Annotated[
+        Entries, Meta(description="Folders to read besides the workspace.", examples=[["~/notes"]])
+    ] = ()
+    allowed_roots_write_only: Annotated[
+        Entries, Meta(description="Folders to write to, and not to read.", examples=[["./outbox"]])
+    ] = ()
+    allowed_commands: Annotated[
+        Entries,
+        Meta(description="The commands that the shell may run, in place of the usual ones.", examples=[["git", "ls"]]),
+    ] = DEFAULT_COMMANDS
+    forbidden_paths: Annotated[
+        Entries, Meta(description="Paths that stay closed wherever they lie.", examples=[["~/.ssh"]])
+    ] = ()
+    require_approval_for_medium_risk: Annotated[
+        bool, Meta(description="Whether a person is asked before a call of medium risk.", examples=[True])
+    ] = True
+    block_high_risk_commands: Annotated[
+        bool, Meta(description="Whether calls of high risk are refused, whoever approves.", examples=[True])
+    ] = True
+    shell_env_passthrough: Annotated[
+        Entries, Meta(description="Environment variables that shell commands get to see.", examples=[["LANG"]])
+    ] = ()
+    auto_approve: Annotated[
+        Entries,
+        Meta(
+            description="Tools that nobody is asked about, in place of the usual ones (all of them only read).",
+            examples=[["file_read", "memory_recall"]],
+        ),
+    ] = DEFAULT_AUTO_APPROVE
+    always_ask: Annotated[
+        Entries, Meta(description="Tools that a person is asked about every time.", examples=[["shell"]])
+    ] = ()
+    allowed_tools: Annotated[
+        Entries, Meta(description="The only tools that may be used; [] is all of them.", examples=[[]])
+    ] = ()
+    excluded_tools: Annotated[
+        Entries, Meta(description="Tools that may not be used, even if allowed above.", examples=[["python_execute"]])
+    ] = ()
+    sandbox_enabled: Annotated[
+        bool, Meta(description="Whether programs that the agent starts are fenced in.", examples=[True])
+    ] = True
+
+    def policy(self, runtime: RuntimeSettings, folder: Path) -> Policy:
+        """The policy of an agent with these two profiles; paths are seen from the folder of the settings."""
+        return Policy(
+            autonomy=Autonomy(self.level or self.autonomy or Autonomy.SUPERVISED),
+            workspace_only=self.workspace_only,
+            allowed_roots=_absolute(self.allowed_roots, folder),
+            allowed_roots_read_only=_absolute(self.allowed_roots_read_only, folder),
+            allowed_roots_write_only=_absolute(self.allowed_roots_write_only, folder),
+            forbidden_paths=_absolute(self.forbidden_paths, folder),
+            allowed_commands=self.allowed_commands,
+            shell_env_passthrough=self.shell_env_passthrough,
+            shell_timeout_secs=runtime.shell_timeout_secs,
+            max_actions_per_hour=runtime.max_actions_per_hour,
+            max_cost_per_day_cents=runtime.max_cost_per_day_cents,
+            block_high_risk_commands=self.block_high_risk_commands,
+            require_approval_for_medium_risk=self.require_approval_for_medium_risk,
+            allowed_tools=self.allowed_tools or None,
+            excluded_tools=self.excluded_tools,
+            auto_approve=self.auto_approve,
+            always_ask=self.always_ask,
+        )
+
+
+class RuntimeSettings(Struct, frozen=True, kw_only=True):
+    """How an agent works, and how often and how long it may act."""
+
+    agentic: Annotated[
+        bool, Meta(description="Whether it works with tools; false answers in one turn without.", examples=[True])
+    ] = True
+    max_tool_iterations: Annotated[
+        Number, Meta(description=f"Rounds of tools in a task handed to it; 0 is {DEFAULT_ITERATIONS}.", examples=[0])
+    ] = 0
+    max_actions_per_hour: Annotated[
+        Number, Meta(description="Calls in an hour that change something, of all its runs together.", examples=[20])
+    ] = 20
+    max_cost_per_day_cents: Annotated[
+        Number, Meta(description="Cents in a day for models, of all its runs together.", examples=[500])
+    ] = 500
+    shell_timeout_secs: Annotated[Number, Meta(description="Seconds for one shell command.", examples=[60])] = 60
+    max_delegation_depth: Annotated[
+        Number, Meta(description=f"How deep it may hand tasks on; 0 is {DEFAULT_DEPTH}.", examples=[0])
+    ] = 0
+    delegation_timeout_secs: Annotated[
+        Seconds | None, Meta(description="Seconds for a task that is handed to it.", examples=[120])
+    ] = None
+    agentic_timeout_secs: Annotated[
+        Seconds | None,
+        Meta(description="Seconds for such a task if it is agentic and the key above is not set.", examples=[300]),
+    ] = None
+    delegation_ceiling: Annotated[
+        Literal["target", "caller"],
+        Meta(
+            description="Whose rights bind those it hands tasks to: their own (target), or its own as well (caller).",
+            examples=["target"],
+        ),
+    ] = "target"
+
+    def profile(self, risk: RiskSettings) -> RuntimeProfile:
+        """How the agent works, where that is no question of rights."""
+        return RuntimeProfile(
+            agentic=self.agentic,
+            max_tool_iterations=self.max_tool_iterations or DEFAULT_ITERATIONS,
+            max_delegation_depth=self.max_delegation_depth or DEFAULT_DEPTH,
+            delegation_timeout_secs=self.delegation_timeout_secs,
+            agentic_timeout_secs=self.agentic_timeout_secs,
+            delegation_ceiling=self.delegation_ceiling,
+            sandbox_enabled=risk.sandbox_enabled,
+        )
+
+
+def absolute(path: str, folder: Path) -> str:
+    """A path of the settings as it is seen from their folder, `~` being the home of whoever runs this.
+
+    >>> absolute("../shared", Path("/srv/app"))
+    '/srv/shared'
+    """
+    return os.path.abspath(folder / os.path.expanduser(path))
+
+
+def _absolute(paths: Iterable[str], folder: Path) -> tuple[str, ...]:
+    return tuple(absolute(path, folder) for path in paths)
+
+
+_NAMES = {"pattern": r"[A-Za-z0-9_-]{1,64}", "expected": "1 to 64 letters, digits, _ and -"}
+
+RISK_PROFILES = Section(
+    name="risk_profiles",
+    type=RiskSettings,
+    about="What agents may do; an agent names one of these with risk_profile.",
+    named=Named(example="careful", **_NAMES),
+    unsupported=("sandbox_backend", "firejail_args"),
+)
+
+RUNTIME_PROFILES = Section(
+    name="runtime_profiles",
+    type=RuntimeSettings,
+    about="How agents work, how often they may act and what they may cost; an agent names one with runtime_profile.",
+    named=Named(example="patient", **_NAMES),
+)
