@@ -1,0 +1,54 @@
+"""What the five `meerkat` tools have in common: every refusal is an answer, in the words of the document."""
+
+from __future__ import annotations
+
+from retinue.core.agent import ToolKind
+from retinue.core.errors import Refused
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, ToolResult
+from retinue.dialects import meerkat_texts
+from retinue.dialects.desk import Desk
+from retinue.dialects.meerkat_kin import Kin
+from retinue.dialects.meerkat_requests import NotMet, failed
+from retinue.dialects.meerkat_settings import MeerkatSettings
+from retinue.dialects.render import compact
+
+
+class AgentTool:
+    """A tool about sub-agents; its class says which."""
+
+    kind: ToolKind = "keyed"
+    risk = Risk.LOW
+    timeout: float | None = None
+    waits = False
+    stoppable = True
+    tool = ""
+
+    def __init__(self, desk: Desk, settings: MeerkatSettings) -> None:
+        self.spec = meerkat_texts.specs(settings)[self.tool]
+        self._desk = desk
+        self._settings = settings
+        self._supervisor = desk.supervisor
+        self._kin = Kin(desk.supervisor)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Do what the model asks for."""
+        try:
+            # A fork may be shown tools that it does not have, so that its parent's cache is still good.
+            if context.depth > 0 and not self._settings.nested_tools:
+                raise self._denied()
+            return ToolResult(compact(await self._answer(arguments, context)))
+        except NotMet as refusal:
+            return ToolResult(str(refusal), failed=True)
+        except Refused as refusal:
+            return ToolResult(str(failed(str(refusal))), failed=True)
+
+    def why_hidden(self, context: CallContext) -> str:
+        """What a run reads that calls the tool without being offered it."""
+        return str(self._denied())
+
+    def _denied(self) -> NotMet:
+        return failed(f"Tool access denied: {self.tool}")
+
+    async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
+        raise NotImplementedError
