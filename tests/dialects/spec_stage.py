@@ -10,6 +10,7 @@ import retinue
 from retinue.core.messages import Message, Reply, ToolMessage
 from retinue.core.ports import CallContext, Publish, Request, Store, Tool
 from retinue.core.run import Outcome
+from retinue.dialects.spec_settings import DEFAULTS, SpecSettings
 from retinue.providers.scripted import Line, Script, ScriptedProvider, Speaks, calls
 from retinue.store.memory import MemoryStore
 from retinue.testing.held import HeldClock
@@ -99,6 +100,7 @@ class Stage:
         policy: retinue.Policy | None = None,
         store: Store | None = None,
         session: str = "s1",
+        settings: SpecSettings = DEFAULTS,
     ) -> None:
         self.script = Script()
         self.heard: list[Heard] = []
@@ -107,6 +109,7 @@ class Stage:
         self._agents = agents
         self._tools = (work, *tools)
         self._policy = policy
+        self._settings = settings
 
     @asynccontextmanager
     async def open(self, ids: str = "run") -> AsyncGenerator[retinue.Retinue, None]:
@@ -118,6 +121,7 @@ class Stage:
             agents=self._agents,
             tools=self._tools,
             dialects=["spec"],
+            dialect_settings={"spec": self._settings},
             policy=self._policy,
             store=self.store,
             session=self.session,
@@ -155,6 +159,13 @@ async def read_by(opened: retinue.Retinue, agent: str) -> list[str]:
 
 def _results(history: Iterable[Message]) -> list[tuple[str, str]]:
     return [(message.name, message.text) for message in history if isinstance(message, ToolMessage)]
+
+
+async def read_after(opened: retinue.Retinue, who: CallContext, tool_name: str, **arguments: object) -> Answer:
+    """What a model reads after this call."""
+    tool = opened.supervisor.parts.toolbox.find(tool_name, ("spec",))
+    assert tool is not None
+    return json.loads((await tool.call(json.dumps(arguments), who)).text)
 
 
 Caller = Callable[..., CallContext]

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from retinue.core.records import Decision
 from retinue.dialects.coded import Coded
-from retinue.dialects.shared_context import SPEC, Delete, ListKeys, Read, Write, decide, parse, tokens
+from retinue.dialects.shared_context import decide, tokens
+from retinue.dialects.shared_context_requests import ALL, Delete, ListKeys, Read, Write, parse
+from retinue.dialects.shared_context_schema import spec_of
 
 AT = 1771597800.0
 """2026-02-20T14:30:00Z"""
@@ -252,10 +254,11 @@ def test_checks_are_made_in_the_documented_order() -> None:
         ({"action": ["read"]}, "['read']"),
     ],
 )
-def test_an_action_that_is_not_one_of_the_four_is_refused(arguments: object, shown: str) -> None:
+def test_an_action_that_there_is_not_is_refused(arguments: object, shown: str) -> None:
     assert Context().call(arguments) == {
         "error": "INVALID_ACTION",
-        "message": f"Unknown action: {shown}. Valid: ['delete', 'list_keys', 'read', 'write']",
+        "message": f"Unknown action: {shown}. Valid: ['delete', 'list_keys', 'read', 'read_batch', 'read_history', "
+        "'snapshot', 'write']",
     }
 
 
@@ -308,7 +311,13 @@ HUGE = st.integers(0, 100_000).map("x".__mul__)
 ARGUMENTS = st.fixed_dictionaries(
     {},
     optional={
-        "action": st.sampled_from(["list_keys", "read", "write", "delete"]) | ANYTHING,
+        "action": st.sampled_from(["list_keys", "read", "write", "delete", "read_batch", "read_history", "snapshot"])
+        | ANYTHING,
+        "keys": st.lists(st.sampled_from(["scope", "findings"]), max_size=2) | ANYTHING,
+        "versions": st.lists(st.integers(), max_size=2) | ANYTHING,
+        "label": HUGE | ANYTHING,
+        "ttl_seconds": st.floats() | ANYTHING,
+        **dict.fromkeys(("readable_by", "writable_by"), st.lists(st.text(max_size=3), max_size=2) | ANYTHING),
         "key": st.sampled_from(["scope", "findings"]) | HUGE | ANYTHING,
         "value": HUGE | ANYTHING,
         "written_by": ANYTHING,
@@ -346,9 +355,10 @@ def test_a_value_weighs_a_quarter_of_its_characters_and_at_least_one(value: str)
 
 @pytest.mark.promise("SC-2-SCHEMA")
 def test_the_tool_is_shown_with_its_parameters() -> None:
-    schema = json.loads(SPEC.parameters)
+    core, everything = spec_of(frozenset()), spec_of(ALL)
+    schema = json.loads(core.parameters)
 
-    assert SPEC.name == "shared_context"
+    assert (core.name, everything.name) == ("shared_context", "shared_context")
     assert schema["type"] == "object"
     assert {name: field["type"] for name, field in schema["properties"].items()} == {
         "action": "string",
@@ -357,6 +367,10 @@ def test_the_tool_is_shown_with_its_parameters() -> None:
     }
     assert schema["properties"]["action"]["enum"] == ["list_keys", "read", "write", "delete"]
     assert schema["required"] == ["action"]
+    more = json.loads(everything.parameters)
+    assert list(more["properties"])[3:] == ["keys", "versions", "label", "ttl_seconds", "readable_by", "writable_by"]
+    assert more["properties"]["action"]["enum"][4:] == ["read_batch", "read_history", "snapshot"]
+    assert more["required"] == ["action"]
 
 
 def test_requests_become_actions() -> None:
@@ -367,4 +381,4 @@ def test_requests_become_actions() -> None:
 
 
 def _sizes(shelf: Mapping[str, bytes]) -> list[int]:
-    return [tokens(json.loads(entry)["value"]) for entry in shelf.values()]
+    return [tokens(json.loads(entry)["value"]) for key, entry in shelf.items() if "@" not in key]

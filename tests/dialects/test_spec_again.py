@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -156,13 +157,59 @@ STORY: list[Answer] = [
 ]
 
 
-async def played_with_a_death_after(commits: int) -> tuple[str, list[Answer], bool]:
+MORE_LINES: list[Line] = [
+    subagent("define", name="helper", description="Helps", system_prompt="You help.", tools=["work"]),
+    subagent("redefine", name="helper", extends="helper", system_prompt_append="Gladly."),
+    subagent("spawn", agent="worker", task="Work."),
+    together(
+        subagent("spawn", agent="helper", task="Help.", depends_on=["t_01"], max_output_tokens=100_000),
+        context("write", key="scope", value="all", ttl_seconds=100_000, writable_by=["orchestrator"]),
+    ),
+    subagent("spawn", agent="helper", task="Help too.", depends_on=["t_02"]),
+    subagent("wait", task_ids=["t_01", "t_02"], mode="any"),
+    subagent("cancel", task_id="t_03"),
+    together(context("snapshot", label="now"), subagent("wait", task_ids=["t_02"])),
+    subagent("progress", task_id="t_02"),
+    subagent("cancel", task_id="t_02"),
+    context("read_history", key="scope"),
+    says("enough"),
+]
+MORE_STORY: list[Answer] = [
+    {"defined": "helper", "description": "Helps"},
+    {"redefined": "helper", "description": "Helps", "version": 2},
+    {"task_id": "t_01", "agent": "worker", "status": "running"},
+    {"task_id": "t_02", "agent": "helper", "status": "pending"},
+    {"key": "scope", "version": 1, "written_by": "orchestrator"},
+    {"task_id": "t_03", "agent": "helper", "status": "pending"},
+    {"done": ["t_01"], "pending": ["t_02"], "timed_out": False},
+    {"task_id": "t_03", "agent": "helper", "status": "cancelled", "result": None, "turns_used": 0},
+    {"snapshot": "now", "keys": 2},
+    {"done": ["t_02"], "pending": [], "timed_out": False},
+    {
+        "task_id": "t_02",
+        "status": "completed",
+        "turns_used": 2,
+        "entries": [
+            {"turn": 1, "kind": "call", "text": 'work {"seconds":30}'},
+            {"turn": 1, "kind": "result", "text": "work: worked"},
+            {"turn": 2, "kind": "text", "text": "helped"},
+        ],
+        "more": False,
+    },
+    {"task_id": "t_02", "agent": "helper", "status": "completed", "turns_used": 2, "result": "helped"},
+    {"key": "scope", "versions": [{"version": 1, "value": "all", "written_by": "orchestrator"}]},
+]
+
+
+async def played_with_a_death_after(
+    commits: int, lines: Sequence[Line], helper: Sequence[Line]
+) -> tuple[str, list[Answer], bool]:
     """The story, in which the process dies after so many commits and another goes on; whether that came to pass."""
     store = FailingStore()
     stage = Stage(agents=(WORKER,), store=store)
-    stage.script.play("main", *LINES)
+    stage.script.play("main", *lines)
     stage.script.play("worker", context("write", key="log", value="done"), other_work(1), says("worked"))
-    stage.script.play("helper", says("helped"))
+    stage.script.play("helper", *helper)
     store.left = commits
     died = False
     try:
@@ -176,14 +223,32 @@ async def played_with_a_death_after(commits: int) -> tuple[str, list[Answer], bo
         handle = await opened.spawn("Go.", key="story")
         outcome = await handle.wait()
         read = await answers(opened, handle.run_id)
-    return outcome.text, [{k: v for k, v in answer.items() if k != "written_at"} for answer in read], died
+    return outcome.text, [_without_times(answer) for answer in read], died
+
+
+def _without_times(answer: Answer) -> Answer:
+    """What does not depend on how long a process was dead."""
+    kept = {name: value for name, value in answer.items() if name not in ("written_at", "expires_at")}
+    if isinstance(versions := kept.get("versions"), list):
+        kept["versions"] = [_without_times(each) for each in cast("list[Answer]", versions)]
+    return kept
 
 
 @pytest.mark.promise("SPEC-KEYED", "SC-4-KEYED", "SC-4-DURABLE")
 async def test_a_story_goes_on_to_the_same_end_wherever_its_process_dies() -> None:
     deaths, died = 0, True
     while died:
-        text, read, died = await played_with_a_death_after(deaths)
+        text, read, died = await played_with_a_death_after(deaths, LINES, [says("helped")])
         assert (deaths, text, read) == (deaths, "enough", STORY)
+        deaths += died
+    assert deaths > 20
+
+
+@pytest.mark.promise("SPEC-KEYED", "SC-4-KEYED", "SPEC-7.4-RESULTS", "SPEC-7.1-GONE", "SPEC-9.6-WAIT")
+async def test_a_story_with_all_extensions_goes_on_to_the_same_end_wherever_its_process_dies() -> None:
+    deaths, died = 0, True
+    while died:
+        text, read, died = await played_with_a_death_after(deaths, MORE_LINES, [other_work(30), says("helped")])
+        assert (deaths, text, read) == (deaths, "enough", MORE_STORY)
         deaths += died
     assert deaths > 20

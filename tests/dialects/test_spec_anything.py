@@ -13,7 +13,15 @@ from tests.dialects.spec_stage import Answer, Stage, waiting_orchestrator
 CODES = {
     *("AGENT_NOT_FOUND", "AGENT_ALREADY_EXISTS", "TASK_NOT_FOUND", "TASK_NOT_READY", "TASK_TOO_LARGE"),
     *("MAX_TASKS_EXCEEDED", "INVALID_AGENT_NAME", "INVALID_TOOL", "PROMPT_TOO_LARGE"),
-    *("KEY_NOT_FOUND", "VALUE_TOO_LARGE", "STORE_FULL", "INVALID_KEY", "INVALID_ACTION", "INVALID_REQUEST"),
+    *(
+        "ACCESS_DENIED",
+        "KEY_NOT_FOUND",
+        "VALUE_TOO_LARGE",
+        "STORE_FULL",
+        "INVALID_KEY",
+        "INVALID_ACTION",
+        "INVALID_REQUEST",
+    ),
 }
 WORKER = retinue.Agent(name="worker", tools=("shared_context",))
 
@@ -27,7 +35,14 @@ NAMES = st.sampled_from(["worker", "analyst", "t_01", "t_02", "scope"])
 TEXTS = NAMES | HUGE | ANYTHING
 FIELDS = {
     **dict.fromkeys(("name", "description", "system_prompt", "model", "agent", "task", "task_id"), TEXTS),
-    **dict.fromkeys(("key", "value", "written_by"), TEXTS),
+    **dict.fromkeys(("key", "value", "written_by", "label", "extends", "system_prompt_append"), TEXTS),
+    **dict.fromkeys(("depends_on", "task_ids", "keys"), st.lists(NAMES, max_size=3) | ANYTHING),
+    **dict.fromkeys(
+        ("readable_by", "writable_by"), st.lists(st.sampled_from(["*", "x", "[", ""]), max_size=2) | ANYTHING
+    ),
+    **dict.fromkeys(("max_input_tokens", "max_output_tokens", "timeout_ms", "ttl_seconds"), st.integers() | ANYTHING),
+    "mode": st.sampled_from(["any", "all", 1, 2]) | ANYTHING,
+    "versions": st.lists(st.integers(), max_size=3) | ANYTHING,
     "tools": st.lists(st.sampled_from(["work", "shared_context", "subagent", "rm_rf"]), max_size=3) | ANYTHING,
     "max_turns": st.integers() | ANYTHING,
 }
@@ -36,9 +51,16 @@ SENSIBLE = {
     "spawn": ("agent", "task"),
     "status": ("task_id",),
     "collect": ("task_id",),
+    "cancel": ("task_id",),
+    "progress": ("task_id",),
+    "redefine": ("name", "description", "system_prompt"),
+    "wait": ("task_ids",),
     "write": ("key", "value"),
     "read": ("key",),
     "delete": ("key",),
+    "read_batch": ("keys",),
+    "read_history": ("key",),
+    "snapshot": ("label",),
     "list_agents": (),
     "list_keys": (),
 }
@@ -48,7 +70,7 @@ def sensible(action: str) -> st.SearchStrategy[dict[str, object]]:
     """Calls that have what their action needs, and perhaps more."""
     needed = SENSIBLE[action]
     more = {name: values for name, values in FIELDS.items() if name not in needed}
-    return st.fixed_dictionaries({"action": st.just(action), **dict.fromkeys(needed, TEXTS)}, optional=more)
+    return st.fixed_dictionaries({"action": st.just(action), **{name: FIELDS[name] for name in needed}}, optional=more)
 
 
 SENSIBLE_CALLS = st.sampled_from(sorted(SENSIBLE)).flatmap(sensible)

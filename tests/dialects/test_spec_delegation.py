@@ -8,6 +8,7 @@ import pytest
 import retinue
 from retinue.core.messages import UserMessage
 from retinue.core.records import RunQuery
+from retinue.dialects.spec_settings import DEFAULTS
 from retinue.dialects.spec_tasks import cancelled_notice
 from retinue.dialects.spec_texts import orchestrator_text, subagent_text
 from retinue.providers.scripted import calls, says, together
@@ -282,7 +283,7 @@ async def test_the_orchestrator_is_told_how_to_delegate() -> None:
 
     offered = ("work", "subagent", "shared_context")
     assert [heard.tools for heard in stage.of("main")] == [offered, offered]
-    assert {heard.system for heard in stage.of("main")} == {orchestrator_text((WORKER,), offered)}
+    assert {heard.system for heard in stage.of("main")} == {orchestrator_text((WORKER,), offered, DEFAULTS.on)}
 
 
 @pytest.mark.promise("SPEC-2.3-TIMES")

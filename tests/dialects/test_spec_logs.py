@@ -11,7 +11,7 @@ from retinue.core.ports import ToolResult
 from retinue.core.run import HandleRef
 from retinue.dialects.lines import line
 from retinue.dialects.logged import LoggedTool
-from retinue.providers.scripted import calls, says
+from retinue.providers.scripted import calls, hangs, says, together
 from retinue.testing.held import HeldClock
 from tests.dialects.spec_stage import Stage, context, other_work, subagent, waiting_orchestrator, work
 
@@ -58,6 +58,37 @@ async def test_spawn_status_and_collect_are_logged_without_contents(caplog: pyte
         f"{task} action=collect status=completed turns_used=3 timestamp=2026-01-01T00:00:10Z",
         'session_id=s1 task_id="t_01 forged=yes\\n" action=status error=TASK_NOT_FOUND timestamp=2026-01-01T00:00:11Z',
         "session_id=s1 agent=nobody action=spawn error=AGENT_NOT_FOUND timestamp=2026-01-01T00:00:12Z",
+    ]
+    assert "SECRET" not in caplog.text
+
+
+@pytest.mark.promise("SPEC-8.8-MORE", "SPEC-8.8-NO-CONTENTS")
+async def test_the_actions_of_the_extensions_are_logged_alike(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "retinue")
+    stage = Stage(agents=(WRITER,))
+    stage.script.play("writer", together(says("SECRET RESULT"), context("list_keys")), hangs())
+    await stage.play(
+        subagent("spawn", agent="writer", task="SECRET TASK"),
+        subagent("spawn", agent="writer", task="SECRET TASK", depends_on=["t_01"]),
+        subagent("wait", task_ids=["t_01", "t_02"], timeout_ms=500),
+        subagent("progress", task_id="t_01"),
+        subagent("cancel", task_id="t_01"),
+        subagent("cancel", task_id="t_01"),
+        subagent("wait", task_ids=["t_01"]),
+        says("done"),
+    )
+
+    first, second = (f"session_id=s1 task_id={name} agent=writer" for name in ("t_01", "t_02"))
+    unknown = "session_id=s1 task_id=t_01 action={} error=TASK_NOT_FOUND timestamp=2026-01-01T00:00:0{}Z"
+    assert lines_of(caplog, "retinue.spec") == [
+        f"{first} action=spawn status=running timestamp=2026-01-01T00:00:01Z",
+        f"{second} action=spawn status=pending timestamp=2026-01-01T00:00:02Z",
+        f"{first} action=wait status=running turns_used=1 timestamp=2026-01-01T00:00:03Z",
+        f"{second} action=wait status=pending turns_used=0 timestamp=2026-01-01T00:00:03Z",
+        f"{first} action=progress status=running turns_used=1 timestamp=2026-01-01T00:00:04Z",
+        f"{first} action=cancel status=cancelled turns_used=1 timestamp=2026-01-01T00:00:05Z",
+        unknown.format("cancel", 6),
+        unknown.format("wait", 7),
     ]
     assert "SECRET" not in caplog.text
 

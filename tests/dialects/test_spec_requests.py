@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from retinue.dialects.coded import Coded
 from retinue.dialects.spec_requests import (
+    ALL,
     Collect,
     Define,
     ListAgents,
@@ -19,7 +20,7 @@ from retinue.dialects.spec_requests import (
     parse,
     tokens,
 )
-from retinue.dialects.spec_texts import SPEC
+from retinue.dialects.spec_schema import actions_of, spec_of
 
 ANALYST = {
     "action": "define",
@@ -97,10 +98,11 @@ def test_turns_are_kept_within_1_and_25(asked: float, given: int) -> None:
         ({"action": {"spawn": True}}, "{'spawn': True}"),
     ],
 )
-def test_an_action_that_is_not_one_of_the_five_is_refused(arguments: object, shown: str) -> None:
+def test_an_action_that_there_is_not_is_refused(arguments: object, shown: str) -> None:
     assert refusal(arguments) == {
         "error": "INVALID_ACTION",
-        "message": f"Unknown action: {shown}. Valid: ['collect', 'define', 'list_agents', 'spawn', 'status']",
+        "message": f"Unknown action: {shown}. Valid: ['cancel', 'collect', 'define', 'list_agents', 'progress', "
+        "'redefine', 'spawn', 'status', 'wait']",
     }
 
 
@@ -225,8 +227,11 @@ VALUES = st.integers(0, 100_000).map("x".__mul__) | ANYTHING
 ARGUMENTS = st.fixed_dictionaries(
     {},
     optional={
-        "action": st.sampled_from(["list_agents", "define", "spawn", "status", "collect"]) | ANYTHING,
+        "action": st.sampled_from(actions_of(ALL)) | ANYTHING,
         **dict.fromkeys(("name", "description", "system_prompt", "model", "agent", "task", "task_id"), VALUES),
+        **dict.fromkeys(("extends", "system_prompt_append", "mode"), VALUES),
+        **dict.fromkeys(("depends_on", "task_ids"), st.lists(st.text(max_size=8), max_size=4) | ANYTHING),
+        **dict.fromkeys(("max_input_tokens", "max_output_tokens", "timeout_ms", "mode"), st.integers() | ANYTHING),
         "tools": st.lists(st.text(max_size=8), max_size=4) | ANYTHING,
         "max_turns": st.integers() | ANYTHING,
     },
@@ -261,9 +266,10 @@ def test_whatever_text_comes_as_arguments_is_refused_with_a_code(arguments: str)
 
 
 def test_the_tool_is_shown_with_its_parameters() -> None:
-    schema = json.loads(SPEC.parameters)
+    core, everything = spec_of(frozenset()), spec_of(ALL)
+    schema = json.loads(core.parameters)
 
-    assert SPEC.name == "subagent"
+    assert (core.name, everything.name) == ("subagent", "subagent")
     assert {name: field["type"] for name, field in schema["properties"].items()} == {
         "action": "string",
         "name": "string",
@@ -278,3 +284,10 @@ def test_the_tool_is_shown_with_its_parameters() -> None:
     }
     assert schema["properties"]["action"]["enum"] == ["list_agents", "define", "spawn", "status", "collect"]
     assert schema["required"] == ["action"]
+    more = json.loads(everything.parameters)
+    assert set(more["properties"]) - set(schema["properties"]) == {
+        *("extends", "system_prompt_append", "depends_on", "max_input_tokens", "max_output_tokens"),
+        *("task_ids", "mode", "timeout_ms"),
+    }
+    assert more["properties"]["action"]["enum"][5:] == ["redefine", "cancel", "progress", "wait"]
+    assert more["required"] == ["action"]

@@ -6,6 +6,7 @@ import pytest
 
 import retinue
 from retinue.core.messages import UserMessage
+from retinue.dialects.spec_settings import DEFAULTS
 from retinue.dialects.spec_texts import subagent_text
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.store.memory import MemoryStore
@@ -226,5 +227,5 @@ async def test_an_orchestrator_finds_and_mends_a_production_issue_with_three_spe
     first = stage.of("researcher")[0]
     assert first.messages == (UserMessage(text=INVESTIGATE),)
     assert first.tools == ("search_logs", "query_metrics", "shared_context")
-    assert first.system == subagent_text("You are a researcher.", first.tools)
-    assert stage.of("remediator")[0].system == subagent_text(remediation_prompt, ("shared_context",))
+    assert first.system == subagent_text("You are a researcher.", first.tools, DEFAULTS.on)
+    assert stage.of("remediator")[0].system == subagent_text(remediation_prompt, ("shared_context",), DEFAULTS.on)

@@ -99,7 +99,7 @@ def test_refusals_have_the_documented_words() -> None:
         "error": "TASK_NOT_FOUND",
         "message": "Unknown or already-collected task: 't_99'",
     }
-    assert json.loads(too_many_running().answer) == {
+    assert json.loads(too_many_running(5).answer) == {
         "error": "MAX_TASKS_EXCEEDED",
         "message": "Maximum concurrent tasks (5) reached.",
     }

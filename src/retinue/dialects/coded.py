@@ -6,7 +6,7 @@ write raises anything but `Coded`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeAlias, cast
 
 import msgspec
@@ -16,6 +16,9 @@ from retinue.dialects.render import compact
 
 Fields: TypeAlias = Mapping[str, object]
 """The members of a request, as they came."""
+
+MOST = 2**53
+"""The largest number that is taken literally; stores and other readers of JSON lose count above it."""
 
 
 class Coded(Refused):
@@ -77,7 +80,7 @@ def text_of(fields: Fields, name: str, default: str | None = None) -> str:
         return default
     value = _required(fields, name)
     if not isinstance(value, str):
-        raise _mistyped(name, "a string", value)
+        raise mistyped(name, "a string", value)
     return value
 
 
@@ -87,20 +90,51 @@ def integer_of(fields: Fields, name: str, default: int) -> int:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _mistyped(name, "an integer", value)
+        raise mistyped(name, "an integer", value)
     return value
 
 
-def texts_of(fields: Fields, name: str) -> tuple[str, ...]:
-    """A list of strings; empty by default."""
-    value = fields.get(name, [])
+def positive_of(fields: Fields, name: str) -> int | None:
+    """A whole number from 1, or None when it is not given; one that no machine could count to is cut."""
+    if name not in fields:
+        return None
+    value = integer_of(fields, name, 0)
+    if value < 1:
+        raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MOST)}.")
+    return min(value, MOST)
+
+
+def texts_of(fields: Fields, name: str, *, required: bool = False) -> tuple[str, ...]:
+    """A list of strings; empty by default, unless it is required."""
+    value = _required(fields, name) if required else fields.get(name, [])
     if not isinstance(value, list):
-        raise _mistyped(name, "a list of strings", value)
+        raise mistyped(name, "a list of strings", value)
     items = cast("list[object]", value)
     for item in items:
         if not isinstance(item, str):
-            raise _mistyped(name, "a list of strings", item, inside=True)
+            raise mistyped(name, "a list of strings", item, inside=True)
     return tuple(cast("list[str]", items))
+
+
+def integers_of(fields: Fields, name: str) -> tuple[int, ...] | None:
+    """A list of whole numbers, or None when it is not given."""
+    if name not in fields:
+        return None
+    value = fields[name]
+    if not isinstance(value, list):
+        raise mistyped(name, "a list of integers", value)
+    items = cast("list[object]", value)
+    for item in items:
+        if not isinstance(item, int) or isinstance(item, bool):
+            raise mistyped(name, "a list of integers", item, inside=True)
+    return tuple(cast("list[int]", items))
+
+
+def switched_off(fields: Fields, *names: str, extension: str, on: Container[str]) -> None:
+    """Refuse fields of an extension that is switched off: what they ask for is never left out without a word."""
+    for name in names:
+        if name in fields and extension not in on:
+            raise Coded("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
 
 
 def _required(fields: Fields, name: str) -> object:
@@ -109,7 +143,8 @@ def _required(fields: Fields, name: str) -> object:
     return fields[name]
 
 
-def _mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> Coded:
+def mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> Coded:
+    """The refusal of a field that is of another kind than it has to be."""
     where = " in it" if inside else ""
     return Coded("INVALID_REQUEST", f"Field '{name}' must be {wanted}, got {_kind(found)}{where}.")
 

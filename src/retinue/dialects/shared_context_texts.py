@@ -3,6 +3,10 @@
 The texts name no project and no trade, so that they fit any session.
 """
 
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
 KEY_NAMESPACE = """\
 Shared context is the working memory of this session. Everyone who has the shared_context tool reads and writes the same
 entries. Conventional keys:
@@ -47,5 +51,22 @@ When reading from shared context:
   3. Treat entries that the user has approved as settled, and drafts as input.
   4. What is not there may be found with your other tools: a missing key is no failure."""
 
+FURTHER = {
+    "read_batch": "read_batch gives several entries at once.",
+    "read_history": "read_history gives the earlier versions of an entry.",
+    "ttl": "An entry that is true for a while only: write it with ttl_seconds, and it goes by itself.",
+    "access": "An entry that is not for everyone: write it with readable_by and writable_by, patterns of participants "
+    'such as "orchestrator" or "subagent:writer:*".',
+    "snapshot": "snapshot keeps the whole of shared context under a label, before something large is changed.",
+}
+"""What is worth saying about each extension."""
+
 PARTICIPANT_TEXT = f"{KEY_NAMESPACE}\n\n{WRITE_DISCIPLINE}\n\n{READ_PATTERN}"
 """The three together, as they stand in a participant's system text."""
+
+
+def participant_text(extensions: AbstractSet[str]) -> str:
+    """The same, followed by what the extensions that are on are good for."""
+    rows = [f"  - {told}" for name, told in FURTHER.items() if name in extensions]
+    told = "\n".join(rows)
+    return f"{PARTICIPANT_TEXT}\n\nShared context can do more:\n\n{told}" if rows else PARTICIPANT_TEXT

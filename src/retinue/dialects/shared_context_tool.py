@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from retinue.core.agent import ToolKind, ToolSpec
@@ -15,7 +16,23 @@ from retinue.dialects.coded import Coded, code_of
 from retinue.dialects.desk import Desk
 from retinue.dialects.lines import line, with_payloads
 from retinue.dialects.render import rfc3339
-from retinue.dialects.shared_context import Action, Delete, Entry, ListKeys, Read, Write, decide, space_of, touched
+from retinue.dialects.shared_context import decide, space_of, touched
+from retinue.dialects.shared_context_entries import Entry
+from retinue.dialects.shared_context_requests import (
+    ALL,
+    Action,
+    Change,
+    Delete,
+    ListKeys,
+    Look,
+    Read,
+    ReadBatch,
+    ReadHistory,
+    TakeSnapshot,
+    Write,
+    parse,
+)
+from retinue.dialects.shared_context_schema import spec_of
 
 log = logging.getLogger("retinue.context")
 
@@ -23,20 +40,21 @@ log = logging.getLogger("retinue.context")
 class SharedContextTool:
     """One tool for all sessions; each call sees the entries of its own session alone."""
 
-    spec: ToolSpec = shared_context.SPEC
     kind: ToolKind = "keyed"
     risk = Risk.LOW
     timeout: float | None = None
     waits = False
     stoppable = True
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, extensions: AbstractSet[str] = ALL) -> None:
         self._desk = desk
+        self._extensions = extensions
+        self.spec: ToolSpec = spec_of(extensions)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Do what the model asks for; every refusal is an answer."""
         try:
-            answer = await self._answer(shared_context.parse(arguments), context)
+            answer = await self._answer(parse(arguments, self._extensions), context)
         except Coded as refusal:
             answer = refusal.answer
         # Looking for an optional key is how the tool is meant to be used: not to find it is no failure.
@@ -44,28 +62,28 @@ class SharedContextTool:
 
     async def _answer(self, action: Action, context: CallContext) -> bytes:
         match action:
-            case ListKeys() | Read():
+            case ListKeys() | Read() | ReadBatch() | ReadHistory():
                 return await self._look(action, context)
-            case Write() | Delete():
+            case Write() | Delete() | TakeSnapshot():
                 return await self._change(action, context)
             case _:
                 assert_never(action)
 
-    async def _look(self, action: ListKeys | Read, context: CallContext) -> bytes:
+    async def _look(self, action: Look, context: CallContext) -> bytes:
         parts = self._desk.supervisor.parts
         if await parts.journal.read(parts.store.session, context.session_id) is None:
             raise shared_context.session_not_found(context.session_id)
         shelf = await self._desk.shelf.look(space_of(context.session_id))
         return decide(action, shelf, participant=participant(context), at=self._desk.clock.now()).answer
 
-    async def _change(self, action: Write | Delete, context: CallContext) -> bytes:
+    async def _change(self, action: Change, context: CallContext) -> bytes:
         by, at = participant(context), self._desk.clock.now()
         changed: Entry | None = None
 
         def decide_now(shelf: Mapping[str, bytes]) -> Decision:
             nonlocal changed
             decision = decide(action, shelf, participant=by, at=at)
-            changed = touched(action.key, shelf, decision)
+            changed = touched(action, shelf, decision)
             return decision
 
         written = await self._desk.shelf.change(
@@ -79,7 +97,7 @@ class SharedContextTool:
             case _:
                 raise shared_context.session_not_found(context.session_id)
         # The store does not ask again about a call that it remembers, so each change is told once.
-        if changed is not None:
+        if changed is not None and not isinstance(action, TakeSnapshot):
             self._tell(action, changed, by, at, context)
         return written
 

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from retinue.core.agent import Agent, ToolKind, ToolSpec
-from retinue.core.errors import DepthExceeded, SessionClosed, TooManyRunning
-from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.errors import BadInput
+from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.records import Decision, ShelfClosed
-from retinue.core.run import Manner
-from retinue.dialects import shared_context, spec_agents, spec_tasks, spec_texts
+from retinue.core.run import Outcome
+from retinue.dialects import shared_context_schema, spec_requests, spec_schema, spec_tasks, spec_texts
 from retinue.dialects.coded import Coded, code_of
 from retinue.dialects.desk import Desk
-from retinue.dialects.lines import line, with_payloads
 from retinue.dialects.logged import LoggedTool
-from retinue.dialects.render import compact, rfc3339
 from retinue.dialects.shared_context_tool import SharedContextTool
+from retinue.dialects.spec_delegation import DIALECT, Delegation
+from retinue.dialects.spec_log import log
+from retinue.dialects.spec_registry import Registry
 from retinue.dialects.spec_requests import (
+    Cancel,
     Collect,
     Define,
+    Extend,
     ListAgents,
+    Progress,
+    Redefine,
     Request,
     Spawn,
     Status,
-    check_task,
-    parse,
+    Wait,
 )
-from retinue.dialects.spec_tasks import HANDLE_FORMAT, HANDLE_SPACE, MAX_RUNNING, Task
-from retinue.engine import admission
+from retinue.dialects.spec_settings import DEFAULTS, SpecSettings, mistakes
+from retinue.dialects.spec_tasks import HANDLE_SPACE
 
-NAME = "spec"
-
-log = logging.getLogger("retinue.spec")
+NAME = DIALECT
 
 
 class SpecDialect:
@@ -42,11 +42,16 @@ class SpecDialect:
 
     name = NAME
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, settings: SpecSettings = DEFAULTS) -> None:
+        if wrong := mistakes(settings):
+            raise BadInput(f"spec.{wrong[0][0]}: {wrong[0][1]}")
         self._clock = desk.clock
+        self._extensions = settings.on
+        registry = Registry(desk)
+        self._delegation = Delegation(desk, settings, registry)
         self._tools: dict[str, Tool] = {
-            spec_texts.NAME: SubagentTool(desk),
-            shared_context.NAME: SharedContextTool(desk),
+            spec_schema.NAME: SubagentTool(registry, self._delegation, settings),
+            shared_context_schema.NAME: SharedContextTool(desk, settings.on),
         }
 
     def tools(self) -> Mapping[str, Tool]:
@@ -59,30 +64,42 @@ class SpecDialect:
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
         """What an orchestrator is told."""
-        return spec_texts.orchestrator_text(agents, offered)
+        return spec_texts.orchestrator_text(agents, offered, self._extensions)
 
     def around(self, tool: Tool) -> Tool:
         """The tool with a line in the log for each call, a subagent's under its task id."""
         return LoggedTool(tool, log, self._clock, space=HANDLE_SPACE)
 
+    def handover(self, outcome: Outcome) -> tuple[bool, str]:
+        """What tasks read that depend on one: its result as it would be collected, or why it failed."""
+        if outcome.result == "completed":
+            return True, spec_tasks.result(outcome.text)
+        return False, spec_tasks.failure(self._delegation.in_words(outcome))
+
 
 class SubagentTool:
     """The `subagent` tool: parse, do, render. It keeps nothing; tasks are runs, their ids are handles."""
 
-    spec: ToolSpec = spec_texts.SPEC
     kind: ToolKind = "keyed"
     risk = Risk.LOW
     timeout: float | None = None
-    waits = False
     stoppable = True
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, registry: Registry, delegation: Delegation, settings: SpecSettings) -> None:
+        self._registry = registry
+        self._delegation = delegation
+        self._extensions = settings.on
+        self.spec: ToolSpec = spec_schema.spec_of(settings.on)
+        self.waits = "wait" in settings.on
+
+    def waits_with(self, arguments: str) -> bool:
+        """One action waits for other runs, and has a deadline of its own; the others are done at once."""
+        return spec_requests.waits(arguments)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Do what the orchestrator asks for; every refusal is an answer."""
         try:
-            request = parse(arguments)
+            request = spec_requests.parse(arguments, self._extensions)
             answer = await self._answer(request, context)
         except Coded as refusal:
             answer = refusal.answer
@@ -92,178 +109,20 @@ class SubagentTool:
     async def _answer(self, request: Request, context: CallContext) -> bytes:
         match request:
             case ListAgents():
-                return await self._list_agents(context)
-            case Define():
-                return await self._define(request, context)
+                return await self._registry.list(context)
+            case Define() | Extend() | Redefine():
+                return await self._registry.define(request, context)
             case Spawn():
-                return await self._spawn(request, context)
+                return await self._delegation.spawn(request, context)
             case Status():
-                return await self._status(request, context)
+                return await self._delegation.status(request, context)
             case Collect():
-                return await self._collect(request, context)
+                return await self._delegation.collect(request, context)
+            case Cancel():
+                return await self._delegation.cancel(request, context)
+            case Progress():
+                return await self._delegation.progress(request, context)
+            case Wait():
+                return await self._delegation.wait(request, context)
             case _:
                 assert_never(request)
-
-    # Agents
-
-    async def _list_agents(self, context: CallContext) -> bytes:
-        caller = self._desk.brief_of(context.run_id)
-        agents = await self._agents(context)
-        return _bytes(spec_agents.listing(agents, lambda model: self._desk.resolve(model, caller)[1]))
-
-    async def _define(self, request: Define, context: CallContext) -> bytes:
-        known = self._registered_tools(context)
-
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
-            return spec_agents.define(
-                request, shelf, registered=self._desk.agents, is_registered_tool=known.__contains__
-            )
-
-        space = spec_agents.space_of(context.session_id)
-        written = await self._desk.shelf.change(space, decide, key=context.key, session_id=context.session_id)
-        match written:
-            case bytes():
-                return written
-            case ShelfClosed(why="session_archived"):
-                raise shared_context.session_archived(context.session_id)
-            case _:
-                raise shared_context.session_not_found(context.session_id)
-
-    async def _agents(self, context: CallContext) -> dict[str, Agent]:
-        shelf = await self._desk.shelf.look(spec_agents.space_of(context.session_id))
-        return spec_agents.agents_of(self._desk.agents, shelf)
-
-    def _registered_tools(self, context: CallContext) -> frozenset[str]:
-        """What the application has and the caller's policy allows, shared context included."""
-        shared = verdict(context.policy, tool=shared_context.NAME, risk=Risk.LOW).verdict is not Verdict.REFUSE
-        return frozenset((*self._desk.tools_within(context.policy), *((shared_context.NAME,) if shared else ())))
-
-    # Tasks
-
-    async def _spawn(self, request: Spawn, context: CallContext) -> bytes:
-        try:
-            task = await self._spawned(request, context)
-        except Coded as refusal:
-            self._tell("spawn", context, agent=request.agent, error=refusal.code)
-            raise
-        self._tell("spawn", context, task, task=request.task)
-        return _bytes(spec_tasks.spawned(task))
-
-    async def _spawned(self, request: Spawn, context: CallContext) -> Task:
-        begun = await self._desk.begun(context)
-        if begun is not None and begun.handle is not None:
-            return Task(task_id=begun.handle.name, agent=begun.agent)
-        check_task(request.task)
-        agent = spec_agents.found(await self._agents(context), request.agent)
-        try:
-            started = await self._desk.supervisor.spawn(
-                self._wish(agent, request.task, context),
-                session_id=context.session_id,
-                caller=context,
-                key=context.key,
-            )
-        except TooManyRunning as refused:
-            raise spec_tasks.too_many_running() from refused
-        except DepthExceeded as refused:
-            raise Coded("INVALID_REQUEST", "Subagents cannot delegate; only the orchestrator can.") from refused
-        except SessionClosed as refused:
-            closed = (
-                shared_context.session_archived if refused.state == "archived" else shared_context.session_not_found
-            )
-            raise closed(context.session_id) from refused
-        assert started.handle is not None
-        return Task(task_id=started.handle.name, agent=agent.name)
-
-    def _wish(self, agent: Agent, task: str, context: CallContext) -> admission.Spawn:
-        known = self._registered_tools(context)
-        offered = tuple(name for name in agent.tools if name in known)
-        return admission.Spawn(
-            agent=agent.name,
-            brief=self._desk.brief_for(
-                self._desk.brief_of(context.run_id),
-                agent=agent.name,
-                system=spec_texts.subagent_text(agent.system_prompt, offered),
-                offered=offered,
-                model=agent.model,
-                fallback=agent.fallback,
-            ),
-            task=task,
-            limits=agent.limits_with(agent.max_turns),
-            manner=Manner(on_parent_end="cancel", crash_fails=True),
-            dialect=NAME,
-            handle_space=HANDLE_SPACE,
-            handle_format=HANDLE_FORMAT,
-            max_depth=1,
-            max_running=MAX_RUNNING,
-        )
-
-    async def _status(self, request: Status, context: CallContext) -> bytes:
-        task = await self._task(request.task_id, context)
-        if task is None:
-            raise self._unknown("status", request.task_id, context)
-        self._tell("status", context, task)
-        return _bytes(spec_tasks.status(task))
-
-    async def _collect(self, request: Collect, context: CallContext) -> bytes:
-        task = await self._task(request.task_id, context)
-        if task is not None and task.outcome is None:
-            self._tell("collect", context, task, error="TASK_NOT_READY")
-            raise spec_tasks.not_ready(task)
-        # Of two who collect the same task one gets it. The same call, entered again after a crash, gets it again,
-        # although the id leads nowhere any more.
-        run_id = await self._desk.supervisor.handles.retire(
-            context.session_id, HANDLE_SPACE, request.task_id, key=context.key
-        )
-        task = None if run_id is None else await self._seen(request.task_id, run_id)
-        if task is None:
-            raise self._unknown("collect", request.task_id, context)
-        answer = spec_tasks.collected(task)
-        self._tell("collect", context, task, result=answer["result"])
-        return _bytes(answer)
-
-    async def _task(self, task_id: str, context: CallContext) -> Task | None:
-        run_id = await self._desk.supervisor.handles.find(context.session_id, HANDLE_SPACE, task_id)
-        return None if run_id is None else await self._seen(task_id, run_id)
-
-    async def _seen(self, task_id: str, run_id: str) -> Task | None:
-        view = await self._desk.supervisor.look(run_id)
-        if view is None:
-            return None
-        return Task(task_id=task_id, agent=view.agent, turns_used=view.turns, outcome=view.outcome)
-
-    # The log
-
-    def _unknown(self, action: str, task_id: str, context: CallContext) -> Coded:
-        refusal = spec_tasks.not_found(task_id)
-        self._tell(action, context, task_id=task_id, error=refusal.code)
-        return refusal
-
-    def _tell(
-        self,
-        action: str,
-        context: CallContext,
-        seen: Task | None = None,
-        *,
-        task_id: str | None = None,
-        agent: str | None = None,
-        error: str | None = None,
-        **contents: object,
-    ) -> None:
-        """One line for what was done or refused; contents only for those who ask for them."""
-        if not log.isEnabledFor(logging.INFO):
-            return
-        told = line(
-            session_id=context.session_id,
-            task_id=seen.task_id if seen else task_id,
-            agent=seen.agent if seen else agent,
-            action=action,
-            status=seen.status if seen else None,
-            turns_used=seen.turns_used if seen and action != "spawn" else None,
-            error=error,
-            timestamp=rfc3339(self._desk.clock.now()),
-        )
-        log.info("%s", with_payloads(told, **contents))
-
-
-def _bytes(answer: object) -> bytes:
-    return compact(answer).encode()

@@ -9,20 +9,36 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.agent import Agent
 from retinue.core.ids import SessionId
 from retinue.core.records import Decision
 from retinue.dialects.coded import Coded
 from retinue.dialects.render import compact
-from retinue.dialects.spec_requests import Define, check_definition, clamped, without_delegation
+from retinue.dialects.spec_requests import (
+    Define,
+    Definition,
+    Extend,
+    check_agent_name,
+    check_definition,
+    check_prompt,
+    check_tools,
+    clamped,
+    without_delegation,
+)
 
 
 class Defined(Struct, frozen=True, kw_only=True):
-    """An agent on the shelf; `number` keeps the order in which agents were defined."""
+    """An agent on the shelf; `number` keeps the order in which agents were defined, `version` counts its definitions.
+
+    `origin` is the application's agent that it extends, near or far: what binds that one binds it as well.
+    """
 
     number: int
     agent: Agent
+    version: int = 1
+    origin: str = ""
 
 
 def space_of(session_id: SessionId) -> str:
@@ -31,7 +47,7 @@ def space_of(session_id: SessionId) -> str:
 
 
 def define(
-    request: Define,
+    request: Definition,
     shelf: Mapping[str, bytes],
     *,
     registered: Sequence[Agent],
@@ -39,13 +55,37 @@ def define(
 ) -> Decision:
     """What a definition puts on the shelf, and what the orchestrator reads; refusals are answers too."""
     try:
-        check_definition(request, is_registered_tool)
-        if request.name in agents_of(registered, shelf):
+        known = agents_of(registered, shelf)
+        agent = _drafted(request, known, is_registered_tool)
+        if request.name in known:
             raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {request.name!r}")
     except Coded as refusal:
         return Decision(refusal.answer)
-    defined = Defined(number=len(shelf) + 1, agent=msgspec.convert(request, Agent, from_attributes=True))
-    answer = compact({"defined": request.name, "description": request.description})
+    defined = Defined(number=len(shelf) + 1, agent=agent, origin=_origin(request, registered, shelf))
+    answer = compact({"defined": request.name, "description": agent.description})
+    return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
+
+
+def redefine(
+    request: Definition,
+    shelf: Mapping[str, bytes],
+    *,
+    registered: Sequence[Agent],
+    is_registered_tool: Callable[[str], bool],
+) -> Decision:
+    """The same for an agent that was defined before. The application's own agents are not the orchestrator's to change:
+    to this action they do not exist.
+    """
+    try:
+        agent = _drafted(request, agents_of(registered, shelf), is_registered_tool)
+        if request.name not in shelf or _is_registered(request.name, registered):
+            raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {request.name!r}")
+    except Coded as refusal:
+        return Decision(refusal.answer)
+    before = _kept(shelf[request.name])
+    origin = _origin(request, registered, shelf)
+    defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
+    answer = compact({"redefined": request.name, "description": agent.description, "version": defined.version})
     return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
 
 
@@ -55,11 +95,18 @@ def agents_of(registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> dict[s
     All are shown as `spec` uses them: without the delegation tool, and with turns within its bounds. A name that the
     application registers after it was defined means the application's agent.
     """
-    defined = sorted((msgspec.json.decode(kept, type=Defined) for kept in shelf.values()), key=lambda one: one.number)
+    defined = sorted((_kept(kept) for kept in shelf.values()), key=lambda one: one.number)
     agents: dict[str, Agent] = {}
     for agent in (*registered, *(one.agent for one in defined)):
         agents.setdefault(agent.name, _as_used(agent))
     return agents
+
+
+def origin_of(name: str, registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> str:
+    """The agent whose rights and windows hold for one of that name: itself, or the application's that it extends."""
+    if _is_registered(name, registered) or name not in shelf:
+        return name
+    return _kept(shelf[name]).origin or name
 
 
 def found(agents: Mapping[str, Agent], name: str) -> Agent:
@@ -85,5 +132,51 @@ def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> d
     }
 
 
+def _drafted(request: Definition, known: Mapping[str, Agent], is_registered_tool: Callable[[str], bool]) -> Agent:
+    """The agent that a definition describes, if it may be."""
+    match request:
+        case Define():
+            check_definition(request, is_registered_tool)
+            return msgspec.convert(request, Agent, from_attributes=True)
+        case Extend():
+            check_agent_name(request.name)
+            agent = _extended(found(known, request.extends), request)
+            check_prompt(agent.system_prompt)
+            # Inherited tools were checked when they were given, and are cut to the policy with every task.
+            check_tools(request.tools or (), is_registered_tool)
+            return agent
+
+
+def _extended(base: Agent, request: Extend) -> Agent:
+    prompt = base.system_prompt if request.system_prompt is None else request.system_prompt
+    parts = (prompt, request.system_prompt_append)
+    return replace(
+        base,
+        name=request.name,
+        description=base.description if request.description is None else request.description,
+        system_prompt="\n\n".join(part for part in parts if part),
+        tools=base.tools if request.tools is None else request.tools,
+        model=base.model if request.model is None else request.model,
+        fallback=base.fallback if request.model is None else (),  # a fallback belongs to its model
+        max_turns=base.max_turns if request.max_turns is None else request.max_turns,
+        policy=None,  # that of its origin holds, as the application's settings say it today
+    )
+
+
+def _origin(request: Definition, registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> str:
+    if not isinstance(request, Extend):
+        return ""
+    origin = origin_of(request.extends, registered, shelf)
+    return origin if _is_registered(origin, registered) else ""
+
+
+def _is_registered(name: str, registered: Sequence[Agent]) -> bool:
+    return any(agent.name == name for agent in registered)
+
+
+def _kept(stored: bytes) -> Defined:
+    return msgspec.json.decode(stored, type=Defined)
+
+
 def _as_used(agent: Agent) -> Agent:
-    return msgspec.structs.replace(agent, tools=without_delegation(agent.tools), max_turns=clamped(agent.max_turns))
+    return replace(agent, tools=without_delegation(agent.tools), max_turns=clamped(agent.max_turns))

@@ -1,8 +1,8 @@
-"""A task as its orchestrator sees it: running, completed or failed, with a result cut to size or a reason."""
+"""A task as its orchestrator sees it: pending, running, completed or failed, with a result cut to size or a reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, assert_never
 
 from msgspec import Struct
@@ -15,7 +15,6 @@ from retinue.engine.view import RunView
 
 HANDLE_SPACE = "spec"
 HANDLE_FORMAT = "t_{:02d}"
-MAX_RUNNING = 5
 
 MAX_RESULT_TOKENS = 1000
 RESULT_CHARACTERS = 4000
@@ -23,22 +22,31 @@ TRUNCATED = "\n[truncated — full response exceeded 1000 token limit]"
 
 TURN_LIMIT = "Max turns exceeded without producing a final response"
 
-TaskStatus = Literal["running", "completed", "failed"]
+CANCELLED = "cancelled by the orchestrator"
+"""The note on a task that its orchestrator has cancelled, by which it is told apart from one that others stopped."""
+
+HINT = "Status was asked for more than {limit} times within {seconds:g} s. Do other work before you ask again{or_wait}."
+
+TaskStatus = Literal["pending", "running", "completed", "failed"]
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """One spawned run under its task id; `turns_used` counts the replies so far, `outcome` is None while it runs."""
+    """One spawned run under its task id; `turns_used` counts the replies so far, `outcome` is None until it is over.
+
+    It is `pending` while it waits for other tasks and has not begun.
+    """
 
     task_id: str
     agent: str
     turns_used: int = 0
     outcome: Outcome | None = None
+    pending: bool = False
 
     @property
     def status(self) -> TaskStatus:
-        """One of the three words of the dialect; whatever is neither running nor completed has failed."""
+        """One of the words of the dialect; what is over and not completed has failed."""
         if self.outcome is None:
-            return "running"
+            return "pending" if self.pending else "running"
         return "completed" if self.outcome.result == "completed" else "failed"
 
 
@@ -62,8 +70,35 @@ def collected(task: Task) -> dict[str, object]:
     return status(task) | {"result": result(task.outcome.text) if task.status == "completed" else None}
 
 
+def cancelled(task: Task) -> dict[str, object]:
+    """What `cancel` answers; a task that was over before answers as it does to `collect`."""
+    if task.outcome is None or task.outcome.error != CANCELLED:
+        return collected(task)
+    partial = result(task.outcome.text) or None
+    return spawned(task) | {"status": "cancelled", "result": partial, "turns_used": task.turns_used}
+
+
+def waited(tasks: Sequence[Task], needed: int) -> dict[str, object]:
+    """What `wait` answers: who is over and who is not, in the order of asking."""
+    done = [task.task_id for task in tasks if task.outcome is not None]
+    pending = [task.task_id for task in tasks if task.outcome is None]
+    return {"done": done, "pending": pending, "timed_out": len(done) < needed}
+
+
+def hint(limit: int, seconds: float, *, can_wait: bool) -> str:
+    """What an orchestrator reads that asks for status too often.
+
+    >>> hint(10, 10.0, can_wait=False)
+    'Status was asked for more than 10 times within 10 s. Do other work before you ask again.'
+    """
+    or_wait = ", or use the wait action" if can_wait else ""
+    return HINT.format(limit=limit, seconds=seconds, or_wait=or_wait)
+
+
 def not_ready(task: Task) -> Coded:
-    """The task is still at work: check back later."""
+    """The task is still at work, or has not begun: check back later."""
+    if task.pending:
+        return Coded("TASK_NOT_READY", f"Task {task.task_id!r} is still pending: it waits for other tasks.")
     return Coded("TASK_NOT_READY", f"Task {task.task_id!r} is still running (turns_used={task.turns_used}).")
 
 
@@ -72,9 +107,9 @@ def not_found(task_id: str) -> Coded:
     return Coded("TASK_NOT_FOUND", f"Unknown or already-collected task: {task_id!r}")
 
 
-def too_many_running() -> Coded:
-    """Five tasks are at work."""
-    return Coded("MAX_TASKS_EXCEEDED", f"Maximum concurrent tasks ({MAX_RUNNING}) reached.")
+def too_many_running(limit: int) -> Coded:
+    """As many tasks are at work as there may be."""
+    return Coded("MAX_TASKS_EXCEEDED", f"Maximum concurrent tasks ({limit}) reached.")
 
 
 def cancelled_notice(tree: Iterable[RunView]) -> str | None:
@@ -105,6 +140,12 @@ def result(text: str) -> str:
 def failure(outcome: Outcome) -> str:
     """Why a task failed, in the dialect's words."""
     match outcome.result:
+        case "failed" if outcome.reason == "dependency":
+            return outcome.error
+        case "exhausted" if outcome.reason == "max_tokens" and outcome.limit is not None:
+            return f"Token budget exceeded: used {outcome.limit.used}, limit {outcome.limit.limit}"
+        case "cancelled" if outcome.error == CANCELLED:
+            return f"Task {CANCELLED}"
         case "failed" if outcome.reason == "model_error":
             return f"Model API error: {outcome.error}"
         case "failed" if outcome.reason == "tool_error":

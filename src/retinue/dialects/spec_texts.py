@@ -1,65 +1,14 @@
-"""The words of the `spec` dialect: how its tool is described, what an orchestrator and a subagent are told."""
+"""The words of the `spec` dialect: what an orchestrator and a subagent are told in their system texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
-from retinue.core.agent import Agent, ToolSpec
-from retinue.dialects import shared_context
-from retinue.dialects.render import compact
-from retinue.dialects.shared_context_texts import PARTICIPANT_TEXT
-
-NAME = "subagent"
-ACTIONS = ("list_agents", "define", "spawn", "status", "collect")
-
-SPEC = ToolSpec(
-    NAME,
-    "Delegate tasks to specialist agents that work in the background. list_agents shows the specialists, define adds "
-    "one, spawn starts a task and returns its task_id at once, status tells how far a task is, and collect takes the "
-    "result of a finished task.",
-    compact(
-        {
-            "type": "object",
-            "properties": {
-                "action": {
-                    "type": "string",
-                    "enum": ACTIONS,
-                    "description": "list_agents: the specialists there are. define: register a new one. spawn: start a "
-                    "task; returns at once. status: whether a task is running, completed or failed. collect: the "
-                    "result of a completed or failed task; its task_id is invalid afterwards.",
-                },
-                "name": {
-                    "type": "string",
-                    "description": "define, required: a new, unique name; lowercase letters, digits, underscores and "
-                    "hyphens, 1 to 64 characters.",
-                },
-                "description": {"type": "string", "description": "define, required: the agent's purpose in one line."},
-                "system_prompt": {
-                    "type": "string",
-                    "description": "define, required: focused instructions for the agent; at most 4000 tokens.",
-                },
-                "tools": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "define: the names of the agent's tools; none by default. Agents cannot delegate.",
-                },
-                "model": {"type": "string", "description": "define: the agent's model; yours by default."},
-                "max_turns": {
-                    "type": "integer",
-                    "description": "define: how many turns the agent may take, 1 to 25; 10 by default.",
-                },
-                "agent": {"type": "string", "description": "spawn, required: the name of the agent to run."},
-                "task": {
-                    "type": "string",
-                    "description": "spawn, required: what to do, at most 1000 tokens. The agent sees nothing of this "
-                    "conversation: refer to shared context keys for more.",
-                },
-                "task_id": {"type": "string", "description": "status and collect, required: the task, such as t_01."},
-            },
-            "required": ["action"],
-        }
-    ),
-)
+from retinue.core.agent import RESULTS, Agent
+from retinue.dialects.shared_context_schema import NAME as SHARED_CONTEXT
+from retinue.dialects.shared_context_texts import participant_text
+from retinue.dialects.spec_schema import NAME
 
 SUFFIX = (
     "You are a subagent. Keep your final response concise (under 1000 tokens). Write detailed findings to shared "
@@ -95,16 +44,47 @@ Subagents and shared context go together:
   4. AFTER collecting, read the keys that the subagent wrote: the collected result is a summary, shared context has the
      details."""
 
+FURTHER = {
+    "wait": "Have nothing else to do? wait returns when tasks are over, instead of asking for status again and again.",
+    "depends_on": "A task that needs the results of others: spawn it at once with depends_on. It begins when they have "
+    "completed, and is given their results.",
+    "cancel": "No longer need a task? cancel stops it and gives you what it has.",
+    "progress": "Wonder whether a long task is on the right track? progress shows what it did last.",
+    "extends": "A variant of an agent: define it with extends and system_prompt_append.",
+    "redefine": "An agent that you defined does not work well: redefine it. Running tasks keep the old definition.",
+    "budgets": "A task that could get expensive: spawn it with max_input_tokens and max_output_tokens.",
+}
+"""What is worth saying about each extension of the tool, the most useful first."""
 
-def orchestrator_text(agents: Sequence[Agent], offered: Sequence[str]) -> str:
+DEPENDENCIES = f"The tasks that yours depends on have completed. Their results:\n\n{RESULTS}"
+"""What a subagent is told that waited for others; their results are put in when they are there."""
+
+
+def orchestrator_text(
+    agents: Sequence[Agent], offered: Sequence[str], extensions: AbstractSet[str] = frozenset()
+) -> str:
     """What the root is told about the tools it has: its specialists, how to delegate, and how to share."""
-    shares = shared_context.NAME in offered
+    shares = SHARED_CONTEXT in offered
     parts = [specialists(agents), DISCIPLINE] if NAME in offered else []
+    if parts and (told := further(extensions)):
+        parts.append(told)
     if parts and shares:
         parts.append(COMPOSITION)
     if shares:
-        parts.append(PARTICIPANT_TEXT)
+        parts.append(participant_text(extensions))
     return "\n\n".join(parts)
+
+
+def further(extensions: AbstractSet[str]) -> str:
+    """How the extensions that are on are meant to be used; empty when none is.
+
+    >>> print(further({"cancel"}))
+    The subagent tool can do more:
+    <BLANKLINE>
+      - No longer need a task? cancel stops it and gives you what it has.
+    """
+    rows = [f"  - {told}" for name, told in FURTHER.items() if name in extensions]
+    return "\n\n".join(("The subagent tool can do more:", "\n".join(rows))) if rows else ""
 
 
 def specialists(agents: Sequence[Agent]) -> str:
@@ -129,10 +109,19 @@ def specialists(agents: Sequence[Agent]) -> str:
     )
 
 
-def subagent_text(system_prompt: str, offered: Sequence[str]) -> str:
-    """A subagent's whole system text: its own instructions, what participants are told, and the suffix last."""
-    shared = PARTICIPANT_TEXT if shared_context.NAME in offered else ""
-    return "\n\n".join(part for part in (system_prompt, shared, SUFFIX) if part)
+def subagent_text(
+    system_prompt: str,
+    offered: Sequence[str],
+    extensions: AbstractSet[str] = frozenset(),
+    *,
+    depends: bool = False,
+) -> str:
+    """A subagent's whole system text: its own instructions, the results that it waited for, what participants are told,
+    and the suffix last.
+    """
+    results = DEPENDENCIES if depends else ""
+    shared = participant_text(extensions) if SHARED_CONTEXT in offered else ""
+    return "\n\n".join(part for part in (system_prompt, results, shared, SUFFIX) if part)
 
 
 def _purpose(agent: Agent) -> str:

@@ -1,0 +1,273 @@
+"""The tasks of an orchestrator: started, looked at, waited for, cancelled and collected.
+
+A task is a run and its id a handle; what is kept here is only how often somebody asks.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from retinue.core.agent import Agent
+from retinue.core.amounts import Window
+from retinue.core.errors import DepthExceeded, SessionClosed, TooManyRunning, UnknownName
+from retinue.core.ids import RunId
+from retinue.core.ports import CallContext
+from retinue.core.run import LimitMet, Limits, Manner, Outcome
+from retinue.dialects import spec_polling, spec_tasks, spec_texts
+from retinue.dialects.coded import Coded
+from retinue.dialects.desk import Desk
+from retinue.dialects.render import compact
+from retinue.dialects.shared_context import session_archived, session_not_found
+from retinue.dialects.spec_log import SpecLog
+from retinue.dialects.spec_progress import progress
+from retinue.dialects.spec_registry import Registry
+from retinue.dialects.spec_requests import Cancel, Collect, Progress, Spawn, Status, Wait, check_task
+from retinue.dialects.spec_settings import SpecSettings
+from retinue.dialects.spec_tasks import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
+from retinue.engine import admission
+
+DIALECT = "spec"
+
+After = tuple[tuple[RunId, str], ...]
+
+
+class Delegation:
+    """The actions on tasks; each returns what the orchestrator reads, or raises the refusal."""
+
+    def __init__(self, desk: Desk, settings: SpecSettings, registry: Registry) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._registry = registry
+        self._polls = spec_polling.Polls(desk.clock)
+        self._log = SpecLog(desk.clock)
+
+    # Starting
+
+    async def spawn(self, request: Spawn, context: CallContext) -> bytes:
+        """Start a task; returns at once."""
+        try:
+            task = await self._spawned(request, context)
+        except Coded as refusal:
+            self._log.tell("spawn", context, agent=request.agent, error=refusal.code)
+            raise
+        self._log.tell("spawn", context, task, task=request.task)
+        return _bytes(spec_tasks.spawned(task))
+
+    async def _spawned(self, request: Spawn, context: CallContext) -> Task:
+        # What depends on others is pending when it is born, even if they are over: the same call, entered again after
+        # a crash, answers the same.
+        pending = bool(request.depends_on)
+        begun = await self._desk.begun(context)
+        if begun is not None and begun.handle is not None:
+            return Task(task_id=begun.handle.name, agent=begun.agent, pending=pending)
+        check_task(request.task)
+        agent, origin = await self._registry.find(request.agent, context)
+        after, must_wait = await self._dependencies(request.depends_on, context)
+        wish = await self._wish(agent, origin, request, after, context)
+        try:
+            started = await self._desk.supervisor.spawn(
+                # A task that has to wait for others takes nobody's place.
+                wish if must_wait else replace(wish, max_running=self._settings.max_running),
+                session_id=context.session_id,
+                caller=context,
+                key=context.key,
+            )
+        except TooManyRunning as refused:
+            raise spec_tasks.too_many_running(self._settings.max_running) from refused
+        except DepthExceeded as refused:
+            raise Coded("INVALID_REQUEST", "Subagents cannot delegate; only the orchestrator can.") from refused
+        except SessionClosed as refused:
+            closed = session_archived if refused.state == "archived" else session_not_found
+            raise closed(context.session_id) from refused
+        assert started.handle is not None
+        return Task(task_id=started.handle.name, agent=agent.name, pending=pending)
+
+    async def _dependencies(self, task_ids: tuple[str, ...], context: CallContext) -> tuple[After, bool]:
+        """The runs behind these ids, and whether one of them is not over yet."""
+        after: list[tuple[RunId, str]] = []
+        must_wait = False
+        for task_id in task_ids:
+            run_id = await self._run_of(task_id, context)
+            task = None if run_id is None else await self._seen(task_id, run_id)
+            if run_id is None or task is None:
+                raise spec_tasks.not_found(task_id)
+            if task.outcome is None and self._desk.supervisor.here(run_id) is None:
+                raise Coded("INVALID_REQUEST", f"Task {task_id!r} is worked on by another process; wait for it first.")
+            must_wait = must_wait or task.outcome is None
+            after.append((run_id, task_id))
+        return tuple(after), must_wait
+
+    async def _wish(
+        self, agent: Agent, origin: str, request: Spawn, after: After, context: CallContext
+    ) -> admission.Spawn:
+        known = self._registry.tools(context)
+        offered = tuple(name for name in agent.tools if name in known)
+        policy, windows = self._desk.grant(origin, context.policy)
+        on = self._settings.on
+        return admission.Spawn(
+            agent=agent.name,
+            brief=self._desk.brief_for(
+                self._desk.brief_of(context.run_id),
+                agent=agent.name,
+                system=spec_texts.subagent_text(agent.system_prompt, offered, on, depends=bool(after)),
+                offered=offered,
+                model=agent.model,
+                fallback=agent.fallback,
+            ),
+            task=request.task,
+            limits=_limits(agent, request),
+            policy=policy,
+            windows=(*windows, *await self._budget(context)),
+            manner=Manner(on_parent_end="cancel", crash_fails=True),
+            dialect=DIALECT,
+            handle_space=HANDLE_SPACE,
+            handle_format=HANDLE_FORMAT,
+            max_depth=1,
+            after=after,
+        )
+
+    async def _budget(self, context: CallContext) -> tuple[Window, ...]:
+        """What all subagents of the session may use together, where that is limited."""
+        if not self._settings.has_budget:
+            return ()
+        parts = self._desk.supervisor.parts
+        session = await parts.journal.read(parts.store.session, context.session_id)
+        if session is None:
+            raise session_not_found(context.session_id)
+        return (self._settings.budget_of(session),)
+
+    # Looking
+
+    async def status(self, request: Status, context: CallContext) -> bytes:
+        """How far a task is, and a hint for those who ask too often."""
+        task = await self._found("status", request.task_id, context)
+        self._log.tell("status", context, task)
+        answer = spec_tasks.status(task)
+        on = self._settings.on
+        if "hint" in on and self._polls.is_storm(context.session_id, task.task_id):
+            answer["hint"] = spec_tasks.hint(spec_polling.LIMIT, spec_polling.SECONDS, can_wait="wait" in on)
+        return _bytes(answer)
+
+    async def progress(self, request: Progress, context: CallContext) -> bytes:
+        """What a task did lately: from memory while it is alive here, else from the store."""
+        task = await self._found("progress", request.task_id, context)
+        self._log.tell("progress", context, task)
+        run_id = await self._run_of(request.task_id, context)
+        driven = None if run_id is None else self._desk.supervisor.here(run_id)
+        if driven is not None:
+            return _bytes(progress(task, driven.run, "".join(driven.partial)))
+        try:
+            return _bytes(progress(task, None if run_id is None else await self._desk.supervisor.recall(run_id)))
+        except UnknownName:  # it was cancelled before it came to be
+            return _bytes(progress(task, None))
+
+    async def wait(self, request: Wait, context: CallContext) -> bytes:
+        """Come back when enough of these tasks are over, or the time is; entered again, the time begins anew."""
+        run_ids: dict[str, RunId] = {}
+        for task_id in request.task_ids:
+            run_id = await self._run_of(task_id, context)
+            if run_id is None or await self._seen(task_id, run_id) is None:
+                raise self._unknown("wait", task_id, context)
+            run_ids[task_id] = run_id
+        if request.timeout_ms and request.needed:
+            waiting = tuple(run_ids.values())
+            await self._desk.supervisor.wait(waiting, count=request.needed, timeout=request.timeout_ms / 1000)
+        seen = [await self._seen(task_id, run_id) for task_id, run_id in run_ids.items()]
+        tasks = [task for task in seen if task is not None]
+        for task in tasks:
+            self._log.tell("wait", context, task)
+        return _bytes(spec_tasks.waited(tasks, request.needed))
+
+    # Ending
+
+    async def collect(self, request: Collect, context: CallContext) -> bytes:
+        """Take the result of a task that is over."""
+        run_id = await self._run_of(request.task_id, context)
+        task = None if run_id is None else await self._seen(request.task_id, run_id)
+        if task is not None and task.outcome is None:
+            self._log.tell("collect", context, task, error="TASK_NOT_READY")
+            raise spec_tasks.not_ready(task)
+        task, _ = await self._taken("collect", request.task_id, context)
+        answer = spec_tasks.collected(task)
+        self._log.tell("collect", context, task, result=answer["result"])
+        return _bytes(answer)
+
+    async def cancel(self, request: Cancel, context: CallContext) -> bytes:
+        """Stop a task and take what it has; one that is over is collected."""
+        # Taken before it is stopped: nobody else may see it end, or collect it, in between.
+        task, run_id = await self._taken("cancel", request.task_id, context)
+        if task.outcome is None:
+            await self._desk.supervisor.cancel(run_id, note=CANCELLED)
+            await self._desk.supervisor.wait((run_id,))
+            task = await self._seen(request.task_id, run_id) or task
+        answer = spec_tasks.cancelled(task)
+        self._log.tell("cancel", context, task, status=str(answer["status"]), result=answer["result"])
+        return _bytes(answer)
+
+    async def _taken(self, action: str, task_id: str, context: CallContext) -> tuple[Task, RunId]:
+        # Of two who take the same task one gets it. The same call, entered again after a crash, gets it again,
+        # although the id leads nowhere any more.
+        handles = self._desk.supervisor.handles
+        run_id = await handles.retire(context.session_id, HANDLE_SPACE, task_id, key=context.key)
+        task = None if run_id is None else await self._seen(task_id, run_id)
+        if run_id is None or task is None:
+            raise self._unknown(action, task_id, context)
+        self._polls.forget(context.session_id, task_id)
+        return task, run_id
+
+    # Handles
+
+    async def _found(self, action: str, task_id: str, context: CallContext) -> Task:
+        run_id = await self._run_of(task_id, context)
+        task = None if run_id is None else await self._seen(task_id, run_id)
+        if task is None:
+            raise self._unknown(action, task_id, context)
+        return task
+
+    async def _run_of(self, task_id: str, context: CallContext) -> RunId | None:
+        return await self._desk.supervisor.handles.find(context.session_id, HANDLE_SPACE, task_id)
+
+    async def _seen(self, task_id: str, run_id: RunId) -> Task | None:
+        view = await self._desk.supervisor.look(run_id)
+        if view is None:
+            return None
+        # Its driver says what a run waits for a moment after its birth; its state tells at once.
+        driven = self._desk.supervisor.here(run_id)
+        pending = view.waiting_for == "dependency" if driven is None else driven.run.is_pending
+        return Task(
+            task_id=task_id,
+            agent=view.agent,
+            turns_used=view.turns,
+            outcome=None if view.outcome is None else self.in_words(view.outcome),
+            pending=pending,
+        )
+
+    def in_words(self, outcome: Outcome) -> Outcome:
+        """An outcome as tasks are told of it: whoever is stopped by the session's budget has spent tokens."""
+        limit = outcome.limit
+        if outcome.reason != "window" or limit is None or not self._settings.is_budget(limit):
+            return outcome
+        return replace(outcome, reason="max_tokens", limit=LimitMet("max_tokens", limit.used, limit.limit))
+
+    def _unknown(self, action: str, task_id: str, context: CallContext) -> Coded:
+        refusal = spec_tasks.not_found(task_id)
+        self._log.tell(action, context, task_id=task_id, error=refusal.code)
+        return refusal
+
+
+def _limits(agent: Agent, request: Spawn) -> Limits:
+    """The agent's limits and what the task may use; the narrower of two holds."""
+    limits = agent.limits_with(agent.max_turns)
+    return replace(
+        limits,
+        max_input_tokens=_least(limits.max_input_tokens, request.max_input_tokens),
+        max_output_tokens=_least(limits.max_output_tokens, request.max_output_tokens),
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
+
+
+def _bytes(answer: object) -> bytes:
+    return compact(answer).encode()
