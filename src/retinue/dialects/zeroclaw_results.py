@@ -1,0 +1,197 @@
+"""The files of background tasks: `<workspace>/delegate_results/<task id>.json`, each whole at every instant.
+
+A file is a copy of what the store knows, for people and for `jq`. It is written beside its place and renamed into it,
+in a folder that is held open and is no link to another. Nothing here knows where a result comes from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+FOLDER = "delegate_results"
+
+Status = Literal["Running", "Completed", "Failed", "Cancelled"]
+STATUSES: dict[str, Status] = {
+    "running": "Running",
+    "completed": "Completed",
+    "failed": "Failed",
+    "cancelled": "Cancelled",
+}
+
+TASK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+MOST_BYTES = 64 * 1024 * 1024
+"""A file that is longer was not written here, and is not read."""
+
+STALE_SECONDS = 60.0
+"""The age from which a file that was never renamed into its place belongs to nobody."""
+
+_LOOK = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """What a file says, in the order in which it says it."""
+
+    task_id: str
+    agent: str
+    status: Status
+    output: str | None = None
+    error: str | None = None
+    started_at: str
+    finished_at: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The file's content.
+
+        >>> print(Result(task_id="t", agent="a", status="Running", started_at="2026-02-20T14:30:00Z").text)
+        {
+          "task_id": "t",
+          "agent": "a",
+          "status": "Running",
+          "output": null,
+          "error": null,
+          "started_at": "2026-02-20T14:30:00Z",
+          "finished_at": null
+        }
+        """
+        return pretty(self)
+
+
+class _Written(Struct, frozen=True, kw_only=True):
+    """A file as others may have written it."""
+
+    task_id: str
+    agent: str = ""
+    status: str
+    output: str | None = None
+    error: str | None = None
+    started_at: str = ""
+    finished_at: str | None = None
+
+
+def pretty(value: object) -> str:
+    """JSON on several lines, as the files and the answers have it."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+class Results:
+    """The folder of a workspace. Raises `OSError` where the folder or a file cannot be used."""
+
+    def __init__(self, workspace: str) -> None:
+        self.workspace = os.path.abspath(workspace or os.curdir)
+
+    @property
+    def path(self) -> str:
+        """Where the files lie."""
+        return os.path.join(self.workspace, FOLDER)
+
+    def prepare(self) -> None:
+        """Make sure that there is a folder which results can be kept in."""
+        os.makedirs(self.workspace, exist_ok=True)
+        with self._folder(make=True):
+            pass
+
+    def read(self, task_id: str) -> Result | None:
+        """What the file of a task says; None where there is none that could be read."""
+        with suppress(OSError), self._folder() as folder:
+            return _read(folder, task_id)
+        return None
+
+    def everything(self) -> list[Result]:
+        """All files that can be read, the oldest task first."""
+        found: list[Result] = []
+        with suppress(OSError), self._folder() as folder:
+            found = [result for task_id in _task_ids(folder) if (result := _read(folder, task_id)) is not None]
+        return sorted(found, key=lambda result: (result.started_at, result.task_id))
+
+    def write(self, result: Result, *, new: bool = False) -> None:
+        """Put the result in its place, all or nothing; a `new` one only where there is none yet."""
+        with self._folder(make=True) as folder:
+            name, beside = f"{result.task_id}.json", f".{result.task_id}.{secrets.token_hex(8)}.tmp"
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666, dir_fd=folder)
+            try:
+                with open(fd, "wb") as file:
+                    file.write(result.text.encode())
+                if new:
+                    with suppress(FileExistsError):
+                        os.link(beside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                else:
+                    os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(beside, dir_fd=folder)
+
+    def sweep(self) -> None:
+        """Remove what processes that are gone have left beside the files."""
+        with suppress(OSError), self._folder() as folder:
+            for name in os.listdir(folder):
+                if name.startswith(".") and name.endswith(".tmp") and TASK_ID.fullmatch(name[1:37]):
+                    with suppress(OSError):
+                        if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > STALE_SECONDS:
+                            os.unlink(name, dir_fd=folder)
+
+    @contextmanager
+    def _folder(self, *, make: bool = False) -> Generator[int]:
+        """The folder, held open: whatever its name leads to a moment later, the files go where it was."""
+        workspace = os.open(self.workspace, _LOOK)
+        try:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(FOLDER, dir_fd=workspace)
+            folder = os.open(FOLDER, _LOOK | _NO_LINK, dir_fd=workspace)
+        finally:
+            os.close(workspace)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+
+def _task_ids(folder: int) -> Iterator[str]:
+    for name in os.listdir(folder):
+        task_id, dot, kind = name.partition(".")
+        if dot and kind == "json" and TASK_ID.fullmatch(task_id):
+            yield task_id
+
+
+def _read(folder: int, task_id: str) -> Result | None:
+    """A file's content, if it is a regular file and says what such a file says; the status in any case of letters."""
+    try:
+        said = msgspec.json.decode(_body(folder, f"{task_id}.json"), type=_Written)
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    status = STATUSES.get(said.status.lower())
+    if status is None or said.task_id != task_id:
+        return None
+    return Result(
+        task_id=task_id,
+        agent=said.agent,
+        status=status,
+        output=said.output,
+        error=said.error,
+        started_at=said.started_at,
+        finished_at=said.finished_at,
+    )
+
+
+def _body(folder: int, name: str) -> bytes:
+    """What is in a regular file of a bearable size; anything else has nothing in it."""
+    fd = os.open(name, os.O_RDONLY | _NO_LINK | _NO_WAIT, dir_fd=folder)
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+        os.close(fd)
+        return b""
+    with open(fd, "rb") as file:
+        return file.read(MOST_BYTES)
