@@ -1,0 +1,56 @@
+"""System prompts with a name, some of which bring tools along: `retinue run --system codesearch`.
+
+The texts are our own; the names, and which tools belong to them, are the dialect's. Its document knows no text for
+`pythonexec`, and the bare word was sent there; here it has one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class NamedPrompt(NamedTuple):
+    """What a model is told first, and the tools that it is offered with it."""
+
+    text: str
+    tools: tuple[str, ...] = ()
+
+
+PROMPTS: dict[str, NamedPrompt] = {
+    "websearch": NamedPrompt(
+        "You answer questions from the web. Search first, read the pages that matter, and compare what they say. Give "
+        "the address of every page that you rely on, and say so when you found nothing that can be trusted.",
+        ("search_web", "scrape_webpage"),
+    ),
+    "codesearch": NamedPrompt(
+        "You answer questions about the code in the current folder. Find the files, search them, and read what you "
+        "quote. Name files and lines, and say so when the code does not tell.",
+        ("bash_find", "bash_ripgrep", "bash_read"),
+    ),
+    "pythonexec": NamedPrompt(
+        "You solve problems by running Python. Write small programs, look at what they print, and correct them until "
+        "the result is certain. Give the result, and in a sentence how you got it.",
+        ("python_execute",),
+    ),
+    "hackhub": NamedPrompt(
+        "You help to build things quickly. Propose the smallest version that works, give the code for it, and name "
+        "what was left out."
+    ),
+    "generate": NamedPrompt(
+        "You write exactly what is asked for and nothing around it: no greeting, no explanation, no code fences."
+    ),
+    "helpful": NamedPrompt("You are a helpful assistant. Answer plainly and briefly, and say when you are not sure."),
+    "replace": NamedPrompt(
+        "You rewrite the text that you are given as the instruction says. Answer with the new text alone, in the form "
+        "and indentation of the old one."
+    ),
+}
+
+
+def prompt_named(system: str) -> NamedPrompt:
+    """The prompt of that name; any other text is a prompt itself, without tools.
+
+    >>> prompt_named("codesearch").tools, prompt_named("You dig.")
+    (('bash_find', 'bash_ripgrep', 'bash_read'), NamedPrompt(text='You dig.', tools=()))
+    """
+    return PROMPTS.get(system) or NamedPrompt(system)

@@ -1,0 +1,35 @@
+"""What a settings file can say about `buzzllm`: how long a subagent's process may take, and how many wait ready."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+SECTION = "buzzllm"
+
+
+class BuzzllmSettings(Struct, frozen=True, kw_only=True):
+    """How patient and how prepared."""
+
+    timeout_secs: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="Seconds that a subagent's process may take, after which it is killed.",
+            examples=[900],
+        ),
+    ] = 900
+    warm_processes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=16,
+            description="Processes that are started ahead after the first call, so that the next ones begin at once.",
+            examples=[1],
+        ),
+    ] = 1
+
+
+DEFAULTS = BuzzllmSettings()
