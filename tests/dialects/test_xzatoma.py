@@ -5,14 +5,12 @@ import json
 
 import pytest
 
-from retinue.app import retinue as app
 from retinue.core.errors import ProviderError
 from retinue.core.history import NOT_MADE
 from retinue.core.messages import UserMessage
 from retinue.core.run import LimitMet, Limits
 from retinue.core.usage import Usage
-from retinue.dialects.desk import Desk
-from retinue.dialects.xzatoma import XzatomaDialect, XzatomaSettings
+from retinue.dialects.xzatoma_settings import XzatomaSettings
 from retinue.providers import scripted
 from retinue.providers.scripted import calls_verbatim, fails, hangs, together
 from tests.dialects.xzatoma_stage import TASK, Stage, answered, refused, said, says, subagent, uses
@@ -217,7 +215,7 @@ async def test_subagents_nest_to_depth_3_and_are_refused_there_whatever_they_ask
         refused(DEPTH_3, label="four", depth=4),
         refused(DEPTH_3, label="unknown", depth=4),
     ]
-    assert stage.heard("three")[0].tools == stage.heard("")[0].tools
+    assert (*stage.heard("three")[0].tools, "parallel_subagent") == stage.heard("")[0].tools
     assert {label: row.depth for label, row in stage.rows().items()} == {"three": 3, "two": 2, "one": 1, "": 0}
 
 
@@ -272,13 +270,10 @@ async def test_a_subagent_has_ten_turns_by_default() -> None:
 
 
 @pytest.mark.promise("XZ-SETTINGS", "XZ-TURN-DEFAULT", "XZ-DEPTH", "XZ-TRUNCATION")
-async def test_the_settings_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(name: str, desk: Desk, settings: object) -> XzatomaDialect:
-        return XzatomaDialect(desk, XzatomaSettings(max_depth=1, default_max_turns=2, output_max_size=8))
-
-    monkeypatch.setattr(app, "make_dialect", small)
+async def test_the_settings_are_honoured() -> None:
+    small = XzatomaSettings(max_depth=1, default_max_turns=2, output_max_size=8, persistence_enabled=True)
     lines = [subagent("below", "look below"), uses("grep"), says("Nothing yet.")]
-    stage = Stage(subagent(), says("ok"), tasks={"find it": lines})
+    stage = Stage(subagent(), says("ok"), tasks={"find it": lines}, settings=small)
     await stage.play()
 
     assert stage.answers() == [answered("Nothing [Output truncated]", turns=3, limited=True)]

@@ -92,7 +92,7 @@ async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_wit
 
     def ever_smaller(name: str, desk: Desk, settings: object) -> XzatomaDialect:
         lives.append(name)
-        return XzatomaDialect(desk, XzatomaSettings(max_depth=3 - len(lives)))
+        return XzatomaDialect(desk, XzatomaSettings(max_depth=3 - len(lives), persistence_enabled=True))
 
     monkeypatch.setattr(app, "make_dialect", ever_smaller)
     stage = Stage(

@@ -196,6 +196,7 @@ def test_a_call_is_understood_or_refused(arguments: str) -> None:
     else:
         assert understood.label.strip()
         assert understood.task_prompt.strip()
+        assert understood.summary_prompt is not None
         assert understood.summary_prompt.strip()
         return
     assert DOCUMENTED.fullmatch(error)

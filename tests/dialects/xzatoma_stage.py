@@ -11,6 +11,7 @@ from retinue.core.messages import AssistantMessage, Message, Reply
 from retinue.core.ports import Publish, Request, Store, Tool
 from retinue.core.records import RunQuery, RunRow
 from retinue.core.run import Outcome
+from retinue.dialects.xzatoma_settings import XzatomaSettings
 from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider, Speaks, calls
 from retinue.testing.harness import Harness
 
@@ -18,6 +19,9 @@ TASK = "Why is it slow?"
 """What the root is asked; it has no label."""
 
 ROOT = ""
+
+KEEPS = XzatomaSettings(persistence_enabled=True)
+"""So that what subagents heard and said can be looked at afterwards."""
 
 
 def subagent(label: str = "dig", task_prompt: str = "find it", **more: object) -> Speaks:
@@ -112,12 +116,14 @@ class Stage(Harness):
         tools: Iterable[Tool] = (fetch, grep, file_ops),
         store: Store | None = None,
         latency: float = 0.0,
+        settings: XzatomaSettings = KEEPS,
         **options: Any,
     ) -> None:
         self.listening = Listening(Script().play("main", *lines, task=TASK), latency=latency)
         for task, played in (tasks or {}).items():
             self.listening.script.play("main", *played, task=task)
-        super().__init__(store=store, tools=tools, dialects=("xzatoma",), provider=self.listening, model="m", **options)
+        options = {"dialect_settings": {"xzatoma": settings}, "model": "m"} | options
+        super().__init__(store=store, tools=tools, dialects=("xzatoma",), provider=self.listening, **options)
 
     async def play(self, **how: Any) -> Outcome:
         """Let the root play its lines to their end."""

@@ -1,4 +1,4 @@
-"""What a model can ask of the `subagent` tool of `xzatoma`, and how a call is read and checked before anything happens.
+"""What a model can ask of the tools of `xzatoma`, and how a call is read and checked before anything happens.
 
 The texts of refusals are the document's, letter by letter. Nothing that a model can write raises anything but `NotMet`.
 """
@@ -6,6 +6,7 @@ The texts of refusals are the document's, letter by letter. Nothing that a model
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +16,8 @@ from retinue.core.errors import Refused
 from retinue.dialects.render import compact
 
 NAME = "subagent"
+PARALLEL = "parallel_subagent"
+DELEGATION = (NAME, PARALLEL)
 DEFAULT_SUMMARY_PROMPT = "Summarize your findings concisely"
 FEWEST_TURNS = 1
 MOST_TURNS = 50
@@ -22,21 +25,39 @@ NO_LABEL = "unknown"
 """The label of a call that has none."""
 
 
+ErrorType = Literal[
+    "quota_exceeded",
+    "max_depth_reached",
+    "invalid_input",
+    "initialization_failed",
+    "execution_failed",
+    "empty_tasks",
+]
+"""What goes wrong, as metrics call it."""
+
+
 class NotMet(Refused):
     """A call that is refused or came to nothing; its text is the `error` that the model reads."""
 
+    def __init__(self, text: str, error_type: ErrorType = "invalid_input") -> None:
+        super().__init__(text)
+        self.error_type: ErrorType = error_type
+
 
 class Delegation(Struct, frozen=True, kw_only=True):
-    """A call that can be met: `allowed_tools` is None for all of the caller's, `max_turns` None for the default."""
+    """A task that can be given: `allowed_tools` is None for all of the caller's, `max_turns` None for the default.
+
+    Without a summary prompt nothing is asked after the task's answer.
+    """
 
     label: str
     task_prompt: str
-    summary_prompt: str = DEFAULT_SUMMARY_PROMPT
+    summary_prompt: str | None = DEFAULT_SUMMARY_PROMPT
     allowed_tools: tuple[str, ...] | None = None
     max_turns: int | None = None
 
 
-class _Shape(Struct):
+class Shape(Struct):
     """The members as JSON has them; null is the same as leaving one out, and JSON writes 10 as 10.0 too."""
 
     label: str | None = None
@@ -56,43 +77,46 @@ def spec(default_max_turns: int) -> ToolSpec:
         NAME,
         "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "
         "need to explore a sub-problem independently without polluting the main conversation.",
-        compact(
-            {
-                "type": "object",
-                "properties": {
-                    "label": {
-                        "type": "string",
-                        "minLength": 1,
-                        "description": "Unique identifier for tracking this subagent instance.",
-                    },
-                    "task_prompt": {
-                        "type": "string",
-                        "minLength": 1,
-                        "description": "The specific task for the subagent to complete. It sees nothing of this "
-                        "conversation, so be self-contained and explicit.",
-                    },
-                    "summary_prompt": {
-                        "type": "string",
-                        "default": DEFAULT_SUMMARY_PROMPT,
-                        "description": "How the subagent is to summarize its findings; its answer is the output.",
-                    },
-                    "allowed_tools": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "description": "The only tools of yours that the subagent can use; all of them by default. "
-                        "Must not name subagent.",
-                    },
-                    "max_turns": {
-                        "type": "integer",
-                        "minimum": FEWEST_TURNS,
-                        "maximum": MOST_TURNS,
-                        "description": f"How many turns the subagent may take; {default_max_turns} by default.",
-                    },
-                },
-                "required": ["label", "task_prompt"],
-            }
-        ),
+        compact(task_schema(default_max_turns, summary=DEFAULT_SUMMARY_PROMPT)),
     )
+
+
+def task_schema(default_max_turns: int, *, summary: str | None) -> dict[str, Any]:
+    """The parameters of one task; `summary` is the prompt of a task that names none, if it is summarized at all."""
+    asks = "How the subagent is to summarize its findings; its answer is the output."
+    summary_prompt = {"type": "string", "description": f"{asks} Without it the output is the task's answer."}
+    if summary is not None:
+        summary_prompt = {"type": "string", "default": summary, "description": asks}
+    return {
+        "type": "object",
+        "properties": {
+            "label": {
+                "type": "string",
+                "minLength": 1,
+                "description": "Unique identifier for tracking this subagent instance.",
+            },
+            "task_prompt": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The specific task for the subagent to complete. It sees nothing of this conversation, "
+                "so be self-contained and explicit.",
+            },
+            "summary_prompt": summary_prompt,
+            "allowed_tools": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "The only tools of yours that the subagent can use; all of them by default. "
+                "Must not name subagent.",
+            },
+            "max_turns": {
+                "type": "integer",
+                "minimum": FEWEST_TURNS,
+                "maximum": MOST_TURNS,
+                "description": f"How many turns the subagent may take; {default_max_turns} by default.",
+            },
+        },
+        "required": ["label", "task_prompt"],
+    }
 
 
 def parse(arguments: str) -> Delegation:
@@ -101,7 +125,11 @@ def parse(arguments: str) -> Delegation:
     >>> parse('{"label": "dig", "task_prompt": "find it"}').summary_prompt
     'Summarize your findings concisely'
     """
-    asked = _shape_of(arguments)
+    return checked(_shape_of(arguments))
+
+
+def checked(asked: Shape, *, summary: str | None = DEFAULT_SUMMARY_PROMPT) -> Delegation:
+    """The delegation that somebody asks for, if it can be met; `summary` is the prompt of one that has none."""
     if asked.label is None:
         raise _missing_label()
     max_turns = _whole(asked.max_turns)
@@ -116,7 +144,7 @@ def parse(arguments: str) -> Delegation:
         label=asked.label,
         task_prompt=asked.task_prompt,
         # Vendors refuse a message without words, so a blank prompt is as good as none.
-        summary_prompt=summary_prompt if summary_prompt.strip() else DEFAULT_SUMMARY_PROMPT,
+        summary_prompt=summary_prompt if summary_prompt.strip() else summary,
         allowed_tools=asked.allowed_tools,
         max_turns=max_turns,
     )
@@ -132,7 +160,12 @@ def label_of(arguments: str) -> str:
         label = msgspec.json.decode(arguments, type=_Labelled).label
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return NO_LABEL
-    return label if isinstance(label, str) and label.strip() else NO_LABEL
+    return named(label if isinstance(label, str) else None)
+
+
+def named(label: str | None) -> str:
+    """A label, or the one of a task that has none."""
+    return label if label is not None and label.strip() else NO_LABEL
 
 
 def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[str, ...]:
@@ -156,13 +189,14 @@ def check_depth(depth: int, max_depth: int) -> None:
     if depth >= max_depth:
         raise NotMet(
             f"Maximum subagent recursion depth ({max_depth}) exceeded. Current depth: {depth}. "
-            "Cannot spawn nested subagent."
+            "Cannot spawn nested subagent.",
+            "max_depth_reached",
         )
 
 
-def _shape_of(arguments: str) -> _Shape:
+def _shape_of(arguments: str) -> Shape:
     try:
-        return msgspec.json.decode(arguments, type=_Shape)
+        return msgspec.json.decode(arguments, type=Shape)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
         raise NotMet(f"Invalid input: {unreadable}") from unreadable
 

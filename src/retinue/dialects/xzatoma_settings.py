@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from retinue.core.errors import PRESCRIBED
+
 SECTION = "agent.subagent"
+
+Quota = Annotated[int, Meta(ge=1)]
 
 
 class XzatomaSettings(Struct, frozen=True, kw_only=True):
-    """How deep, how long and how wordy; `output_max_size` is in bytes."""
+    """How deep, how long, how wordy and how much; `output_max_size` is in bytes, `max_total_time` in seconds."""
 
     max_depth: Annotated[
         int,
@@ -19,8 +24,8 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
             le=10,
             description="How deep subagents may delegate on, from 1 to 10.",
             extra={
-                "too_small": f"{SECTION}.max_depth must be greater than 0",
-                "too_large": f"{SECTION}.max_depth cannot exceed 10 (stack overflow risk)",
+                "too_small": f"{PRESCRIBED}{SECTION}.max_depth must be greater than 0",
+                "too_large": f"{PRESCRIBED}{SECTION}.max_depth cannot exceed 10 (stack overflow risk)",
             },
         ),
     ] = 3
@@ -31,8 +36,8 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
             le=100,
             description="Turns of a subagent when the call does not say, from 1 to 100.",
             extra={
-                "too_small": f"{SECTION}.default_max_turns must be greater than 0",
-                "too_large": f"{SECTION}.default_max_turns cannot exceed 100",
+                "too_small": f"{PRESCRIBED}{SECTION}.default_max_turns must be greater than 0",
+                "too_large": f"{PRESCRIBED}{SECTION}.default_max_turns cannot exceed 100",
             },
         ),
     ] = 10
@@ -41,9 +46,56 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1024,
             description="Bytes of a subagent's summary that its caller reads, from 1024.",
-            extra={"too_small": f"{SECTION}.output_max_size must be at least 1024 bytes"},
+            extra={"too_small": f"{PRESCRIBED}{SECTION}.output_max_size must be at least 1024 bytes"},
         ),
     ] = 4096
+    telemetry_enabled: Annotated[
+        bool, Meta(description="Whether the life of subagents is told in log lines and metrics.")
+    ] = True
+    persistence_enabled: Annotated[
+        bool, Meta(description="Whether subagents' messages are kept after the end of their tree, for retinue replay.")
+    ] = False
+    persistence_path: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="A database that kept conversations are copied to, besides retinue's own.",
+            examples=["~/conversations.db"],
+        ),
+    ] = None
+    max_executions: Annotated[
+        Quota | None, Meta(description="Subagents of one session, failed ones included.", examples=[20])
+    ] = None
+    max_total_tokens: Annotated[
+        Quota | None, Meta(description="Tokens of all subagents of one session.", examples=[100_000])
+    ] = None
+    max_total_time: Annotated[
+        Quota | None, Meta(description="Seconds in which subagents of one session work.", examples=[600])
+    ] = None
+    provider: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="The provider of subagents, in place of their caller's.", examples=["anthropic"]),
+    ] = None
+    model: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="The model of subagents, in place of their caller's.", examples=["claude-haiku-4-5"]),
+    ] = None
+    chat_enabled: Annotated[
+        bool, Meta(description="Whether a chat begins with delegation switched on; /subagents switches it.")
+    ] = False
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether anything bounds all subagents of a session together."""
+        return (self.max_executions, self.max_total_tokens, self.max_total_time) != (None, None, None)
 
 
 DEFAULTS = XzatomaSettings()
+
+
+def unknown_provider(name: str, known: Sequence[str]) -> str:
+    """The complaint about a provider that nobody knows.
+
+    >>> unknown_provider("copilot", ["anthropic", "ollama"])
+    'Invalid subagent provider override: copilot. Must be one of: anthropic, ollama'
+    """
+    return f"Invalid subagent provider override: {name}. Must be one of: {', '.join(known)}"

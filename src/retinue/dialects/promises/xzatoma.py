@@ -1,4 +1,4 @@
-"""What the `xzatoma` dialect promises about its `subagent` tool."""
+"""What the `xzatoma` dialect promises about its tools, its settings and what can be read afterwards."""
 
 from __future__ import annotations
 
@@ -68,12 +68,98 @@ PROMISES = (
     Promise("XZ-MISTYPED", "Input Schema", "Anything else that is not as the schema says is `Invalid input: <why>`."),
     Promise("XZ-NULL", "Input Schema", "A field that is null counts as left out."),
     Promise(
-        "XZ-ORDER", "Input Schema", "A call is checked for depth, shape, prompt, label, turns and tools, in this order."
+        "XZ-ORDER",
+        "Input Schema",
+        "A call is checked for quota, depth, shape, prompt, label, turns and tools, in this order.",
     ),
     Promise("XZ-NEVER-RAISES", "Error Response", "Whatever a model writes as arguments is answered, never raised."),
     # Settings, ends and crashes
     Promise("XZ-SETTINGS", "Configuration Reference", "The settings set depth, default turns and the output's size."),
     Promise("XZ-PARENT-ENDS", "Overview", "A subagent is cancelled with its caller."),
     Promise("XZ-KEYED", "Overview", "After a crash a call finds its subagent and goes on, and nothing is asked twice."),
+    Promise(
+        "XZ-OVERRIDE",
+        "Configuration Reference",
+        "With provider or model in the settings subagents have that one, and an unknown provider is refused.",
+    ),
+    # Telemetry
+    Promise(
+        "XZ-TELEMETRY",
+        "Telemetry Events",
+        "Every event is one line of `retinue.tools.subagent`: the fields in their order, then the message.",
+    ),
+    Promise("XZ-TELEMETRY-SPAWN", "Event: spawn", "At info, when a subagent exists: with the tools it is offered."),
+    Promise("XZ-TELEMETRY-COMPLETE", "Event: complete", "At info, when a subagent has given its summary."),
+    Promise("XZ-TELEMETRY-ERROR", "Event: error", "At error, when a subagent fails: with the reason."),
+    Promise("XZ-TELEMETRY-MAX-TURNS", "Event: max_turns_exceeded", "At warn, when a subagent meets its turn limit."),
+    Promise("XZ-TELEMETRY-TRUNCATION", "Event: truncation", "At warn, when an output is cut: with both sizes."),
+    Promise("XZ-TELEMETRY-DEPTH", "Event: depth_limit", "At debug, when a caller is too deep."),
+    Promise("XZ-TELEMETRY-REFUSALS", "Event: error", "A call that makes no sense emits no event."),
+    Promise("XZ-TELEMETRY-OFF", "telemetry_enabled", "With telemetry_enabled false nothing is emitted or measured."),
+    Promise(
+        "XZ-METRICS", "Telemetry Events", "Executions, ends, errors, durations, turns and tokens are told to a meter."
+    ),
+    # Quotas
+    Promise(
+        "XZ-QUOTA-EXECUTIONS",
+        "Rate Limits and Quotas",
+        "At max_executions a call is `Resource quota exceeded: Execution limit reached: 3/3`, failed runs counted.",
+    ),
+    Promise(
+        "XZ-QUOTA-TOKENS",
+        "Rate Limits and Quotas",
+        "At max_total_tokens it is `Resource quota exceeded: Token limit exceeded: 10500/10000`, a call over at most.",
+    ),
+    Promise(
+        "XZ-QUOTA-TIME",
+        "Rate Limits and Quotas",
+        "At max_total_time it is `Resource quota exceeded: Time limit exceeded: 60s >= 60s`.",
+    ),
+    Promise("XZ-QUOTA-SHARED", "Rate Limits and Quotas", "Nested subagents draw on the same quotas."),
+    Promise("XZ-QUOTA-SESSION", "Rate Limits and Quotas", "Every root run has quotas of its own."),
+    Promise(
+        "XZ-QUOTA-MIDDLE",
+        "Rate Limits and Quotas",
+        "A subagent that is stopped by a quota is not asked for a summary and fails with the quota's text.",
+    ),
+    Promise("XZ-QUOTA-CRASH", "Rate Limits and Quotas", "What was used before a crash counts after it."),
+    # Persistence
+    Promise(
+        "XZ-DROPPED",
+        "persistence_enabled",
+        "Without it a subagent's messages are dropped at the end of its tree, a crash or not, and its outcome stays.",
+    ),
+    Promise("XZ-KEPT", "persistence_enabled", "With it every subagent's conversation stays, failed ones included."),
+    Promise("XZ-KEPT-COPY", "persistence_enabled", "With persistence_path conversations are copied there as well."),
+    Promise("XZ-REPLAY", "persistence_enabled", "`retinue replay` lists, shows and draws kept conversations."),
+    Promise(
+        "XZ-REPLAY-ERRORS",
+        "persistence_enabled",
+        "Without anything to show it says `Error: Must specify --list or --id` or that there is no such conversation.",
+    ),
+    # Several at once
+    Promise("XZ-PARALLEL", "parallel_subagent", "The tasks work at the same time, and the call returns after all."),
+    Promise("XZ-PARALLEL-ROOT", "parallel_subagent", "It is offered to the root alone."),
+    Promise(
+        "XZ-PARALLEL-SHAPE",
+        "parallel_subagent",
+        "The results are JSON text in output, in the order of the tasks, and metadata is empty.",
+    ),
+    Promise("XZ-PARALLEL-SUMMARY", "parallel_subagent", "A summary is asked for only where the task has a prompt."),
+    Promise("XZ-PARALLEL-NO-NESTING", "parallel_subagent", "Its subagents have no tool to delegate with."),
+    Promise("XZ-PARALLEL-CONCURRENT", "parallel_subagent", "No more than max_concurrent work at once, 5 by default."),
+    Promise(
+        "XZ-PARALLEL-FAIL-FAST",
+        "parallel_subagent",
+        "With fail_fast the first that fails is told of and the others are cancelled.",
+    ),
+    Promise("XZ-PARALLEL-ITEMS", "parallel_subagent", "What is wrong with one task is the error of its result."),
+    Promise(
+        "XZ-PARALLEL-ERRORS",
+        "parallel_subagent",
+        "No task is `At least one task required`, and what the schema does not allow is `Invalid input: <why>`.",
+    ),
+    Promise("XZ-PARALLEL-DEPTH", "parallel_subagent", "At max_depth it is `Maximum subagent depth N reached`."),
+    Promise("XZ-PARALLEL-QUOTA", "parallel_subagent", "Every task of a batch is one execution."),
 )
 """All that the dialect promises."""

@@ -1,0 +1,66 @@
+"""Metrics through OpenTelemetry, if its API is installed; who exports them, and where to, the application decides.
+
+`pip install "retinue[otel]"` brings the API. Without an SDK that somebody has set up, it measures nothing and costs
+next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from retinue.core.ports import Meter, NoMeter
+from retinue.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry import metrics
+
+NAME = "retinue"
+"""The instrumentation scope of all metrics."""
+
+
+def meter() -> Meter:
+    """One that tells OpenTelemetry, or nobody where it is not installed."""
+    return OtelMeter() if _is_installed() else NoMeter()
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec("opentelemetry.metrics") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class OtelMeter:
+    """Makes each instrument when it is first used; until then nothing of OpenTelemetry is imported."""
+
+    def __init__(self) -> None:
+        self._meter: metrics.Meter | None = None
+        self._counters: dict[str, metrics.Counter] = {}
+        self._gauges: dict[str, metrics.UpDownCounter] = {}
+        self._histograms: dict[str, metrics.Histogram] = {}
+
+    def count(self, name: str, **attributes: str) -> None:
+        """One more."""
+        if name not in self._counters:
+            self._counters[name] = self._made().create_counter(name)
+        self._counters[name].add(1, attributes)
+
+    def move(self, name: str, change: int, **attributes: str) -> None:
+        """So many more or fewer at this moment."""
+        if name not in self._gauges:
+            self._gauges[name] = self._made().create_up_down_counter(name)
+        self._gauges[name].add(change, attributes)
+
+    def measure(self, name: str, value: float, **attributes: str) -> None:
+        """One measured value of many."""
+        if name not in self._histograms:
+            self._histograms[name] = self._made().create_histogram(name, unit="s" if name.endswith("_seconds") else "")
+        self._histograms[name].record(value, attributes)
+
+    def _made(self) -> metrics.Meter:
+        if self._meter is None:
+            from opentelemetry.metrics import get_meter
+
+            self._meter = get_meter(NAME, __version__)
+        return self._meter
