@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,6 +19,9 @@ from retinue.app.wires import keys_found
 from retinue.core.agent import Agent
 from retinue.providers.scripted import ScriptedProvider
 from retinue.testing.fake_chat import FakeChat, Played
+from retinue.testing.fake_server import FakeServer
+
+Vendor = TypeVar("Vendor", bound=FakeServer)
 
 VARIABLES = (
     *keys_found({}),
@@ -36,15 +39,21 @@ VARIABLES = (
 @contextmanager
 def serving(played: Played) -> Generator[FakeChat]:
     """A fake vendor in a thread, so that the command line can have this one."""
+    with open_in_a_thread(FakeChat(played)) as vendor:
+        yield vendor
+
+
+@contextmanager
+def open_in_a_thread(vendor: Vendor) -> Generator[Vendor]:
+    """Any fake vendor in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    vendor = FakeChat(played)
     try:
         asyncio.run_coroutine_threadsafe(vendor.open(), loop).result()
         yield vendor
-        asyncio.run_coroutine_threadsafe(vendor.close(), loop).result()
     finally:
+        asyncio.run_coroutine_threadsafe(vendor.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -96,6 +105,16 @@ class Command:
             process.stdin.close()
         return cls(process)
 
+    async def prints(self, words: str) -> str:
+        """Wait for a line on stdout that has these words in it; all that was printed until then."""
+        assert self._process.stdout is not None
+        printed = ""
+        while line := (await self._process.stdout.readline()).decode():
+            printed += line
+            if words in line:
+                return printed
+        raise AssertionError(f"nobody printed {words!r}: {printed}")
+
     async def says(self, words: str) -> str:
         """Wait for a line on stderr that has these words in it."""
         assert self._process.stderr is not None
@@ -104,6 +123,11 @@ class Command:
             if words in line:
                 return line
         raise AssertionError(f"nobody said {words!r}: {''.join(self._heard)}")
+
+    def close_stdout(self) -> None:
+        """Read no more."""
+        transport: Any = getattr(self._process, "_transport")  # noqa: B009 there is no other way to it
+        transport.get_pipe_transport(1).close()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the whole group, as a terminal does."""

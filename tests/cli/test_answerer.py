@@ -55,6 +55,7 @@ async def test_flags_go_before_the_environment_and_that_before_the_settings() ->
     ("flags", "environ", "complaint"),
     [
         (Flags(), {}, "nobody to ask"),
+        (Flags(model="antropic:m"), {}, "'antropic' is not a provider; known: anthropic, "),
         (Flags(), {"OPENAI_API_KEY": "k"}, f"no model is named for {VENDOR}"),
         (Flags(provider="openai-chat", model="m"), {}, "OPENAI_API_KEY is not set"),
         (Flags(provider="openai-chat", model="m"), {"OPENAI_API_KEY": " "}, "OPENAI_API_KEY is not set"),
@@ -123,6 +124,19 @@ async def test_of_several_keys_anthropics_goes_first_then_openais_then_googles()
 
 
 @pytest.mark.real_time
+async def test_a_key_that_is_named_alone_goes_to_the_vendor_whose_it_is_and_to_nobody_else() -> None:
+    keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "HOUSE_KEY": "h"}
+
+    assert await found(Flags(model="m", api_key_env="OPENAI_API_KEY"), NOTHING, **keys) == (
+        "openai", VENDOR, "OPENAI_API_KEY", "m",
+    )  # fmt: skip
+    with pytest.raises(BadInput, match="GEMINI_API_KEY is not set"):
+        await found(Flags(model="m", api_key_env="GEMINI_API_KEY"), NOTHING, **keys)
+    with pytest.raises(BadInput, match="nobody knows whose key is in HOUSE_KEY"):
+        await found(Flags(model="m", api_key_env="HOUSE_KEY"), NOTHING, **keys)
+
+
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("flags", "environ", "name"),
     [
@@ -158,7 +172,7 @@ async def test_a_model_that_nobody_has_priced_is_warned_of_and_a_priced_or_local
     )
 
     async def warned(flags: Flags, **environ: str) -> bool:
-        return unpriced(await find_answerer(flags, settings, environ=environ)) is not None
+        return bool(unpriced(await find_answerer(flags, settings, environ=environ)))
 
     assert await warned(Flags(model="near:other"))
     assert not await warned(Flags(model="near:mine"))

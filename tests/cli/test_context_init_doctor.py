@@ -33,6 +33,40 @@ def test_show_prints_an_empty_context_too(cli: Cli) -> None:
     assert cli("context", "show", "wells", "--json").json == {"session_id": "wells", "archived": False, "entries": []}
 
 
+def test_a_snapshot_is_taken_and_shown(cli: Cli) -> None:
+    cli("context", "create", "wells")
+
+    taken = cli("context", "snapshot", "wells", "--label", "dry")
+    shown = cli("context", "show", "wells", "--snapshot", "dry", "--json").json
+
+    assert taken == (0, "", "kept 0 entries of session wells as dry\n")
+    assert (shown["snapshot"], shown["taken_by"], shown["entries"]) == ("dry", "operator", [])
+    assert cli("context", "show", "wells").stdout == "session wells, 0 entries\nsnapshots: dry\n"
+    assert cli("context", "show", "wells", "--snapshot", "dry").stdout.startswith("session wells, snapshot dry of 20")
+    assert cli("context", "show", "wells", "--json").json["snapshots"] == ["dry"]
+
+
+def test_a_snapshot_that_cannot_be_taken_or_shown_is_an_error(cli: Cli) -> None:
+    cli("context", "create", "wells")
+    cli("context", "create", "old")
+    cli("context", "archive", "old")
+
+    failed = [
+        cli("context", "snapshot", "nowhere", "--label", "x"),
+        cli("context", "snapshot", "old", "--label", "x"),
+        cli("context", "snapshot", "wells", "--label", ""),
+        cli("context", "show", "wells", "--snapshot", "x"),
+    ]
+
+    assert [(each.code, each.stdout) for each in failed] == [(2, "")] * 4
+    assert [each.stderr for each in failed] == [
+        "error: unknown session: 'nowhere'\n",
+        "error: session 'old' is archived: nothing can be added to it\n",
+        "error: Field 'label' must be 1-64 printable characters, got 0: ''\n",
+        "error: unknown snapshot: 'x'\n",
+    ]
+
+
 def test_init_writes_settings_that_are_valid_and_never_writes_over_a_file(cli: Cli, folder: Path) -> None:
     first, second = cli("init"), cli("init")
     (folder / "retinue.toml").write_text("# mine")

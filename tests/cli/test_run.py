@@ -76,6 +76,9 @@ def test_what_a_priced_model_cost_is_told_in_dollars_and_a_limit_on_it_holds(cli
     assert (within.code, within.json["cost"]) == (0, (6 * 1000 + 4 * 100 + 3 * 2000) / 1_000_000)
     assert "warning" not in within.stderr
     assert (beyond.code, beyond.json["status"], beyond.json["end_reason"]) == (1, "exhausted", "max_cost")
+    assert beyond.stderr.splitlines()[-1] == (
+        "exhausted: $0 of $0.0001 spent, and the next call may cost more than is left"
+    )
     assert len(vendor.heard) == 1
 
 
@@ -87,6 +90,58 @@ def test_a_limit_on_the_cost_of_a_model_without_a_price_is_warned_of_and_the_run
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
     assert "warning: nobody knows what fake-1 at openai-chat costs" in ended.stderr
     assert unlimited == Ended(0, "Yes.\n", "")
+
+
+MONEY = """
+[providers.priced]
+wire = "openai-chat"
+base_url = "{url}"
+prices = {{ "known" = {{ input = 1.0, output = 2.0 }} }}
+
+[agents.lead]
+description = "Leads"
+model = "priced:known"
+fallback = ["priced:spare", "claude-sonnet-4-5"]
+
+[agents.dig]
+description = "Digs"
+model = "priced:unknown"
+fallback = ["ollama:qwen3", "openai:gpt-of-tomorrow"]
+
+[agents.rest]
+description = "Rests"
+model = "known"
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "without_a_price"),
+    [
+        (("--dialect", "none"), []),
+        (("--dialect", "none", "--agent", "lead"), ["spare at priced"]),
+        ((), ["spare at priced", "unknown at priced", "gpt-of-tomorrow at openai"]),
+    ],
+)
+def test_every_model_that_may_be_asked_is_looked_at_for_its_price(
+    cli: Cli, folder: Path, flags: tuple[str, ...], without_a_price: list[str]
+) -> None:
+    with serving(says("Yes.")) as vendor:
+        (folder / "retinue.toml").write_text(MONEY.format(url=vendor.base_url))
+        ended = cli("run", "--quiet", "--model", "priced:known", *flags, "--max-cost", "1", "Is it?")
+
+    assert (ended.code, ended.stdout) == (0, "Yes.\n")
+    warned = [line.partition(" costs, so a limit")[0] for line in ended.stderr.splitlines()]
+    assert warned == [f"warning: nobody knows what {model}" for model in without_a_price]
+
+
+def test_a_cost_that_nobody_knows_is_null_and_a_question_mark(cli: Cli) -> None:
+    with serving(says("Yes.")) as vendor:
+        ended = cli(*asking(vendor), "--json", "Is it?")
+    listed = cli("runs", "--json")
+    shown = cli("runs")
+
+    assert (ended.json["cost"], listed.json[0]["cost"]) == (None, None)
+    assert " ? " in shown.stdout
 
 
 def test_a_dash_reads_the_prompt_from_stdin(cli: Cli) -> None:
@@ -158,7 +213,10 @@ def test_without_an_agent_only_named_tools_are_offered(folder: Path, cli: Cli) -
     nothing, named = (heard.body for heard in vendor.heard)
     assert "tools" not in nothing
     assert [tool["function"]["name"] for tool in named["tools"]] == ["two"]
-    assert (unknown.code, unknown.stderr) == (2, "error: unknown tool: 'three'; known: one, two\n")
+    assert unknown.code == 2
+    assert unknown.stderr.startswith(
+        "error: unknown tool: 'three'; known: one, two, search_web, scrape_webpage, fetch, "
+    )
 
 
 def test_the_key_goes_into_the_request_and_nowhere_else(home: Path, cli: Cli) -> None:

@@ -1,4 +1,7 @@
-"""`retinue run --sse`: what happens in the root run, as events that end with `response_end` whatever happens."""
+"""`retinue run --sse`: what happens in the root run, as events that end with `response_end` whatever happens.
+
+See test_sse_live for words that arrive one by one, and for attempts that break in the middle.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,8 @@ def test_calls_and_their_results_carry_the_id_of_the_call(cli: Cli) -> None:
     assert told == [
         Told("output_text", "Let me look."),
         Told("tool_call", "\nFunction: shared_context ", sent["id"]),
-        Told("tool_call", sent["function"]["arguments"], sent["id"]),
+        Told("tool_call", '{"action":"', sent["id"]),
+        Told("tool_call", 'list_keys"}', sent["id"]),
         Told("block_end"),
         Told("tool_result", f"\n\nTool Result (shared_context):\n{result}\n", sent["id"]),
         Told("output_text", "Nothing there."),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.sections import contacts
-from retinue.app.wires import LOCAL, WIRES, Contact, called, contact, keys_found, tariff
+from retinue.app.wires import LOCAL, SCRIPTED_NAME, WIRES, Contact, called, contact, keys_found, moved, tariff
 from retinue.cli.servers import Server, answering
 from retinue.config.choice import Choice, Flags, layer
 from retinue.config.settings import Settings
+from retinue.core.agent import Agent
 from retinue.core.errors import BadInput, UnknownName
 
 NOBODY = (
@@ -34,7 +36,8 @@ class Answerer(Struct, frozen=True, kw_only=True):
         wire = (
             self.contact.name if self.contact.name == self.contact.wire else f"{self.contact.name}, {self.contact.wire}"
         )
-        return f"model {self.model} at {self.contact.base_url} ({wire}{key})"
+        where = f" at {self.contact.base_url}" if self.contact.base_url else ""
+        return f"model {self.model}{where} ({wire}{key})"
 
     @property
     def everyone(self) -> tuple[Contact, ...]:
@@ -53,26 +56,47 @@ async def find_answerer(
     settled = contacts(settings)
     chosen = _named(choice, settled) or _by_key(choice, environ)
     if chosen is None:
-        servers = await answering(_local(choice, settled))
+        servers = await answering(_local(settled))
         if not servers:
-            raise BadInput(NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL)))
+            raise _nobody(choice, environ)
         chosen, model = _at_a_server(servers, choice.model)
     else:
         check_key(chosen, environ)
         model = choice.model or await _only_model(chosen)
+        if chosen.wire == SCRIPTED_NAME:
+            model = _from_anywhere(model)
     others = tuple(each for each in settled if each.name != chosen.name)
     return Answerer(contact=chosen, model=model, others=others)
 
 
-def unpriced(answerer: Answerer) -> str | None:
-    """The warning that a limit on money cannot be enforced, where nobody knows what the model costs."""
-    where = answerer.contact
-    if tariff(where).price(answerer.model) is not None:
-        return None
-    return (
-        f"warning: nobody knows what {answerer.model} at {where.name} costs, so a limit on cost cannot be enforced; "
-        f"say its price in the settings ([providers.{where.name}] prices), or limit --max-tokens instead"
-    )
+def unpriced(answerer: Answerer, agents: Sequence[Agent] = (), fallback: Sequence[str] = ()) -> list[str]:
+    """The warnings that a limit on money cannot be enforced: one for each model that nobody knows the price of.
+
+    Looks at every model that may be asked: the first one, those of the `agents` it may delegate to, and those that step
+    in, for them or for the first one (`fallback`). `wire:name` is a model elsewhere, and a bare name one of the first
+    one's provider, as everywhere.
+    """
+    known = {each.name: each for each in answerer.everyone}
+    wished = [*fallback, *(model for agent in agents for model in (agent.model, *agent.fallback) if model)]
+    asked = [(answerer.contact.name, answerer.model), *(_place_of(model, answerer) for model in wished)]
+    return [
+        f"warning: nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
+        f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
+        for name, model in dict.fromkeys(asked)
+        if tariff(known.get(name) or _usual(name)).price(model) is None
+    ]
+
+
+def _usual(name: str) -> Contact:
+    return Contact(name=name, wire=name, base_url=WIRES[name].base_url)
+
+
+def _place_of(model: str, answerer: Answerer) -> tuple[str, str]:
+    """Provider and name of a model of an agent."""
+    names = tuple(each.name for each in answerer.everyone)
+    wire, colon, name = model.partition(":")
+    wire = called(wire, names)
+    return (wire, name) if colon and (wire in names or wire in WIRES) else (answerer.contact.name, model)
 
 
 def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
@@ -89,30 +113,29 @@ def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
         if name not in WIRES:
             raise UnknownName("provider", name, (*(each.name for each in settled), *WIRES))
         return contact(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
-    moved = choice.base_url is not None and choice.base_url.rstrip("/") != known.base_url
-    return contact(
-        name,
-        wire=known.wire,
-        base_url=choice.base_url or known.base_url,
-        api_key_env=choice.api_key_env if choice.api_key_env is not None or moved else known.api_key_env,
-        temperature=known.temperature,
-        headers={} if moved else known.headers,  # like a key, they are meant for one address
-        prices=known.prices,
-    )
+    return moved(known, choice.base_url, choice.api_key_env)
 
 
 def _by_key(choice: Choice, environ: Mapping[str, str]) -> Contact | None:
-    """The vendor whose key is in the environment."""
+    """The vendor whose key is in the environment, or in the variable that was named: a key goes to nobody else."""
+    named = choice.api_key_env
     for name, wire in WIRES.items():
-        variable = choice.api_key_env or wire.api_key_env
-        if wire.api_key_env and environ.get(variable):
-            return contact(name, api_key_env=variable)
+        if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
+            return contact(name)
+    if named:
+        raise BadInput(f"nobody knows whose key is in {named}: say --provider W or --base-url URL as well")
     return None
 
 
-def _local(choice: Choice, settled: Sequence[Contact]) -> list[Contact]:
+def _local(settled: Sequence[Contact]) -> list[Contact]:
     known = {each.name: each for each in settled}
-    return [known.get(name) or contact(name, api_key_env=choice.api_key_env) for name in LOCAL]
+    return [known.get(name) or contact(name) for name in LOCAL]
+
+
+def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
+    nobody = NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
+    wire, colon, _ = (choice.model or "").partition(":")
+    return BadInput(f"{nobody}. {wire!r} is not a provider; known: {', '.join(WIRES)}" if colon else nobody)
 
 
 def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[Contact, str]:
@@ -132,7 +155,14 @@ async def _only_model(chosen: Contact) -> str:
     for server in await answering([chosen]):
         if server.models:
             return server.models[0]
+    if chosen.wire == SCRIPTED_NAME:
+        raise BadInput("no script is named: say --model FILE, or set RETINUE_MODEL to scripted:FILE")
     raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
+
+
+def _from_anywhere(file: str) -> str:
+    """The path of a file in full: a run can be resumed from another folder."""
+    return str(Path(file).expanduser().absolute())
 
 
 def check_key(chosen: Contact, environ: Mapping[str, str]) -> None:

@@ -13,15 +13,15 @@ from retinue.core.ids import RunId
 FOLDER = "logs"
 
 
-def begin(run_id: RunId) -> Path:
-    """Start a process that resumes the run; where its output goes."""
+def begin(run_id: RunId, *flags: str) -> Path:
+    """Start a process that resumes the run with these flags; where its output goes."""
     log = default_home() / FOLDER / f"{run_id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # Only the owner may read what a model has answered.
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         subprocess.Popen(
-            [sys.executable, "-m", "retinue", "runs", "resume", run_id, "--quiet"],
+            [sys.executable, "-m", "retinue", "runs", "resume", run_id, "--quiet", *flags],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

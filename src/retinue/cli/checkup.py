@@ -44,6 +44,7 @@ async def examine() -> list[Finding]:
         *await _state(),
         about_settings,
         _tools(settings),
+        await _sandbox(settings),
         *(Finding(f"key {name}", "set" if there else "not set") for name, there in _keys(settings).items()),
         Finding("local servers", await _servers(settings)),
     ]
@@ -111,6 +112,16 @@ def _tools(settings: Settings) -> Finding:
     except RetinueError as error:
         return Finding("tools", str(error), broken=True)
     return Finding("tools", ", ".join(tool.spec.name for tool in tools))
+
+
+async def _sandbox(settings: Settings) -> Finding:
+    """Whether programs that agents start are fenced in; found out by trying to get out."""
+    from retinue.sandbox.probe import verdict
+
+    if settings.tool_options.sandbox == "off":
+        return Finding("sandbox", "off by the settings: programs of agents run without one")
+    words = await verdict()
+    return Finding("sandbox", words.text, broken=False)
 
 
 def _keys(settings: Settings) -> dict[str, bool]:

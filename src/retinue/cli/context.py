@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="context",
-    help="Sessions and their shared context: list, show, create, archive, delete.",
+    help="Sessions and their shared context: list, show, create, snapshot, archive, delete.",
     epilog="Examples:\n\nretinue context list\n\nretinue run --session audit PROMPT\n\nretinue context show audit",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A session.")]
+LabelOption = Annotated[str, typer.Option("--label", metavar="L", help="What the snapshot is to be called.")]
+SnapshotOption = Annotated[
+    str | None, typer.Option("--snapshot", metavar="L", help="What was there when this snapshot was taken.")
+]
 
 
 @app.command("list", epilog="Example: retinue context list --json")
@@ -44,18 +48,21 @@ def list_sessions(json: JsonFlag = False) -> int:
 
 
 @app.command(epilog="Example: retinue context show audit --json")
-def show(name: NameArgument, json: JsonFlag = False) -> int:
-    """Show everything in a session's shared context, values included."""
+def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = False) -> int:
+    """Show everything in a session's shared context, values included, or what was there at a snapshot."""
     from retinue.cli.terminal import answer, answer_json
     from retinue.cli.words import clean
 
     async def work(sessions: Sessions) -> None:
-        context: dict[str, Any] = await sessions.context(name)
+        context: dict[str, Any] = await sessions.context(name, snapshot=snapshot)
         if json:
             answer_json(context)
             return
         archived = ", archived" if context["archived"] else ""
-        answer(f"session {clean(name)}{archived}, {len(context['entries'])} entries")
+        taken = f", snapshot {clean(snapshot)} of {context['taken_at']}" if snapshot is not None else ""
+        answer(f"session {clean(name)}{archived}{taken}, {len(context['entries'])} entries")
+        if labels := context.get("snapshots"):
+            answer(f"snapshots: {', '.join(map(clean, labels))}")
         for entry in context["entries"]:
             who = f"{entry['written_by']}, {entry['written_at']}, version {entry['version']}"
             answer(f"\n-- {entry['key']} ({clean(who)})\n{clean(entry['value'])}")
@@ -67,6 +74,17 @@ def show(name: NameArgument, json: JsonFlag = False) -> int:
 def create(name: NameArgument) -> int:
     """Create an empty session."""
     return _with_sessions(lambda sessions: sessions.create(name), f"created session {name}")
+
+
+@app.command(epilog="Example: retinue context snapshot audit --label before-the-change")
+def snapshot(name: NameArgument, label: LabelOption) -> int:
+    """Keep a session's shared context as it is now under a label."""
+    from retinue.cli.terminal import say
+
+    async def work(sessions: Sessions) -> None:
+        say(f"kept {await sessions.snapshot(name, label)} entries of session {name} as {label}")
+
+    return _with_sessions(work)
 
 
 @app.command(epilog="Example: retinue context archive audit")

@@ -10,15 +10,17 @@ import msgspec
 
 from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
+from retinue.cli.asking import AtTheTerminal
 from retinue.cli.process import INTERRUPTED, first_of
 from retinue.cli.progress import display
 from retinue.cli.rows import outcome_row
 from retinue.cli.terminal import answer, answer_json, say, write
 from retinue.cli.watching import TreeWatch, shown
-from retinue.cli.words import clean
+from retinue.cli.words import clean, dollars_in_full
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.dialects.spec_tasks import cancelled_notice
+from retinue.engine.parts import Approver
 
 Form = Literal["text", "bare", "json", "sse"]
 """How an answer is printed: for people, alone, as one object about the run, or not at all: it was told already."""
@@ -27,13 +29,21 @@ DONE = "=== [ DONE ] ==="
 
 
 async def see_through(
-    retinue: Retinue, root: RunHandle, asked_to_stop: asyncio.Event, *, quiet: bool = False, verbose: bool = False
+    retinue: Retinue,
+    root: RunHandle,
+    asked_to_stop: asyncio.Event,
+    *,
+    approver: Approver = "deny",
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> Outcome | None:
     """How the run ended, once everything below it is over as well; None if somebody asked to stop before."""
     earlier = await retinue.tree(root.run_id)
     watch = TreeWatch(retinue.supervisor, root.run_id, earlier)
     watch.tasks[root.run_id] = (await retinue.supervisor.recall(root.run_id)).accepted.task
     with display(quiet=quiet, verbose=verbose) as screen:
+        if isinstance(approver, AtTheTerminal):
+            approver.attach(retinue.supervisor, screen)
         async with shown(watch, screen):
             if not await first_of(_whole_tree(retinue, root), asked_to_stop):
                 return None
@@ -50,22 +60,33 @@ async def _whole_tree(retinue: Retinue, root: RunHandle) -> None:
 
 
 async def told_as_sse(
-    root: RunHandle, work: Coroutine[Any, Any, Outcome | None], *, structured: bool
+    root: RunHandle, work: Coroutine[Any, Any, Outcome | None], *, structured: bool, brief: bool, wire: str
 ) -> Outcome | None:
-    """The work's outcome, with what happens in the run on stdout meanwhile; the last event is told in any case."""
+    """The work's outcome, with what happens in the run on stdout meanwhile; the last event is told in any case.
+
+    If nobody reads stdout any more, the work is given up: whoever wanted it has gone.
+    """
+    from retinue.cli.outlet import Outlet
     from retinue.cli.sse import SseStream
 
-    stream = SseStream(write, structured=structured)
+    outlet = Outlet(write)
+    stream = SseStream(outlet.write, structured=structured, brief=brief, wire=wire)
     following = asyncio.ensure_future(stream.follow(root.events()))
+    working = asyncio.ensure_future(work)
+    reading = asyncio.ensure_future(outlet.gone())
     outcome = None
     try:
-        outcome = await work
-        if outcome is not None:
-            await following
+        await asyncio.wait({working, reading}, return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            outcome = await working
+            if outcome is not None:
+                await following
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        for task in (following, working, reading):
+            task.cancel()
+        await asyncio.gather(following, working, reading, return_exceptions=True)
         stream.end(outcome)
+        await outlet.close()
     return outcome
 
 
@@ -76,7 +97,7 @@ def tell(run_id: RunId, outcome: Outcome, *, form: Form = "text") -> int:
     elif outcome.ok and form != "sse":
         answer(_answer(outcome, form))
     if not outcome.ok:
-        say(_what_went_wrong(outcome))
+        say(what_went_wrong(outcome))
         if outcome.text and form not in ("json", "sse"):
             say(f"the answer so far:\n{clean(outcome.text)}")
     elif outcome.reason in ("length", "refusal"):
@@ -93,11 +114,17 @@ def _answer(outcome: Outcome, form: Form) -> str:
     return value if form == "bare" else f"{value}\n\n{DONE}"
 
 
-def _what_went_wrong(outcome: Outcome) -> str:
+def what_went_wrong(outcome: Outcome) -> str:
+    """Why a run gave no answer, in one line."""
     if outcome.reason == "empty":
         return "the model gave an empty answer"
     if outcome.limit is not None:
         limit = outcome.limit
+        if limit.reason == "max_cost":  # people say it in dollars, and the next call is held against what is left
+            return (
+                f"{outcome.result}: {dollars_in_full(limit.used)} of {dollars_in_full(limit.limit)} spent, "
+                "and the next call may cost more than is left"
+            )
         return clean(
             f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used. {outcome.error}".rstrip(". ")
         )

@@ -15,11 +15,13 @@ def init(
 
     from retinue.app.sections import SECTIONS
     from retinue.cli.terminal import say
-    from retinue.config.settings import FILE
+    from retinue.config.settings import FILE, FILES
     from retinue.config.template import template
     from retinue.core.errors import BadInput
 
     path = Path(FILE)
+    if other := next((name for name in FILES if name != FILE and Path(name).exists()), None):
+        raise BadInput(f"{other} is here already, and only one settings file can be; rename it first")
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(template(SECTIONS))

@@ -6,7 +6,8 @@ Give it rows with `show` as often as you like; it draws them and leaves the scre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -58,21 +59,48 @@ class LiveTree:
         """Empty lines above the tree, where others write lines that stay."""
         self._now = now
         self.rows: Sequence[RunView] = ()
+        self._tasks: Mapping[RunId, str] = NO_TASKS
+        self._keep = keep
+        self._live = self._new_picture()
+        self._is_open = False
+        self._paused = False
+
+    def _new_picture(self) -> Live:
         # Redrawn when there is something to show, and never from a thread of its own.
-        self._live = Live(console=screen, auto_refresh=False, transient=not keep, redirect_stdout=False)
+        return Live(console=self._screen, auto_refresh=False, transient=not self._keep, redirect_stdout=False)
 
     def __enter__(self) -> LiveTree:
+        self._is_open = True
         self._live.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._is_open = False
         self._live.__exit__(kind, error, traceback)
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Leave the screen to others for as long as the block lasts; the tree is drawn below what they wrote."""
+        self._paused = True
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._paused = False
+            if self._is_open:
+                # Not the old one: it would go back to where it was, over what has been written since.
+                self._live = self._new_picture()
+                self._live.start()
+                if self.rows:
+                    self.show(self.rows, self._tasks)
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str] = NO_TASKS) -> None:
         """Draw the tree as it stands now."""
-        self.rows = rows
+        self.rows, self._tasks = rows, tasks
+        if self._paused:
+            return
         size = self._screen.size
         picture = draw(
             rows,

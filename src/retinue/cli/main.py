@@ -9,12 +9,17 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, runs
+from retinue.cli import context, cron, memory, runs
+from retinue.cli.approvals import approvals, approve, deny
+from retinue.cli.call import call
+from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
+from retinue.cli.replay import replay
 from retinue.cli.run import run
 from retinue.cli.terminal import forget_stdout, never_fail_to_print, say
+from retinue.cli.tools import tools
 from retinue.core.errors import BadInput, RetinueError
 from retinue.version import __version__
 
@@ -51,8 +56,20 @@ app.command(
     epilog='Examples:\n\nretinue run "Why is the build slow?"\n\nretinue run --model ollama:qwen3 - < task.txt\n\n'
     'retinue run --agent researcher --tools search --max-cost 0.50 "Compare A and B"'
 )(run)
+app.command(epilog="Example: retinue call < order.json")(call)
+app.command(
+    epilog="Examples:\n\nretinue chat\n\nretinue chat --tools file_read,grep\n\nretinue chat --session audit\n\n"
+    'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'
+)(chat)
 app.add_typer(runs.app)
+app.command(epilog="Examples:\n\nretinue replay --list\n\nretinue replay --id ID\n\nretinue replay --tree")(replay)
+app.command(epilog="Example: retinue approvals --json")(approvals)
+app.command(epilog="Example: retinue approve 0badcafe/3/0")(approve)
+app.command(epilog='Example: retinue deny 0badcafe/3/0 --note "not on a Friday"')(deny)
 app.add_typer(context.app)
+app.add_typer(memory.app)
+app.add_typer(cron.app)
+app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Example: retinue doctor --json")(doctor)
 app.command(epilog="Example: retinue demo")(demo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +21,21 @@ from retinue.cli.answerer import Answerer, check_key, instead
 from retinue.cli.terminal import say
 from retinue.config.choice import Flags
 from retinue.config.settings import Settings
+from retinue.core.agent import Agent
 from retinue.core.ids import SessionId
 from retinue.core.messages import Reply
-from retinue.core.ports import Prices, Provider, Publish, Request
+from retinue.core.policy import Policy, intersect
+from retinue.core.ports import Prices, Provider, Publish, Request, Windows
+from retinue.engine.parts import Approver
 
 
 def open_new(
-    answerer: Answerer, settings: Settings, *, dialects: tuple[str, ...], session: SessionId | None
+    answerer: Answerer,
+    settings: Settings,
+    *,
+    dialects: tuple[str, ...],
+    session: SessionId | None,
+    approvals: Approver = "deny",
 ) -> Retinue:
     """A retinue for a new run. It adopts nothing: who asks one question does not expect to pay for older ones."""
     retinue = open_retinue(
@@ -34,10 +43,12 @@ def open_new(
         provider=answerer.contact.name,
         contacts=answerer.everyone,
         tools=load_tools(settings.tool_modules),
+        tool_options=settings.tool_options,
         dialects=dialects,
         dialect_settings=dialect_settings(settings),
         agents=settings.core_agents(),
         session=session,
+        approvals=approvals,
     )
     retinue.setup = Setup(
         model=answerer.model,
@@ -47,11 +58,14 @@ def open_new(
         tool_modules=tuple(str(path) for path in settings.tool_modules),
         config=str(settings.source or ""),
         workspace=str(Path.cwd()),
+        no_sandbox=settings.tool_options.sandbox == "off",
     )
     return retinue
 
 
-def open_again(setup: Setup, flags: Flags, *, config: str | None, session: SessionId) -> tuple[Retinue, Answerer]:
+def open_again(
+    setup: Setup, flags: Flags, *, config: str | None, session: SessionId, approvals: Approver = "deny"
+) -> tuple[Retinue, Answerer]:
     """A retinue for going on with a stored run, as it was set up then and with what the flags say on top.
 
     It adopts nothing by itself; the tree that is to go on is adopted by name.
@@ -74,11 +88,13 @@ def open_again(setup: Setup, flags: Flags, *, config: str | None, session: Sessi
         contacts=answerer.everyone,
         providers=providers,
         tools=load_tools(Path(module) for module in setup.tool_modules),
+        tool_options=changed(settings.tool_options, sandbox="off") if setup.no_sandbox else settings.tool_options,
         dialects=setup.dialects,
         dialect_settings=dialect_settings(settings),
-        agents=setup.agents,
+        agents=_as_of_today(setup.agents, settings),
         session=session,
         home=home,
+        approvals=approvals,
     )
     retinue.setup = setup
     return retinue, answerer
@@ -94,6 +110,16 @@ def _settings_of(setup: Setup, config: str | None) -> Settings:
         say(f"warning: the settings file {setup.config} is gone; going on without it")
         return Settings()
     return load_settings(setup.config)
+
+
+def _as_of_today(stored: Sequence[Agent], settings: Settings) -> tuple[Agent, ...]:
+    """The agents that a run was started with, allowed no more than the settings of today say."""
+    today = {agent.name: agent.policy for agent in settings.core_agents()}
+    return tuple(changed(agent, policy=_shared(agent.policy, today.get(agent.name))) for agent in stored)
+
+
+def _shared(stored: Policy | None, today: Policy | None) -> Policy | None:
+    return intersect(stored, today) if stored is not None and today is not None else stored or today
 
 
 def _go_to(workspace: str) -> None:
@@ -126,6 +152,11 @@ class OtherModel:
         """What the model that is asked instead costs."""
         asked = self.model if model == self.stored else model
         return self.provider.price(asked) if isinstance(self.provider, Prices) else None
+
+    def window(self, model: str) -> int | None:
+        """How much the model can read that is asked instead."""
+        asked = self.model if model == self.stored else model
+        return self.provider.window(asked) if isinstance(self.provider, Windows) else None
 
     async def close(self) -> None:
         """Let go of connections."""

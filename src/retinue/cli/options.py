@@ -9,6 +9,7 @@ import typer
 ANSWERS = "Who answers"
 LIMITS = "How much it may use"
 OUTPUT = "What is shown"
+RIGHTS = "What it may do"
 
 ProviderFlag = Annotated[
     str | None,
@@ -46,14 +47,42 @@ ModelFlag = Annotated[
 ]
 ConfigFlag = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="A settings file in place of ./retinue.toml."),
+    typer.Option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of ./retinue.toml."),
+]
+NoSandboxFlag = Annotated[
+    bool,
+    typer.Option(
+        "--no-sandbox", metavar="", help="Let programs of shell, terminal and python_execute run without a sandbox."
+    ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.", rich_help_panel=OUTPUT)]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="No progress.", rich_help_panel=OUTPUT)]
+BriefFlag = Annotated[
+    bool,
+    typer.Option(
+        "--brief", "-b", metavar="", help="With --sse: neither calls nor their results.", rich_help_panel=OUTPUT
+    ),
+]
 VerboseFlag = Annotated[
     bool,
     typer.Option(
         "--verbose", "-v", metavar="", help="Show what runs were asked, and tracebacks of bugs.", rich_help_panel=OUTPUT
+    ),
+]
+ApprovalsFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--approvals",
+        metavar="ask|wait|deny",
+        help="When a call needs a person: ask here, wait for retinue approve or deny from another terminal, or refuse "
+        "it. [ask on a terminal, else deny]",
+        rich_help_panel=RIGHTS,
+    ),
+]
+YesFlag = Annotated[
+    bool,
+    typer.Option(
+        "--yes", "-y", metavar="", help="Approve every call that only needs approval.", rich_help_panel=RIGHTS
     ),
 ]
 RunArgument = Annotated[

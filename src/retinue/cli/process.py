@@ -12,26 +12,26 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 INTERRUPTED = 130
 PATIENCE = 0.25
 """Seconds that tasks and threads get to notice that the process is leaving."""
 
-_TOOL_THREADS = 64
-_TOOL_THREAD = "retinue-tool"
+TOOL_THREADS = 64
+TOOL_THREAD = "retinue-tool"
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 def perform(main: Coroutine[Any, Any, int]) -> int:
     """Run a command's coroutine to its end, on uvloop where it is installed; its exit code."""
     runner = asyncio.Runner(loop_factory=_fastest_loop())
-    threads = ThreadPoolExecutor(_TOOL_THREADS, _TOOL_THREAD)
+    threads = ThreadPoolExecutor(TOOL_THREADS, TOOL_THREAD)
     runner.get_loop().set_default_executor(threads)
     try:
         code = runner.run(main)
         threads.shutdown(wait=False, cancel_futures=True)
-        if _tasks_go_on(runner.get_loop()) or _threads_go_on(_TOOL_THREAD):
+        if _tasks_go_on(runner.get_loop()) or threads_go_on(TOOL_THREAD):
             # A tool that cannot be stopped is nobody's any more. Python would wait for it, perhaps for ever.
             leave_at_once(code)
         return code
@@ -58,7 +58,7 @@ def _tasks_go_on(loop: asyncio.AbstractEventLoop) -> bool:
     return bool(pending)
 
 
-def _threads_go_on(prefix: str) -> bool:
+def threads_go_on(prefix: str) -> bool:
     """Whether a thread of that name is still at work a moment after it was told that there is no more."""
     until = time.monotonic() + PATIENCE
     for thread in threading.enumerate():
@@ -69,7 +69,7 @@ def _threads_go_on(prefix: str) -> bool:
     return False
 
 
-def leave_at_once(code: int) -> None:
+def leave_at_once(code: int) -> NoReturn:
     """End the process here and now; what was said is flushed, and the terminal has its cursor back."""
     for stream in (sys.stdout, sys.__stderr__):
         if stream is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING
 
 from retinue.cli.rows import name_of, status_of, total
 from retinue.cli.terminal import can_redraw, console, say
-from retinue.cli.watching import Shows
+from retinue.cli.watching import Screen
 from retinue.cli.words import clean, count, elapsed, many, money, one_line
 from retinue.core.ids import RunId
 from retinue.engine.view import RunView
@@ -29,6 +29,10 @@ class Silent:
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         """Nothing."""
 
+    def paused(self) -> AbstractContextManager[None]:
+        """As always."""
+        return nullcontext()
+
 
 class PlainLines:
     """One line when a run starts, when it has taken a turn and when it ends; with `verbose` also what it was asked."""
@@ -38,11 +42,23 @@ class PlainLines:
         self._write = write
         self._turns: dict[RunId, int] = {}
         self._ended: set[RunId] = set()
+        self._paused = False
         self.rows: Sequence[RunView] = ()
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Keep what is new until the block has ended."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         """Write what is new since the last time, in the order in which it happened."""
         self.rows = rows
+        if self._paused:
+            return
         news = [line for view in rows for line in self._news(view, tasks.get(view.run_id, ""))]
         for _, line in sorted(news, key=lambda each: each[0]):
             self._write(line)
@@ -85,7 +101,7 @@ def summary(rows: Sequence[RunView]) -> str:
 
 
 @contextmanager
-def display(*, quiet: bool, verbose: bool) -> Generator[Shows]:
+def display(*, quiet: bool, verbose: bool) -> Generator[Screen]:
     """Whatever suits the terminal; when the block ends a live tree is gone, and one line says what it all came to."""
     if quiet:
         yield Silent()

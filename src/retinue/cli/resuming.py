@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace as changed
 
 from retinue.app.compose import open_archive
+from retinue.app.retinue import Retinue
 from retinue.app.sections import load_settings
 from retinue.app.setup import Setup
 from retinue.cli.answerer import find_answerer
+from retinue.cli.asking import Mode, approver_for
 from retinue.cli.driving import see_through, tell, tell_interrupted
 from retinue.cli.names import find_run
 from retinue.cli.opening import open_again
@@ -17,8 +20,9 @@ from retinue.cli.process import interrupts
 from retinue.cli.terminal import say
 from retinue.config.choice import Flags
 from retinue.core.agent import Brief
-from retinue.core.errors import NotAdoptable
+from retinue.core.errors import NotAdoptable, RunIsOver
 from retinue.core.ids import RunId
+from retinue.core.mail import Close
 from retinue.core.records import DriverRow
 from retinue.core.run import Outcome
 from retinue.engine.view import RunView
@@ -31,6 +35,8 @@ class Again:
     run: str
     flags: Flags
     config: str | None
+    approvals: Mode
+    yes: bool
     json: bool
     quiet: bool
     verbose: bool
@@ -45,13 +51,27 @@ async def resume_run(again: Again) -> int:
         root_id = found.view.root_id
         if root_id != found.view.run_id:
             say(f"run {found.view.run_id} is part of a tree: going on with its root {root_id}")
-        retinue, answerer = open_again(found.setup, again.flags, config=again.config, session=found.view.session_id)
+        approver = approver_for(again.approvals, yes=again.yes)
+        retinue, answerer = open_again(
+            found.setup, again.flags, config=again.config, session=found.view.session_id, approvals=approver
+        )
         if not again.quiet:
             say(str(answerer))
         async with retinue:
-            root = await retinue.resume(root_id)
-            outcome = await see_through(retinue, root, asked_to_stop, quiet=again.quiet, verbose=again.verbose)
+            await retinue.resume(found.view.run_id)
+            root = retinue.handle(root_id)
+            await _expect_no_more_input(retinue, root_id)
+            outcome = await see_through(
+                retinue, root, asked_to_stop, approver=approver, quiet=again.quiet, verbose=again.verbose
+            )
     return tell_interrupted(root_id) if outcome is None else _tell(again, root_id, outcome)
+
+
+async def _expect_no_more_input(retinue: Retinue, root_id: RunId) -> None:
+    """A run of a chat would stay for ever: nobody is there who could say more to it."""
+    if (await retinue.supervisor.recall(root_id)).accepted.manner.stays:
+        with suppress(RunIsOver):
+            await retinue.supervisor.post(root_id, Close(key="close"), outside=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +85,9 @@ class Found:
 async def _look_up(again: Again) -> Found:
     async with open_archive() as archive:
         view = await find_run(archive, again.run)
+        if view.outcome is not None and view.run_id == view.root_id:
+            # Its answer is known, but work that it left in the background may have been interrupted.
+            view = next((each for each in await archive.tree(view.run_id) if each.state == "interrupted"), view)
         if view.outcome is not None:
             return Found(view, Setup())
         if (driver := await archive.driver_of(view.run_id)) is not None:

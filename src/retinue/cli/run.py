@@ -14,15 +14,20 @@ from retinue.cli.options import (
     LIMITS,
     OUTPUT,
     ApiKeyEnvFlag,
+    ApprovalsFlag,
     BaseUrlFlag,
+    BriefFlag,
     ConfigFlag,
     ModelFlag,
+    NoSandboxFlag,
     ProviderFlag,
     QuietFlag,
     VerboseFlag,
+    YesFlag,
 )
 
 if TYPE_CHECKING:
+    from retinue.cli.asking import Mode
     from retinue.config.choice import Flags
     from retinue.config.settings import Settings
     from retinue.core.agent import Output
@@ -47,10 +52,14 @@ class Order:
     max_cost: float | None
     timeout: float | None
     config: str | None
+    approvals: Mode
+    yes: bool
+    no_sandbox: bool
     detach: bool
     think: bool
     output: Output | None
     sse: bool
+    brief: bool
     json: bool
     quiet: bool
     verbose: bool
@@ -77,10 +86,17 @@ def run(
             "--session", metavar="NAME", help="Where its agents and shared context live; a new one by default."
         ),
     ] = None,
-    system: Annotated[str, typer.Option("--system", metavar="TEXT", help="What the model is told first.")] = "",
+    system: Annotated[
+        str,
+        typer.Option(
+            "--system",
+            metavar="TEXT",
+            help="What the model is told first: a text, or the name of a prompt such as codesearch.",
+        ),
+    ] = "",
     tools: Annotated[
         str | None,
-        typer.Option("--tools", metavar="a,b", help="Tools of the settings' modules to offer, with commas."),
+        typer.Option("--tools", metavar="a,b", help="Tools to offer, with commas; retinue tools lists them."),
     ] = None,
     max_turns: Annotated[
         int | None,
@@ -97,6 +113,9 @@ def run(
         float | None, typer.Option("--timeout", metavar="S", min=0, help="Seconds.", rich_help_panel=LIMITS)
     ] = None,
     config: ConfigFlag = None,
+    approvals: ApprovalsFlag = None,
+    yes: YesFlag = False,
+    no_sandbox: NoSandboxFlag = False,
     detach: Annotated[
         bool,
         typer.Option("--detach", metavar="", help="Print the run's id and leave; a background process does the work."),
@@ -121,6 +140,7 @@ def run(
             "--sse", metavar="", help="Print what happens in the run as server-sent events.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    brief: BriefFlag = False,
     json: Annotated[
         bool,
         typer.Option(
@@ -134,6 +154,7 @@ def run(
 
     The answer alone goes to stdout. Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
     """
+    from retinue.cli.asking import mode_of
     from retinue.cli.process import perform
     from retinue.config.choice import Flags
 
@@ -153,10 +174,14 @@ def run(
         max_cost=_finite(max_cost),
         timeout=_finite(timeout),
         config=config,
+        approvals=mode_of(approvals, yes=yes, detach=detach),
+        yes=yes,
+        no_sandbox=no_sandbox,
         detach=detach,
         think=think,
         output=_output(output_schema, output_json),
         sse=sse,
+        brief=brief,
         json=json,
         quiet=quiet,
         verbose=verbose,
@@ -166,15 +191,21 @@ def run(
 
 async def carry_out(order: Order) -> int:
     """Find out who answers, start the run, and see it through or leave it to a background process."""
+    from msgspec.structs import replace
+
     from retinue.app.sections import load_settings
     from retinue.cli.answerer import find_answerer, unpriced
+    from retinue.cli.asking import approver_for
     from retinue.cli.driving import see_through, tell, tell_interrupted, told_as_sse
     from retinue.cli.opening import open_new
     from retinue.cli.process import interrupts
     from retinue.cli.terminal import say
     from retinue.core.errors import UnknownName
+    from retinue.dialects.buzzllm_prompts import prompt_named
 
     settings = load_settings(order.config)
+    if order.no_sandbox:
+        settings = replace(settings, tool_options=replace(settings.tool_options, sandbox="off"))
     if order.agent is not None and order.agent not in settings.agents:
         raise UnknownName("agent", order.agent, tuple(settings.agents))
     with interrupts() as asked_to_stop:
@@ -182,30 +213,51 @@ async def carry_out(order: Order) -> int:
         if not order.quiet:
             say(str(answerer))
         limits = limits_of(order, settings)
-        if limits.max_cost is not None and (warning := unpriced(answerer)):
-            say(warning)
-        async with open_new(answerer, settings, dialects=order.dialects, session=order.session) as retinue:
+        if limits.max_cost is not None:
+            agents = settings.core_agents()
+            fallback = [model for agent in agents if agent.name == order.agent for model in agent.fallback]
+            for warning in unpriced(answerer, agents if order.dialects else (), fallback):
+                say(warning)
+        approver = approver_for(order.approvals, yes=order.yes)
+        async with open_new(
+            answerer, settings, dialects=order.dialects, session=order.session, approvals=approver
+        ) as retinue:
             root = await retinue.spawn(
                 order.prompt,
                 agent=order.agent,
                 limits=limits,
-                tools=order.tools if order.tools is not None or order.agent is not None else (),
+                tools=tools_of(order, settings),
                 model=f"{answerer.contact.name}:{answerer.model}",
-                system=order.system,
+                system=prompt_named(order.system).text,
                 think=order.think,
                 output=order.output,
                 detached=order.detach,
             )
             outcome = None
             if not order.detach:
-                work = see_through(retinue, root, asked_to_stop, quiet=order.quiet, verbose=order.verbose)
-                outcome = await (told_as_sse(root, work, structured=order.output is not None) if order.sse else work)
+                work = see_through(
+                    retinue, root, asked_to_stop, approver=approver, quiet=order.quiet, verbose=order.verbose
+                )
+                if order.sse:
+                    wire, structured = answerer.contact.wire, order.output is not None
+                    work = told_as_sse(root, work, structured=structured, brief=order.brief, wire=wire)
+                outcome = await work
     if order.detach:
-        return _leave_to_background(root.run_id, json=order.json, quiet=order.quiet)
+        return _leave_to_background(root.run_id, order)
     if outcome is None:
         return tell_interrupted(root.run_id)
     form = "json" if order.json else "sse" if order.sse else "bare" if order.quiet else "text"
     return tell(root.run_id, outcome, form=form)
+
+
+def tools_of(order: Order, settings: Settings) -> tuple[str, ...] | None:
+    """What the root is offered: what the flags say, else what its agent has (None); a named prompt adds its own."""
+    from retinue.dialects.buzzllm_prompts import prompt_named
+
+    added = prompt_named(order.system).tools
+    if order.tools is None and order.agent is not None:
+        return (*(settings.agents[order.agent].tools or ()), *added) if added else None
+    return (*(order.tools or ()), *added)
 
 
 def limits_of(order: Order, settings: Settings) -> Limits:
@@ -272,14 +324,14 @@ def _dialects(named: list[str] | None) -> tuple[str, ...]:
     return () if names == ("none",) else names
 
 
-def _leave_to_background(run_id: str, *, json: bool, quiet: bool) -> int:
+def _leave_to_background(run_id: str, order: Order) -> int:
     from retinue.cli.background import begin
     from retinue.cli.terminal import answer, answer_json, say
 
-    log = begin(run_id)
-    if not quiet:
+    log = begin(run_id, *(["--yes"] if order.yes else ["--approvals", order.approvals]))
+    if not order.quiet:
         say(f"running in the background; see: retinue runs show {run_id}  (its output: {log})")
-    if json:
+    if order.json:
         answer_json({"run_id": run_id})
     else:
         answer(run_id)

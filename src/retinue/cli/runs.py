@@ -8,6 +8,7 @@ import typer
 
 from retinue.cli.options import (
     ApiKeyEnvFlag,
+    ApprovalsFlag,
     BaseUrlFlag,
     ConfigFlag,
     JsonFlag,
@@ -16,6 +17,7 @@ from retinue.cli.options import (
     QuietFlag,
     RunArgument,
     VerboseFlag,
+    YesFlag,
 )
 
 app = typer.Typer(
@@ -72,6 +74,8 @@ def resume(
     api_key_env: ApiKeyEnvFlag = None,
     model: ModelFlag = None,
     config: ConfigFlag = None,
+    approvals: ApprovalsFlag = None,
+    yes: YesFlag = False,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
     verbose: VerboseFlag = False,
@@ -81,6 +85,7 @@ def resume(
     It needs no flags, and no model call that was answered is made again. Of a run that has ended, the stored answer is
     printed.
     """
+    from retinue.cli.asking import mode_of
     from retinue.cli.process import perform
     from retinue.cli.resuming import Again, resume_run
     from retinue.config.choice import Flags
@@ -88,7 +93,17 @@ def resume(
     if json and quiet:
         raise typer.BadParameter("--json and --quiet exclude each other")
     flags = Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env)
-    return perform(resume_run(Again(run=run, flags=flags, config=config, json=json, quiet=quiet, verbose=verbose)))
+    again = Again(
+        run=run,
+        flags=flags,
+        config=config,
+        approvals=mode_of(approvals, yes=yes),
+        yes=yes,
+        json=json,
+        quiet=quiet,
+        verbose=verbose,
+    )
+    return perform(resume_run(again))
 
 
 @app.command(epilog="Example: retinue runs cancel 3f2a9c01")

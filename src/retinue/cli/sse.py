@@ -1,20 +1,21 @@
 """A run as server-sent events on stdout, for programs that read `retinue run --sse`.
 
 Each event is three lines: `event:` with its type, `data:` with one JSON object of `id`, `delta` and `type`, and an
-empty one. What is written never has to be taken back: a reply is told when it is whole, not word by word, because an
-attempt that breaks in the middle is made again. Of a tree of runs, this is the root.
+empty one. Words are told as they arrive (see `sse_reply`), results of calls when they are there. Of a tree of runs,
+this is the root.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from retinue.core.events import CallReturned, Event, ReplyReceived
-from retinue.core.messages import CallDelta, Delta, Reply, TextDelta, ThinkingDelta, ToolCall
+from retinue.cli.sse_reply import LiveReply, Piece, Teller
+from retinue.core.events import CallReturned, Event, ReplyReceived, TurnFailed
+from retinue.core.messages import CallDelta, Delta, Reply, StartDelta, TextDelta, ThinkingDelta, ToolCall
 from retinue.core.run import Outcome
 
 Kind: TypeAlias = Literal[
@@ -27,6 +28,18 @@ Kind: TypeAlias = Literal[
     "output_structured",
     "response_end",
 ]
+
+OPENINGS = {"anthropic": "Function: {name}\n", "vertexai-anthropic": "Function: {name}\n"}
+"""How a call's name is written in front of its arguments, by wire."""
+
+OPENING = "\nFunction: {name} "
+"""How it is for all others."""
+
+_KINDS: dict[Literal["thinking", "text", "call"], Kind] = {
+    "thinking": "reasoning_content",
+    "text": "output_text",
+    "call": "tool_call",
+}
 
 
 def sse(kind: Kind, delta: str = "", id: str = "") -> str:
@@ -41,31 +54,43 @@ def sse(kind: Kind, delta: str = "", id: str = "") -> str:
 
 
 class SseStream:
-    """Writes one run; with `structured` its answer is told once, at the end, as JSON."""
+    """Writes one run.
 
-    def __init__(self, write: Callable[[str], None], *, structured: bool = False) -> None:
+    With `structured` its answer is told once, at the end, as JSON; with `brief` neither calls nor their results are
+    told. `wire` is how the run's model is spoken to.
+    """
+
+    def __init__(
+        self, write: Callable[[str], None], *, structured: bool = False, brief: bool = False, wire: str = ""
+    ) -> None:
         self._write = write
         self._structured = structured
+        self._brief = brief
+        self._teller = Teller(begin=self._begin, say=self._say, close=self._close)
+        self._opening = OPENINGS.get(wire, OPENING)
+        self._reply = self._next_reply()
         self._calls: tuple[ToolCall, ...] = ()
 
     async def follow(self, happenings: AsyncIterator[Event | Delta]) -> None:
         """Tell what happens in the run until it is over; how it ended is for `end` to tell."""
         answer: Reply | None = None
         async for what in happenings:
-            if isinstance(what, (TextDelta, ThinkingDelta, CallDelta)):
-                continue
             if answer is not None:
-                self._tell(answer)
+                self._finish(answer)
                 answer = None
             match what:
+                case StartDelta() | TextDelta() | ThinkingDelta() | CallDelta():
+                    self._reply.hear(what)
                 case ReplyReceived(reply=reply) if not reply.message.calls:
-                    # It may be the last one, and then it waits for the end of the run, which is told once it is on
-                    # disk: an answer that has left the process must not be lost with it.
+                    # It may be the last one, and then its end waits for the end of the run, which is told once it is on
+                    # disk: an answer that has left the process as a whole must not be lost with it.
                     answer = reply
                 case ReplyReceived(reply=reply):
                     self._calls = reply.message.calls
-                    self._tell(reply)
-                case CallReturned(index=index, text=text):
+                    self._finish(reply)
+                case TurnFailed():
+                    self._reply = self._next_reply()
+                case CallReturned(index=index, text=text) if not self._brief:
                     call = self._calls[index]
                     self._write(sse("tool_result", f"\n\nTool Result ({call.name}):\n{text}\n", call.id))
                 case _:
@@ -82,19 +107,21 @@ class SseStream:
             self._write(sse("output_structured", msgspec.json.encode(outcome.structured).decode()))
         self._write(sse("response_end"))
 
-    def _tell(self, reply: Reply) -> None:
-        for event in self._reply(reply):
-            self._write(event)
+    def _next_reply(self) -> LiveReply:
+        return LiveReply(self._teller, opening=self._opening)
 
-    def _reply(self, reply: Reply) -> Iterator[str]:
-        yield sse("response_start", id=reply.response_id)
-        for thought in reply.message.thinking:
-            if thought.text:
-                yield sse("reasoning_content", thought.text)
-        if reply.message.text and not self._structured:
-            yield sse("output_text", reply.message.text)
-        for call in reply.message.calls:
-            yield sse("tool_call", f"\nFunction: {call.name} ", call.id)
-            yield sse("tool_call", call.arguments, call.id)
+    def _finish(self, reply: Reply) -> None:
+        self._reply.finish(reply)
+        self._reply = self._next_reply()
+
+    def _begin(self, response_id: str) -> None:
+        self._write(sse("response_start", id=response_id))
+
+    def _say(self, piece: Piece) -> None:
+        what, _ = piece.part
+        if not (self._structured and what == "text") and not (self._brief and what == "call"):
+            self._write(sse(_KINDS[what], piece.text, piece.id))
+
+    def _close(self) -> None:
         if not self._structured:
-            yield sse("block_end")
+            self._write(sse("block_end"))

@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
-from retinue.cli.words import clean, money
+from retinue.cli.words import clean, count, money
 from retinue.core.events import (
     AgentDefined,
     CallParked,
@@ -25,7 +25,7 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
 from retinue.dialects.render import rfc3339
@@ -82,8 +82,8 @@ def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entr
             yield Entry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")
         case RunAdopted():
             yield Entry(at=at, kind="note", text="another process went on with the run")
-        case HistoryCompacted(replaced=replaced):
-            yield Entry(at=at, kind="note", text=f"the first {replaced} messages were summarised")
+        case HistoryCompacted():
+            yield Entry(at=at, kind="note", text=_compaction(event))
         case AgentDefined(name=name):
             yield Entry(at=at, kind="note", text=f"defined the agent {name}")
         case ResultCollected(run_id=run_id):
@@ -92,6 +92,22 @@ def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entr
             yield _end(at, outcome)
         case _:
             assert_never(event)
+
+
+def _compaction(event: HistoryCompacted) -> str:
+    """How the conversation was made shorter; what was left out is still told above."""
+    first = "the first message" if event.replaced == 1 else f"the first {event.replaced} messages"
+    match event.way:
+        case "shortened":
+            what = f"long texts in {first} were left out"
+        case "summarised":
+            what = f"{first} were summarised" + (f" by {event.model}" if event.model else "")
+        case "left_out":
+            what = f"{first} were left out without a summary"
+        case _:
+            assert_never(event.way)
+    sizes = f": about {count(event.before)} tokens became {count(event.after)}" if event.before else ""
+    return f"to make room, {what}{sizes}"
 
 
 def _mail(at: str, item: Item) -> Iterator[Entry]:
@@ -108,6 +124,8 @@ def _mail(at: str, item: Item) -> Iterator[Entry]:
             yield Entry(
                 at=at, kind="note", text=f"a person said {'yes' if allow else 'no'}{f': {note}' if note else ''}"
             )
+        case DependencyEnded(name=name, ok=ok):
+            yield Entry(at=at, kind="note", text=f"{name}, which it waited for, has {'completed' if ok else 'failed'}")
         case Close():
             yield Entry(at=at, kind="note", text="no more input comes")
         case _:

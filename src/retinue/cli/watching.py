@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Protocol
 
 from retinue.core.ids import RunId
@@ -20,6 +20,14 @@ class Shows(Protocol):
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         """The tree as it stands now; `tasks` are the words that runs were started with, as far as they are known."""
+        ...
+
+
+class Screen(Shows, Protocol):
+    """Whoever draws a tree on a terminal, and makes room there for others."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Keep off the terminal for as long as the block lasts."""
         ...
 
 

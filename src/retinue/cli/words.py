@@ -50,6 +50,15 @@ def money(cost: int | None) -> str:
     return f"${cost / NANO:.2f}" if cost >= NANO // 10 else f"${cost / NANO:.4f}"
 
 
+def dollars_in_full(cost: int) -> str:
+    """A cost to the last nanodollar, for where a limit is told that may be smaller than a cent.
+
+    >>> dollars_in_full(100), dollars_in_full(0), dollars_in_full(500_000_000)
+    ('$0.0000001', '$0', '$0.5')
+    """
+    return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")
+
+
 def elapsed(seconds: float) -> str:
     """How long something took.
 

@@ -1,0 +1,120 @@
+"""`retinue approvals`, `approve` and `deny`: calls of any run that wait for a person, answered from any terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retinue.cli.options import JsonFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.core.run import Approval
+
+QuestionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The question's id, or 4 or more characters of its run's id if that has one question."
+    ),
+]
+NoteFlag = Annotated[
+    str, typer.Option("--note", metavar="TEXT", help="Words to keep with the answer; the model reads those of a no.")
+]
+
+
+def approvals(json: JsonFlag = False) -> int:
+    """List the calls that wait for a person, of all runs, whoever drives them."""
+    from retinue.cli.process import perform
+
+    return perform(_list(json=json))
+
+
+def approve(question: QuestionArgument, note: NoteFlag = "") -> int:
+    """Let a call be made that waits for a person."""
+    from retinue.cli.process import perform
+
+    return perform(_answer(question, allow=True, note=note))
+
+
+def deny(question: QuestionArgument, note: NoteFlag = "") -> int:
+    """Refuse a call that waits for a person; the model reads so, and goes on."""
+    from retinue.cli.process import perform
+
+    return perform(_answer(question, allow=False, note=note))
+
+
+async def _list(*, json: bool) -> int:
+    from retinue.app.compose import open_archive
+    from retinue.cli.terminal import answer_json, say
+
+    async with open_archive() as archive:
+        questions = await archive.approvals.open()
+    if json:
+        answer_json([_row(question) for question in questions])
+    elif not questions:
+        say("nobody waits for an approval")
+    else:
+        _table(questions)
+    return 0
+
+
+async def _answer(name: str, *, allow: bool, note: str) -> int:
+    from retinue.app.compose import open_archive
+    from retinue.cli.terminal import say
+    from retinue.cli.words import one_line
+
+    async with open_archive() as archive:
+        question = await archive.approvals.find(name.strip())
+        is_first = await archive.approvals.answer(question, allow=allow, note=note)
+        view = await archive.look(question.run_id)
+        is_driven = await archive.driver_of(question.run_id) is not None
+    if not is_first:
+        say(f"error: {question.id} was answered before, and that answer counts")
+        return 1
+    said = "approved" if allow else "denied"
+    say(f"{said}: {one_line(question.path)} {'may' if allow else 'may not'} call {one_line(question.tool)}")
+    if not is_driven:
+        say(f"nobody drives this run; go on with: retinue runs resume {view.root_id}")
+    return 0
+
+
+def _row(question: Approval) -> dict[str, Any]:
+    return {
+        "id": question.id,
+        "run_id": question.run_id,
+        "path": question.path,
+        "turn": question.turn,
+        "index": question.index,
+        "tool": question.tool,
+        "arguments": _value(question.arguments),
+        "reason": question.reason,
+    }
+
+
+def _value(arguments: str) -> Any:
+    """What the model wrote, as a value if it is JSON."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return arguments
+
+
+def _table(questions: Sequence[Approval]) -> None:
+    from retinue.cli.columns import Column, print_table
+    from retinue.cli.words import clean, one_line, short
+
+    columns: list[Column[Approval]] = [
+        Column(
+            title="ID",
+            cell=lambda each: f"{short(each.run_id)}/{each.turn}/{each.index}",
+            piped=lambda each: each.id,
+        ),
+        Column(title="RUN", cell=lambda each: one_line(each.path, 40), piped=lambda each: clean(each.path)),
+        Column(title="TOOL", cell=lambda each: one_line(each.tool, 40)),
+        Column(title="ARGUMENTS", cell=lambda each: clean(each.arguments), shrinks=True),
+    ]
+    print_table(questions, columns)

@@ -1,0 +1,125 @@
+"""`retinue memory`: what agents remember, as an operator sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retinue.cli.options import JsonFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from retinue.tools.memory_backend import Memory, MemoryBackend
+
+app = typer.Typer(
+    name="memory",
+    help="What agents remember: list, show, forget.",
+    epilog="Examples:\n\nretinue memory list\n\nretinue memory show researcher style",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="What it is stored under.")]
+MaybeAgentArgument = Annotated[
+    str | None, typer.Argument(metavar="AGENT", help="Whose memories; everyone's by default.")
+]
+
+
+@app.command("list", epilog="Example: retinue memory list researcher --json")
+def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> int:
+    """List what agents remember, newest first."""
+    from retinue.cli.terminal import answer_json, say
+    from retinue.cli.words import clean
+    from retinue.tools.memory_backend import Search, newest_first
+
+    rows: list[Memory] = []
+    for place in _places():
+        agents = (agent,) if agent is not None else tuple(place.agents())
+        rows += [each.memory for each in place.recall(Search(agents=agents, limit=1_000_000))]
+    rows = newest_first(rows)
+    if json:
+        answer_json([_as_json(row) for row in rows])
+    elif not rows:
+        say("no memories" if agent is None else f"no memories of {clean(agent)}")
+    else:
+        _table(rows)
+    return 0
+
+
+@app.command(epilog="Example: retinue memory show researcher style")
+def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
+    """Show something that an agent remembers, whole."""
+    from retinue.cli.terminal import answer, answer_json
+    from retinue.cli.words import clean
+
+    memory = next((found for place in _places() if (found := place.find(agent, key)) is not None), None)
+    if memory is None:
+        raise _unknown(agent, key)
+    if json:
+        answer_json(_as_json(memory))
+    else:
+        answer(clean(memory.content))
+    return 0
+
+
+@app.command(epilog="Example: retinue memory forget researcher style")
+def forget(agent: AgentArgument, key: KeyArgument) -> int:
+    """Remove something that an agent remembers."""
+    from retinue.cli.terminal import say
+    from retinue.cli.words import clean
+
+    forgotten = [place.forget(agent, key) for place in _places()]
+    if not any(forgotten):
+        raise _unknown(agent, key)
+    say(f"forgot {clean(key)} of {clean(agent)}")
+    return 0
+
+
+def _places() -> Sequence[MemoryBackend]:
+    """Every place of the state folder where memories are; looking makes none."""
+    from retinue.app.compose import default_home
+    from retinue.tools import memory_markdown, memory_sqlite
+    from retinue.tools.memory import open_memory
+
+    home = default_home()
+    files = {"sqlite": memory_sqlite.FILE, "markdown": memory_markdown.FOLDER}
+    return [open_memory(kind, home) for kind, name in files.items() if (home / name).exists()]
+
+
+def _unknown(agent: str, key: str) -> Exception:
+    from retinue.core.errors import UnknownName
+
+    return UnknownName(f"memory of {agent}", key)
+
+
+def _as_json(memory: Memory) -> dict[str, Any]:
+    from retinue.core.text import rfc3339
+
+    return {
+        "agent": memory.agent,
+        "key": memory.key,
+        "category": memory.category,
+        "content": memory.content,
+        "created_at": rfc3339(memory.created_at),
+        "updated_at": rfc3339(memory.updated_at),
+        "run_id": memory.run_id,
+        "session_id": memory.session_id,
+    }
+
+
+def _table(rows: Sequence[Memory]) -> None:
+    from retinue.cli.columns import Column, print_table
+    from retinue.cli.words import clean
+    from retinue.core.text import rfc3339
+
+    columns: list[Column[Memory]] = [
+        Column(title="AGENT", cell=lambda row: clean(row.agent)),
+        Column(title="KEY", cell=lambda row: clean(row.key)),
+        Column(title="CATEGORY", cell=lambda row: clean(row.category), least_width=60),
+        Column(title="STORED", cell=lambda row: rfc3339(row.updated_at), least_width=80),
+        Column(title="CONTENT", cell=lambda row: clean(row.content), shrinks=True),
+    ]
+    print_table(rows, columns)

@@ -1,0 +1,337 @@
+"""Questions to people on the command line: asked at a terminal, answered from another one, never lost."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from retinue.providers.script import Line, calls, calls_verbatim, says, together
+from retinue.testing.fake_chat import ChatScript, FakeChat
+from tests.cli.conftest import Cli
+from tests.cli.person import Person
+from tests.cli.stage import Command, retinue
+
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
+
+ASKED = "Allow? [y]es, [n]o, [a]lways for deploy in this run: "
+REFUSED = "A person refused this call"
+
+SETTINGS = """\
+[tools]
+modules = ["./mytools.py"]
+
+[agents.careful]
+tools = ["deploy"]
+risk_profile = "asks"
+
+[risk_profiles.asks]
+always_ask = ["deploy"]
+"""
+
+ALWAYS = "[a]lways for shell in this run: "
+
+LETS_SHELL_TRY = """\
+[agents.bold]
+risk_profile = "bold"
+
+[risk_profiles.bold]
+allowed_commands = ["git", "rm"]
+block_high_risk_commands = false
+"""
+
+TOOLS = '''\
+import pathlib
+
+import retinue
+
+
+@retinue.tool(risk="medium")
+def deploy(version: int, words: str = "") -> str:
+    """Deploy a version."""
+    with pathlib.Path("deployed").open("a") as log:
+        log.write(f"{version}\\n")
+    return f"version {version} is out"
+'''
+
+
+@pytest.fixture(autouse=True)
+def deployable(folder: Path) -> None:
+    """A folder with a tool that needs approval."""
+    (folder / "retinue.toml").write_text(SETTINGS)
+    (folder / "mytools.py").write_text(TOOLS)
+
+
+def deployed() -> list[str]:
+    log = Path("deployed")
+    return log.read_text().split() if log.exists() else []
+
+
+def order(vendor: FakeChat, *flags: str) -> list[str]:
+    given = [] if "--agent" in flags else ["--tools", "deploy"]
+    return ["run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "none", *given, *flags, "Deploy."]
+
+
+def vendor_of(*lines: Line) -> FakeChat:
+    return FakeChat(ChatScript().play(*lines, says("Done.")))
+
+
+def results(vendor: FakeChat) -> list[str]:
+    """What the model read about its calls."""
+    return [message["content"] for message in vendor.heard[-1].body["messages"] if message["role"] == "tool"]
+
+
+# ---- at the terminal ------------------------------------------------------------------------------------------------
+
+
+async def test_a_person_sees_who_wants_to_call_what_and_a_yes_lets_it_happen() -> None:
+    async with vendor_of(calls("deploy", version=2, words="red \x1b[31malert")) as vendor:
+        person = Person(*order(vendor))
+        seen = await person.sees(ASKED)
+        person.types("y")
+        left = await person.left()
+
+    assert "root wants to call deploy" in seen
+    assert '"version":2' in seen.replace(" ", "")
+    assert "\x1b" not in seen
+    assert "require_approval_for_medium_risk" in seen
+    assert (left.code, left.stdout) == (0, "Done.\n")
+    assert (deployed(), results(vendor)) == (["2"], ["version 2 is out"])
+
+
+async def test_a_no_is_read_by_the_model_and_what_is_no_answer_is_asked_again() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        person = Person(*order(vendor))
+        await person.sees(ASKED)
+        person.types("perhaps")
+        await person.sees(ASKED)
+        person.types("No")
+        left = await person.left()
+
+    assert (left.code, left.stdout) == (0, "Done.\n")
+    assert (deployed(), results(vendor)) == ([], [REFUSED])
+
+
+async def test_several_questions_are_put_one_after_another_and_always_answers_the_rest() -> None:
+    versions = together(*(calls("deploy", version=number) for number in (1, 2, 3)))
+    async with vendor_of(versions, calls("deploy", version=4)) as vendor:
+        person = Person(*order(vendor))
+        await person.sees(ASKED)
+        person.types("n")
+        await person.sees(ASKED)
+        person.types("always")
+        left = await person.left()
+
+    assert left.code == 0
+    assert left.terminal.count(ASKED) == 2
+    assert sorted(deployed()) == ["2", "3", "4"]
+    assert results(vendor)[0] == REFUSED
+
+
+async def test_a_tool_that_is_always_asked_about_cannot_be_approved_for_good() -> None:
+    only_once = "Allow? [y]es, [n]o: "
+    async with vendor_of(calls("deploy", version=1), calls("deploy", version=2)) as vendor:
+        person = Person(*order(vendor, "--agent", "careful"))
+        await person.sees(only_once)
+        person.types("always")
+        await person.sees(only_once)
+        person.types("y")
+        await person.sees(only_once)
+        person.types("y")
+        left = await person.left()
+
+    assert (left.code, deployed()) == (0, ["1", "2"])
+
+
+async def test_always_holds_for_the_reason_it_was_given_for_and_a_person_reads_letters(folder: Path) -> None:
+    (folder / "retinue.toml").write_text(LETS_SHELL_TRY)
+    shell = ["--tools", "shell", "--agent", "bold", "--no-sandbox"]
+    commands = (
+        calls("shell", command="git init -q one"),
+        calls("shell", command="git init -q two"),
+        calls_verbatim("shell", r'{"command": "\u0072\u006d -r one"}'),
+    )
+    async with vendor_of(*commands) as vendor:
+        person = Person(*order(vendor, *shell))
+        await person.sees(ALWAYS)
+        person.types("always")
+        await person.sees('"rm -r one"')
+        await person.sees(ALWAYS)
+        person.types("n")
+        left = await person.left()
+
+    assert (left.code, left.terminal.count(ALWAYS)) == (0, 2)
+    assert results(vendor) == ["[no output]", "[no output]", REFUSED]
+
+
+async def test_ctrl_c_at_a_question_is_no_answer_and_whoever_resumes_is_asked() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        person = Person(*order(vendor))
+        await person.sees(ASKED)
+        person.signals(signal.SIGINT)
+        left = await person.left()
+        (question,) = (await retinue("approvals", "--json")).json
+        again = Person("runs", "resume", question["run_id"])
+        await again.sees(ASKED)
+        again.types("y")
+        resumed = await again.left()
+
+    assert (left.code, left.stdout) == (130, "")
+    assert f"go on with: retinue runs resume {question['run_id']}" in left.terminal
+    assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", ["2"])
+    assert len(vendor.heard) == 2
+
+
+async def test_the_end_of_input_is_no_answer_either_and_leaves_the_question_to_others() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        person = Person(*order(vendor))
+        await person.sees(ASKED)
+        person.types("\x04", end="")
+        await person.sees("answer with: retinue approve ")
+        (question,) = (await retinue("approvals", "--json")).json
+        answered = await retinue("approve", question["id"])
+        left = await person.left()
+
+    assert (answered.code, left.code, left.stdout, deployed()) == (0, 0, "Done.\n", ["2"])
+
+
+async def test_the_live_tree_makes_room_for_a_question_and_comes_back() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        person = Person(*order(vendor), TERM="xterm-256color")
+        await person.sees(ASKED)
+        person.types("y")
+        left = await person.left()
+
+    assert (left.code, left.stdout, deployed()) == (0, "Done.\n", ["2"])
+    assert "completed" in left.terminal
+
+
+async def test_a_question_that_was_answered_elsewhere_is_taken_back() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        person = Person(*order(vendor))
+        await person.sees(ASKED)
+        (question,) = (await retinue("approvals", "--json")).json
+        answered = await retinue("approve", question["id"])
+        await person.sees("answered elsewhere")
+        left = await person.left()
+
+    assert (answered.code, left.code, left.stdout, deployed()) == (0, 0, "Done.\n", ["2"])
+
+
+# ---- without a terminal ---------------------------------------------------------------------------------------------
+
+
+async def test_without_a_terminal_a_gated_call_is_refused_and_the_model_reads_which_setting_it_was() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        ended = await retinue(*order(vendor))
+
+    assert (ended.code, ended.stdout, deployed()) == (0, "Done.\n", [])
+    (refusal,) = results(vendor)
+    assert "require_approval_for_medium_risk" in refusal
+    assert "--approvals" in refusal
+
+
+async def test_yes_approves_what_only_needs_approval() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        ended = await retinue(*order(vendor, "--yes"))
+
+    assert (ended.code, deployed()) == (0, ["2"])
+
+
+async def test_yes_opens_nothing_that_a_policy_closes(folder: Path) -> None:
+    (folder / "retinue.toml").write_text(SETTINGS + 'level = "readonly"\n')
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        ended = await retinue(*order(vendor, "--yes", "--agent", "careful"))
+
+    assert (ended.code, deployed()) == (0, [])
+    assert results(vendor) == ["Security policy: read-only mode, cannot perform 'deploy'"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--approvals", "perhaps"], "expected one of: ask, wait, deny"),
+        (["--approvals", "ask"], "needs a terminal"),
+        (["--approvals", "wait", "--yes"], "--yes and --approvals exclude each other"),
+        (["--approvals", "ask", "--detach"], "--detach and --approvals ask exclude each other"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(cli: Cli, flags: list[str], complaint: str) -> None:
+    ended = cli("run", *flags, "Deploy.")
+
+    assert ended.code == 2
+    assert complaint in ended.stderr
+
+
+# ---- from another terminal ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow", [True, False])
+async def test_a_run_that_waits_is_woken_by_an_answer_from_another_terminal(allow: bool) -> None:
+    async with vendor_of(calls("deploy", version=2, words="secret")) as vendor:
+        command = await Command.start(*order(vendor, "--approvals", "wait"))
+        told = await command.says("answer with: retinue approve ")
+        name = told.split()[4]
+        (question,) = (await retinue("approvals", "--json")).json
+        listed = await retinue("approvals")
+        answered = await retinue("approve" if allow else "deny", name, "--note", "as you like")
+        ended = await command.ended()
+        late = await retinue("approve", question["id"])
+
+    run_id = question["run_id"]
+    assert question == {
+        "id": f"{run_id}/1/0",
+        "run_id": run_id,
+        "path": "root",
+        "turn": 1,
+        "index": 0,
+        "tool": "deploy",
+        "arguments": {"version": 2, "words": "secret"},
+        "reason": "Security policy: 'deploy': this medium-risk call needs approval (require_approval_for_medium_risk)",
+    }
+    assert listed.stdout.splitlines()[1].split()[:3] == [question["id"], "root", "deploy"]
+    assert answered.stderr == f"{'approved: root may' if allow else 'denied: root may not'} call deploy\n"
+    assert (answered.code, ended.code, ended.stdout) == (0, 0, "Done.\n")
+    assert "secret" not in ended.stderr  # nobody knows where stderr goes
+    assert (deployed(), results(vendor)) == (
+        (["2"], ["version 2 is out"]) if allow else ([], [f"{REFUSED}: as you like"])
+    )
+    assert (late.code, late.stderr) == (2, f"error: unknown approval: '{question['id']}'\n")
+
+
+async def test_a_question_survives_its_process_and_can_be_answered_before_anyone_goes_on() -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        command = await Command.start(*order(vendor, "--approvals", "wait"))
+        await command.says("answer with:")
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        (question,) = (await retinue("approvals", "--json")).json
+        answered = await retinue("approve", question["run_id"][-8:])
+        left = await retinue("approvals")
+        resumed = await retinue("runs", "resume", question["run_id"])
+
+    assert answered.code == 0
+    assert answered.stderr.endswith(f"go on with: retinue runs resume {question['run_id']}\n")
+    assert (left.code, left.stdout, left.stderr) == (0, "", "nobody waits for an approval\n")
+    assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", ["2"])
+    assert len(vendor.heard) == 2
+
+
+async def test_a_resumed_run_is_held_to_the_settings_of_that_day(folder: Path) -> None:
+    async with vendor_of(calls("deploy", version=2)) as vendor:
+        command = await Command.start(*order(vendor, "--approvals", "wait", "--agent", "careful"))
+        await command.says("answer with:")
+        command.signal(signal.SIGINT)
+        await command.ended()
+        (question,) = (await retinue("approvals", "--json")).json
+        (folder / "retinue.toml").write_text(SETTINGS + 'level = "readonly"\n')
+        resumed = await retinue("runs", "resume", question["run_id"], "--yes", cwd=folder.parent)
+
+    assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", [])
+    assert results(vendor) == ["Security policy: read-only mode, cannot perform 'deploy'"]
+
+
+def test_an_id_that_nobody_knows_is_a_mistake(cli: Cli) -> None:
+    assert (cli("approve", "nonsense").code, cli("deny", "no/1/0").code) == (2, 2)
+    assert cli("approvals", "--json").json == []

@@ -1,0 +1,223 @@
+"""A key goes to its provider's host and nowhere else: not along a redirect, not into a file, a log, an event, an error.
+
+Over every wire, vendors echo the key back in whatever way they can, while everything that can be turned on to show more
+is on. Then every byte that is left behind is searched.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from retinue.providers.script import calls, says
+from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, Played
+from retinue.testing.fake_gemini import FakeGemini
+from retinue.testing.fake_responses import FakeResponses
+from retinue.testing.fake_server import Answer, FakeServer, Heard
+from tests.cli.conftest import Cli
+from tests.cli.stage import Ended, open_in_a_thread
+
+KEY = "hush-7f3a9c51e2d84b60-quiet"
+TOKEN = "silent/0b1c2d3e4f5a6978+whisper="
+PASSWORD = "bXVtOmlzLXRoZS13b3Jk"
+SECRETS = tuple(secret.encode() for whole in (KEY, TOKEN, PASSWORD) for secret in (whole, whole[:12], whole[-12:]))
+"""Also their beginnings and ends: half a key is too much."""
+
+AnyVendor = FakeChat | FakeResponses | FakeAnthropic | FakeGemini
+
+
+class Wire(NamedTuple):
+    """A wire, who speaks it, and where the key travels."""
+
+    name: str
+    vendor: Callable[[Played], AnyVendor]
+    key_header: str = "authorization"
+    key: str = f"Bearer {KEY}"
+    address: str = "base_url"
+
+
+WIRES = [
+    Wire("openai-chat", FakeChat),
+    Wire("openai-responses", FakeResponses),
+    Wire("anthropic", FakeAnthropic, "x-api-key", KEY),
+    Wire("vertexai-anthropic", FakeAnthropic, address="google_url"),
+    Wire("gemini", FakeGemini, "x-goog-api-key", KEY),
+]
+ECHO = f"the key {KEY} with token {TOKEN} and password {PASSWORD} is wrong"
+
+
+def refused(status: int, **headers: str) -> Answer:
+    """An error that repeats whatever it was sent, in its body and in its headers."""
+    body = msgspec.json.encode({"error": {"message": ECHO, "type": KEY, "code": TOKEN, "details": [KEY]}})
+    return Answer(status=status, headers=JSON | {"x-echo": KEY} | headers, pieces=(body,))
+
+
+def nonsense(at: int) -> Answer:
+    """A stream whose only event is no JSON, with the key beginning at this byte."""
+    return Answer(headers=EVENTS, pieces=(b"data: {" + b"." * at + KEY.encode() + b"\n\n",))
+
+
+def unkind(elsewhere: str) -> Iterator[tuple[str, Answer]]:
+    """What vendors do to a request, and what is said about it."""
+    for status in (400, 401, 403, 404, 422):
+        yield str(status), refused(status)
+    yield "429", refused(429, **{"Retry-After": "0"})
+    yield "400", Answer(status=400, pieces=(f"<html>{ECHO}</html>".encode(),))
+    for status in (301, 302, 303, 307, 308):
+        moved = {"Location": f"{elsewhere}/v1?key={KEY}&token={TOKEN}"}
+        yield f"{elsewhere}/v1; redirects are not followed", Answer(status=status, headers=moved)
+    yield "[key]", Answer(headers=EVENTS, pieces=(b"data: " + msgspec.json.encode({"error": ECHO}) + b"\n\n",))
+    for at in (10, 95, 105):
+        yield "cannot be read", nonsense(at)
+    yield "is no stream", Answer(headers={"Content-Type": "text/html"}, pieces=(b"<p>" * 61 + KEY.encode(),))
+    yield "[key]", Answer(headers=JSON, pieces=(msgspec.json.encode({"error": {"message": ECHO}}),))
+
+
+def is_bearer(heard: Heard, wire: Wire) -> bool:
+    own = {wire.key_header: wire.key, "x-house-token": TOKEN, "x-house": f"Basic {PASSWORD}"}
+    return {name: heard.headers[name] for name in own} == own
+
+
+class House:
+    """A home, a working folder and all that commands say."""
+
+    def __init__(self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._cli = cli
+        self._tmp_path = tmp_path
+        self.said: list[Ended] = []
+        (tmp_path / "user").mkdir()
+        monkeypatch.setattr("retinue.engine.ask.FIRST_PAUSE", 0.001)  # what is cut off is asked for four times
+        for name, value in {
+            "HOME": str(tmp_path / "user"),
+            "HOUSE_KEY": KEY,
+            "RETINUE_LOG": "debug",
+            "RETINUE_LOG_PAYLOADS": "1",
+        }.items():
+            monkeypatch.setenv(name, value)
+
+    def settle(self, wire: Wire, base_url: str) -> None:
+        """Write the settings, which have the token: they are the user's own file."""
+        settings = (
+            f'[providers.house]\nwire = "{wire.name}"\nbase_url = "{base_url}"\napi_key_env = "HOUSE_KEY"\n'
+            f'headers = {{ "X-House-Token" = "{TOKEN}", "X-House" = "Basic {PASSWORD}" }}\n'
+        )
+        Path("retinue.toml").write_text(settings)
+
+    def retinue(self, *arguments: str) -> Ended:
+        """A command."""
+        self.said.append(self._cli(*arguments))
+        return self.said[-1]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every run there is."""
+        return self.retinue("runs", "--all", "--json").json
+
+    def look_around(self) -> None:
+        """Ask for everything that can be shown about anything."""
+        self.retinue("runs")
+        for row in self.rows():
+            self.retinue("runs", "show", row["run_id"])
+            self.retinue("runs", "show", row["run_id"], "--json")
+
+    def places_of_secrets(self) -> list[str]:
+        """Where a key, a token or half of one was left behind."""
+        found = [
+            str(path.relative_to(self._tmp_path))
+            for path in sorted(self._tmp_path.rglob("*"))
+            if path.is_file() and path.name != "retinue.toml" and _is_told(path.read_bytes())
+        ]
+        return found + [f"{what}: {text}" for ended in self.said for what, text in _words(ended) if _is_told(text)]
+
+
+def _words(ended: Ended) -> tuple[tuple[str, str], tuple[str, str]]:
+    return ("stdout", ended.stdout), ("stderr", ended.stderr)
+
+
+def _is_told(text: str | bytes) -> bool:
+    return any(secret in (text if isinstance(text, bytes) else text.encode()) for secret in SECRETS)
+
+
+@pytest.fixture
+def house(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(cli, tmp_path, monkeypatch)
+
+
+def asking(*flags: str) -> tuple[str, ...]:
+    return ("run", "--model", "house:fake-1", "-v", *flags, "Look.")
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_a_key_is_sent_to_its_provider_and_left_nowhere(house: House, wire: Wire) -> None:
+    lines = iter([calls("shared_context", action="list_keys"), says("Nothing there.")] * 3)
+    with open_in_a_thread(wire.vendor(lambda _: next(lines))) as vendor:
+        house.settle(wire, getattr(vendor, wire.address))
+        codes = [house.retinue(*asking(*flags)).code for flags in ((), ("--json",), ("--sse",))]
+        assert (codes, len(vendor.heard)) == ([0, 0, 0], 6)
+        assert all(is_bearer(heard, wire) for heard in vendor.heard)
+    house.look_around()
+    house.retinue("doctor")
+
+    assert len(house.rows()) == 3
+    assert house.places_of_secrets() == []
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_a_vendor_that_repeats_the_key_or_points_elsewhere_gives_it_to_nobody(house: House, wire: Wire) -> None:
+    forms = cycle([("--json",), ("--sse",), ()])
+    with open_in_a_thread(FakeServer(lambda _: Answer(pieces=(b"stolen",)))) as thief:
+        for words, answer in unkind(thief.url):
+            with open_in_a_thread(wire.vendor(answer)) as vendor:
+                house.settle(wire, getattr(vendor, wire.address))
+                ended = house.retinue(*asking(*next(forms), "--dialect", "none"))
+                assert (ended.code, words in ended.stderr) == (1, True), (words, ended)
+                assert vendor.heard
+                assert all(is_bearer(heard, wire) for heard in vendor.heard)
+        assert thief.heard == []
+    house.look_around()
+
+    assert house.places_of_secrets() == []
+
+
+@pytest.mark.parametrize("answer", [says("Nothing there."), refused(401)], ids=["answered", "refused"])
+def test_a_run_in_the_background_leaves_it_nowhere_either(house: House, answer: Played) -> None:
+    with open_in_a_thread(FakeChat(answer)) as vendor:
+        house.settle(WIRES[0], vendor.base_url)
+        command = [sys.executable, "-m", "retinue", *asking("--detach")]
+        ended = subprocess.run(command, check=True, capture_output=True, text=True)
+        house.said.append(Ended(ended.returncode, ended.stdout, ended.stderr))
+        until = time.monotonic() + 20
+        while any(row["state"] != "ended" for row in house.rows()):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    house.look_around()
+
+    assert vendor.heard[0].headers["authorization"] == f"Bearer {KEY}"
+    assert house.places_of_secrets() == []
+
+
+@pytest.mark.parametrize("place", ["http://user:{}@127.0.0.1:9/v1", "http://127.0.0.1:9/v1?api_key={}"])
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_a_key_inside_an_address_is_refused_without_repeating_it(house: House, wire: Wire, place: str) -> None:
+    flags = ("--provider", wire.name, "--base-url", place.format(KEY), "--model", "fake-1")
+
+    ended = house.retinue("run", *flags, "-v", "Look.")
+
+    assert (ended.code, ended.stdout, "has a secret in it" in ended.stderr) == (2, "", True)
+    assert house.places_of_secrets() == []
+
+
+def test_the_search_finds_what_is_there(house: House, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home" / "left").write_text(f"... {KEY[:12]}")
+    house.said.append(Ended(0, "", f"token {TOKEN}"))
+
+    assert house.places_of_secrets() == ["home/left", f"stderr: token {TOKEN}"]

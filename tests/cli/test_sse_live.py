@@ -1,0 +1,331 @@
+"""`retinue run --sse` while the model speaks: words leave as they arrive, over every wire, and none of them twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.cli.sse_reply import LiveReply, Piece, Teller
+from retinue.core.errors import ProviderError
+from retinue.core.messages import AssistantMessage, CallDelta, Delta, Reply, StartDelta, TextDelta, Thinking, ToolCall
+from retinue.providers.script import Line, calls, fails, hangs, says, streams, together
+from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.testing.fake_chat import FakeChat, Played
+from retinue.testing.fake_gemini import FakeGemini
+from retinue.testing.fake_responses import FakeResponses
+from retinue.testing.fake_server import Heard
+from tests.cli.conftest import Cli
+from tests.cli.stage import Command, open_in_a_thread, retinue
+from tests.cli.test_sse import PARIS, Told, events
+
+AnyVendor = FakeChat | FakeResponses | FakeAnthropic | FakeGemini
+
+
+class Wire(NamedTuple):
+    """A vendor, the provider that speaks to it, and how its calls are told."""
+
+    name: str
+    vendor: Callable[[Played], AnyVendor]
+    opening: str = "\nFunction: {} "
+    has_call_ids: bool = True
+    cuts_calls: bool = True
+    address: str = "base_url"
+
+
+WIRES = [
+    Wire("openai-chat", FakeChat),
+    Wire("openai-responses", FakeResponses),
+    Wire("anthropic", FakeAnthropic, "Function: {}\n"),
+    Wire("vertexai-anthropic", FakeAnthropic, "Function: {}\n", address="google_url"),
+    Wire("gemini", FakeGemini, has_call_ids=False, cuts_calls=False),
+]
+over_every_wire = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+
+
+def asking(wire: Wire, vendor: AnyVendor, *flags: str) -> tuple[str, ...]:
+    address = str(getattr(vendor, wire.address))
+    return ("run", "--provider", wire.name, "--base-url", address, "--model", "fake-1", "--sse", *flags, "hi")
+
+
+def one_by_one(*lines: Line) -> Callable[[Heard], Line]:
+    """A line for each request."""
+    left = iter(lines)
+    return lambda _: next(left)
+
+
+def words(told: list[Told], kind: str = "output_text") -> str:
+    return "".join(each.delta for each in told if each.type == kind)
+
+
+@over_every_wire
+def test_replies_calls_and_results_are_told_in_order(cli: Cli, wire: Wire) -> None:
+    asks = together(streams("Let me ", "look."), calls("shared_context", action="list_keys"))
+    with open_in_a_thread(wire.vendor(one_by_one(asks, streams("Nothing ", "there.")))) as vendor:
+        ended = cli(*asking(wire, vendor))
+
+    told = list(events(ended.stdout))
+    first, second = (each for each in told if each.type == "response_start")
+    assert (ended.code, first.id != "", second.id != "") == (0, True, True)
+    call = next(each for each in told if each.type == "tool_call")
+    result = next(each for each in told if each.type == "tool_result")
+    arguments = '{"action":"list_keys"}'
+    half = len(arguments) // 2
+    pieces = [arguments[:half], arguments[half:]] if wire.cuts_calls else [arguments]
+    assert told == [
+        first,
+        Told("output_text", "Let me "),
+        Told("output_text", "look."),
+        Told("tool_call", wire.opening.format("shared_context"), call.id),
+        *(Told("tool_call", piece, call.id) for piece in pieces),
+        Told("block_end"),
+        Told("tool_result", result.delta, call.id),
+        second,
+        Told("output_text", "Nothing "),
+        Told("output_text", "there."),
+        Told("block_end"),
+        Told("response_end"),
+    ]
+    assert (call.id != "") == wire.has_call_ids
+    assert result.delta.startswith("\n\nTool Result (shared_context):\n{")
+    assert result.delta.endswith("}\n")
+
+
+@over_every_wire
+@pytest.mark.real_time
+@pytest.mark.usefixtures("folder")
+async def test_words_are_told_while_the_model_goes_on_speaking(wire: Wire) -> None:
+    async with wire.vendor(hangs("One moment", ", please")) as vendor:
+        command = await Command.start(*asking(wire, vendor, "--dialect", "none"))
+        printed = await command.prints('"delta":", please"')
+        command.signal(signal.SIGINT)
+        ended = await command.ended()
+
+    start, *told = events((printed + ended.stdout).strip("\n") + "\n\n")
+    assert (ended.code, start.type, start.id != "") == (130, "response_start", True)
+    assert told == [
+        Told("output_text", "One moment"),
+        Told("output_text", ", please"),
+        Told("block_end", "Error: interrupted"),
+        Told("response_end"),
+    ]
+
+
+@over_every_wire
+def test_an_attempt_that_is_made_again_repeats_no_word(cli: Cli, wire: Wire) -> None:
+    cut = ProviderError("cut", fault="cut", partial="It is ")
+    with open_in_a_thread(wire.vendor(fails(cut, then=streams("It ", "is here", ".")))) as vendor:
+        ended = cli(*asking(wire, vendor, "--dialect", "none"))
+
+    start, *told = events(ended.stdout)
+    assert (ended.code, start.type, len(vendor.heard)) == (0, "response_start", 2)
+    assert told == [
+        Told("output_text", "It is "),
+        Told("output_text", "here"),
+        Told("output_text", "."),
+        Told("block_end"),
+        Told("response_end"),
+    ]
+
+
+def test_an_attempt_that_says_something_else_begins_a_reply_of_its_own(cli: Cli) -> None:
+    cut = ProviderError("cut", fault="cut", partial="It is not")
+    with open_in_a_thread(FakeChat(fails(cut, then=streams("It is ", "here.")))) as vendor:
+        ended = cli(*asking(WIRES[0], vendor, "--dialect", "none"))
+
+    start, *told = events(ended.stdout)
+    assert (ended.code, start.type) == (0, "response_start")
+    assert told == [
+        Told("output_text", "It is not"),
+        Told("block_end"),
+        start,
+        Told("output_text", "It is "),
+        Told("output_text", "here."),
+        Told("block_end"),
+        Told("response_end"),
+    ]
+
+
+def test_what_was_told_of_a_reply_that_never_came_to_its_end_is_followed_by_the_error(cli: Cli) -> None:
+    refused = ProviderError("no more", fault="refused", partial="It is ")
+    with open_in_a_thread(FakeChat(fails(refused))) as vendor:
+        ended = cli(*asking(WIRES[0], vendor, "--dialect", "none"))
+
+    start, said, error, end = events(ended.stdout)
+    assert (ended.code, start.type, said, end) == (
+        1,
+        "response_start",
+        Told("output_text", "It is "),
+        Told("response_end"),
+    )
+    assert (error.type, error.delta.startswith("Error: "), "no more" in error.delta) == ("block_end", True, True)
+
+
+@pytest.mark.parametrize("flag", ["--brief", "-b"])
+def test_brief_tells_neither_calls_nor_results(cli: Cli, flag: str) -> None:
+    asks = together(says("Let me look."), calls("shared_context", action="list_keys"))
+    with open_in_a_thread(FakeChat(one_by_one(asks, says("Nothing there.")))) as vendor:
+        ended = cli(*asking(WIRES[0], vendor, flag))
+
+    told = list(events(ended.stdout))
+    assert [each.type for each in told] == [*["response_start", "output_text", "block_end"] * 2, "response_end"]
+    assert words(told) == "Let me look.Nothing there."
+
+
+def test_a_structured_answer_is_held_back_while_everything_else_is_told(cli: Cli) -> None:
+    asks = together(says("Let me look.", thinking="hm"), calls("shared_context", action="list_keys"))
+    with open_in_a_thread(FakeChat(one_by_one(asks, says(PARIS, thinking="well")))) as vendor:
+        ended = cli(*asking(WIRES[0], vendor, "--output-json"))
+
+    told = list(events(ended.stdout))
+    assert [each.type for each in told] == [
+        "response_start",
+        "reasoning_content",
+        "tool_call",
+        "tool_call",
+        "tool_call",
+        "tool_result",
+        "response_start",
+        "reasoning_content",
+        "output_structured",
+        "response_end",
+    ]
+    assert (words(told, "reasoning_content"), told[-2]) == ("hmwell", Told("output_structured", PARIS))
+
+
+@pytest.mark.real_time
+async def test_a_consumer_that_goes_ends_it_without_a_word(folder: Path) -> None:
+    async with FakeChat(streams(*["word "] * 400, every=0.02)) as vendor:
+        command = [sys.executable, "-m", "retinue", *asking(WIRES[0], vendor, "--dialect", "none")]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=os.environ
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert await process.stdout.readline() == b"event: response_start\n"
+        hang_up(process)
+        said = (await process.stderr.read()).decode()
+        async with asyncio.timeout(5):  # the model would speak for eight seconds
+            code = await process.wait()
+
+    assert code == 1
+    assert [line for line in said.splitlines() if not line.startswith(("model ", "main: "))] == []
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("folder")
+async def test_a_consumer_that_pauses_does_not_hold_up_the_run() -> None:
+    long = ["many words " * 100] * 300  # more than a pipe takes
+    async with FakeChat(streams(*long)) as vendor, asyncio.timeout(30):
+        command = await Command.start(*asking(WIRES[0], vendor, "--dialect", "none"))
+        while [row["outcome"] for row in (await retinue("runs", "--json")).json] != ["completed"]:
+            pass
+        ended = await command.ended()
+
+    assert (ended.code, words(list(events(ended.stdout)))) == (0, "".join(long))
+
+
+def hang_up(process: asyncio.subprocess.Process) -> None:
+    """Let nobody read what the process prints any more."""
+    transport: Any = getattr(process, "_transport")  # noqa: B009 there is no other way to it
+    transport.get_pipe_transport(1).close()
+
+
+# ---- one reply ------------------------------------------------------------------------------------------------------
+
+
+class Consumer:
+    """Reads replies: all that began, each with what was told of it."""
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[str, list[Piece]]] = []
+        self.closed = 0
+        self.live = LiveReply(Teller(self._begin, self._say, self._close), opening="{name} ")
+
+    def _begin(self, response_id: str) -> None:
+        assert self.closed == len(self.replies)
+        self.replies.append((response_id, []))
+
+    def _say(self, piece: Piece) -> None:
+        self.replies[-1][1].append(piece)
+
+    def _close(self) -> None:
+        self.closed += 1
+        assert self.closed == len(self.replies)
+
+    def said(self, number: int = -1) -> dict[tuple[str, int], str]:
+        """The words of a reply, part by part."""
+        parts: dict[tuple[str, int], str] = {}
+        for piece in self.replies[number][1]:
+            parts[piece.part] = parts.get(piece.part, "") + piece.text
+        return parts
+
+
+short_texts = st.text("ab", max_size=4)
+call_deltas = st.builds(CallDelta, index=st.integers(0, 1), name=st.just(""), arguments=short_texts, id=st.just(""))
+deltas = st.lists(st.one_of(st.builds(TextDelta, short_texts), call_deltas), max_size=4)
+
+
+def call_of(said: list[Delta], index: int) -> str:
+    return "".join(delta.arguments for delta in said if isinstance(delta, CallDelta) and delta.index == index)
+
+
+@given(st.lists(deltas, max_size=3), deltas, st.integers(0, 4))
+def test_whatever_breaks_the_last_reply_is_told_whole(broken: list[list[Delta]], last: list[Delta], lost: int) -> None:
+    named: list[Delta] = [CallDelta(0, "f", "", "x"), CallDelta(1, "g", "", "y")]
+    text = "".join(delta.text for delta in last if isinstance(delta, TextDelta))
+    made = tuple(ToolCall(name, call_of(last, index), id) for index, (name, id) in enumerate([("f", "x"), ("g", "y")]))
+    consumer = Consumer()
+
+    for attempt in broken:
+        for delta in chain([StartDelta("broken")], named, attempt):
+            consumer.live.hear(delta)
+    for delta in chain([StartDelta("whole")], named, last[: len(last) - lost]):
+        consumer.live.hear(delta)
+    consumer.live.finish(Reply(AssistantMessage(text, made), response_id="whole"))
+
+    expected = {("text", 0): text, ("call", 0): f"f {made[0].arguments}", ("call", 1): f"g {made[1].arguments}"}
+    assert consumer.said() == {part: said for part, said in expected.items() if said}
+    assert consumer.closed == len(consumer.replies)
+
+
+@given(st.text("ab"), st.lists(st.integers(0, 10), max_size=4))
+def test_attempts_that_say_the_same_are_one_reply(text: str, breaks: list[int]) -> None:
+    consumer = Consumer()
+    for end in [*breaks, len(text)]:
+        consumer.live.hear(StartDelta("r"))
+        for letter in text[:end]:
+            consumer.live.hear(TextDelta(letter))
+    consumer.live.finish(Reply(AssistantMessage(text), response_id="r"))
+
+    assert [(id, "".join(piece.text for piece in said)) for id, said in consumer.replies] == [("r", text)]
+
+
+def test_without_a_beginning_nothing_is_told_before_the_reply_is_whole() -> None:
+    consumer = Consumer()
+    consumer.live.hear(TextDelta("from the mid"))
+    assert consumer.replies == []
+
+    reply = AssistantMessage("not from the middle", (ToolCall("ls", "{}", "a"),), (Thinking("hm"),))
+    consumer.live.finish(Reply(reply, response_id="r"))
+
+    assert [piece.text for piece in consumer.replies[0][1]] == ["hm", "not from the middle", "ls ", "{}"]
+
+
+def test_a_call_with_another_id_is_another_call() -> None:
+    consumer = Consumer()
+    for call_id in ("a", "b"):
+        consumer.live.hear(StartDelta(f"r_{call_id}"))
+        consumer.live.hear(CallDelta(0, "ls", "{}", call_id))
+    consumer.live.finish(Reply(AssistantMessage("", (ToolCall("ls", "{}", "b"),)), response_id="r_b"))
+
+    assert [(id, {piece.id for piece in said}) for id, said in consumer.replies] == [("r_a", {"a"}), ("r_b", {"b"})]

@@ -1,0 +1,24 @@
+"""A run's events as people read them."""
+
+from retinue.cli.transcript import Entry, entries
+from retinue.core.events import CompactedBy, HistoryCompacted
+from retinue.core.messages import UserMessage
+
+
+def told(way: CompactedBy, *, model: str = "", before: int = 0, after: int = 0) -> str:
+    event = HistoryCompacted(
+        at=0.0, replaced=12, messages=(UserMessage("so far"),), way=way, model=model, before=before, after=after
+    )
+    (entry,) = entries([event])
+    assert entry == Entry(at="1970-01-01T00:00:00Z", kind="note", text=entry.text)
+    return entry.text
+
+
+def test_a_compaction_says_what_became_of_how_much() -> None:
+    assert told("shortened", before=9100, after=4000) == (
+        "to make room, long texts in the first 12 messages were left out: about 9.1k tokens became 4.0k"
+    )
+    assert told("summarised", model="m-1", before=91_000, after=40_000) == (
+        "to make room, the first 12 messages were summarised by m-1: about 91.0k tokens became 40.0k"
+    )
+    assert told("left_out") == "to make room, the first 12 messages were left out without a summary"

@@ -1,0 +1,75 @@
+"""Settings in YAML from the command line, and what `xzatoma` tells on stderr when they let it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.dialects.xzatoma_telemetry import TARGET
+from tests.cli.conftest import Cli
+
+LINES = {
+    "main: Why is it slow?": [
+        {"call": {"name": "subagent", "arguments": {"label": "dig", "task_prompt": "find it"}}},
+        {"say": "Thanks."},
+    ],
+    "main: find it": [{"say": "It is the pool."}, {"say": "Too small."}],
+}
+
+
+@pytest.fixture(autouse=True)
+def level_of_before() -> Iterator[None]:
+    """The target's own level is not for other tests."""
+    yield
+    logging.getLogger(TARGET).setLevel(logging.NOTSET)
+
+
+def asked(cli: Cli, folder: Path, settings: str, log: str = "") -> tuple[int, str, str]:
+    """A root that delegates once, under these settings; stdout, and stderr without times."""
+    (folder / "lines.json").write_text(json.dumps(LINES))
+    (folder / "retinue.yaml").write_text(settings)
+    ended = cli(
+        *("run", "--provider", "scripted", "--model", "lines.json", "--dialect", "xzatoma", "--quiet"),
+        "Why is it slow?",
+        env={"RETINUE_LOG": log},
+    )
+    return ended.code, ended.stdout, "\n".join(line.partition("Z ")[2] or line for line in ended.stderr.splitlines())
+
+
+def test_telemetry_is_asked_for_by_its_target(cli: Cli, folder: Path) -> None:
+    settings = "agent:\n  subagent:\n    default_max_turns: 7\n"
+    assert asked(cli, folder, settings) == (0, "Thanks.\n", "")
+
+    code, answer, told = asked(cli, folder, settings, "off,retinue.tools.subagent=debug")
+    assert (code, answer) == (0, "Thanks.\n")
+    spawned, completed = told.splitlines()
+    assert spawned == (
+        "INFO retinue.tools.subagent subagent.event=spawn subagent.label=dig subagent.depth=1 subagent.max_turns=7 "
+        "subagent.allowed_tools=[] Spawning subagent"
+    )
+    assert completed.startswith("INFO retinue.tools.subagent subagent.event=complete subagent.label=dig ")
+    assert asked(cli, folder, settings + "    telemetry_enabled: false\n", "info")[2].count("subagent.event") == 0
+
+
+def test_a_mistake_is_told_in_the_words_of_the_document(cli: Cli, folder: Path) -> None:
+    assert asked(cli, folder, "agent:\n  subagent:\n    max_depth: 0\n") == (
+        2,
+        "",
+        "error: retinue.yaml:3: Configuration error: agent.subagent.max_depth must be greater than 0",
+    )
+
+
+def test_init_does_not_write_a_second_settings_file(cli: Cli, folder: Path) -> None:
+    (folder / "retinue.yml").touch()
+
+    ended = cli("init")
+
+    assert (ended.code, ended.stderr) == (
+        2,
+        "error: retinue.yml is here already, and only one settings file can be; rename it first\n",
+    )
+    assert not (folder / "retinue.toml").exists()
