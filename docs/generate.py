@@ -1,4 +1,4 @@
-"""Writes the reference pages that follow from the code: the command line, and what each dialect promises.
+"""Writes the reference pages that follow from the code: the command line, policies, and what each dialect promises.
 
 `make docs` runs it. A test fails when a page says something else than the code.
 """
@@ -17,8 +17,13 @@ import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from retinue.app.builtin import shown
 from retinue.app.tables import DIALECTS, make_dialect
 from retinue.cli.main import app
+from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
+from retinue.config.template import fields_of, told, toml
+from retinue.core.errors import PolicyError
+from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
 from retinue.dialects import promises
 from retinue.dialects.desk import Desk
@@ -30,7 +35,11 @@ MADE = "This page is made from the code by `make docs`."
 
 def pages() -> dict[Path, str]:
     """Every generated page, by its file."""
-    made = {REFERENCE / "cli.md": command_line_page()}
+    made = {
+        REFERENCE / "cli.md": command_line_page(),
+        REFERENCE / "policy.md": policy_page(),
+        REFERENCE / "tools.md": tools_page(),
+    }
     for name in DIALECTS:
         made[REFERENCE / "dialects" / f"{name}.md"] = dialect_page(name)
     return made
@@ -94,6 +103,142 @@ def _meaning(option: Any) -> str:
     return f"{option.help} Required." if option.required else option.help
 
 
+# ---- tools -----------------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "pure": "looks, and is called again after a crash",
+    "idempotent": "does the same when it is called again, and is",
+    "keyed": "finds after a crash what it had begun",
+    "once": "is never called twice: after a crash the model reads that it may have happened",
+}
+
+
+def tools_page() -> str:
+    """The built-in tools with their arguments."""
+    opening = (
+        f"# Tools\n\n{MADE} [Tools](../how-to/tools.md) tells how they are given to agents. Whether a call needs a "
+        "person depends on its risk and on the [policy](policy.md) of the agent; where calls differ, it is the largest."
+    )
+    kinds = _table(("kind", "what it means"), ([f"`{kind}`", words] for kind, words in KINDS.items()))
+    return "\n\n".join([opening, kinds, *(_builtin(tool) for tool in shown())]) + "\n"
+
+
+def _builtin(tool: Tool) -> str:
+    schema = msgspec.json.decode(tool.spec.parameters)
+    facts = f"Kind `{tool.kind}`, risk {tool.risk}" + (f", at most {tool.timeout:g} s." if tool.timeout else ".")
+    rows = [
+        [
+            f"`{name}`",
+            _kind_of(field),
+            "" if name in schema.get("required", ()) else _shown_default(field),
+            _words(field),
+        ]
+        for name, field in schema["properties"].items()
+    ]
+    table = [_table(("argument", "type", "default", "meaning"), rows)] if rows else []
+    return "\n\n".join([f"## {tool.spec.name}", tool.spec.description, facts, *table])
+
+
+def _kind_of(field: dict[str, Any]) -> str:
+    options = field.get("anyOf") or [field]
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    return " or ".join(str(option.get("type", "anything")) for option in options if option.get("type") != "null")
+
+
+def _shown_default(field: dict[str, Any]) -> str:
+    found = field.get("default")
+    return "none" if found in (None, "") else f"`{found}`"
+
+
+def _words(field: dict[str, Any]) -> str:
+    return " ".join(str(field.get("description", "")).split()).replace("|", "\\|")
+
+
+# ---- policies -------------------------------------------------------------------------------------------------------
+
+POLICY_OPENING = """\
+A policy is everything that an agent may do. In the settings it comes from two tables that an agent names, its
+`risk_profile` and its `runtime_profile`; in Python it is `retinue.Policy`, with the same names (`level` is `autonomy`
+there). See [Approvals](../how-to/approvals.md) for calls that need a person.
+
+- `retinue.open(policy=...)` is the ceiling of everything that is started there; an agent with a policy of its own has
+  what both allow. A run that asks for more (`spawn(policy=...)`) is refused with `retinue.PolicyError`, which has the
+  `field`, what was `asked` for and what is `allowed`; the words are below.
+- A child has its parent's policy, cut by its own if it has one. So has a fork. A run that is resumed is cut once
+  more, by the settings of that day. Nothing ever widens it.
+- It is enforced where a call is made, whoever makes it, and not by hiding tools alone.
+- The two limits on stretches of time (actions an hour, cost a day) are counted for each agent by name, in the store:
+  all its runs share them, in all processes, and what its children use counts for it as well. They bind where somebody
+  wrote down a policy: for the retinue, for the run, or for its agent. Without any, the other limits of `Policy()`
+  hold, and nothing is counted.
+
+An action is a call that changes something: it writes a file, runs a command, stores a memory. Tools say so themselves
+(`@retinue.tool(acts=True)`). The last one of an hour is followed by `Rate limit exceeded: action budget exhausted`."""
+
+MORE_THAN_THE_PARENT: dict[str, tuple[Any, Any]] = {
+    "autonomy": ("supervised", "full"),
+    "workspace_only": (True, False),
+    "allowed_roots": (["/srv"], ["/secrets"]),
+    "allowed_roots_read_only": (["/srv"], ["/etc"]),
+    "allowed_roots_write_only": (["/srv"], ["/etc"]),
+    "forbidden_paths": (["/etc/secrets"], []),
+    "allowed_commands": (["ls"], ["rm"]),
+    "shell_env_passthrough": ([], ["AWS_SECRET_ACCESS_KEY"]),
+    "shell_timeout_secs": (30, 600),
+    "max_actions_per_hour": (100, 200),
+    "max_cost_per_day_cents": (500, 1000),
+    "block_high_risk_commands": (True, False),
+    "require_approval_for_medium_risk": (True, False),
+    "allowed_tools": (["file_read"], ["shell"]),
+    "excluded_tools": (["shell"], []),
+    "auto_approve": ([], ["shell"]),
+    "always_ask": (["shell"], []),
+}
+"""For each field what a parent has, and what a child asks for that is more."""
+
+
+def policy_page() -> str:
+    """Every field of a policy: what it means, its default, an example, and how asking for more is refused."""
+    parts = ["# Policies", MADE, POLICY_OPENING, "## Fields"]
+    for field in Policy.__struct_fields__:
+        parts += _policy_field(field)
+    return "\n\n".join(parts) + "\n"
+
+
+def _policy_field(field: str) -> Iterator[str]:
+    key = "level" if field == "autonomy" else field
+    section = RISK_PROFILES if key in RISK_PROFILES.type.__struct_fields__ else RUNTIME_PROFILES
+    assert section.named is not None
+    about, example = told(next(each.type for each in fields_of(section.type) if each.name == key))
+    yield f"### {field}"
+    yield f"{about} By default {_default(field)}."
+    yield f"```toml\n[{section.name}.{section.named.example}]\n{key} = {toml(example)}\n```"
+    has, asks = MORE_THAN_THE_PARENT[field]
+    try:
+        narrow(Policy(**{field: has}), Policy(**{field: asks}))
+    except PolicyError as refused:
+        yield f"A child that asks for more is refused: `{refused}`."
+
+
+def _default(field: str) -> str:
+    match field, getattr(Policy(), field):
+        case "auto_approve", _:
+            return f"none; a profile in the settings has {_listed(DEFAULT_AUTO_APPROVE)}"
+        case "allowed_commands", commands:
+            return f"{_listed(each for each in commands if each != 'free')}, and on Linux `free`"
+        case "allowed_tools", _:
+            return "all of them"
+        case _, tuple():
+            return "none"
+        case _, default:
+            return f"`{default}`".lower()
+
+
+def _listed(entries: Iterable[str]) -> str:
+    return ", ".join(f"`{entry}`" for entry in entries)
+
+
 # ---- dialects -------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +247,8 @@ def dialect_page(name: str) -> str:
     module = import_module(DIALECTS[name].partition(":")[0])
     listed: tuple[Promise, ...] = import_module(f"{promises.__name__}.{name}").PROMISES
     # Nobody works at this desk: the tools are only looked at.
-    tools = make_dialect(name, cast("Desk", Mock(spec_set=Desk, **dict.fromkeys(Desk.__annotations__, Mock())))).tools()
+    desk = Mock(spec_set=Desk, **dict.fromkeys(Desk.__annotations__, Mock()) | {"agents": ()})
+    tools = make_dialect(name, cast("Desk", desk)).tools()
     parts = [
         f"# The dialect {name}",
         f'{MADE} Choose the dialect with `--dialect {name}`, or with `dialects=["{name}"]` in Python.',
@@ -121,11 +267,15 @@ def _tool(tool: Tool) -> Iterator[str]:
     required: list[str] = schema.get("required", [])
     yield f"### {tool.spec.name}"
     yield _filled(tool.spec.description)
+    parameters = cast("dict[str, dict[str, Any]]", schema["properties"])
+    if not parameters:
+        yield "It has no parameters."
+        return
     yield _table(
         ("parameter", "type", "required", "meaning"),
         (
             [f"`{name}`", _type(about), "yes" if name in required else "", about.get("description", "")]
-            for name, about in cast("dict[str, dict[str, Any]]", schema["properties"]).items()
+            for name, about in parameters.items()
         ),
     )
 
@@ -133,7 +283,10 @@ def _tool(tool: Tool) -> Iterator[str]:
 def _type(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{choice}`" for choice in schema["enum"])
-    return f"array of {_type(schema['items'])}" if schema.get("type") == "array" else str(schema.get("type", ""))
+    kind = schema.get("type", "")
+    if isinstance(kind, list):
+        return " or ".join(cast("list[str]", kind))
+    return f"array of {_type(schema['items'])}" if kind == "array" else str(kind)
 
 
 def _spans(text: str) -> str:

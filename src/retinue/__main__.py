@@ -11,6 +11,10 @@ def main(argv: list[str] | None = None) -> int:
     if arguments == ["--version"]:
         print(f"retinue {__version__}")
         return 0
+    if argv is None and arguments == ["call"]:  # somebody waits for it, and has no use for the rest
+        from retinue.cli.call import main as answer_call
+
+        answer_call()
     from retinue.cli.main import main as command_line
 
     return command_line(arguments)

@@ -1,21 +1,27 @@
 """Providers by name: what people call them, where they are, and what they cost."""
 
+from pathlib import Path
+from typing import Literal
+
 import msgspec
 import pytest
 
 from retinue.app.compose import open as open_retinue
+from retinue.app.sections import contacts, load_settings
 from retinue.app.setup import Setup
 from retinue.app.tables import ProviderTable
-from retinue.app.wires import ALIASES, WIRES, Contact, called, contact, reach, tariff
-from retinue.core.errors import UnknownName
-from retinue.core.messages import Reply, UserMessage
+from retinue.app.wires import ALIASES, WIRES, Contact, called, contact, family, family_called, moved, reach, tariff
+from retinue.core.errors import BadInput, UnknownName
+from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.core.usage import Usage
-from retinue.providers.pricing import Rates
+from retinue.providers.openai_responses import Spelling
+from retinue.providers.pricing import Priced, Rates
 from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_anthropic import FakeAnthropic
 from retinue.testing.fake_chat import FakeChat
+from retinue.testing.fake_responses import FakeResponses
 
 
 @pytest.mark.parametrize(
@@ -106,3 +112,112 @@ async def ask(where: Contact, model: str) -> Reply:
         return await provider.answer(Request(model=model, system="", messages=[UserMessage("hi")]), Listener().publish)
     finally:
         await table.close()
+
+
+# ---- families -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wire", "belongs_to"),
+    [
+        ("anthropic", "anthropic"), ("vertexai-anthropic", "anthropic"), ("claude", "anthropic"),
+        ("openai", "openai"), ("openai-chat", "openai"), ("openai-responses", "openai"), ("GPT", "openai"),
+        ("ollama", "openai"), ("lmstudio", "openai"), ("llamacpp", "openai"), ("vllm", "openai"),
+        ("gemini", "gemini"), ("Google", "gemini"),
+        ("scripted", None), ("llama", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_wire_belongs_to_the_family_whose_way_of_talking_it_is(wire: str, belongs_to: str | None) -> None:
+    assert family(wire) == belongs_to
+
+
+def test_every_wire_that_asks_somebody_has_a_family() -> None:
+    assert {wire for wire in WIRES if family(wire) is None} == {"scripted"}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("anthropic", "anthropic"), ("Claude", "anthropic"), ("openai", "openai"), ("gpt", "openai"),
+        ("CHATGPT", "openai"), ("gemini", "gemini"), ("google", "gemini"),
+        ("openai-chat", None), ("ollama", None), ("vertexai-anthropic", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_family_is_meant_by_seven_names_and_no_others(name: str, meant: str | None) -> None:
+    assert family_called(name) == meant
+
+
+# ---- how responses are written --------------------------------------------------------------------------------------
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("setting", "written"), [(None, "function_call"), ("live", "function_call"), ("seed", "tool_call")]
+)
+async def test_a_setting_says_how_calls_are_written(
+    setting: Literal["live", "seed"] | None, written: Spelling, tmp_path: Path
+) -> None:
+    history = [UserMessage("hi"), AssistantMessage("", (ToolCall("ls", "{}", "a"),)), ToolMessage("ls", "x", "a")]
+    async with FakeResponses(says("hi"), spelling=written) as vendor:
+        settings = tmp_path / "retinue.toml"
+        said = "" if setting is None else f'responses_wire = "{setting}"'
+        settings.write_text(f'[providers.mine]\nwire = "openai-responses"\nbase_url = "{vendor.base_url}"\n{said}\n')
+        (where,) = contacts(load_settings(settings))
+        table = ProviderTable({}, [where])
+        provider = table.find("mine")
+        assert provider is not None
+        await provider.answer(Request(model="m", system="", messages=history), Listener().publish)
+        await table.close()
+
+    assert vendor.heard[0].body["input"][1]["type"] == written
+    assert msgspec.json.decode(Setup(contacts=(where,)).text(), type=Setup).contacts == (where,)
+    assert moved(where, "http://elsewhere/v1", None).responses_wire == setting
+
+
+@pytest.mark.real_time
+async def test_a_provider_can_be_reached_that_spells_everything_out() -> None:
+    async with FakeChat(says("hi")) as chat, FakeResponses(lambda _: says("hi")) as responses:
+        for where in (
+            contact("openai-chat", base_url=chat.base_url),
+            contact("openai-responses", base_url=responses.base_url),
+        ):
+            provider = reach(where, spelled_out=True)
+            assert isinstance(provider, Priced)
+            messages: list[Message] = [UserMessage("hi")]
+            request = Request(model="gpt-5.1", system="", messages=messages)
+            for _ in range(2):
+                messages += [(await provider.answer(request, Listener().publish)).message, UserMessage("more")]
+            await provider.close()
+
+    assert [heard.body["reasoning_effort"] for heard in chat.heard] == ["none", "none"]
+    assert [heard.body["reasoning"] for heard in responses.heard] == [{"effort": "none"}, {"effort": "none"}]
+    assert [heard.body.get("previous_response_id") for heard in responses.heard] == [None, "resp_1"]
+
+
+def test_the_setting_is_for_responses_alone() -> None:
+    with pytest.raises(BadInput) as wrong:
+        contact("mine", wire="openai-chat", responses_wire="seed")
+
+    assert str(wrong.value) == (
+        "responses_wire of 'mine' says how the wire openai-responses writes; its wire is openai-chat"
+    )
+
+
+# ---- a script for a model -------------------------------------------------------------------------------------------
+
+
+async def test_a_file_can_be_the_model(tmp_path: Path) -> None:
+    file = tmp_path / "lines.json"
+    file.write_text('{"main": [{"say": "Hello."}], "main: 6 times 7": [{"say": "42"}]}')
+    async with open_retinue(model=f"scripted:{file}", home=":memory:") as retinue:
+        greeted, computed = await retinue.run("Greet me."), await retinue.run("What is 6 times 7?")
+
+    assert (greeted.text, computed.text, computed.cost) == ("Hello.", "42", 0)
+
+
+def test_a_script_has_no_address_and_no_key() -> None:
+    assert contact("scripted") == Contact(name="scripted", wire="scripted")
+    with pytest.raises(BadInput) as wrong:
+        contact("scripted", base_url="http://localhost/v1")
+
+    assert str(wrong.value) == "scripted asks nobody: it has no base URL; its model is the file that it plays"

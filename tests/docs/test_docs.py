@@ -14,13 +14,13 @@ import typer
 from msgspec import inspect
 
 from retinue.app.sections import SECTIONS
-from retinue.app.wires import WIRES
+from retinue.app.wires import SCRIPTED_NAME, WIRES
 from retinue.cli.main import app
 from retinue.config.checking import wanted
 from tests.docs.pages import DOCS, PAGES, README, ROOT, Page, read
 
 SOURCES = (ROOT / "src" / "retinue", ROOT)
-LANGUAGES = {"python", "console", "toml", "json", "text", ""}
+LANGUAGES = {"python", "console", "toml", "yaml", "json", "js", "text", ""}
 """What blocks are in, so that none is left untested because its language was misspelt; text is what cannot run."""
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -102,6 +102,19 @@ def test_every_wire_is_in_the_table_of_providers_with_its_address_and_the_variab
         if not any(all(f"`{fact}`" in row for fact in (name, wire.base_url, wire.api_key_env) if fact) for row in rows)
     ]
     assert missing == []
+
+
+def test_every_provider_has_a_page_with_a_command_and_a_program_that_run() -> None:
+    pages = [page for page in PAGES if page.path.parent.name == "providers"]
+
+    def is_shown(name: str, page: Page) -> bool:
+        commands = "\n".join(block.code for block in page.of("console"))
+        is_run = f"--model {name}:" in commands or f"--provider {name} " in commands
+        return is_run and any(f"{name}:" in block.code for block in page.of("python"))
+
+    alike = {"openai-responses": "openai"}  # two names for one provider
+    names = [alike.get(name, name) for name in WIRES if name != SCRIPTED_NAME]
+    assert [name for name in names if not any(is_shown(name, page) for page in pages)] == []
 
 
 @on_every_page

@@ -2,8 +2,8 @@
 
 A block that is `python` is executed; with a title it is written to that file, as a reader would do. A `console` block
 is a session: what follows `$ ` is run. Where the page shows what is printed, that is compared: numbers, times and ids
-may differ, and a line `...` stands for any lines. A block that shows an error expects one. `toml` has to be valid
-settings, unless it is called `mistakes.toml`. What cannot run is `text`.
+may differ, and a line `...` stands for any lines. A block that shows an error expects one. `toml` and `yaml` have to be
+valid settings, unless it is called `mistakes.toml`. What cannot run is `text`.
 """
 
 import asyncio
@@ -26,12 +26,11 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.app.sections import load_settings
-from retinue.app.wires import keys_found
-from retinue.testing.fake_chat import FakeChat
+from retinue.app.wires import WIRES, keys_found
 from tests.docs.pages import PAGES, Block, Page
-from tests.docs.vendor import ADDRESS, Vendor
+from tests.docs.vendor import Vendors
 
-RUN = ("python", "console", "toml", "json")
+RUN = ("python", "console", "toml", "yaml", "json")
 MISTAKES = "mistakes.toml"
 SHELL = re.compile(r"[&|;<>$`]|\bpython\b|--detach")
 COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
@@ -55,25 +54,25 @@ ALIKE = (
 class Reader:
     """Somebody who follows a page to the letter, in a folder of their own, with a model at the page's address."""
 
-    def __init__(self, page: Page, folder: Path, base_url: str, mark: Path) -> None:
+    def __init__(self, page: Page, folder: Path, vendors: Vendors, mark: Path) -> None:
         self._page = page
         self._folder = folder
-        self._base_url = base_url
+        self._vendors = vendors
         self._mark = mark
         # A module, because tools and dataclasses look theirs up by name.
         self._namespace = ModuleType("example")
 
     def follow(self, block: Block) -> None:
         """Do what a block says."""
-        code = block.code.replace(ADDRESS, self._base_url)
+        code = self._as_it_is_here(block.code)
         if block.title:
             (self._folder / block.title).write_text(code + "\n")
         match block.language:
             case "console":
                 for command, printed in _session(block.code):
                     self._command(command, printed, f"{self._page.name}:{block.line}")
-            case "toml" if block.title != MISTAKES:
-                self._settings(code, block.title)
+            case "toml" | "yaml" if block.title != MISTAKES:
+                self._settings(code, block.title or f"untitled.{block.language}")
             case "python" if not block.title:
                 sys.modules["example"] = self._namespace
                 # Empty lines in front, so that a traceback names the line of the page.
@@ -81,22 +80,27 @@ class Reader:
             case _:
                 pass
 
+    def _as_it_is_here(self, text: str) -> str:
+        for page, here in self._vendors.addresses.items():
+            text = text.replace(page, here)
+        return text
+
     def _settings(self, code: str, title: str) -> None:
-        path = self._folder / (title or "untitled.toml")
+        path = self._folder / title
         path.write_text(code)
         load_settings(path)
         if not title:
             path.unlink()
 
     def _command(self, command: str, printed: str, where: str) -> None:
-        asked = command.replace(ADDRESS, self._base_url)
+        asked = self._as_it_is_here(command)
         if re.search(r"\bID\b", asked):
             asked = re.sub(r"\bID\b", self._newest_run(), asked)
         if asked.startswith("export "):
             os.environ |= dict(each.split("=", 1) for each in shlex.split(os.path.expandvars(asked))[1:])
             return
         code, told = self._in_a_shell(asked) if SHELL.search(asked) else self._here(asked)
-        told = told.replace(self._base_url, ADDRESS).replace(os.environ["RETINUE_HOME"], HOME)
+        told = self._vendors.as_the_page_has_it(told).replace(os.environ["RETINUE_HOME"], HOME)
         expects_error = FAILED.search(printed) is not None
         assert (code != 0) == expects_error, f"{where}: {command}: exit status {code}\n{told}"
         if printed and not re.fullmatch(_pattern(printed), _alike(told)):
@@ -161,16 +165,18 @@ def _pattern(printed: str) -> str:
 
 
 @pytest.fixture
-def base_url(tmp_path: Path) -> Iterator[str]:
-    """A model in a thread of its own, so that examples can have this one."""
+def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendors]:
+    """All models in a thread of their own, so that examples can have this one; nobody else can be asked by name."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    vendor = FakeChat(Vendor(tmp_path / "mark"))
+    vendors = Vendors(tmp_path / "mark")
     try:
-        asyncio.run_coroutine_threadsafe(vendor.open(), loop).result()
-        yield vendor.base_url
-        asyncio.run_coroutine_threadsafe(vendor.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(vendors.open(), loop).result()
+        for name, wire in vendors.wires().items():
+            monkeypatch.setitem(WIRES, name, wire)
+        yield vendors
+        asyncio.run_coroutine_threadsafe(vendors.close(), loop).result()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -202,8 +208,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.of(*RUN)], ids=lambda page: page.name)
-def test_every_example_of_the_page_runs(page: Page, folder: Path, base_url: str, tmp_path: Path) -> None:
-    reader = Reader(page, folder, base_url, tmp_path / "mark")
+def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: Vendors, tmp_path: Path) -> None:
+    reader = Reader(page, folder, vendors, tmp_path / "mark")
     for block in page.of(*RUN):
         reader.follow(block)
     reader.wait_for_the_background()
+    if page.path.parent.name == "providers":
+        assert page.path.stem in {heard.path.split("/")[1] for heard in vendors.heard}, "somebody else was asked"

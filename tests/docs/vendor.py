@@ -1,14 +1,81 @@
-"""The model behind the examples of the documentation: it knows what to say to each question that a page asks."""
+"""The models behind the examples of the documentation: they know what to say to each question that a page asks."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from retinue.app.wires import LOCAL, WIRES, Wire
 from retinue.providers.script import Line, calls, hangs, says
-from retinue.testing.fake_chat import replies
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.testing.fake_chat import FakeChat, replies
+from retinue.testing.fake_gemini import FakeGemini
+from retinue.testing.fake_responses import FakeResponses
+from retinue.testing.fake_server import Answer, FakeServer, Heard
 
 ADDRESS = "http://localhost:8000/v1"
 """Where pages say that a model is; the examples are run with the address of this one."""
+
+GOOGLE = "https://europe-west1-aiplatform.googleapis.com/v1/projects/my-project/locations/europe-west1"
+"""Where they say that Google's is."""
+
+
+USUAL = dict(WIRES)
+"""Where vendors are when nobody says otherwise."""
+
+
+class Vendors(FakeServer):
+    """Everybody whom a page may ask, each below a path of its own, so that answers can tell who was asked.
+
+    `addresses` has for each address that pages use the one that is asked in its place.
+    """
+
+    def __init__(self, mark: Path) -> None:
+        super().__init__(self._answer)
+        self._chat = FakeChat(Vendor(mark))
+        self._vendors: dict[str, FakeResponses | FakeAnthropic | FakeGemini] = {
+            "openai": FakeResponses(_one_answer),
+            "openai-responses": FakeResponses(_one_answer),
+            "anthropic": FakeAnthropic(_one_answer),
+            "vertexai-anthropic": FakeAnthropic(_one_answer),
+            "gemini": FakeGemini(_one_answer),
+        }
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where pages say that a model is, and where it is in truth."""
+        return {ADDRESS: f"{self.url}/any/v1", GOOGLE: f"{self.url}/vertexai-anthropic/v1/projects/p/locations/l"}
+
+    def wires(self) -> dict[str, Wire]:
+        """The table of wires, with the addresses of these vendors in place of the usual ones."""
+        return {
+            name: msgspec.structs.replace(
+                wire, base_url=f"{self.url}/{name}{'/v1' if wire.base_url.endswith('/v1') else ''}"
+            )
+            for name, wire in USUAL.items()
+            if wire.base_url
+        }
+
+    def as_the_page_has_it(self, text: str) -> str:
+        """What was printed, with the addresses that a reader would see."""
+        places = {there: page for page, there in self.addresses.items()}
+        places |= {wire.base_url: USUAL[name].base_url for name, wire in self.wires().items()}
+        for there, page in sorted(places.items(), key=lambda place: -len(place[0])):
+            text = text.replace(there, page)
+        return text
+
+    def _answer(self, heard: Heard) -> Answer:
+        _, name, rest = heard.path.split("/", 2)
+        heard = replace(heard, path=f"/{rest}")
+        if name in LOCAL and heard.method == "GET":
+            return Answer(pieces=(b'{"data":[{"id":"qwen3"}]}',))
+        return self._vendors.get(name, self._chat)._answer(heard)
+
+
+def _one_answer(heard: Heard) -> Line:
+    return says('{"capital": "Paris", "country": "France"}' if b"capital of France" in heard.raw else "42")
 
 
 class Vendor:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from retinue.app.approvals import Approvals
 from retinue.app.sessions import Sessions
 from retinue.app.setup import Setup, setup_of
 from retinue.core.errors import UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import RunId, SessionId
-from retinue.core.records import DriverRow, Prune, RunQuery, RunRow
+from retinue.core.records import Charge, DriverRow, Prune, RunQuery, RunRow
 from retinue.core.state import Run
 from retinue.engine.driver import Driver
+from retinue.engine.shelf import StoreShelf
 from retinue.engine.supervisor import Supervisor
 from retinue.engine.view import RunView
 
@@ -25,6 +27,8 @@ class Archive:
     def __init__(self, supervisor: Supervisor, watcher: Driver) -> None:
         self.supervisor = supervisor
         self.sessions = Sessions(supervisor)
+        self.approvals = Approvals(supervisor)
+        self.shelf = StoreShelf(supervisor.parts)
         # Never enlisted: it only knows how to tell which of the others are alive.
         self._watcher = watcher
         self._parts = supervisor.parts
@@ -82,6 +86,10 @@ class Archive:
         """Stop a run and everything below it; what nobody drives ends on the spot. The runs that this concerned."""
         await self._watcher.bury_the_gone()
         return await self.supervisor.cancel(run_id, note=note)
+
+    async def charges(self, window: str, since: float) -> list[Charge]:
+        """What a named window remembers from then on."""
+        return await self._parts.journal.read(self._parts.store.charges, window, since)
 
     async def prune(self, before: float) -> int:
         """Forget trees that ended before a moment; how many runs that were."""

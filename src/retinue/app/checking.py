@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from retinue.app.builtin import BUILTIN
 from retinue.core.agent import Agent
-from retinue.core.errors import BadInput
+from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Tool
 
 AGENT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
@@ -22,14 +23,23 @@ def check_agents(agents: Sequence[Agent]) -> None:
         raise BadInput(f"two agents are named {twice[0]!r}: rename one of them")
 
 
-def check_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Everything that is meant to be a tool is one."""
-    given = tuple(tools)
-    for each in given:
-        if not hasattr(each, "spec") or not hasattr(each, "call"):
+def check_tools(tools: Iterable[Tool | str]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """Everything that is meant to be a tool is one: the caller's own, and the names of built-in ones."""
+    if isinstance(tools, str):
+        raise BadInput(f"tools={tools!r} is a text: write tools=[{tools!r}]")
+    own: list[Tool] = []
+    named: list[str] = []
+    for each in tools:
+        if isinstance(each, str):
+            if each not in BUILTIN:
+                raise UnknownName("built-in tool", each, tuple(BUILTIN))
+            named.append(each)
+        elif not hasattr(each, "spec") or not hasattr(each, "call"):
             name = getattr(each, "__name__", repr(each))
             raise BadInput(f"{name} is not a tool: decorate the function with @retinue.tool")
-    return given
+        else:
+            own.append(each)
+    return tuple(own), tuple(named)
 
 
 def check_choices(*, approvals: object, durability: str, lease: float, dialects: object) -> None:

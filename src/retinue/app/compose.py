@@ -9,27 +9,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
+
 from retinue.app.archive import Archive
+from retinue.app.builtin import Builtin
 from retinue.app.checking import check_agents, check_choices, check_tools
-from retinue.app.modules import load_tools
 from retinue.app.retinue import Retinue
-from retinue.app.sections import contacts as settled_contacts
-from retinue.app.sections import dialect_settings as settled_dialects
-from retinue.app.sections import load_settings
 from retinue.app.structured import judge
 from retinue.app.tables import ProviderTable, Toolset
-from retinue.app.wires import WIRES, Contact, called, contact
+from retinue.app.wires import WIRES, Contact, called, contact, moved
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import Clock, Ids, Provider, Store, Tool
+from retinue.core.profiles import Rules
 from retinue.engine.accounts import Accounts
 from retinue.engine.driver import Driver
 from retinue.engine.gate import Gates
 from retinue.engine.journal import Journal
 from retinue.engine.parts import Approver, Parts
+from retinue.engine.shelf import StoreShelf
 from retinue.engine.supervisor import Supervisor
+from retinue.tools.kit import Kit, ToolOptions
 
 MEMORY = ":memory:"
 """As `home`: keep everything in memory, and forget it when the retinue is closed."""
@@ -52,7 +54,8 @@ def open(
     config: str | Path | None = None,
     providers: Mapping[str, Provider] | None = None,
     contacts: Sequence[Contact] = (),
-    tools: Iterable[Tool] = (),
+    tools: Iterable[Tool | str] = (),
+    tool_options: ToolOptions | None = None,
     dialects: Sequence[str] = ("spec",),
     dialect_settings: Mapping[str, object] | None = None,
     agents: Sequence[Agent] = (),
@@ -72,8 +75,11 @@ def open(
     `model` is `wire:name`, or a name at `provider`: the name of a wire or local server (with `base_url` and the name of
     the variable that holds the key), or any object with the provider's one method. `providers` and `contacts` are more
     of them, for agents whose model is written `name:model`. `config` is a settings file, whose agents, providers, tools
-    and dialect settings are added. `home` is the folder of the store (`$RETINUE_HOME`, else
-    the platform's data folder), or `:memory:`. `policy` is the ceiling of every run. `approvals` says who answers
+    and dialect settings are added. `tools` are your own, and names of those that come with retinue; `tool_options` say
+    how the latter work. `home` is the folder of the store (`$RETINUE_HOME`, else
+    the platform's data folder), or `:memory:`. `policy` is the ceiling of every run, and its limits on actions an
+    hour and cost a day hold for each agent; without one, an agent has its own policy if it has one, else that of
+    `Policy()`, and nothing is counted by the hour or day. `approvals` says who answers
     when a call needs a person: a callback, `"wait"` for an answer from anywhere, or `"deny"`. With `adopt` this
     process also takes over runs whose process is gone. `durability="power"` syncs what others may have heard of to
     the disk.
@@ -89,22 +95,31 @@ def open(
     """
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:
+        from retinue.app.modules import load_tools
+        from retinue.app.sections import contacts as settled_contacts
+        from retinue.app.sections import dialect_settings as settled_dialects
+        from retinue.app.sections import load_settings
+
         settings = load_settings(config)
         agents = (*settings.core_agents(), *agents)
         contacts = (*settled_contacts(settings), *contacts)
         tools = (*load_tools(settings.tool_modules), *tools)
+        tool_options = _merged(tool_options, settings.tool_options)
         dialect_settings = dict(settled_dialects(settings)) | dict(dialect_settings or {})
     check_agents(agents)
     table, name = _providers(model, provider, base_url, api_key_env, providers, contacts)
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    toolset = Toolset(check_tools(tools))
+    own, named = check_tools(tools)
+    store = store if store is not None else _open_store(home, durability)
+    builtin = Builtin(lambda: _kit(tool_options or ToolOptions(), parts, home, agents))
+    toolset = Toolset(own, named=named, builtin=builtin)
     parts = _parts(
-        store if store is not None else _open_store(home, durability),
+        store,
         toolset,
         table,
         clock=clock,
         ids=ids,
-        ceiling=policy if policy is not None else Policy(),
+        rules=Rules(session=policy, agents={each.name: each.policy for each in agents if each.policy is not None}),
         approver=approvals,
         durable=durability == "power",
     )
@@ -120,7 +135,36 @@ def open(
         dialect_settings=dialect_settings or {},
         model=name,
         session=session or ids.new(),
+        tool_options=tool_options,
+        home=_folder(home),
     )
+
+
+def _merged(said: ToolOptions | None, settled: ToolOptions) -> ToolOptions:
+    """What was said counts more than the settings, but for what the settings protect: that stays so."""
+    return settled if said is None else replace(said, protected=(*said.protected, *settled.protected))
+
+
+def _kit(options: ToolOptions, parts: Parts, home: str | Path | None, agents: Sequence[Agent]) -> Kit:
+    from retinue.sandbox.probe import choose
+
+    return Kit(
+        sandbox=choose(options.sandbox),
+        shelf=StoreShelf(parts),
+        clock=parts.clock,
+        home=_folder(home),
+        network=options.network,
+        fenced=options.sandbox != "off",
+        web_search=options.web_search,
+        memory=options.memory,
+        memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
+        max_result=options.max_result,
+        settings=tuple(map(Path, options.protected)),
+    )
+
+
+def _folder(home: str | Path | None) -> Path | None:
+    return None if home == MEMORY else Path(home) if home is not None else default_home()
 
 
 def open_archive(*, home: str | Path | None = None, store: Store | None = None) -> Archive:
@@ -131,7 +175,7 @@ def open_archive(*, home: str | Path | None = None, store: Store | None = None) 
         ProviderTable({}),
         clock=SystemClock(),
         ids=RandomIds(),
-        ceiling=Policy(),
+        rules=Rules(),
         approver="deny",
         durable=False,
     )
@@ -182,19 +226,7 @@ def _first(
     others = tuple(each for each in contacts if each.name != chosen)
     if settled is None:
         return (contact(chosen, base_url=base_url, api_key_env=api_key_env), *others)
-    moved = base_url is not None and base_url.rstrip("/") != settled.base_url
-    return (
-        contact(
-            chosen,
-            wire=settled.wire,
-            base_url=base_url or settled.base_url,
-            api_key_env=api_key_env if api_key_env is not None or moved else settled.api_key_env,
-            temperature=settled.temperature,
-            headers={} if moved else settled.headers,
-            prices=settled.prices,
-        ),
-        *others,
-    )
+    return (moved(settled, base_url, api_key_env), *others)
 
 
 def _parts(
@@ -204,7 +236,7 @@ def _parts(
     *,
     clock: Clock,
     ids: Ids,
-    ceiling: Policy,
+    rules: Rules,
     approver: Approver,
     durable: bool,
 ) -> Parts:
@@ -218,7 +250,7 @@ def _parts(
         providers=providers,
         clock=clock,
         ids=ids,
-        ceiling=ceiling,
+        rules=rules,
         judge=judge,
         approver=approver,
     )

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import logging
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
+from retinue.app.apart import APART, BUZZLLM, Apart
+from retinue.app.approvals import Approvals
 from retinue.app.handle import RunHandle
 from retinue.app.sessions import Sessions
 from retinue.app.setup import Setup
 from retinue.app.structured import Demand, demanded
 from retinue.app.tables import ProviderTable, Toolset, make_dialect
-from retinue.core.agent import Agent, Brief
-from retinue.core.errors import BadInput, NotAdoptable, StoreError, UnknownName
+from retinue.app.vendors import TableVendors
+from retinue.app.wording import DialectWording
+from retinue.core.agent import Agent, Brief, ToolSpec
+from retinue.core.amounts import Window
+from retinue.core.errors import BadInput, NotAdoptable, PolicyError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
-from retinue.core.policy import Policy, intersect
+from retinue.core.policy import Policy, inherit, intersect
+from retinue.core.profiles import tightened, windows_of
 from retinue.core.records import RunQuery
 from retinue.core.run import Approval, HistoryRef, Limits, Manner, Outcome
-from retinue.dialects.base import Dialect
+from retinue.core.state import Run
+from retinue.dialects.base import Dialect, SuppliesTools
 from retinue.dialects.desk import Desk
-from retinue.engine.admission import Spawn
-from retinue.engine.approval import answer_to, open_questions
+from retinue.engine.admission import Spawn, visible
 from retinue.engine.driver import Driver
 from retinue.engine.shelf import StoreShelf
 from retinue.engine.supervisor import Supervisor
 from retinue.engine.view import RunView
-
-log = logging.getLogger("retinue.app")
+from retinue.telemetry import otel
+from retinue.tools.kit import ToolOptions
 
 MAX_TURNS = 50
 """Turns of a run that a program starts, when nobody says."""
@@ -70,9 +77,12 @@ class Retinue:
         dialect_settings: Mapping[str, object],
         model: str,
         session: SessionId,
+        tool_options: ToolOptions | None = None,
+        home: Path | None = None,
     ) -> None:
         self.supervisor = supervisor
         self.sessions = Sessions(supervisor)
+        self._approvals = Approvals(supervisor)
         self.session_id = session
         self.agents = {agent.name: agent for agent in agents}
         self._driver = driver
@@ -82,28 +92,35 @@ class Retinue:
         self._settings = dialect_settings
         self.setup: Setup | None = None
         """What a later process needs to go on with the runs started here, if it is to be kept with them."""
+        self._apart = Apart(
+            providers, supervisor, settings=dialect_settings.get(BUZZLLM), tool_options=tool_options, home=home
+        )
         self._chosen = tuple(dialects)
         self._dialects: dict[str, Dialect] = {}
+        self._desk: Desk
 
     # Life
 
     async def __aenter__(self) -> Retinue:
-        desk = Desk(
+        self._providers.lend(APART, self._apart.provider)
+        self._desk = Desk(
             supervisor=self.supervisor,
             shelf=StoreShelf(self.supervisor.parts),
             clock=self.supervisor.parts.clock,
             agents=tuple(self.agents.values()),
-            registry=tuple(self._tools.own),
+            registry=self._tools.registry,
             temperature=self._providers.temperature,
+            vendors=TableVendors(self._providers),
+            meter=otel.meter(),
             resolve=lambda model, asker: (
                 self._providers.split(model, asker.provider) if model else (asker.provider, asker.model)
             ),
         )
         try:
             for name in self._chosen:
-                dialect = make_dialect(name, desk, self._settings.get(name))
-                self._dialects[name] = dialect
-                self._tools.add(dialect)
+                self._dialect(name)
+            self._tools.check_together(self._chosen)
+            self.supervisor.parts.words = DialectWording(self._dialects)
             await self.sessions.ensure(self.session_id)
             await self._driver.enlist()
         except BaseException:
@@ -163,6 +180,7 @@ class Retinue:
         key: Key | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
+        memory_from: Sequence[str] | None = None,
         dialects: Sequence[str] | None = None,
         tools: Sequence[str] | None = None,
         model: str | None = None,
@@ -172,8 +190,12 @@ class Retinue:
         inherits: HistoryRef | None = None,
         detached: bool = False,
         output: Demand | None = None,
+        label: str = "",
     ) -> RunHandle:
         """Start a run in the background and return its handle; it is on disk by then.
+
+        `policy` and `memory_from` can only narrow what the agent has; asking for more raises `PolicyError`.
+        `label` is a word for people who look at lists of runs.
 
         A `detached` one is not begun here: it is there for another process to resume. `output` demands an answer in
         JSON: of a JSON Schema (a mapping, or the path of a file), of a type (a dataclass, a TypedDict, a msgspec
@@ -184,36 +206,70 @@ class Retinue:
         brief = self._brief(spec, chosen, tools=tools, model=model, system=system, think=think)
         if output is not None:
             brief = replace(brief, output=demanded(output))
+        if memory_from is not None:
+            brief = replace(brief, memory_from=_narrowed_memory(memory_from, brief))
         wish = Spawn(
             agent=spec.name,
             brief=brief,
             task=task,
             limits=self._limits(limits, spec, chosen),
             policy=policy,
+            windows=self._windows(spec.name, policy),
             manner=Manner(stays=stays),
             inherits=inherits,
+            label=label,
             dialect=chosen[0] if chosen else "",
         )
-        if detached:
-            return self.handle((await self.supervisor.accept(wish, session_id=self.session_id)).run_id)
-        started = await self.supervisor.spawn(wish, session_id=self.session_id, key=key)
+        try:
+            if detached:
+                return self.handle((await self.supervisor.accept(wish, session_id=self.session_id)).run_id)
+            started = await self.supervisor.spawn(wish, session_id=self.session_id, key=key)
+        except PolicyError as refused:
+            raise _escalation(refused) from refused
         if started.existed:
             return await self.resume(started.run_id)
         return RunHandle(self.supervisor, started.run_id)
 
-    async def fork(self, run: Which, task: str, *, last_turns: int | None = None, stays: bool = False) -> RunHandle:
-        """A new run that begins with another's history as it stands, and with `task` as the next words."""
+    def offers(
+        self, *, agent: str | None = None, dialects: Sequence[str] | None = None, tools: Sequence[str] | None = None
+    ) -> tuple[ToolSpec, ...]:
+        """What the model of a run would be shown that is started like this."""
+        chosen = self._chosen if dialects is None else tuple(dialects)
+        brief = self._brief(self._agent(agent), chosen, tools=tools, model=None, system="", think=False)
+        seen = visible(brief, self.supervisor.parts.rules.ceiling_of(brief.identity))
+        found = (self._tools.find(name, chosen) for name in seen.offered)
+        return tuple(tool.spec for tool in found if tool is not None)
+
+    async def fork(
+        self,
+        run: Which,
+        task: str,
+        *,
+        policy: Policy | None = None,
+        last_turns: int | None = None,
+        stays: bool = False,
+    ) -> RunHandle:
+        """A new run that begins with another's history as it stands, and with `task` as the next words.
+
+        It has the other's rights and draws on the same windows; `policy` can only narrow that.
+        """
         origin = await self.supervisor.recall(_id(run))
-        chosen = origin.brief
+        rights = await self._driver.adoption.policy_of_today(origin, {})
+        rights = intersect(rights, self.supervisor.parts.rules.ceiling_of(_identity(origin)))
+        try:
+            rights = inherit(rights, policy)
+        except PolicyError as refused:
+            raise _escalation(refused) from refused
         wish = Spawn(
             agent=origin.accepted.agent,
-            brief=chosen,
+            brief=origin.brief,
             task=task,
             limits=origin.accepted.limits,
-            policy=intersect(origin.accepted.policy, self.supervisor.parts.ceiling),
+            policy=rights,
             manner=Manner(stays=stays),
             inherits=HistoryRef(origin.run_id, origin.seq, last_turns),
             dialect=origin.accepted.dialect,
+            windows=await self._windows_along(origin, rights, own=policy),
         )
         started = await self.supervisor.spawn(wish, session_id=self.session_id)
         return RunHandle(self.supervisor, started.run_id)
@@ -271,40 +327,37 @@ class Retinue:
 
     async def approvals(self) -> list[Approval]:
         """Calls, in any unfinished run of the store, that wait for a person."""
-        parts = self.supervisor.parts
-        rows = await parts.journal.read(parts.store.runs, RunQuery(unfinished_only=True))
-        questions: list[Approval] = []
-        for row in rows:
-            if row.progress.phase == "parked":
-                try:
-                    questions += await self._questions(row.run_id)
-                except StoreError as unreadable:
-                    log.warning("the questions of run %s cannot be read: %s", row.run_id, unreadable)
-        return questions
-
-    async def _questions(self, run_id: RunId) -> list[Approval]:
-        driven = self.supervisor.roster.live.get(run_id)
-        return open_questions(driven.run if driven is not None else await self.supervisor.recall(run_id))
+        return await self._approvals.open()
 
     async def approve(self, question: Approval | str, *, allow: bool = True, note: str = "") -> None:
         """Answer a question by itself or its id; works from any process, for runs that nobody drives too."""
-        if isinstance(question, str):
-            asking = question.partition("/")[0]
-            known = {each.id: each for each in await self._questions(asking)} if asking != question else {}
-            if question not in known:
-                raise UnknownName("approval", question, tuple(known))
-            question = known[question]
-        await self.supervisor.post(question.run_id, answer_to(question, allow=allow, note=note), outside=True)
+        await self._approvals.answer(question, allow=allow, note=note)
 
     async def deny(self, question: Approval | str, *, note: str = "") -> None:
         """Answer a question with no."""
-        await self.approve(question, allow=False, note=note)
+        await self._approvals.answer(question, allow=False, note=note)
 
     # Building a root
 
+    def _windows(self, identity: str, policy: Policy | None) -> tuple[Window, ...]:
+        """Limits by the hour and day, where somebody wrote down a policy."""
+        given = policy if policy is not None else self.supervisor.parts.rules.given_to(identity)
+        return () if given is None else windows_of(identity, given)
+
+    async def _windows_along(self, origin: Run, rights: Policy, *, own: Policy | None) -> tuple[Window, ...]:
+        """The windows that a run draws on, those of the runs above it included: a fork must not leave them."""
+        windows = {window.name: window for window in self._windows(_identity(origin), own)}
+        above: Run | None = origin
+        while above is not None:
+            for window in above.accepted.windows:
+                windows.setdefault(window.name, window)
+            parent_id = above.accepted.parent_id
+            above = await self.supervisor.recall(parent_id) if parent_id is not None else None
+        return tightened(tuple(windows.values()), rights)
+
     def _agent(self, name: str | None) -> Agent:
         if name is None:
-            return Agent(name="main", tools=tuple(self._tools.own))
+            return Agent(name="main", tools=self._tools.offered, no_tools=not self._tools.offered)
         if name not in self.agents:
             raise UnknownName("agent", name, tuple(self.agents))
         return self.agents[name]
@@ -319,11 +372,12 @@ class Retinue:
         system: str,
         think: bool,
     ) -> Brief:
-        own = agent.tools if tools is None else tuple(tools)
-        unknown = [name for name in own if name not in self._tools.own and not self._is_dialect_tool(name, chosen)]
-        if unknown:
-            raise UnknownName("tool", unknown[0], tuple(self._tools.own))
         dialects = [self._dialect(name) for name in chosen]
+        self._tools.check_together(chosen)
+        own = _own_tools(agent, dialects) if tools is None else tuple(tools)
+        unknown = [name for name in own if name not in self._tools.registry and not self._is_dialect_tool(name, chosen)]
+        if unknown:
+            raise UnknownName("tool", unknown[0], self._tools.registry)
         delegation = tuple(name for dialect in dialects for name in dialect.offered(depth=0))
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self.agents.values())
@@ -340,13 +394,19 @@ class Retinue:
             model=name,
             fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
             temperature=self._providers.temperature(provider),
-            think=think,
+            think=think or agent.think,
+            workspace=agent.workspace or str(Path.cwd()),
+            identity=agent.name,
+            memory_from=agent.memory_from,
             setup=self.setup.text() if self.setup is not None else "",
         )
 
     def _dialect(self, name: str) -> Dialect:
+        """The dialect of that name; a run may choose one that the retinue was not opened with."""
         if name not in self._dialects:
-            raise UnknownName("dialect of this retinue", name, tuple(self._dialects))
+            dialect = make_dialect(name, self._desk, self._settings.get(name))
+            self._dialects[name] = dialect
+            self._tools.add(dialect)
         return self._dialects[name]
 
     def _is_dialect_tool(self, name: str, chosen: tuple[str, ...]) -> bool:
@@ -359,6 +419,41 @@ class Retinue:
         elif limits.max_turns is None and agent.max_turns is not None:
             limits = replace(limits, max_turns=agent.max_turns)
         return limits
+
+
+def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:
+    """The tools that an agent names, or what a dialect has for one that names none."""
+    if agent.tools or agent.no_tools:
+        return agent.tools
+    supplied = (dialect.default_tools(agent) for dialect in dialects if isinstance(dialect, SuppliesTools))
+    return tuple(dict.fromkeys(name for names in supplied for name in names))
+
+
+def _escalation(refused: PolicyError) -> PolicyError:
+    return PolicyError(
+        f"subagent policy override escalates beyond parent: {refused}",
+        field=refused.field,
+        asked=refused.asked,
+        allowed=refused.allowed,
+    )
+
+
+def _narrowed_memory(asked: Sequence[str], brief: Brief) -> tuple[str, ...]:
+    """Whose memory a run may read besides its own: what it asks for, out of what its agent may."""
+    for name in asked:
+        if name not in (brief.identity, *brief.memory_from):
+            raise PolicyError(
+                f"subagent allowlist override contains alias {json.dumps(name, ensure_ascii=False)} not present on "
+                "parent's memory allowlist; SubAgent overrides may only narrow",
+                field="memory_from",
+                asked=name,
+                allowed=brief.memory_from,
+            )
+    return tuple(name for name in brief.memory_from if name in asked)
+
+
+def _identity(run: Run) -> str:
+    return run.brief.identity or run.accepted.agent
 
 
 def _id(run: Which) -> RunId:

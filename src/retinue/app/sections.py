@@ -2,32 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from retinue.app.wires import WIRES, Contact, contact
+from retinue.app.wires import WIRES, Contact, called, contact
 from retinue.config.agents import AGENTS
+from retinue.config.cron import CRON
+from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import providers_section
 from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
 from retinue.config.tools import TOOLS
-from retinue.dialects import xzatoma_settings
+from retinue.core.errors import PRESCRIBED
+from retinue.dialects import buzzllm_settings, meerkat_settings, spec_settings, xzatoma_settings
+
+log = logging.getLogger("retinue.config")
 
 DIALECT_SECTIONS: dict[str, Section] = {
     "xzatoma": Section(
         name=xzatoma_settings.SECTION,
         type=xzatoma_settings.XzatomaSettings,
         about="The dialect xzatoma (--dialect xzatoma).",
+        strangers=lambda section, providers: _unknown_provider(section, providers),
+    ),
+    "meerkat": Section(
+        name=meerkat_settings.SECTION,
+        type=meerkat_settings.MeerkatSettings,
+        about="The dialect meerkat (--dialect meerkat).",
+        mistakes=meerkat_settings.mistakes,
+    ),
+    "buzzllm": Section(
+        name=buzzllm_settings.SECTION,
+        type=buzzllm_settings.BuzzllmSettings,
+        about="The dialect buzzllm (--dialect buzzllm).",
+    ),
+    "spec": Section(
+        name=spec_settings.SECTION,
+        type=spec_settings.SpecSettings,
+        about="The dialect spec (--dialect spec, the default).",
+        mistakes=spec_settings.mistakes,
     ),
 }
 """The section of each dialect that has one, by the dialect's name."""
 
-SECTIONS: tuple[Section, ...] = (AGENTS, providers_section(tuple(WIRES)), TOOLS, *DIALECT_SECTIONS.values())
+SECTIONS: tuple[Section, ...] = (
+    AGENTS,
+    providers_section(tuple(WIRES)),
+    TOOLS,
+    *DIALECT_SECTIONS.values(),
+    RISK_PROFILES,
+    RUNTIME_PROFILES,
+    CRON,
+)
+
+
+def _unknown_provider(section: xzatoma_settings.XzatomaSettings, providers: Sequence[str]) -> Sequence[tuple[str, str]]:
+    known = tuple(dict.fromkeys((*WIRES, *providers)))
+    if section.provider is None or called(section.provider, known) in known:
+        return ()
+    return (("provider", f"{PRESCRIBED}{xzatoma_settings.unknown_provider(section.provider, known)}"),)
 
 
 def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) -> Settings:
-    """The settings in a file, or in the `retinue.toml` of the current folder; see `retinue.config.settings.load`."""
-    return load(path, cwd=Path.cwd() if cwd is None else cwd, sections=SECTIONS)
+    """The settings in a file, or in the `retinue.toml` or `retinue.yaml` of the current folder.
+
+    See `retinue.config.settings.load`. What is left out of account in it is logged.
+    """
+    settings = load(path, cwd=Path.cwd() if cwd is None else cwd, sections=SECTIONS)
+    for warning in settings.warnings:
+        log.warning("%s", warning)
+    return settings
 
 
 def contacts(settings: Settings) -> tuple[Contact, ...]:
@@ -41,6 +86,8 @@ def contacts(settings: Settings) -> tuple[Contact, ...]:
             temperature=settled.temperature,
             headers=settled.headers,
             prices=settled.rates(),
+            context_window=settled.context_window,
+            responses_wire=settled.responses_wire,
         )
         for name, settled in settings.providers.items()
     )

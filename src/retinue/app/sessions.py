@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.ports import Clock
-from retinue.core.records import CloseSession, OpenSession, SessionRow
-from retinue.dialects.shared_context import space_of
-from retinue.dialects.shared_context_admin import contents, overview
+from retinue.core.records import Change, CloseSession, OpenSession, SessionRow, ShelfClosed
+from retinue.dialects import shared_context_admin
+from retinue.dialects.coded import Coded, code_of
+from retinue.dialects.shared_context import decide, space_of
+from retinue.dialects.shared_context_requests import TakeSnapshot, label_of
 from retinue.engine.supervisor import Supervisor
+
+OPERATOR = "operator"
+"""Who takes a snapshot that no participant asked for."""
+
+
+class _Taken(msgspec.Struct):
+    keys: int
+
+
+class _Refusal(msgspec.Struct):
+    message: str
 
 
 class Sessions:
@@ -43,14 +58,40 @@ class Sessions:
     async def list(self) -> list[dict[str, object]]:
         """All sessions, oldest first, with the size of their shared context."""
         rows = await self._parts.journal.read(self._parts.store.sessions)
-        return [overview(row, await self._shelf(row)) for row in rows]
+        now = self._clock.now()
+        return [shared_context_admin.overview(row, await self._shelf(row), now) for row in rows]
 
-    async def context(self, session_id: SessionId) -> dict[str, object]:
-        """A session's shared context, values included: for operators only."""
+    async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
+        """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
         row = await self._parts.journal.read(self._parts.store.session, session_id)
         if row is None:
             raise UnknownName("session", session_id)
-        return contents(row, await self._shelf(row))
+        if snapshot is not None:
+            return shared_context_admin.snapshot(row, await self._shelf(row), snapshot)
+        return shared_context_admin.contents(row, await self._shelf(row), self._clock.now())
+
+    async def snapshot(self, session_id: SessionId, label: str) -> int:
+        """Keep a session's shared context as it is now under a label; how many entries that are."""
+        try:
+            action = TakeSnapshot(label_of(label))
+        except Coded as refusal:
+            raise BadInput(refusal.message) from refusal
+        at = self._clock.now()
+        change = Change(
+            space=space_of(session_id),
+            decide=lambda shelf: decide(action, shelf, participant=OPERATOR, at=at),
+            session_id=session_id,
+        )
+        (written,) = await self._parts.journal.commit(change)
+        match written:
+            case bytes() if code_of(written) is None:
+                return msgspec.json.decode(written, type=_Taken).keys
+            case bytes():
+                raise BadInput(msgspec.json.decode(written, type=_Refusal).message)
+            case ShelfClosed(why="session_archived"):
+                raise BadInput(f"session {session_id!r} is archived: nothing can be added to it")
+            case _:
+                raise UnknownName("session", session_id)
 
     async def _shelf(self, row: SessionRow) -> Mapping[str, bytes]:
         return await self._parts.journal.read(self._parts.store.shelf, space_of(row.session_id))

@@ -22,6 +22,8 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_modules: tuple[str, ...] = ()
     config: str = ""
     workspace: str = ""
+    no_sandbox: bool = False
+    """Whether programs of the tools were allowed to run without a sandbox."""
 
     def text(self) -> str:
         """As it is kept in a brief."""

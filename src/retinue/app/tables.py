@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import combinations
 from typing import Any, Protocol, runtime_checkable
 
+from retinue.app.builtin import BUILTIN, Builtin
 from retinue.app.wires import WIRES, Contact, called, contact, reach
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider, Tool
@@ -15,6 +17,9 @@ from retinue.dialects.desk import Desk
 DIALECTS: dict[str, str] = {
     "spec": "retinue.dialects.spec:SpecDialect",
     "xzatoma": "retinue.dialects.xzatoma:XzatomaDialect",
+    "meerkat": "retinue.dialects.meerkat:MeerkatDialect",
+    "buzzllm": "retinue.dialects.buzzllm:BuzzllmDialect",
+    "zeroclaw": "retinue.dialects.zeroclaw:ZeroclawDialect",
 }
 """Where each dialect lives; imported when it is chosen."""
 
@@ -38,37 +43,52 @@ def make_dialect(name: str, desk: Desk, settings: object = None) -> Dialect:
 
 
 class Toolset:
-    """The tools of a process: its own, and for runs with a dialect that dialect's."""
+    """The tools of a process: its own, those that come with retinue, and for runs with a dialect that dialect's.
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    A tool of one's own hides a built-in one of its name. `named` are the built-in tools that everyone is offered who
+    has no list of their own.
+    """
+
+    def __init__(self, tools: Iterable[Tool], *, named: Sequence[str] = (), builtin: Builtin | None = None) -> None:
         self.own: dict[str, Tool] = {}
+        self._builtin = builtin
         for tool in tools:
             if tool.spec.name in self.own:
                 raise BadInput(f"two tools are named {tool.spec.name!r}: rename one of them")
             self.own[tool.spec.name] = tool
+        self.offered = tuple(dict.fromkeys((*self.own, *named)))
+        """What a run without a list of its own is offered."""
+        self.registry = tuple(dict.fromkeys((*self.own, *(BUILTIN if builtin is not None else ()))))
+        """Every tool that an agent can be given, delegation left out."""
         self._dialects: dict[str, Dialect] = {}
         self._delegation: dict[str, Mapping[str, Tool]] = {}
 
     def add(self, dialect: Dialect) -> None:
-        """A dialect's tools; a name that another dialect has too cannot be told apart by a model."""
-        tools = dialect.tools()
-        for other, theirs in self._delegation.items():
-            if shared := sorted(tools.keys() & theirs.keys()):
-                raise BadInput(
-                    f"dialects {other!r} and {dialect.name!r} both have a tool named {shared[0]!r}: choose one"
-                )
+        """A dialect's tools."""
         self._dialects[dialect.name] = dialect
-        self._delegation[dialect.name] = tools
+        self._delegation[dialect.name] = dialect.tools()
+
+    def check_together(self, dialects: Sequence[str]) -> None:
+        """A name that two dialects of one run have cannot be told apart by a model."""
+        for this, other in combinations(dialects, 2):
+            if shared := sorted(self._delegation[this].keys() & self._delegation[other].keys()):
+                raise BadInput(f"dialects {this!r} and {other!r} both have a tool named {shared[0]!r}: choose one")
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects sees and calls it."""
         present = [dialect for dialect in dialects if dialect in self._dialects]
         theirs = (self._delegation[dialect].get(name) for dialect in present)
-        tool = next((tool for tool in theirs if tool is not None), self.own.get(name))
+        tool = next((tool for tool in theirs if tool is not None), None) or self._registered(name)
         if tool is not None:
             for dialect in present:
                 tool = self._dialects[dialect].around(tool)
         return tool
+
+    def _registered(self, name: str) -> Tool | None:
+        if self._builtin is None:
+            return self.own.get(name)
+        tool = self.own.get(name) or self._builtin.find(name)
+        return None if tool is None else self._builtin.bounded(tool)
 
 
 class ProviderTable:
@@ -77,6 +97,11 @@ class ProviderTable:
     def __init__(self, providers: Mapping[str, Provider], contacts: Iterable[Contact] = ()) -> None:
         self._reached = dict(providers)
         self._contacts = {each.name: each for each in contacts}
+        self._lent: dict[str, Callable[[str], Provider | None]] = {}
+
+    def lend(self, kind: str, make: Callable[[str], Provider | None]) -> None:
+        """Let a provider `kind:NAME` be made of the one called NAME, when it is first asked for."""
+        self._lent[kind] = make
 
     def __bool__(self) -> bool:
         return bool(self._reached or self._contacts)
@@ -87,15 +112,33 @@ class ProviderTable:
         return next(iter((*self._reached, *self._contacts)))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Everyone who was handed in or settled."""
+        return tuple(dict.fromkeys((*self._reached, *self._contacts)))
+
+    @property
     def contacts(self) -> tuple[Contact, ...]:
         """What another process needs to reach the same providers."""
         return tuple(self._contacts.values())
+
+    def has(self, name: str) -> bool:
+        """Whether it was handed in or settled, and is not just a vendor that could be asked."""
+        return name in self._reached or name in self._contacts
+
+    def is_reached(self, name: str) -> bool:
+        """Whether it has been asked for before, or is an object that was handed in."""
+        return name in self._reached
 
     def find(self, name: str) -> Provider | None:
         """The provider of that name; a wire that nobody configured is its vendor's."""
         name = self._called(name)
         if name not in self._reached and name in (*self._contacts, *WIRES):
             self._reached[name] = reach(self._contacts.get(name) or contact(name))
+        kind, colon, other = name.partition(":")
+        if name not in self._reached and colon and kind in self._lent:
+            made = self._lent[kind](other)
+            if made is not None:
+                self._reached[name] = made
         return self._reached.get(name)
 
     def split(self, model: str, default: str) -> tuple[str, str]:

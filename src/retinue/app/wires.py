@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec import Struct
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider
 from retinue.providers.pricing import Priced, Rates, Tariff
+from retinue.providers.windows import ContextWindows
 
 _SECRET = re.compile(r"key|token|secret|password|auth|sig", re.IGNORECASE)
 
@@ -35,6 +36,7 @@ VERTEXAI_ANTHROPIC = "retinue.providers.vertexai_anthropic:VertexAIAnthropicProv
 OPENAI_CHAT = "retinue.providers.openai_chat:OpenAIChatProvider"
 OPENAI_RESPONSES = "retinue.providers.openai_responses:OpenAIResponsesProvider"
 GEMINI = "retinue.providers.gemini:GeminiProvider"
+SCRIPTED = "retinue.providers.script_file:ScriptFileProvider"
 
 WIRES: dict[str, Wire] = {
     "anthropic": Wire(ANTHROPIC, "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -49,10 +51,18 @@ WIRES: dict[str, Wire] = {
     "lmstudio": Wire(OPENAI_CHAT, "http://localhost:1234/v1", ""),
     "llamacpp": Wire(OPENAI_CHAT, "http://localhost:8080/v1", ""),
     "vllm": Wire(OPENAI_CHAT, "http://localhost:8000/v1", ""),
+    "scripted": Wire(SCRIPTED, "", ""),
 }
-"""Every wire, and the local servers that speak one of them; keys are looked for in this order. Imported when chosen."""
+"""Every wire, and the local servers that speak one of them; keys are looked for in this order. Imported when chosen.
+
+`scripted` asks nobody: its model is a file with the lines to play.
+"""
 
 LOCAL = ("ollama", "lmstudio", "llamacpp", "vllm")
+SCRIPTED_NAME = "scripted"
+
+ResponsesWire: TypeAlias = Literal["live", "seed"]
+"""How the wire of Responses writes calls: `live` as `function_call`, as OpenAI does, and `seed` as `tool_call`."""
 
 ALIASES: dict[str, str] = {"claude": "anthropic", "gpt": "openai", "chatgpt": "openai", "google": "gemini"}
 """What people call vendors, and the wire they mean."""
@@ -71,6 +81,45 @@ def called(name: str, settled: Collection[str] = ()) -> str:
     return meant if meant in WIRES or meant in settled else name
 
 
+Family: TypeAlias = Literal["anthropic", "openai", "gemini"]
+
+_FAMILIES: dict[str, Family] = {
+    ANTHROPIC: "anthropic",
+    VERTEXAI_ANTHROPIC: "anthropic",
+    OPENAI_CHAT: "openai",
+    OPENAI_RESPONSES: "openai",
+    GEMINI: "gemini",
+}
+_NAMES_OF_FAMILIES: dict[str, Family] = {
+    "anthropic": "anthropic",
+    "claude": "anthropic",
+    "openai": "openai",
+    "gpt": "openai",
+    "chatgpt": "openai",
+    "gemini": "gemini",
+    "google": "gemini",
+}
+
+
+def family(wire: str) -> Family | None:
+    """Whose way of talking a wire is, by any of its names. Local servers speak OpenAI's.
+
+    >>> family("vertexai-anthropic"), family("Claude"), family("ollama"), family("scripted"), family("nobody")
+    ('anthropic', 'anthropic', 'openai', None, None)
+    """
+    spoken = WIRES.get(called(wire))
+    return None if spoken is None else _FAMILIES.get(spoken.place)
+
+
+def family_called(name: str) -> Family | None:
+    """The family that somebody means by a name, in any case; a wire's other names mean none.
+
+    >>> family_called("ChatGPT"), family_called("google"), family_called("openai-chat")
+    ('openai', 'gemini', None)
+    """
+    return _NAMES_OF_FAMILIES.get(name.lower())
+
+
 class Contact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a provider is reached: enough to reach it again in another process, and never a key itself."""
 
@@ -81,6 +130,8 @@ class Contact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     temperature: float | None = None
     headers: dict[str, str] = {}
     prices: dict[str, Rates] = {}
+    context_window: int | None = None
+    responses_wire: ResponsesWire | None = None
 
 
 def contact(
@@ -92,6 +143,8 @@ def contact(
     temperature: float | None = None,
     headers: Mapping[str, str] | None = None,
     prices: Mapping[str, Rates] | None = None,
+    context_window: int | None = None,
+    responses_wire: ResponsesWire | None = None,
 ) -> Contact:
     """A provider by the name of its wire or of a local server, with the vendor's address and key unless others are
     given.
@@ -106,6 +159,12 @@ def contact(
     spoken = WIRES.get(wire)
     if spoken is None:
         raise UnknownName("provider", wire, tuple(WIRES))
+    if responses_wire == "seed" and spoken.place != OPENAI_RESPONSES:
+        raise BadInput(f"responses_wire of {name!r} says how the wire openai-responses writes; its wire is {wire}")
+    if spoken.place == SCRIPTED:
+        if base_url:
+            raise BadInput(f"{wire} asks nobody: it has no base URL; its model is the file that it plays")
+        return Contact(name=name, wire=wire, temperature=temperature, prices=dict(prices or {}))
     address = base_url or spoken.base_url
     if not address:
         raise BadInput(f"{wire} has no address of its own: give its base URL, such as {spoken.example}")
@@ -122,6 +181,30 @@ def contact(
         temperature=temperature,
         headers=dict(headers or {}),
         prices=dict(prices or {}),
+        context_window=context_window,
+        responses_wire=responses_wire,
+    )
+
+
+def moved(known: Contact, base_url: str | None, api_key_env: str | None) -> Contact:
+    """A provider with another address or another key's variable, where they are given. Neither its key nor its headers
+    go to another address: they were meant for one.
+
+    >>> moved(contact("openai", api_key_env="MINE"), "http://localhost:9/v1", None).api_key_env
+    ''
+    """
+    elsewhere = base_url is not None and base_url.rstrip("/") != known.base_url
+    key = known.api_key_env if api_key_env is None and not elsewhere else api_key_env
+    return contact(
+        known.name,
+        wire=known.wire,
+        base_url=base_url or known.base_url,
+        api_key_env=key,
+        temperature=known.temperature,
+        headers={} if elsewhere else known.headers,
+        prices=known.prices,
+        context_window=known.context_window,
+        responses_wire=known.responses_wire,
     )
 
 
@@ -136,14 +219,58 @@ def _check_no_secret(address: str) -> None:
         )
 
 
-def reach(where: Contact) -> Provider:
-    """The provider itself, whose replies say what they cost; its module is imported now."""
-    module, _, attribute = WIRES[where.wire].place.partition(":")
+def reach(where: Contact, *, spelled_out: bool = False, whole_url: bool = False) -> Provider:
+    """The provider itself, whose replies say what they cost; its module is imported now.
+
+    With `spelled_out`, OpenAI's wires say even what nobody asked for, and Responses go on from the response before.
+    With `whole_url`, its base URL is the whole address of requests, and nothing is added to it.
+    """
+    wire = WIRES[where.wire]
+    module, _, attribute = wire.place.partition(":")
     maker: Any = getattr(import_module(module), attribute)
+    if wire.place == SCRIPTED:
+        return Priced(maker(), tariff(where), windows(where))
+    options: dict[str, object] = {"whole_url": True} if whole_url else {}
+    if spelled_out and wire.place in (OPENAI_CHAT, OPENAI_RESPONSES):
+        options["explicit"] = True
+    if wire.place == OPENAI_RESPONSES:
+        options["continues"] = "previous" if spelled_out else "whole"
+        options["spelling"] = "tool_call" if where.responses_wire == "seed" else "function_call"
     provider: Provider = maker(
-        base_url=where.base_url, api_key_env=where.api_key_env or None, headers=dict(where.headers)
+        base_url=where.base_url, api_key_env=where.api_key_env or None, headers=dict(where.headers), **options
     )
-    return Priced(provider, tariff(where))
+    return Priced(provider, tariff(where), windows(where))
+
+
+APART: dict[str, str] = {
+    OPENAI_CHAT: "openai-chat",
+    OPENAI_RESPONSES: "openai-responses",
+    ANTHROPIC: "anthropic",
+    VERTEXAI_ANTHROPIC: "vertexai-anthropic",
+}
+"""The wires that `retinue call` speaks, under the name that it knows them by."""
+
+
+def whole_url(where: Contact, model: str) -> str:
+    """The whole address at which a model of this provider is asked, for whoever builds no address of their own.
+
+    >>> whole_url(contact("ollama"), "qwen3"), whole_url(contact("anthropic", base_url="https://host/v1"), "m")
+    ('http://localhost:11434/v1/chat/completions', 'https://host/v1/messages')
+    """
+    base, query = where.base_url.partition("?")[::2]
+    base = base.rstrip("/")
+    place = WIRES[where.wire].place
+    if place == ANTHROPIC:
+        base = base.removesuffix("/v1")
+    paths = {
+        OPENAI_CHAT: "/chat/completions",
+        OPENAI_RESPONSES: "/responses",
+        ANTHROPIC: "/v1/messages",
+        VERTEXAI_ANTHROPIC: f"/publishers/anthropic/models/{model}:streamRawPredict",
+    }
+    path = paths[place]
+    whole = base if base.endswith(path) else base + path
+    return f"{whole}?{query}" if query else whole
 
 
 def tariff(where: Contact) -> Tariff:
@@ -154,7 +281,17 @@ def tariff(where: Contact) -> Tariff:
     """
     on_this_machine = urlsplit(where.base_url).hostname in ("localhost", "127.0.0.1", "::1")
     # Any wire may have an address on this machine, such as a proxy's: only the name of a local server says it is free.
-    return Tariff(where.prices, free=where.wire in LOCAL and on_this_machine)
+    nobodys = where.wire == SCRIPTED_NAME
+    return Tariff(where.prices, free=nobodys or (where.wire in LOCAL and on_this_machine))
+
+
+def windows(where: Contact) -> ContextWindows:
+    """How much a provider's models can read: what the user says, else the list; unknown on one's own model server.
+
+    >>> windows(contact("ollama")).window("gpt-4o"), windows(contact("ollama", context_window=8192)).window("qwen3")
+    (None, 8192)
+    """
+    return ContextWindows(where.context_window, listed=where.wire not in (*LOCAL, SCRIPTED_NAME))
 
 
 def keys_found(environ: Mapping[str, str] | None = None) -> dict[str, bool]:

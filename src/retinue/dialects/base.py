@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from retinue.core.agent import Agent
+from retinue.core.events import RunAccepted
 from retinue.core.ports import Tool
+from retinue.core.run import Outcome
 
 
 class Dialect(Protocol):
@@ -31,4 +33,31 @@ class Dialect(Protocol):
 
     def around(self, tool: Tool) -> Tool:
         """The tool as runs with this dialect call it: watched in some way, or just as it is."""
+        ...
+
+
+@runtime_checkable
+class Announces(Protocol):
+    """A dialect whose children tell their parents of their ends, in its own words."""
+
+    def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
+        """What a parent's model reads of a child that has ended."""
+        ...
+
+
+@runtime_checkable
+class HandsOver(Protocol):
+    """A dialect whose tasks may wait for each other."""
+
+    def handover(self, outcome: Outcome) -> tuple[bool, str]:
+        """Whether a task did what others wait for, and its result or the reason, as they read it."""
+        ...
+
+
+@runtime_checkable
+class SuppliesTools(Protocol):
+    """A dialect in which an agent that names no tools is not without."""
+
+    def default_tools(self, agent: Agent) -> tuple[str, ...]:
+        """The tools of an agent that names none; its policy may take some of them away."""
         ...

@@ -5,47 +5,11 @@ The full text of a result stays in the store; what is lost here is lost for one 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Literal, NamedTuple
-
 import msgspec
 
-Unit = Literal["characters", "bytes"]
+from retinue.core.text import Cut, Unit, cut, rfc3339
 
-
-class Cut(NamedTuple):
-    """A text as a reader gets it; `size` and `kept` count the original and what is left of it, without the notice."""
-
-    text: str
-    size: int
-    kept: int
-
-    @property
-    def shortened(self) -> bool:
-        """Whether something was left out."""
-        return self.kept < self.size
-
-
-def cut(text: str, limit: int, notice: str, *, unit: Unit = "characters") -> Cut:
-    """The longest beginning of `text` that fits into `limit`, followed by `notice` if something is missing.
-
-    The notice comes on top of the limit. A character is never cut in two, so less than the limit may be kept.
-
-    >>> cut("abcdef", 4, " [more]")
-    Cut(text='abcd [more]', size=6, kept=4)
-    >>> cut("né", 2, "…", unit="bytes")
-    Cut(text='n…', size=3, kept=1)
-    >>> cut("short", 5, "…").shortened
-    False
-    """
-    if unit == "characters":
-        kept = text[:limit]
-        return Cut(kept + notice if len(text) > limit else text, len(text), len(kept))
-    whole = text.encode()
-    if len(whole) <= limit:
-        return Cut(text, len(whole), len(whole))
-    beginning = whole[:limit].decode(errors="ignore")
-    return Cut(beginning + notice, len(whole), len(beginning.encode()))
+__all__ = ["Cut", "Unit", "compact", "cut", "rfc3339"]
 
 
 def compact(value: object) -> str:
@@ -55,12 +19,3 @@ def compact(value: object) -> str:
     '{"keys":[],"note":"naïve — fine"}'
     """
     return msgspec.json.encode(value).decode()
-
-
-def rfc3339(at: float) -> str:
-    """A moment in UTC, to the second.
-
-    >>> rfc3339(1771597800.75)
-    '2026-02-20T14:30:00Z'
-    """
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

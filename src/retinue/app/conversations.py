@@ -1,0 +1,37 @@
+"""The conversations of subagents that were kept, for whoever wants to read them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retinue.core.ids import RunId
+from retinue.core.records import RunQuery, RunRow
+from retinue.dialects.xzatoma_keeping import SPACE
+from retinue.dialects.xzatoma_record import Conversation, conversation, kept
+from retinue.engine.supervisor import Supervisor
+
+
+class Conversations:
+    """A view of a store; nothing is changed from here."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._store = supervisor.parts.store
+        self._read = supervisor.parts.journal.read
+
+    async def rows(self) -> list[RunRow]:
+        """All of them, newest first, as far as a list needs it."""
+        trees = await self._read(self._store.shelf, SPACE)
+        return kept(await self._read(self._store.runs, RunQuery()), trees)
+
+    async def whole(self, rows: Sequence[RunRow]) -> list[Conversation]:
+        """These, with all that was said."""
+        return [await self._whole(row) for row in rows]
+
+    async def find(self, run_id: RunId) -> Conversation | None:
+        """The one of that id."""
+        row = next((row for row in await self.rows() if row.run_id == run_id), None)
+        return None if row is None else await self._whole(row)
+
+    async def _whole(self, row: RunRow) -> Conversation:
+        events = await self._read(self._store.events, row.run_id)
+        return conversation(row, events, await self._read(self._store.brief, row.brief))

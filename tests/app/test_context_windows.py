@@ -1,0 +1,74 @@
+"""How much models can read: by the vendors' table, or by what the user says about a provider."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from retinue.app.sections import contacts, load_settings
+from retinue.app.wires import Contact, contact, reach
+from retinue.core.messages import Reply
+from retinue.core.ports import Publish, Request, Windows
+from retinue.providers.pricing import Priced, Tariff, list_prices
+from retinue.providers.windows import ContextWindows, listed_windows
+
+
+def window(where: Contact, model: str) -> int | None:
+    provider = reach(where)
+    assert isinstance(provider, Windows)
+    return provider.window(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("claude-sonnet-4-5", 200_000),
+        ("claude-sonnet-4-5@20250929", 200_000),
+        ("claude-4-sonnet", 200_000),
+        ("anthropic/claude-sonnet-4-6", 1_000_000),
+        ("gpt-4o-2024-05-13", 128_000),
+        ("gemini-2.5-flash-preview-09-2025", 1_048_576),
+        ("gpt-4o-something-else", None),
+        ("", None),
+    ],
+)
+def test_a_model_has_its_window_under_every_name_of_a_version(model: str, expected: int | None) -> None:
+    assert window(contact("openai-chat", base_url="http://proxy.example/v1"), model) == expected
+
+
+def test_every_model_with_a_price_has_a_window() -> None:
+    assert [model for model in list_prices().models if listed_windows().window(model) is None] == []
+    assert listed_windows().as_of == list_prices().as_of
+
+
+def test_a_model_on_ones_own_server_has_the_window_that_the_user_says() -> None:
+    assert (window(contact("ollama"), "gpt-4o"), window(contact("vllm"), "qwen3")) == (None, None)
+    assert window(contact("ollama", context_window=32_768), "qwen3") == 32_768
+
+
+def test_what_the_user_says_goes_before_the_table_and_outlives_the_process(tmp_path: Path) -> None:
+    settings = tmp_path / "retinue.toml"
+    settings.write_text("[providers.anthropic]\ncontext_window = 150000\n")
+
+    (settled,) = contacts(load_settings(settings))
+    stored = msgspec.json.decode(msgspec.json.encode(settled), type=Contact)
+
+    assert stored == settled
+    assert window(stored, "claude-sonnet-4-5") == 150_000
+
+
+class Knows:
+    """A provider that knows its windows itself."""
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """Nobody asks."""
+        raise NotImplementedError
+
+    def window(self, model: str) -> int | None:
+        """The same for all."""
+        return 1234
+
+
+def test_a_provider_of_ones_own_is_asked_where_nothing_is_said() -> None:
+    assert Priced(Knows(), Tariff()).window("m") == 1234
+    assert Priced(Knows(), Tariff(), ContextWindows(99)).window("m") == 99
