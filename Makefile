@@ -19,9 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(READY)  ## run the tests, with branch coverage
-	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -q -n 2
-	@$(BIN)/coverage combine -q
+	@$(BIN)/python -m pytest -q -n 2 --cov --cov-report=
 	@$(BIN)/coverage report
 
 check: $(READY)  ## lint, format, types and the direction of imports

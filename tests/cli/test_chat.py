@@ -130,6 +130,7 @@ def test_a_line_that_is_no_text_is_not_sent(chat: Opens, cli: Cli) -> None:
     assert "not UTF-8" in ended.stderr
 
 
+@pytest.mark.promise("XZ-CHAT-SWITCH")
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -164,6 +165,7 @@ def test_leaving_leaves(chat: Opens, word: str) -> None:
     assert (ended.code, ended.stdout, len(talk.sent)) == (0, "Hello.\n", 1)
 
 
+@pytest.mark.promise("XZ-CHAT-STATUS")
 def test_status_tells_where_the_chat_stands(chat: Opens, cli: Cli) -> None:
     talk = chat(says("Hello."))
 
@@ -182,6 +184,7 @@ def test_status_tells_where_the_chat_stands(chat: Opens, cli: Cli) -> None:
     ]
 
 
+@pytest.mark.promise("XZ-CHAT-STATUS")
 def test_status_before_the_first_word(chat: Opens) -> None:
     told = chat()("/subagents on", "/status", "/cost", "/agents")
 
@@ -200,6 +203,7 @@ def test_without_a_word_about_it_no_delegation_is_offered(chat: Opens) -> None:
     assert "the model is offered no tools" in ended.stdout
 
 
+@pytest.mark.promise("XZ-CHAT-SWITCH")
 def test_subagents_switches_what_the_model_is_offered_in_one_conversation(chat: Opens) -> None:
     talk = chat(*(says(str(number)) for number in range(5)))
 
@@ -210,11 +214,13 @@ def test_subagents_switches_what_the_model_is_offered_in_one_conversation(chat: 
     assert [text for _, text in talk.sent[-1]] == ["a", "0", "b", "1", "c", "2", "d", "3", "e"]
 
 
+@pytest.mark.promise("XZ-CHAT-SWITCH")
 @pytest.mark.parametrize(("said", "answer"), [("enable", ON), ("disable", OFF), ("ON", ON)])
 def test_subagents_knows_other_words_for_on_and_off(chat: Opens, said: str, answer: str) -> None:
     assert chat()(f"/subagents {said}").stdout == f"{answer}\n"
 
 
+@pytest.mark.promise("XZ-CHAT-WORDS")
 @pytest.mark.parametrize("words", WORDS)
 def test_words_of_a_prompt_switch_delegation_on(chat: Opens, words: str) -> None:
     talk = chat(says("Done."), says("Again."))
@@ -225,6 +231,7 @@ def test_words_of_a_prompt_switch_delegation_on(chat: Opens, words: str) -> None
     assert ["subagent" in tools for tools in talk.offered] == [True, True]
 
 
+@pytest.mark.promise("XZ-CHAT-WORDS")
 def test_those_are_the_words_that_switch_it_on() -> None:
     assert WORDS == (
         "subagent", "delegate", "spawn agent", "parallel task", "parallel agent", "agent delegation", "use agent",
@@ -239,6 +246,7 @@ def test_other_words_do_not(chat: Opens) -> None:
     assert (ON in ended.stderr, talk.offered) == (False, [[]])
 
 
+@pytest.mark.promise("XZ-CHAT-ENABLED")
 def test_the_settings_can_switch_it_on(chat: Opens, folder: Path) -> None:
     (folder / "retinue.toml").write_text("[agent.subagent]\nchat_enabled = true\n")
     talk = chat(says("Done."))
@@ -280,6 +288,25 @@ def test_children_are_told_of_and_counted(chat: Opens, cli: Cli) -> None:
     spent = [sum(row["usage"][kind] for row in rows) for kind in ("input", "output")]
     assert re.search(rf"^total +4 +{spent[0]} +\d+ +{spent[1]} +\?$", ended.stdout, re.M)
     assert "Children:         1\n" in ended.stdout
+
+
+@pytest.mark.promise("XZ-QUOTA-CHAT")
+def test_switching_delegation_does_not_give_a_new_quota(chat: Opens, folder: Path) -> None:
+    (folder / "retinue.toml").write_text("[agent.subagent]\nmax_executions = 1\nchat_enabled = true\n")
+    talk = chat(
+        calls("subagent", label="dig", task_prompt="look below"),
+        says("Found."),
+        says("Alone."),
+        calls("subagent", label="again", task_prompt="look again"),
+        says("No."),
+        **{"look below": says("It is the pool.")},
+    )
+
+    talk("Dig.", "/subagents off", "And now?", "/subagents on", "Dig again.")
+
+    refusal = talk.sent[-1][-1]
+    assert refusal[0] == "tool"
+    assert "Resource quota exceeded: Execution limit reached: 1/1" in refusal[1]
 
 
 def test_the_agents_of_the_settings_are_listed_and_can_be_talked_to(chat: Opens, folder: Path) -> None:

@@ -210,6 +210,7 @@ def test_a_command_that_fails_is_a_failure(cli: Cli) -> None:
     assert listed(cli, "a")["last_status"] == "failed"
 
 
+@pytest.mark.promise("ZC-CRON-RUN")
 def test_an_agent_is_asked_and_its_answer_printed(cli: Cli, vendor: FakeChat, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, *WHAT, *at_vendor)
     due = listed(cli, "a")["next_run"]
@@ -230,6 +231,7 @@ def test_an_agent_is_asked_and_its_answer_printed(cli: Cli, vendor: FakeChat, at
     assert before <= job["last_run"] <= rfc3339(time.time())
 
 
+@pytest.mark.promise("ZC-CRON-SPAWNS")
 def test_a_job_may_spawn_one_level(cli: Cli, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, "--agent", "dig", "--prompt", "Dig twice.", *at_vendor)
 
@@ -238,6 +240,7 @@ def test_a_job_may_spawn_one_level(cli: Cli, at_vendor: tuple[str, ...]) -> None
     assert sorted((run["label"], run["outcome"]) for run in runs) == [("", "completed"), ("subagent", "completed")]
 
 
+@pytest.mark.promise("ZC-CRON-SPAN")
 def test_every_log_line_of_a_job_says_whose_it_is(cli: Cli, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, "--agent", "dig", "--prompt", "Dig twice.", *at_vendor)
 
@@ -251,6 +254,7 @@ def test_every_log_line_of_a_job_says_whose_it_is(cli: Cli, at_vendor: tuple[str
     assert "Dig twice." not in told.stderr
 
 
+@pytest.mark.promise("ZC-CRON-RECALL")
 @pytest.mark.parametrize("kind", ["sqlite", "markdown"])
 def test_an_agent_is_shown_what_it_remembers(
     cli: Cli, home: Path, folder: Path, vendor: FakeChat, at_vendor: tuple[str, ...], kind: str
@@ -272,6 +276,7 @@ def test_an_agent_is_shown_what_it_remembers(
     ]
 
 
+@pytest.mark.promise("ZC-CRON-NO-SAVE")
 def test_nothing_is_remembered_that_the_agent_did_not_store(cli: Cli, home: Path, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, *WHAT, *at_vendor)
     cli("cron", "run-now", "a")
@@ -279,6 +284,7 @@ def test_nothing_is_remembered_that_the_agent_did_not_store(cli: Cli, home: Path
     assert cli("memory", "list", "--json").json == []
 
 
+@pytest.mark.promise("ZC-CRON-BLOCKED")
 def test_what_a_policy_blocks_is_not_done(cli: Cli, vendor: FakeChat, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, "--agent", "reader", "--prompt", "Read.", *at_vendor)
     cli("cron", "add", "b", *WHEN, "--agent", "reader", "--shell", "echo hi", "--no-sandbox")
@@ -294,6 +300,7 @@ def test_what_a_policy_blocks_is_not_done(cli: Cli, vendor: FakeChat, at_vendor:
     assert [listed(cli, name)["last_status"] for name in "abc"] == ["failed"] * 3
 
 
+@pytest.mark.promise("ZC-CRON-BLOCKED")
 def test_jobs_of_both_types_count_as_actions_of_their_agent(cli: Cli, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, "--agent", "rare", "--prompt", "Act.", *at_vendor)
     cli("cron", "add", "b", *WHEN, "--agent", "rare", "--shell", "echo hi", "--no-sandbox")
@@ -304,6 +311,7 @@ def test_jobs_of_both_types_count_as_actions_of_their_agent(cli: Cli, at_vendor:
         assert told == (1, "", "blocked by security policy: rate limit exceeded\n")
 
 
+@pytest.mark.promise("ZC-CRON-BLOCKED")
 def test_an_agent_that_is_gone_is_a_failure_that_names_it(cli: Cli, folder: Path, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, *WHAT, *at_vendor)
     (folder / "retinue.toml").write_text("")

@@ -102,6 +102,7 @@ def test_children_are_not_part_of_it(cli: Cli) -> None:
     assert "".join(told.delta for told in events(ended.stdout) if told.type == "output_text") == "Dug."
 
 
+@pytest.mark.promise("BZ-STRUCTURED-SSE")
 def test_structured_output_is_one_event_at_the_end_and_no_words_before(cli: Cli) -> None:
     with serving(ChatScript().play(says("Paris."), says(PARIS))) as vendor:
         ended = cli(*asking(vendor), "--dialect", "none", "--output-json", "hi")

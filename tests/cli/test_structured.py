@@ -32,6 +32,7 @@ def schema(folder: Path) -> str:
     return "schema.json"
 
 
+@pytest.mark.promise("BZ-STRUCTURED-PLAIN")
 def test_the_json_is_followed_by_a_blank_line_and_done_and_with_quiet_it_is_alone(cli: Cli, schema: str) -> None:
     with serving(says('{"capital": "Paris", "country": "France"}')) as vendor:
         plain = cli(*asking(vendor), "--output-schema", schema, "Capital of France?")

@@ -165,6 +165,7 @@ def test_a_number_that_is_too_long_to_read(tmp_path: Path) -> None:
     assert message.startswith("retinue.toml: not valid TOML: exceeds the limit (4300 digits)")
 
 
+@pytest.mark.promise("XZ-SETTINGS-RANGES")
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

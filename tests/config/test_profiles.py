@@ -233,6 +233,7 @@ def test_an_agent_is_not_blamed_for_a_mistake_in_its_profile(tmp_path: Path) -> 
     assert complaint(tmp_path, text).startswith("retinue.toml:4: risk_profiles.p.level: ")
 
 
+@pytest.mark.promise("ZC-KEYS")
 def test_an_unknown_key_is_an_error_and_one_of_another_tool_a_warning_that_names_it(tmp_path: Path) -> None:
     text = """\
 [agents.a]

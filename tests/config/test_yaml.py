@@ -31,6 +31,7 @@ def mistake(folder: Path, text: str) -> str:
     return complaint(folder)
 
 
+@pytest.mark.promise("XZ-YAML")
 @pytest.mark.parametrize("name", ["retinue.yaml", "retinue.yml"])
 def test_the_settings_of_subagents_as_their_document_writes_them(tmp_path: Path, name: str) -> None:
     text = """\

@@ -31,6 +31,7 @@ from retinue.core.policy import (
 # ---- what a policy is ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("ZC-POLICY-DEFAULTS")
 def test_a_policy_that_says_nothing_has_the_published_defaults() -> None:
     commands = (
         "git npm cargo ls cat grep find echo pwd wc head tail date df du uname uptime hostname python python3 pip node"
@@ -278,6 +279,7 @@ def refusal(attempt: Callable[[], Policy]) -> PolicyError:
     return refused.value
 
 
+@pytest.mark.promise("ZC-ESCALATION")
 @pytest.mark.parametrize(
     ("field", "has", "asks", "message", "asked", "allowed"), [pytest.param(*rule, id=rule[0]) for rule in RULES]
 )
@@ -289,6 +291,7 @@ def test_a_child_that_asks_for_more_reads_which_field_went_too_far(
     assert (str(error), error.field, error.asked, error.allowed) == (message, field, asked, allowed)
 
 
+@pytest.mark.promise("ZC-ESCALATION")
 @pytest.mark.parametrize("first", range(len(RULES)), ids=[rule[0] for rule in RULES])
 def test_of_several_violations_the_first_in_the_published_order_is_told(first: int) -> None:
     """The child breaks this rule and every later one; a later rule's own parent setting never hides an earlier one."""

@@ -171,6 +171,9 @@ class Play(Generic[M]):
     async def _ask(self, harness: Harness, operation: Operation, index: int, pause: float, *, again: bool) -> Answer:
         await asyncio.sleep(pause)
         supervisor = harness.retinue.supervisor
+        if operation.kind == "release":
+            self.world.mind.release(operation.target)
+            return "released"
         if operation.kind == "finish":
             given = harness.store.handles(driven_session(harness), "spec")
             run_id = next((run for name, run, _ in given if name == operation.target), operation.target)

@@ -152,6 +152,7 @@ class MeerkatWorld(World[dict[str, Child]]):
 
     owner: dict[str, int] = field(default_factory=dict[str, int])
     forks: set[str] = field(default_factory=set[str])
+    hosts: set[str] = field(default_factory=set[str])
     limit = 4
 
     def harness(self, store: MemoryStore) -> Harness:
@@ -173,14 +174,18 @@ class MeerkatWorld(World[dict[str, Child]]):
         caller %= 3  # several of them share a tree
         mine = [name for name in self.names if self.owner[name] == caller]
         if not mine or chance.random() < 0.35:
-            return Operation(chance.choice(("agent_spawn", "agent_spawn", "agent_fork")), caller, key)
+            return Operation(chance.choice(("agent_spawn", "agent_spawn", "agent_fork", "host")), caller, key)
         kinds = ("agent_status", "agent_status", "agent_cancel", "agent_list", "send_message", "finish", "finish")
-        return Operation(chance.choice(kinds), caller, key, chance.choice(mine))
+        kind, target = chance.choice(kinds), chance.choice(mine)
+        # A host does not end with an answer: it is let speak, and stays.
+        return Operation("release" if kind == "finish" and target in self.hosts else kind, caller, key, target)
 
     def call(self, operation: Operation) -> tuple[str, dict[str, object]]:
         match operation.kind:
             case "agent_spawn" | "agent_fork":
                 return operation.kind, {"prompt": f"prompt {operation.key}"}
+            case "host":
+                return "agent_spawn", {"prompt": f"prompt {operation.key}", "host_mode": True}
             case "agent_list":
                 return operation.kind, {}
             case "send_message":
@@ -192,21 +197,25 @@ class MeerkatWorld(World[dict[str, Child]]):
         return name_of(agent_id, "fork" if agent_id in self.forks else "sub-agent")
 
     def learn(self, operation: Operation, answer: Answer) -> None:
-        if operation.kind in ("agent_spawn", "agent_fork") and isinstance(answer, dict):
+        if operation.kind in ("agent_spawn", "agent_fork", "host") and isinstance(answer, dict):
             name = answer["agent_id"]
             assert name not in self.owner, "an id was given twice"
             self.names.append(name)
             self.owner[name] = operation.caller
             if operation.kind == "agent_fork":
                 self.forks.add(name)
+            if operation.kind == "host":
+                self.hosts.add(name)
 
     def apply(self, model: dict[str, Child], operation: Operation, answer: Answer) -> bool:
         mine = {name: child for name, child in model.items() if child.caller == operation.caller}
         running = [name for name, child in mine.items() if child.state == "running"]
         child = model.get(operation.target)
         match operation.kind:
-            case "agent_spawn" | "agent_fork":
+            case "agent_spawn" | "agent_fork" | "host":
                 return self._started(model, operation, answer, len(running))
+            case "release":
+                return answer == "released"
             case "agent_list":
                 return self._listed(mine, answer)
             case "finish":
@@ -229,7 +238,7 @@ class MeerkatWorld(World[dict[str, Child]]):
 
     def _started(self, model: dict[str, Child], operation: Operation, answer: Answer, running: int) -> bool:
         if running >= self.limit:
-            what = "spawn sub-agent" if operation.kind == "agent_spawn" else "fork agent"
+            what = "fork agent" if operation.kind == "agent_fork" else "spawn sub-agent"
             return answer == f"Execution failed: Cannot {what}: concurrency or depth limit reached"
         if not isinstance(answer, dict):
             return False

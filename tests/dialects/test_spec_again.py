@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
@@ -13,6 +14,7 @@ from retinue.core.errors import StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import CallContext, Tool
 from retinue.core.records import Bury, Write, Written
+from retinue.dialects.spec_settings import SpecSettings
 from retinue.providers.scripted import Line, says, together
 from retinue.store.memory import MemoryStore
 from tests.dialects.spec_stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
@@ -124,6 +126,38 @@ class FailingStore(MemoryStore):
             raise StoreUnavailable("the process is dead")
         self.left -= 1
         return super().commit(driver_id, writes, durable=durable)
+
+
+@pytest.mark.promise("SPEC-4.3-RUNNING-ONLY")
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
+    is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FailingStore()
+    stage = Stage(agents=(WORKER,), store=store, settings=SpecSettings(max_running=1))
+    stage.script.play("worker", says("worked"))
+    spawn = {"action": "spawn", "agent": "worker", "task": "Work."}
+    with suppress(StoreUnavailable):
+        async with waiting_orchestrator(stage) as (opened, caller):
+            await call(opened, "subagent", caller(0), **spawn)
+            store.left = 0  # from here on it is as dead as a process can be, and nobody has noticed
+    store.left = 1_000_000
+
+    def gone(host: str, process: str) -> bool:
+        return is_gone
+
+    monkeypatch.setattr("retinue.engine.driver.is_gone", gone)
+
+    async with stage.open(ids="later") as opened:
+        stage.script.play("main", subagent(**spawn), other_work(5), subagent("status", task_id="t_02"), says("enough"))
+        handle = await opened.spawn("Go on.")
+        await handle.wait()
+        read = await answers(opened, handle.run_id)
+
+    task = {"task_id": "t_02", "agent": "worker"}
+    refused = {"error": "MAX_TASKS_EXCEEDED", "message": "Maximum concurrent tasks (1) reached."}
+    assert read[0] == (task | {"status": "running"} if is_gone else refused)
+    assert read[1].get("status") == ("completed" if is_gone else None)
 
 
 LINES: list[Line] = [

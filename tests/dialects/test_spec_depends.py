@@ -8,6 +8,7 @@ import pytest
 import retinue
 from retinue.dialects.coded import Coded
 from retinue.dialects.spec_requests import Spawn, parse
+from retinue.dialects.spec_settings import SpecSettings
 from retinue.providers.scripted import calls, says
 from tests.dialects.spec_stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 
@@ -175,6 +176,61 @@ async def test_a_task_whose_dependencies_are_over_needs_a_place_like_any_other()
         refused = await read_after(opened, caller(6), "subagent", **WRITE, depends_on=["t_01"])
 
     assert refused["error"] == "MAX_TASKS_EXCEEDED"
+
+
+@pytest.mark.promise("SPEC-7.4-PLACE", "SPEC-4.3-FIVE")
+async def test_tasks_that_could_begin_together_begin_one_after_another_as_places_become_free() -> None:
+    stage = Stage(agents=(RESEARCHER, WRITER), settings=SpecSettings(max_running=2))
+    stage.script.play("researcher", other_work(10), says("done"))
+    stage.script.play("writer", says("done"))
+    async with waiting_orchestrator(stage) as (opened, caller):
+        await read_after(opened, caller(0), "subagent", **RESEARCH)
+        for index in range(1, 6):
+            await read_after(opened, caller(index), "subagent", **WRITE | {"task": f"{index}"}, depends_on=["t_01"])
+        await asyncio.sleep(12.5)
+        seen = [
+            (await read_after(opened, caller(10 + number), "subagent", action="status", task_id=f"t_{number:02d}"))
+            for number in range(1, 7)
+        ]
+        refused = await read_after(opened, caller(20), "subagent", **RESEARCH)
+        not_ready = await read_after(opened, caller(21), "subagent", action="collect", task_id="t_06")
+        began = [heard.messages[0].text for heard in stage.of("writer")]
+        cancelled = await read_after(opened, caller(22), "subagent", action="cancel", task_id="t_05")
+        everyone = ["t_02", "t_03", "t_04", "t_06"]
+        waited = await read_after(opened, caller(23), "subagent", action="wait", task_ids=everyone)
+
+    assert [each["status"] for each in seen] == ["completed", "running", "running", "pending", "pending", "pending"]
+    assert (refused["error"], not_ready["error"]) == ("MAX_TASKS_EXCEEDED", "TASK_NOT_READY")
+    assert began == ["1", "2"]
+    assert (cancelled["status"], cancelled["turns_used"]) == ("cancelled", 0)
+    assert waited == {"done": everyone, "pending": [], "timed_out": False}
+    assert [heard.messages[0].text for heard in stage.of("writer")] == ["1", "2", "3", "5"]
+
+
+@pytest.mark.promise("SPEC-7.4-PLACE")
+async def test_tasks_that_waited_for_a_place_wait_for_one_after_a_restart_too() -> None:
+    stage = Stage(agents=(RESEARCHER, WRITER), settings=SpecSettings(max_running=2))
+    stage.script.play("researcher", says("done"))
+    stage.script.play("writer", says("done"))
+    async with waiting_orchestrator(stage) as (opened, caller):
+        await read_after(opened, caller(0), "subagent", **RESEARCH)
+        for index in range(1, 6):
+            await read_after(opened, caller(index), "subagent", **WRITE | {"task": f"{index}"}, depends_on=["t_01"])
+        await asyncio.sleep(1.5)
+        assert len(stage.of("writer")) == 2
+        root = caller(0).run_id
+    stage.heard.clear()
+    most = 0
+    async with stage.open(ids="again") as opened:
+        await opened.resume(root)
+        for _ in range(8):
+            await asyncio.sleep(0.5)
+            views = await opened.list(everyone=True)
+            most = max(most, sum(view.agent == "writer" and view.state == "working" for view in views))
+        ended = [view.outcome is not None for view in await opened.list(everyone=True) if view.agent == "writer"]
+
+    assert (most, ended) == (2, [True] * 5)
+    assert [heard.messages[0].text for heard in stage.of("writer")] == ["1", "2", "3", "4", "5"]
 
 
 @pytest.mark.promise("SPEC-7.4-ORDER")

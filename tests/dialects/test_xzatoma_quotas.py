@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import ProviderError, StoreError
+from retinue.core.events import CallReturned
 from retinue.core.ports import Request
 from retinue.core.records import RunQuery
+from retinue.core.run import HistoryRef
 from retinue.core.usage import Usage
 from retinue.dialects.xzatoma_settings import XzatomaSettings
 from retinue.providers import scripted
@@ -85,6 +87,72 @@ async def test_every_root_has_a_quota_of_its_own() -> None:
 
     labels = [row.label for row in stage.store.runs(RunQuery())]
     assert sorted(labels) == ["", "", "a", "c"]
+
+
+@pytest.mark.promise("XZ-QUOTA-CHAT")
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize(
+    ("quota", "error"),
+    [
+        ({"max_executions": 2}, EXECUTIONS.format(2, 2)),
+        ({"max_total_tokens": 2000}, TOKENS.format(2000, 2000)),
+        ({"max_total_time": 4}, TIME.format(4, 4)),
+    ],
+    ids=["executions", "tokens", "time"],
+)
+async def test_a_chat_has_one_quota_however_many_runs_it_takes(
+    quota: dict[str, int], error: str, *, crash: bool
+) -> None:
+    stage = Stage(settings=limited(**quota), latency=1.0)
+    for label, line in (("a", "one"), ("b", "two"), ("c", "three")):
+        stage.script("main", subagent(label, f"task {line}"), says("ok"), task=f"Do {line}.")
+    for line in ("one", "two"):
+        stage.script("main", says_for(400), says_for(600), task=f"task {line}")
+    before: HistoryRef | None = None
+    async with stage:
+        for line in ("one", "two", "three"):
+            run = await stage.retinue.spawn(f"Do {line}.", inherits=before, label="chat")
+            assert (await run.wait()).text == "ok"
+            before = HistoryRef(run.run_id, (await stage.retinue.supervisor.recall(run.run_id)).seq)
+            if crash:
+                await stage.restart()
+
+    assert before is not None
+    (text,) = [event.text for event in stage.events(before.run_id) if isinstance(event, CallReturned)]
+    assert json.loads(text) == refused(error, label="c")
+
+
+@pytest.mark.promise("XZ-QUOTA-CHAT")
+async def test_a_token_quota_of_a_chat_stops_a_subagent_of_a_later_run_in_the_middle() -> None:
+    stage = Stage(settings=limited(max_total_tokens=1500))
+    stage.script("main", subagent("a", "task one"), says("ok"), task="Do one.")
+    stage.script("main", says_for(400), says_for(600), task="task one")
+    stage.script("main", subagent("b", "task two"), says("ok"), task="Do two.")
+    stage.script("main", says_for(700), task="task two")
+    async with stage:
+        run = await stage.retinue.spawn("Do one.", label="chat")
+        await run.wait()
+        before = HistoryRef(run.run_id, (await stage.retinue.supervisor.recall(run.run_id)).seq)
+        later = await stage.retinue.spawn("Do two.", inherits=before, label="chat")
+        await later.wait()
+
+    (text,) = [event.text for event in stage.events(later.run_id) if isinstance(event, CallReturned)]
+    assert json.loads(text) == refused(TOKENS.format(1700, 1500), label="b")
+
+
+@pytest.mark.promise("XZ-QUOTA-SESSION")
+async def test_a_fork_that_is_no_chat_has_a_quota_of_its_own() -> None:
+    stage = Stage(settings=limited(max_executions=1))
+    for label, line in (("a", "one"), ("b", "two")):
+        stage.script("main", subagent(label, f"task {line}"), says("ok"), task=f"Do {line}.")
+        stage.script("main", *FOUND, task=f"task {line}")
+    async with stage:
+        run = await stage.retinue.spawn("Do one.")
+        await run.wait()
+        before = HistoryRef(run.run_id, (await stage.retinue.supervisor.recall(run.run_id)).seq)
+        await (await stage.retinue.spawn("Do two.", inherits=before)).wait()
+
+    assert sorted(row.label for row in stage.store.runs(RunQuery())) == ["", "", "a", "b"]
 
 
 @pytest.mark.promise("XZ-QUOTA-TOKENS")

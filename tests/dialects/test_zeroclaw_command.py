@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.stage import VARIABLES, Command, retinue
+from retinue.providers.script import Line, calls, says, together
+from retinue.testing.fake_server import Heard
+from tests.cli.stage import VARIABLES, Command, retinue, serving
 from tests.dialects.zeroclaw_stage import files
 
 pytestmark = pytest.mark.real_time
@@ -126,3 +128,48 @@ async def test_profiles_of_the_settings_bind_whoever_names_them(folder: Path) ->
 
 async def _roots() -> list[str]:
     return [row["run_id"] for row in (await retinue("runs", "--json")).json]
+
+
+@pytest.mark.promise("ZC-MODEL-PROVIDER")
+async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_with_its_temperature(
+    folder: Path,
+) -> None:
+    def answers(heard: Heard) -> Line:
+        task = heard.body["messages"][1]["content"]
+        if heard.body["messages"][-1]["role"] == "tool" or task in ("dig", "look"):
+            return says("Done.")
+        return together(calls("spawn_subagent", prompt="dig"), calls("delegate", agent="reviewer", prompt="look"))
+
+    with serving(answers) as warm, serving(answers) as cold:
+        (folder / "retinue.toml").write_text(
+            f"""
+            [agents.frontline]
+            system_prompt = "You are at the front."
+            model = "big"
+            model_provider = "openai-chat.warm"
+
+            [agents.reviewer]
+            system_prompt = "You review."
+            model = "small"
+            model_provider = "openai-chat.cold"
+
+            [providers.warm]
+            wire = "openai-chat"
+            base_url = "{warm.base_url}"
+            temperature = 0.9
+
+            [providers.cold]
+            wire = "openai-chat"
+            base_url = "{cold.base_url}"
+            temperature = 0.1
+            """
+        )
+        ended = await retinue("run", "--dialect", "zeroclaw", "--agent", "frontline", "--quiet", "Go.")
+
+    assert (ended.code, ended.stdout) == (0, "Done.\n")
+    assert [_asked(heard) for heard in warm.heard] == [("big", 0.9, "Go."), ("big", 0.9, "dig"), ("big", 0.9, "Go.")]
+    assert [_asked(heard) for heard in cold.heard] == [("small", 0.1, "look")]
+
+
+def _asked(heard: Heard) -> tuple[str, float, str]:
+    return heard.body["model"], heard.body["temperature"], heard.body["messages"][1]["content"]

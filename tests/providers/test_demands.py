@@ -31,6 +31,7 @@ def added(body: bytes, without: bytes) -> dict[str, Any]:
     return {key: value for key, value in decoded(body).items() if before.get(key) != value}
 
 
+@pytest.mark.promise("BZ-STRUCTURED-CHAT")
 def test_openai_chat_demands_a_schema_in_response_format() -> None:
     assert added(openai_chat.encode(asking(OF_SCHEMA)), openai_chat.encode(asking(None))) == {
         "response_format": {
@@ -40,6 +41,7 @@ def test_openai_chat_demands_a_schema_in_response_format() -> None:
     }
 
 
+@pytest.mark.promise("BZ-STRUCTURED-CHAT")
 def test_openai_chat_demands_an_object_in_response_format_and_tells_the_model_of_json() -> None:
     assert added(openai_chat.encode(asking(ANY_OBJECT)), openai_chat.encode(asking(None))) == {
         "response_format": {"type": "json_object"},
@@ -50,6 +52,7 @@ def test_openai_chat_demands_an_object_in_response_format_and_tells_the_model_of
     }
 
 
+@pytest.mark.promise("BZ-STRUCTURED-ANTHROPIC")
 @pytest.mark.parametrize("version", ["", "vertex-2023-10-16"])
 def test_anthropic_demands_a_schema_in_output_config_on_all_servers(version: str) -> None:
     body, without = (anthropic.encode(asking(output), version=version) for output in (OF_SCHEMA, None))

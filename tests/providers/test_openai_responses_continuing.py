@@ -57,6 +57,7 @@ def result(spelling: Spelling, call_id: str, text: str) -> dict[str, str]:
     return {"type": "function_call_output", "call_id": call_id, "output": text}
 
 
+@pytest.mark.promise("BZ-CALL-CONTINUES")
 @pytest.mark.parametrize(("spelling", "prefix"), [("function_call", "call"), ("tool_call", "fc")])
 async def test_from_the_response_before_only_what_is_new_is_sent(spelling: Spelling, prefix: str) -> None:
     async with (

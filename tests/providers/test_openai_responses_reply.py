@@ -61,6 +61,7 @@ def calls(*events: object) -> list[tuple[str, str, str]]:
     return [(each.id, each.name, each.arguments) for each in made]
 
 
+@pytest.mark.promise("BZ-RESPONSES-EVENTS")
 def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
     message = item("message", id="msg_1", content=[{"type": "output_text", "text": "Let me look."}])
     made = call(id="fc_1", call_id="call_1", name="search", arguments='{"query":"pool"}')
@@ -109,6 +110,7 @@ def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
 # ---- calls ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("BZ-RESPONSES-EVENTS")
 def test_the_other_spelling_is_read_too() -> None:
     assert calls(
         added(call("tool_call", id="tc_1", name="ls")),

@@ -48,6 +48,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Desk:
 # ---- word for word ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("ZC-MEMORY-TEXTS")
 async def test_what_is_stored_is_recalled_and_forgotten(desk: Desk) -> None:
     assert await told(desk.recall) == "No memories found."
     assert (
@@ -82,6 +83,7 @@ async def test_a_row_is_stamped_with_who_wrote_it(desk: Desk) -> None:
     assert (row.category, row.created_at, row.updated_at) == ("mood", desk.clock.at - 10, desk.clock.at)
 
 
+@pytest.mark.promise("ZC-MEMORY-TEXTS")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -115,6 +117,7 @@ async def test_forgetting_needs_a_key(desk: Desk) -> None:
 DATE = "Expected RFC 3339 format, e.g. 2025-03-01T00:00:00Z"
 
 
+@pytest.mark.promise("ZC-MEMORY-TEXTS")
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -163,6 +166,7 @@ async def test_times_limits_and_modes_narrow_what_is_recalled(desk: Desk) -> Non
 # ---- whose -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("ZC-MEMORY-SCOPE")
 async def test_others_memories_are_read_where_they_were_given_and_never_written(desk: Desk) -> None:
     desk.memory.store(Note(agent="writer", key="style", content="plain", at=1.0))
     desk.memory.store(Note(agent="secret", key="pin", content="1234", at=2.0))
@@ -182,6 +186,7 @@ async def test_others_memories_are_read_where_they_were_given_and_never_written(
     }
 
 
+@pytest.mark.promise("ZC-MEMORY-GATED")
 async def test_storing_and_forgetting_are_actions_and_recalling_is_none(desk: Desk) -> None:
     weights = [weight_of(tool, "{}") for tool in (desk.store, desk.recall, desk.forget)]
 

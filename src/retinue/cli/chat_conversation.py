@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
-from retinue.cli.chat_past import LABEL, Past, inheritance, lay_to_rest
+from retinue.cli.chat_past import Past, inheritance, lay_to_rest
 from retinue.core.errors import RunIsOver, StoreError
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.mail import Input
 from retinue.core.messages import Delta
-from retinue.core.run import Exchange, Limits, Outcome
+from retinue.core.run import CHAT, Exchange, Limits, Outcome
 from retinue.dialects.spec_tasks import cancelled_notice
 from retinue.engine.view import RunView
 
@@ -181,7 +181,7 @@ class Conversation:
             think=manners.think,
             stays=not manners.one_run_each,
             inherits=await inheritance(retinue, self.runs[-1]) if self.runs else None,
-            label=LABEL,
+            label=CHAT,
         )
 
     def at_work(self) -> list[RunId]:

@@ -11,11 +11,8 @@ from retinue.core.errors import RetinueError
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.records import RunQuery
-from retinue.core.run import HistoryRef
+from retinue.core.run import CHAT, HistoryRef
 from retinue.engine.view import RunView
-
-LABEL = "chat"
-"""How the runs of chats are told from others."""
 
 
 class Past(Struct, frozen=True, kw_only=True):
@@ -31,7 +28,7 @@ class Past(Struct, frozen=True, kw_only=True):
 async def earlier_chat(retinue: Retinue) -> Past | None:
     """The last chat of the retinue's session, if there was one."""
     query = RunQuery(session_id=retinue.session_id, roots_only=True)
-    last = next((view for view in await retinue.supervisor.list(query) if view.label == LABEL), None)
+    last = next((view for view in await retinue.supervisor.list(query) if view.label == CHAT), None)
     if last is None:
         return None
     run = await retinue.supervisor.recall(last.run_id)

@@ -64,6 +64,10 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     wrap_up: bool = False
 
 
+CHAT = "chat"
+"""The label of a chat's root runs: one for each stretch of it, and all but the first inherit from the one before."""
+
+
 class HistoryRef(Struct, frozen=True, gc=False, omit_defaults=True):
     """A fork's inheritance: another run's history as it stood after its event `upto`, or only its last turns."""
 

@@ -32,7 +32,7 @@ class Situation(Struct, gc=False):
     """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance.
 
     `judged` is the verdict on `answer_to_judge`, where there is one. `crowded` says that the model cannot be asked
-    before the history is shorter.
+    before the history is shorter. `held` says that a run that waited for others has no place to begin yet.
     """
 
     mail: Sequence[Item] = ()
@@ -41,6 +41,7 @@ class Situation(Struct, gc=False):
     spent: LimitMet | None = None
     judged: Judged | None = None
     crowded: Crowded | None = None
+    held: bool = False
 
 
 class Take(Struct, frozen=True):
@@ -136,13 +137,13 @@ def next_step(run: Run, now: Situation) -> Step:
 
 
 def _before_it_begins(run: Run, now: Situation) -> Step | None:
-    """What a run does that waits for others to complete; None once they all have."""
+    """What a run does that waits for others to complete; None once they all have, and there is a place for it."""
     if arrived := tuple(item for item in now.mail if isinstance(item, DependencyEnded)):
         return Take(arrived)
     for ended in run.dependencies.values():
         if not ended.ok:
             return End(_exchange(run, "failed", "dependency", f"Dependency {ended.name} failed: {ended.text}"))
-    return Wait("dependency") if run.is_pending else None
+    return Wait("dependency") if run.is_pending or now.held else None
 
 
 def answer_to_judge(run: Run) -> str | None:

@@ -45,6 +45,7 @@ class SpecDialect:
     def __init__(self, desk: Desk, settings: SpecSettings = DEFAULTS) -> None:
         if wrong := mistakes(settings):
             raise BadInput(f"spec.{wrong[0][0]}: {wrong[0][1]}")
+        desk.supervisor.roster.run_at_most(HANDLE_SPACE, settings.max_running)
         self._clock = desk.clock
         self._extensions = settings.on
         registry = Registry(desk)

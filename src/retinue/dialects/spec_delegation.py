@@ -92,7 +92,7 @@ class Delegation:
             if run_id is None or task is None:
                 raise spec_tasks.not_found(task_id)
             if task.outcome is None and self._desk.supervisor.here(run_id) is None:
-                raise Coded("INVALID_REQUEST", f"Task {task_id!r} is worked on by another process; wait for it first.")
+                raise Coded("INVALID_REQUEST", f"Task {task_id!r} is not worked on by this process; wait for it first.")
             must_wait = must_wait or task.outcome is None
             after.append((run_id, task_id))
         return tuple(after), must_wait
@@ -233,7 +233,7 @@ class Delegation:
             return None
         # Its driver says what a run waits for a moment after its birth; its state tells at once.
         driven = self._desk.supervisor.here(run_id)
-        pending = view.waiting_for == "dependency" if driven is None else driven.run.is_pending
+        pending = view.waiting_for == "dependency" if driven is None else driven.is_pending
         return Task(
             task_id=task_id,
             agent=view.agent,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from retinue.core.agent import Brief
+from retinue.core.amounts import Window
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.ids import Key, RunId
 from retinue.core.mail import Close, Input
@@ -83,7 +84,9 @@ class Children:
             async with AsyncExitStack() as stack:
                 if self._settings.has_quotas:
                     await stack.enter_async_context(self.quotas.birth)
-                wish = self._wish(order, tools, context, await self.quotas.check(context.root_id))
+                used = await self.quotas.check(context.root_id)
+                windows = await self.quotas.windows(context.root_id)
+                wish = self._wish(order, tools, context, used, windows)
                 started = await self._supervisor.spawn(
                     wish, session_id=context.session_id, caller=context, key=order.key
                 )
@@ -137,7 +140,14 @@ class Children:
         kept = inherited(order.request.allowed_tools, own)
         return (*kept, NAME) if order.nests else kept
 
-    def _wish(self, order: Order, tools: tuple[str, ...], context: CallContext, used: Used | None) -> Spawn:
+    def _wish(
+        self,
+        order: Order,
+        tools: tuple[str, ...],
+        context: CallContext,
+        used: Used | None,
+        windows: tuple[Window, ...],
+    ) -> Spawn:
         request = order.request
         caller = self._desk.brief_of(context.run_id)
         return Spawn(
@@ -147,7 +157,7 @@ class Children:
             ),
             task=request.task_prompt,
             limits=Limits(exchange_turns=self._max_turns(request), seconds=self.quotas.seconds_left(used)),
-            windows=self.quotas.windows(context.root_id),
+            windows=windows,
             manner=Manner(stays=request.summary_prompt is not None, awaited=True),
             label=request.label,
             dialect=DIALECT,

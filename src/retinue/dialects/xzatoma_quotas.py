@@ -1,4 +1,7 @@
-"""How much all subagents of one session may use in `xzatoma`; a session is a root run, with everything below it.
+"""How much all subagents of one session may use in `xzatoma`; a session is a root run with all below it, or a chat.
+
+A chat is one session however many root runs it takes: when delegation is switched or an answer stopped, the run that
+comes next inherits the history, and what was used with it.
 
 What was used follows from the runs that the store knows, so a crash forgets nothing of it. Tokens are also a window
 of the ledger, which stops a subagent in the middle of its work; time is a deadline of each, to the same end.
@@ -12,9 +15,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from retinue.core.amounts import Caps, Window
+from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.records import RunQuery
-from retinue.core.run import Exchange
+from retinue.core.run import CHAT, Exchange
 from retinue.dialects.desk import Desk
 from retinue.dialects.xzatoma_requests import NotMet
 from retinue.dialects.xzatoma_settings import XzatomaSettings
@@ -41,6 +45,7 @@ class Quotas:
         """Held from the check to the birth: of two that see one execution left, one has to see the other."""
         self._desk = desk
         self._settings = settings
+        self._sessions: dict[RunId, tuple[RunId, ...]] = {}
 
     async def check(self, root_id: RunId) -> Used | None:
         """Refuse a session that has used up a quota; what it has used, or None where there are no quotas."""
@@ -51,10 +56,13 @@ class Quotas:
             raise exceeded(reason)
         return used
 
-    def windows(self, root_id: RunId) -> tuple[Window, ...]:
+    async def windows(self, root_id: RunId) -> tuple[Window, ...]:
         """What stops a subagent when the session's tokens are used up."""
         most = self._settings.max_total_tokens
-        return () if most is None else (Window(f"{DIALECT}/{root_id}", SPAN, Caps(tokens=most), soft=True),)
+        if most is None:
+            return ()
+        first, *_ = await self._session(root_id)
+        return (Window(f"{DIALECT}/{first}", SPAN, Caps(tokens=most), soft=True),)
 
     def seconds_left(self, used: Used | None) -> float | None:
         """How long a subagent may work that is born now."""
@@ -76,13 +84,42 @@ class Quotas:
         return None if reason is None else exceeded(reason)
 
     async def _used(self, root_id: RunId) -> Used:
-        runs = await self._desk.supervisor.list(RunQuery(root_id=root_id))
-        ours = [view for view in runs if view.dialect == DIALECT and view.parent_id is not None]
+        trees = [await self._desk.supervisor.list(RunQuery(root_id=each)) for each in await self._session(root_id)]
+        ours = [view for tree in trees for view in tree if view.dialect == DIALECT and view.parent_id is not None]
         return Used(
             executions=len(ours),
             tokens=sum(view.usage.total for view in ours),
             seconds=seconds_at_work(ours, self._desk.clock.now()),
         )
+
+    async def _session(self, root_id: RunId) -> tuple[RunId, ...]:
+        """The roots of the session that a root belongs to, from the first to this one."""
+        later: list[RunId] = []
+        at: RunId | None = root_id
+        while at is not None and at not in self._sessions:
+            later.append(at)
+            at = await self._before(at)
+        session = () if at is None else self._sessions[at]
+        for each in reversed(later):
+            session = self._sessions[each] = (*session, each)
+        return session
+
+    async def _before(self, root_id: RunId) -> RunId | None:
+        """The root that the chat was in before this one."""
+        accepted = await self._acceptance(root_id)
+        if accepted is None or accepted.label != CHAT or accepted.inherits is None:
+            return None
+        origin = await self._acceptance(accepted.inherits.run_id)
+        if origin is None or origin.label != CHAT or origin.parent_id is not None:
+            return None
+        return origin.run_id
+
+    async def _acceptance(self, run_id: RunId) -> RunAccepted | None:
+        supervisor = self._desk.supervisor
+        if (driven := supervisor.roster.live.get(run_id)) is not None:
+            return driven.run.accepted
+        events = await supervisor.parts.journal.read(supervisor.parts.store.events, run_id)
+        return events[0][1] if events and isinstance(events[0][1], RunAccepted) else None
 
 
 def exceeded(reason: str) -> NotMet:

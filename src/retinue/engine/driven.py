@@ -83,6 +83,7 @@ class Driven:
         "dependents",
         "feed",
         "fixed",
+        "held",
         "last_write",
         "left_alone",
         "mail",
@@ -112,6 +113,8 @@ class Driven:
         """Children by the key that made them, ended ones too: the same key means the same child."""
         self.dependents: list[tuple[RunId, str]] = []
         """Runs that wait for this one before they begin, and the names by which they know it."""
+        self.held = False
+        """That it has to wait for a place when those that it waits for are over; the roster gives places."""
         self.cancelled = False
         self.spent: LimitMet | None = None
         self.crowded: Crowded | None = None
@@ -159,7 +162,12 @@ class Driven:
         """What surrounds the run now."""
         waited_for = sum(self.children.values()) if self.children else 0
         judged = self._judgment() if self.run.brief.output is not None else None
-        return Situation(self.mail, self.busy.keys(), waited_for, self.spent, judged, self.crowded)
+        return Situation(self.mail, self.busy.keys(), waited_for, self.spent, judged, self.crowded, self.held)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not begun yet, because it waits for other runs or for a place."""
+        return self.held or self.run.is_pending
 
     def _judgment(self) -> Judged | None:
         """The verdict on the run's answer; asked for once, however often the loop looks at the situation."""

@@ -53,6 +53,10 @@ Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 class Hooks(Protocol):
     """Who wants to know how the loop's runs fare."""
 
+    def could_begin(self, driven: Driven) -> None:
+        """All that a run waited for is over; `driven.held` says afterwards whether it has to wait for a place."""
+        ...
+
     def exchange_ended(self, driven: Driven) -> None:
         """A run that stays has answered."""
         ...
@@ -91,6 +95,10 @@ async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
             case Perform(indices=indices):
                 for index in indices:
                     driven.start(index, perform(driven, index, parts), _follows)
+            case Wait(why="dependency") if driven.held and not driven.run.is_pending:
+                hooks.could_begin(driven)
+                if driven.held:
+                    await _wait(driven, "dependency", parts)
             case Wait(why=why):
                 await _wait(driven, why, parts)
             case Take(items=items):

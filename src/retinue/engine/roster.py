@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from types import TracebackType
 
 from retinue.core.errors import StoreError
@@ -50,7 +51,8 @@ class Roster:
         self._most: dict[str, int] = {}
         self._running: Counter[tuple[SessionId, str]] = Counter()
         self._spaces: dict[RunId, str] = {}
-        self._pending: set[RunId] = set()
+        self._pending: dict[RunId, None] = {}
+        self._places: dict[str, int] = {}
         self._watches: dict[RunId, list[Watch]] = {}
 
     def add(self, driven: Driven, handle_space: str | None) -> None:
@@ -61,7 +63,8 @@ class Roster:
             self._spaces[accepted.run_id] = handle_space
             self._running[accepted.session_id, handle_space] += 1
             if accepted.after:
-                self._pending.add(accepted.run_id)
+                self._pending[accepted.run_id] = None
+                driven.held = handle_space in self._places and not driven.run.turns
         above = self.live.get(driven.above) if driven.above else None
         if above is not None:
             is_parent = driven.above == accepted.parent_id
@@ -130,13 +133,34 @@ class Roster:
         space = self._spaces.pop(accepted.run_id, None)
         if space is not None:
             self._running[accepted.session_id, space] -= 1
+            if self._pending:
+                self._give_places(accepted.session_id, space)
+
+    def run_at_most(self, handle_space: str, count: int) -> None:
+        """Let runs with a handle in that space that waited for others begin only while fewer of their session run."""
+        self._places[handle_space] = count
+
+    def ask_for_place(self, driven: Driven) -> None:
+        """A run that waited for others could begin."""
+        self._give_places(driven.run.accepted.session_id, self._spaces[driven.run_id])
+
+    def _give_places(self, session_id: SessionId, handle_space: str) -> None:
+        """Let those begin that could, in the order of their births, while there is room."""
+        free = self._places.get(handle_space, 0) - self.running(session_id, handle_space)
+        if free <= 0:
+            return
+        waiting = (self.live[run_id] for run_id in self._pending if self._spaces.get(run_id) == handle_space)
+        could = (each for each in waiting if each.held and not each.run.is_pending)
+        for driven in tuple(islice((each for each in could if each.run.accepted.session_id == session_id), free)):
+            driven.held = False
+            driven.wake()
 
     def running(self, session_id: SessionId, handle_space: str) -> int:
         """How many runs with a handle in that space are running; those that wait for others to begin are not."""
         for run_id in tuple(self._pending):
             driven = self.live.get(run_id)
-            if driven is None or not driven.run.is_pending:
-                self._pending.discard(run_id)
+            if driven is None or not driven.is_pending:
+                del self._pending[run_id]
         waiting = sum(
             self._spaces.get(run_id) == handle_space and self.live[run_id].run.accepted.session_id == session_id
             for run_id in self._pending

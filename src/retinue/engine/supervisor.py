@@ -59,6 +59,17 @@ class Supervisor(Waiting):
         self.check_open()
         if key is not None and (known := await self._known(key, caller)) is not None:
             return known
+        try:
+            return await self._spawned(wish, session_id, caller, key)
+        except _NoPlaceElsewhere:
+            if self.parts.bury is None:
+                raise
+            await self.parts.bury()  # a process that is gone takes no place any more
+        return await self._spawned(wish, session_id, caller, key)
+
+    async def _spawned(
+        self, wish: Spawn, session_id: SessionId, caller: CallContext | None, key: Key | None
+    ) -> Started:
         inherited = await self.inherited(wish.inherits)
         if wish.windows:
             await self.parts.accounts.learn(wish.windows)
@@ -88,12 +99,18 @@ class Supervisor(Waiting):
                 max_running=wish.max_running,
             )
         )
-        self.start(self.take_up(Run(accepted, brief, inherited), ticket), handle_space=wish.handle_space)
+        driven = self.take_up(Run(accepted, brief, inherited), ticket)
+        self.start(driven, handle_space=wish.handle_space)
         self._await_others(accepted, past)
         if key is not None and parent is not None:
             parent.born[key] = accepted.run_id
         if caller is None or wish.handle_space is not None:
-            return self._answered(accepted, await ticket.wait())
+            answers = await ticket.wait()
+            if isinstance(answers[0], NotBorn):
+                if key is not None and parent is not None:
+                    parent.born.pop(key, None)
+                await _let_go(driven)
+            return self._answered(accepted, answers)
         return Started(accepted.run_id)
 
     async def _past(self, run_id: RunId) -> tuple[RunAccepted, Outcome]:
@@ -167,7 +184,7 @@ class Supervisor(Waiting):
             if answer.why == "cancelled":
                 raise TreeCancelled(answer.name)
             if answer.why == "too_many":  # others are at work in the same session
-                raise TooManyRunning(running=int(answer.name), limit=int(answer.name))
+                raise _NoPlaceElsewhere(running=int(answer.name), limit=int(answer.name))
             raise SessionClosed(accepted.session_id, "archived" if answer.why == "session_archived" else "deleted")
         assert isinstance(answer, Accepted)
         if answer.handle is not None:
@@ -265,6 +282,10 @@ class Supervisor(Waiting):
 
     # What the loop tells
 
+    def could_begin(self, driven: Driven) -> None:
+        """A run wants a place."""
+        self.roster.ask_for_place(driven)
+
     def exchange_ended(self, driven: Driven) -> None:
         """A run that stays has answered."""
         self.roster.hold(driven)
@@ -310,6 +331,17 @@ class Supervisor(Waiting):
                 driven.task.cancel()
             driven.feed.stop(error)
         self.roster.fail(error)
+
+
+class _NoPlaceElsewhere(TooManyRunning):
+    """So the store says, which counts the runs of all processes."""
+
+
+async def _let_go(driven: Driven) -> None:
+    """Be done with a run that the store refused, whatever it was to wait for, so that it takes nobody's place."""
+    driven.deliver(_cancel_item("cancelled", ""))
+    if driven.task is not None:
+        await asyncio.wait((driven.task,))
 
 
 def _cancel_item(reason: EndReason, note: str) -> Cancel:

@@ -76,6 +76,12 @@ PROMISES = (
     Promise("BZ-CALL-RESPONSES", "Responses 1", "A request of Responses has the document's fields."),
     Promise("BZ-CALL-CONTINUES", "Responses 3", "It goes on with previous_response_id and the results alone."),
     Promise("BZ-CALL-SETTINGS", "Responses 3", "Settings of the folder hold for tools and the way of Responses."),
+    Promise("BZ-RESPONSES-EVENTS", "Responses 2", "Its events become words, thoughts and calls, in either spelling."),
+    # Structured outputs
+    Promise("BZ-STRUCTURED-CHAT", "Structured 2", "OpenAI's chat is asked for JSON with response_format, strictly."),
+    Promise("BZ-STRUCTURED-ANTHROPIC", "Structured 3", "Anthropic is asked for it with output_config."),
+    Promise("BZ-STRUCTURED-PLAIN", "Structured 4.1", "It is printed once at the end, and `=== [ DONE ] ===` after it."),
+    Promise("BZ-STRUCTURED-SSE", "Structured 4.2", "Of events there is one, output_structured, before response_end."),
     # Named prompts
     Promise("BZ-PROMPTS", "Available tool names", "`--system` knows seven prompts by name."),
     Promise("BZ-PROMPT-TOOLS", "Available tool names", "Three of them add their tools to those that are offered."),

@@ -161,6 +161,7 @@ SUBAGENT = (
     Promise("SPEC-7.4-PENDING", "7.4", "`spawn` with `depends_on` answers the status `pending`."),
     Promise("SPEC-7.4-NOT-READY", "7.4", "`collect` of a pending task is TASK_NOT_READY."),
     Promise("SPEC-7.4-FREE", "7.4", "A pending task does not count as running, and needs no place to be spawned."),
+    Promise("SPEC-7.4-PLACE", "7.4", "A task that could begin stays pending until fewer than max_running tasks run."),
     Promise(
         "SPEC-7.4-RESULTS", "7.4", "A task begins when those it depends on have completed and is given their results."
     ),

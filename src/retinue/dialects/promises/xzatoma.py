@@ -74,6 +74,12 @@ PROMISES = (
     ),
     Promise("XZ-NEVER-RAISES", "Error Response", "Whatever a model writes as arguments is answered, never raised."),
     # Settings, ends and crashes
+    Promise(
+        "XZ-SETTINGS-RANGES",
+        "Configuration Reference",
+        "A setting out of its range is `Configuration error: <why>` in the document's words.",
+    ),
+    Promise("XZ-YAML", "Configuration Reference", "The settings can be written in YAML, as the document does."),
     Promise("XZ-SETTINGS", "Configuration Reference", "The settings set depth, default turns and the output's size."),
     Promise("XZ-PARENT-ENDS", "Overview", "A subagent is cancelled with its caller."),
     Promise("XZ-KEYED", "Overview", "After a crash a call finds its subagent and goes on, and nothing is asked twice."),
@@ -118,6 +124,11 @@ PROMISES = (
     Promise("XZ-QUOTA-SHARED", "Rate Limits and Quotas", "Nested subagents draw on the same quotas."),
     Promise("XZ-QUOTA-SESSION", "Rate Limits and Quotas", "Every root run has quotas of its own."),
     Promise(
+        "XZ-QUOTA-CHAT",
+        "Rate Limits and Quotas",
+        "A chat has one quota, however often its delegation is switched or an answer stopped.",
+    ),
+    Promise(
         "XZ-QUOTA-MIDDLE",
         "Rate Limits and Quotas",
         "A subagent that is stopped by a quota is not asked for a summary and fails with the quota's text.",
@@ -137,6 +148,15 @@ PROMISES = (
         "persistence_enabled",
         "Without anything to show it says `Error: Must specify --list or --id` or that there is no such conversation.",
     ),
+    # Chats
+    Promise(
+        "XZ-CHAT-SWITCH",
+        "Chat mode",
+        "`/subagents on|enable|off|disable` says whether a chat's model may delegate, and alone it switches.",
+    ),
+    Promise("XZ-CHAT-WORDS", "Chat mode", "Seven expressions in a prompt switch delegation on."),
+    Promise("XZ-CHAT-STATUS", "Chat mode", "`/status` shows `Subagents:        ENABLED` or `disabled`."),
+    Promise("XZ-CHAT-ENABLED", "Chat mode", "With chat_enabled a chat begins with delegation."),
     # Several at once
     Promise("XZ-PARALLEL", "parallel_subagent", "The tasks work at the same time, and the call returns after all."),
     Promise("XZ-PARALLEL-ROOT", "parallel_subagent", "It is offered to the root alone."),

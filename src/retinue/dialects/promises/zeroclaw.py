@@ -232,4 +232,50 @@ BACKGROUND = (
     Promise("ZC-COMMAND", "delegate", "`retinue run` waits for background tasks, and `runs resume` goes on with them."),
 )
 
-PROMISES = (*SPAWNING, *RIGHTS, *DELEGATING, *BACKGROUND)
+SETTINGS = (
+    Promise(
+        "ZC-MODEL-PROVIDER",
+        "Permission inheritance",
+        "`model_provider` names where an agent and its subagents are asked, with the temperature of that provider.",
+    ),
+    Promise("ZC-POLICY-DEFAULTS", "Permission inheritance", "A profile that says nothing has the published values."),
+    Promise(
+        "ZC-ESCALATION",
+        "Permission inheritance",
+        "Of thirteen axes the first that goes beyond the parent's is told, in the published words.",
+    ),
+    Promise(
+        "ZC-KEYS", "risk_profile", "A key without a meaning here is a warning, and one that nobody knows an error."
+    ),
+)
+
+MEMORY = (
+    Promise("ZC-MEMORY-TEXTS", "Memory tools", "Storing, recalling and forgetting answer with the published texts."),
+    Promise(
+        "ZC-MEMORY-SCOPE", "Memory tools", "An agent reads its own rows and those of its allowlist, and writes its own."
+    ),
+    Promise("ZC-MEMORY-GATED", "Memory tools", "Storing and forgetting are actions, and recalling is none."),
+)
+
+CRON = (
+    Promise(
+        "ZC-CRON-RUN",
+        "How a SubAgent is instantiated",
+        "A job of the clock is a root run in a session `cron-<uuid>`, its prompt after `[cron:<id> <name>] `.",
+    ),
+    Promise("ZC-CRON-SPAWNS", "What's not supported", "It may itself spawn one level of subagents."),
+    Promise(
+        "ZC-CRON-SPAN",
+        "how to verify it actually fired",
+        'Every line of it has `category="cron"`, `agent_alias`, `cron_job_id`, `run_id` and `spawn_site="cron"`.',
+    ),
+    Promise("ZC-CRON-RECALL", "Cron", "It is shown up to five memories of its agent, and none of conversations."),
+    Promise("ZC-CRON-NO-SAVE", "What gets delivered back", "Nothing of it is remembered but what the agent stores."),
+    Promise(
+        "ZC-CRON-BLOCKED",
+        "Cron",
+        "What may not be done is `blocked by security policy: <why>`, or `subagent spawn failed: <wrapped error>`.",
+    ),
+)
+
+PROMISES = (*SPAWNING, *RIGHTS, *DELEGATING, *BACKGROUND, *SETTINGS, *MEMORY, *CRON)
