@@ -1,6 +1,8 @@
 """`retinue call`, the process behind `call_subagent` and a contract of its own: JSON in, server-sent events out."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -326,9 +328,10 @@ def test_a_call_that_nobody_granted_anything_reads_here_and_nowhere_else(command
     with serving(lines) as vendor:
         ended = command(**order(CHAT, vendor, tool_subset=["bash_read"]))
 
-    inside, outside = (told.delta for told in ended.told if told.type == "tool_result")
-    assert "the pool" in inside
-    assert "a secret" not in outside
+    results = [told.delta for told in ended.told if told.type == "tool_result"]
+    refused, read = sorted(results, key=lambda text: "the pool" in text)  # they are told as they come
+    assert "the pool" in read
+    assert "Path outside CWD not allowed: ../outside.txt" in refused
 
 
 @pytest.mark.promise("BZ-CALL-SETTINGS")
@@ -361,3 +364,19 @@ def test_a_prompt_without_a_word_is_the_models_business(command: Command, wire: 
 
     assert len(vendor.heard) == 1
     assert ended.code in (0, 1)
+
+
+@pytest.mark.promise("BZ-CALL-FAILS")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_an_answer_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+    with serving(lambda heard: says("Found.")) as vendor, open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "retinue", "call"],
+            input=json.dumps(order(CHAT, vendor)).encode(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            timeout=60,
+        )
+
+    assert (ended.returncode, ended.stderr) == (130, b"error: interrupted\n")

@@ -19,7 +19,7 @@ from tests.conftest import STRESS
 from tests.dialects.random_operations import Answer, Mind, Operation, Play, World
 
 ROUNDS = 5
-PLAYS = 10_000 if STRESS else 400
+PLAYS = 10_000 if STRESS else 240
 BLOCKS = 10
 
 Status = Literal["running", "completed", "gone"]

@@ -15,6 +15,7 @@ from retinue.core.ids import DriverId
 from retinue.core.ports import CallContext, Tool
 from retinue.core.records import Bury, Write, Written
 from retinue.dialects.spec_settings import SpecSettings
+from retinue.dialects.spec_tasks import INTERRUPTED
 from retinue.providers.scripted import Line, says, together
 from retinue.store.memory import MemoryStore
 from tests.dialects.spec_stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
@@ -94,9 +95,20 @@ async def test_a_subagent_that_got_hold_of_the_tool_is_refused() -> None:
         await call(opened, "subagent", caller(0), action="spawn", agent="worker", task="Work.")
         (worker,) = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
         below = replace(caller(1), run_id=worker.run_id, depth=1)
-        refused = await call(opened, "subagent", below, action="spawn", agent="worker", task="Deeper.")
+        refused = [
+            await call(opened, "subagent", below, **fields)
+            for fields in (
+                {"action": "spawn", "agent": "worker", "task": "Deeper."},
+                {"action": "cancel", "task_id": "t_01"},
+                {"action": "collect", "task_id": "t_01"},
+                {"action": "define", "name": "spy", "description": "d", "system_prompt": "p"},
+            )
+        ]
+        still = await call(opened, "subagent", caller(2), action="status", task_id="t_01")
 
-    assert refused == {"error": "INVALID_REQUEST", "message": "Subagents cannot delegate; only the orchestrator can."}
+    message = "Subagents cannot delegate; only the orchestrator can."
+    assert refused == [{"error": "INVALID_REQUEST", "message": message}] * 4
+    assert still["status"] == "running"
 
 
 @pytest.mark.promise("SC-4-KEYED")
@@ -128,7 +140,7 @@ class FailingStore(MemoryStore):
         return super().commit(driver_id, writes, durable=durable)
 
 
-@pytest.mark.promise("SPEC-4.3-RUNNING-ONLY")
+@pytest.mark.promise("SPEC-4.3-RUNNING-ONLY", "SPEC-3.4-INTERRUPTED")
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
     is_gone: bool, monkeypatch: pytest.MonkeyPatch
@@ -149,7 +161,8 @@ async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
     monkeypatch.setattr("retinue.engine.driver.is_gone", gone)
 
     async with stage.open(ids="later") as opened:
-        stage.script.play("main", subagent(**spawn), other_work(5), subagent("status", task_id="t_02"), says("enough"))
+        status = [subagent("status", task_id=task_id) for task_id in ("t_02", "t_01")]
+        stage.script.play("main", subagent(**spawn), other_work(5), *status, says("enough"))
         handle = await opened.spawn("Go on.")
         await handle.wait()
         read = await answers(opened, handle.run_id)
@@ -158,6 +171,9 @@ async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
     refused = {"error": "MAX_TASKS_EXCEEDED", "message": "Maximum concurrent tasks (1) reached."}
     assert read[0] == (task | {"status": "running"} if is_gone else refused)
     assert read[1].get("status") == ("completed" if is_gone else None)
+    assert read[2] == {"task_id": "t_01", "agent": "worker", "status": "running", "turns_used": 0} | (
+        {"hint": INTERRUPTED} if is_gone else {}
+    )
 
 
 LINES: list[Line] = [

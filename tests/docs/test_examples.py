@@ -32,7 +32,9 @@ from tests.docs.vendor import Vendors
 
 RUN = ("python", "console", "toml", "yaml", "json")
 MISTAKES = "mistakes.toml"
-SHELL = re.compile(r"[&|;<>$`]|\bpython\b|--detach")
+SHELL = re.compile(r"[&|;<>$`]|\bpython\b|--detach|\bcron daemon\b")
+"""Commands for a process of their own; a daemon, too, waits for its children, and the process of a test has others."""
+
 COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
 FAILED = re.compile(r"^(error|failed|exhausted|timed_out)\b", re.MULTILINE)
 HOME = "~/.local/share/retinue"

@@ -328,9 +328,11 @@ async def test_what_one_process_has_spent_today_is_gone_for_the_others() -> None
         spent = await first.run("go")
         await asyncio.sleep(1)
         after = await second.run("after")
-        await asyncio.sleep(86400)
-        second.script("main", says("a new day", usage=Usage(10, 10)), task="tomorrow")
-        tomorrow = await second.run("tomorrow")
+    await asyncio.sleep(86400)  # nobody's heart beats meanwhile: that would be hundreds of thousands of beats
+    third = harness("three")
+    async with third:
+        third.script("main", says("a new day", usage=Usage(10, 10)), task="tomorrow")
+        tomorrow = await third.run("tomorrow")
 
     assert (before.text, spent.text, tomorrow.text) == ("a little", "much", "a new day")
     assert (after.result, after.reason) == ("exhausted", "window")

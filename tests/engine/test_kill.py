@@ -20,7 +20,7 @@ from retinue.store.sqlite import SqliteStore
 from tests.conftest import STRESS
 from tests.engine import story
 
-STORIES = 250 if STRESS else 25
+STORIES = 250 if STRESS else 16
 LIVES_CUT_SHORT = 2
 LONGEST = 0.04
 """Seconds after which a life is killed at the latest; the story takes more than twice as long."""

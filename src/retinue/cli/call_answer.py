@@ -206,8 +206,10 @@ async def _told(
         # Not a word is an answer too, in this contract.
         is_silence = outcome is not None and outcome.reason == "empty"
         stream.end(replace(outcome, reason="answered") if outcome is not None and is_silence else outcome)
-        with suppress(OSError):
+        try:
             await outlet.close()
+        except OSError:
+            outcome = None  # an answer that nobody could be given is none
     return outcome
 
 

@@ -61,7 +61,11 @@ class Rules(Struct, frozen=True, kw_only=True):
     def ceiling_of(self, agent: str) -> Policy:
         """All that an agent may do when a person starts it."""
         given = self.given_to(agent)
-        return Policy() if given is None else given
+        return UNWRITTEN if given is None else given
+
+
+UNWRITTEN = Policy()
+"""What holds where nobody wrote anything."""
 
 
 def windows_of(identity: str, policy: Policy) -> tuple[Window, Window]:

@@ -100,6 +100,8 @@ class SubagentTool:
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Do what the orchestrator asks for; every refusal is an answer."""
         try:
+            if context.depth > 0:  # a run that another dialect started may have inherited the tool
+                raise spec_tasks.only_for_the_orchestrator()
             request = spec_requests.parse(arguments, self._extensions)
             answer = await self._answer(request, context)
         except Coded as refusal:

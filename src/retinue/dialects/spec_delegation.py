@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from retinue.core.agent import Agent
 from retinue.core.amounts import Window
-from retinue.core.errors import DepthExceeded, SessionClosed, TooManyRunning, UnknownName
+from retinue.core.errors import SessionClosed, TooManyRunning, UnknownName
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
 from retinue.core.run import LimitMet, Limits, Manner, Outcome
@@ -74,8 +74,6 @@ class Delegation:
             )
         except TooManyRunning as refused:
             raise spec_tasks.too_many_running(self._settings.max_running) from refused
-        except DepthExceeded as refused:
-            raise Coded("INVALID_REQUEST", "Subagents cannot delegate; only the orchestrator can.") from refused
         except SessionClosed as refused:
             closed = session_archived if refused.state == "archived" else session_not_found
             raise closed(context.session_id) from refused
@@ -144,7 +142,10 @@ class Delegation:
         self._log.tell("status", context, task)
         answer = spec_tasks.status(task)
         on = self._settings.on
-        if "hint" in on and self._polls.is_storm(context.session_id, task.task_id):
+        is_storm = self._polls.is_storm(context.session_id, task.task_id)
+        if "hint" in on and task.is_interrupted:
+            answer["hint"] = spec_tasks.INTERRUPTED
+        elif "hint" in on and is_storm:
             answer["hint"] = spec_tasks.hint(spec_polling.LIMIT, spec_polling.SECONDS, can_wait="wait" in on)
         return _bytes(answer)
 
@@ -240,6 +241,7 @@ class Delegation:
             turns_used=view.turns,
             outcome=None if view.outcome is None else self.in_words(view.outcome),
             pending=pending,
+            is_interrupted=view.state == "interrupted",
         )
 
     def in_words(self, outcome: Outcome) -> Outcome:

@@ -27,13 +27,16 @@ CANCELLED = "cancelled by the orchestrator"
 
 HINT = "Status was asked for more than {limit} times within {seconds:g} s. Do other work before you ask again{or_wait}."
 
+INTERRUPTED = "Nobody works on this task: its process is gone. It goes on when its run is resumed, or can be cancelled."
+
 TaskStatus = Literal["pending", "running", "completed", "failed"]
 
 
 class Task(Struct, frozen=True, kw_only=True):
     """One spawned run under its task id; `turns_used` counts the replies so far, `outcome` is None until it is over.
 
-    It is `pending` while it waits for other tasks and has not begun.
+    It is `pending` while it waits for other tasks and has not begun. One that `is_interrupted` is neither over nor
+    worked on: the process that did is gone.
     """
 
     task_id: str
@@ -41,6 +44,7 @@ class Task(Struct, frozen=True, kw_only=True):
     turns_used: int = 0
     outcome: Outcome | None = None
     pending: bool = False
+    is_interrupted: bool = False
 
     @property
     def status(self) -> TaskStatus:
@@ -105,6 +109,11 @@ def not_ready(task: Task) -> Coded:
 def not_found(task_id: str) -> Coded:
     """There is no such task, or it was collected already."""
     return Coded("TASK_NOT_FOUND", f"Unknown or already-collected task: {task_id!r}")
+
+
+def only_for_the_orchestrator() -> Coded:
+    """A subagent neither starts tasks nor touches those of others."""
+    return Coded("INVALID_REQUEST", "Subagents cannot delegate; only the orchestrator can.")
 
 
 def too_many_running(limit: int) -> Coded:

@@ -353,7 +353,9 @@ async def _attempt(provider: Provider, request: Request, driven: Driven, tell: C
     try:
         async with asyncio.timeout(None) as scope:
             patience.begin(scope)
-            return await provider.answer(replace_in(request, alive=patience.hear), patience.publish)
+            # The request is this attempt's alone; a copy of it would cost more than all the rest of the patience.
+            object.__setattr__(request, "alive", patience.hear)
+            return await provider.answer(request, patience.publish)
     except ProviderError:
         raise
     except TimeoutError:

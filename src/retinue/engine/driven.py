@@ -20,7 +20,7 @@ from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken
 from retinue.core.ids import Key, RunId
 from retinue.core.mail import URGENT, Item
 from retinue.core.messages import Delta, TextDelta
-from retinue.core.ports import HasCompanion, Provider, Tool, Windows
+from retinue.core.ports import HasCompanion, Provider, Tool
 from retinue.core.records import Accepted, Charge, Phase, Progress, Record, Written
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
@@ -372,5 +372,8 @@ class Driven:
         """How many tokens a model can read and write at once, if its provider knows; asked once."""
         known = (name, model)
         if known not in self._windows:
-            self._windows[known] = provider.window(model) if isinstance(provider, Windows) else None
+            window: Callable[[str], int | None] | None = getattr(
+                provider, "window", None
+            )  # isinstance() takes too long
+            self._windows[known] = None if window is None else window(model)
         return self._windows[known]

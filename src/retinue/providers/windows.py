@@ -50,9 +50,12 @@ class ContextWindows:
     def __init__(self, said: int | None = None, *, listed: bool = True) -> None:
         self._said = said
         self._listed = listed
+        self._found: dict[str, int | None] = {}
 
     def window(self, model: str) -> int | None:
         """The tokens that a question to this model may have with its answer, or None if nobody knows."""
         if self._said is not None or not self._listed:
             return self._said
-        return listed_windows().window(model)
+        if model not in self._found:  # every run asks, and most of them about the same model
+            self._found[model] = listed_windows().window(model)
+        return self._found[model]

@@ -54,6 +54,7 @@ SUBAGENT = (
     Promise("SPEC-3.4-COMPLETED", "3.4", "`status` of a completed task gives the same fields, and no result."),
     Promise("SPEC-3.4-FAILED", "3.4", "`status` of a failed task adds the error."),
     Promise("SPEC-3.4-LIVE", "3.4", "`turns_used` of a running task is the number of replies received so far."),
+    Promise("SPEC-3.4-INTERRUPTED", "3.4", "`status` of a task whose process is gone is as before and has a `hint`."),
     # collect
     Promise(
         "SPEC-3.5-COMPLETED",

@@ -122,7 +122,11 @@ PROMISES = (
         "At max_total_time it is `Resource quota exceeded: Time limit exceeded: 60s >= 60s`.",
     ),
     Promise("XZ-QUOTA-SHARED", "Rate Limits and Quotas", "Nested subagents draw on the same quotas."),
-    Promise("XZ-QUOTA-SESSION", "Rate Limits and Quotas", "Every root run has quotas of its own."),
+    Promise(
+        "XZ-QUOTA-SESSION",
+        "Rate Limits and Quotas",
+        "Every root run has quotas of its own, unless it goes on with a chat.",
+    ),
     Promise(
         "XZ-QUOTA-CHAT",
         "Rate Limits and Quotas",
