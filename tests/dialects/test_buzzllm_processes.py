@@ -55,7 +55,9 @@ async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     said = tmp_path / "stdin"
-    program = f"import sys; open({str(said)!r}, 'w').write(sys.stdin.read()); print({HI + END!r})"
+    # The next process is kept ready, and hears nothing.
+    told = f"import sys; told = sys.stdin.read(); told and open({str(said)!r}, 'w').write(told)"
+    program = f"{told}; print({HI + END!r})"
     monkeypatch.setenv("MY_KEY", "sk-secret-1234")
     monkeypatch.setattr(children, "COMMAND", (sys.executable, "-c", program))
     cast = Cast((call_subagent(system_prompt="You dig.", tool_subset=["bash_find"]), BYE), BYE)
