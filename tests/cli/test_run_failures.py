@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,3 +198,20 @@ def test_a_module_without_tools_exits_2_with_its_line(cli: Cli, folder: Path, mo
 
     assert (ended.code, ended.stdout) == (2, "")
     assert complaint in ended.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_an_answer_that_cannot_be_written_is_told_and_not_lost(cli: Cli) -> None:
+    with serving(ChatScript().play(says("42"))) as vendor, open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "retinue", "run", "--base-url", vendor.base_url, "--model", "m", "-q", "6 times 7?"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "error: cannot write: No space left on device; a run that has ended is not lost: see retinue runs\n"
+    )
+    assert cli("runs", "resume", cli("runs", "--json").json[0]["run_id"], "--quiet").stdout == "42\n"

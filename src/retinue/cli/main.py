@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -102,6 +103,13 @@ def main(arguments: Sequence[str]) -> int:
     except RetinueError as error:
         say(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _tell_bug(error, verbose)
+        else:
+            forget_stdout()
+            say(f"error: cannot write: {error.strerror}; a run that has ended is not lost: see retinue runs")
+        return 1
     except Exception as bug:
         _tell_bug(bug, verbose)
         return 1
