@@ -16,7 +16,7 @@ import pytest
 from bench.wires import WireCost
 
 MOST = 1.5
-TIMES = 3
+TIMES = 6
 
 
 def measured(wire: str) -> WireCost:

@@ -155,7 +155,7 @@ class Arena:
         waiting, _, _ = select.select([self._tcp, self._udp, self._abstract, self._stream, self._datagrams], [], [], 0)
         if waiting:
             yield "it reached a socket"
-        if self._sibling and self._sibling.poll() is not None:
+        if self._sibling and self._dies(self._sibling):
             yield "the process next door is dead"
         with open(self.folder / "work" / "lock") as lock:
             try:
@@ -167,6 +167,15 @@ class Arena:
         """End what an attempt without a sandbox left behind."""
         with suppress(OSError, ValueError):
             os.kill(int((self.folder / "work" / "daemon").read_text()), signal.SIGKILL)
+
+    @staticmethod
+    def _dies(process: subprocess.Popen[bytes]) -> bool:
+        """Whether a process is dead, or dies of what was just done to it."""
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _state(self) -> dict[str, tuple[int, bytes]]:
         places = (self.folder / "outside", self.folder / "home", self.folder / "read", self.folder / "work" / "deep")

@@ -122,7 +122,7 @@ class Tokens(Struct, gc=False):
         )
 
 
-_decode_event = msgspec.json.Decoder(Event).decode
+decode_event = msgspec.json.Decoder(Event).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_strange = msgspec.json.Decoder(_Strange).decode
 _decode_tokens = msgspec.json.Decoder(Tokens).decode
@@ -131,14 +131,14 @@ _decode_tokens = msgspec.json.Decoder(Tokens).decode
 def read_event(payload: bytes) -> Event:
     """The event in some data; raises `ProviderError` for nonsense."""
     try:
-        return _decode_event(payload)
+        return decode_event(payload)
     except NOT_JSON:
         pass
     if payload.strip() == b"[DONE]":  # a habit of other vendors
         return Event()
     repaired = mended(payload)
     try:
-        return _decode_event(repaired or b"")
+        return decode_event(repaired or b"")
     except NOT_JSON:
         pass
     passed_over = _unknown(repaired) if repaired else None

@@ -23,9 +23,10 @@ from retinue.core.messages import (
     ThinkingDelta,
     ToolCall,
 )
-from retinue.providers.anthropic_events import Block, Growth, Message, Tokens, read_event, read_message
+from retinue.providers.anthropic_events import Block, Growth, Message, Tokens, decode_event, read_event, read_message
 from retinue.providers.anthropic_order import Step, note_of
 from retinue.providers.failures import in_stream
+from retinue.providers.mending import NOT_JSON
 
 _NO_GROWTH = Growth()
 _STOPS: dict[str, Stop] = {
@@ -129,9 +130,18 @@ class Decoder:
         """What the data of one event adds; raises `ProviderError` for nonsense, and for an error told in the stream."""
         if self.done:
             return ()
-        event = read_event(payload)
-        if event.type == "content_block_delta":  # nearly every event
-            return self._grow(event.index, event.delta or _NO_GROWTH)
+        try:
+            event = decode_event(payload)
+        except NOT_JSON:
+            event = read_event(payload)
+        if event.type == "content_block_delta":
+            growth = event.delta or _NO_GROWTH
+            text, part = growth.text, self._blocks.get(event.index)
+            if text and type(part) is _Words and growth.type == "text_delta":  # nearly every event
+                part.size += len(text)
+                self._text.append(text)
+                return (TextDelta(text),)
+            return self._grow(event.index, growth)
         match event.type:
             case "content_block_start" if event.content_block is not None:
                 return self._begin(event.index, event.content_block)
@@ -215,10 +225,6 @@ class Decoder:
     def _grow(self, index: int, growth: Growth) -> Sequence[Delta]:
         """More of a block; one that nobody announced is what its growth says, but no call: it would lack a name."""
         part = self._blocks.get(index)
-        if type(part) is _Words and growth.text and growth.type == "text_delta":  # nearly always
-            part.size += len(growth.text)
-            self._text.append(growth.text)
-            return (TextDelta(growth.text),)
         if isinstance(part, _Unknown):
             return ()
         match growth.type:
