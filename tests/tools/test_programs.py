@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -220,17 +221,34 @@ async def test_code_writes_nothing_reaches_nobody_and_cannot_take_all_the_memory
 
 
 async def test_a_cancelled_run_stops_its_program(workspace: Path) -> None:
-    policy = Policy(autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, allowed_commands=("sleep", "touch"))
-    async with Harness(dialects=(), tools=["shell"], policy=policy) as r:
-        r.script("main", calls("shell", command="touch begun; sleep 2; touch ended"))
-        handle = await r.retinue.spawn("go")
-        await _seen(workspace / "begun")
-        await handle.cancel()
-        outcome = await handle.wait()
-    await asyncio.sleep(2.2)  # long enough for a program that nobody stopped
+    os.mkfifo(workspace / "line")
+    line = os.open(workspace / "line", os.O_RDONLY | os.O_NONBLOCK)
+    policy = Policy(autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, allowed_commands=("sleep", "echo"))
+    try:
+        async with Harness(dialects=(), tools=["shell"], policy=policy) as r:
+            r.script("main", calls("shell", command="(echo begun; sleep 60) > line"))
+            handle = await r.retinue.spawn("go")
+            begun = await _heard(line)
+            await handle.cancel()
+            outcome = await handle.wait()
+        ended = await _heard(line)  # nothing: whoever could write is gone
+    finally:
+        os.close(line)
 
+    assert (begun, ended) == (b"begun\n", b"")
     assert (outcome.result, outcome.unstopped) == ("cancelled", ())
-    assert not (workspace / "ended").exists()
+
+
+async def _heard(line: int) -> bytes:
+    """The next words on a pipe, or none once nobody holds its other end."""
+    loop = asyncio.get_running_loop()
+    there: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(line, lambda: there.done() or there.set_result(None))
+    try:
+        await asyncio.wait_for(there, 20)
+    finally:
+        loop.remove_reader(line)
+    return os.read(line, 4096)
 
 
 async def test_without_a_sandbox_programs_are_refused_unless_somebody_allows_it(
@@ -255,11 +273,6 @@ async def test_without_a_sandbox_python_is_a_call_that_a_person_is_asked_about(w
     assert asked.startswith("Security policy: 'python_execute': this medium-risk call needs approval")
     assert refused == "Security policy: read-only mode, cannot perform 'python_execute'"
     assert not (workspace / "made").exists()
-
-
-async def _seen(path: Path) -> None:
-    while not path.exists():  # noqa: ASYNC110, ASYNC240 another process makes it
-        await asyncio.sleep(0.01)
 
 
 async def test_a_long_output_is_cut_and_can_be_read_on(workspace: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from retinue.core.ids import Key, SessionId
 from retinue.core.ports import Tool
-from retinue.core.records import Decide, Written
 from retinue.tools.bounded import Bounded
-from retinue.tools.kit import Kit, MakesTools
+from retinue.tools.kit import Kit, MakesTools, NoShelf
 
 BUILTIN: Mapping[str, str] = {
     "search_web": "retinue.tools.web",
@@ -80,17 +78,5 @@ def shown() -> tuple[Tool, ...]:
     from retinue.app.compose import SystemClock
     from retinue.sandbox.probe import choose
 
-    builtin = Builtin(lambda: Kit(sandbox=choose("required"), shelf=_NoShelf(), clock=SystemClock()))
+    builtin = Builtin(lambda: Kit(sandbox=choose("required"), shelf=NoShelf(), clock=SystemClock()))
     return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)
-
-
-class _NoShelf:
-    """Where nothing is kept, because nobody calls a tool that is only looked at."""
-
-    async def look(self, space: str) -> Mapping[str, bytes]:
-        raise NotImplementedError(space)
-
-    async def change(
-        self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
-        raise NotImplementedError(space)

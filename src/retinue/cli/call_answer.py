@@ -40,7 +40,7 @@ from retinue.core.usage import NO_USAGE, add_cost
 from retinue.dispatch.grant import GRANT_FD, NOTHING, USAGE_FD, Grant, Reaching, Tally, inherited, read_grant
 from retinue.engine.admission import Spawn
 from retinue.store.memory import MemoryStore
-from retinue.tools.kit import Kit
+from retinue.tools.kit import Kit, NoShelf
 
 ROUNDS = 10
 """How often tools are used; if the model then asks for them again, that is an error."""
@@ -256,15 +256,3 @@ def _watch_parent(granted: int, asked_to_stop: asyncio.Event) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="retinue-parent", daemon=True).start()
-
-
-class NoShelf:
-    """Where nothing is kept: no tool of a call has anything to keep."""
-
-    async def look(self, space: str) -> dict[str, bytes]:
-        """Nothing."""
-        return {}
-
-    async def change(self, space: str, decide: object, *, key: object = None, session_id: object = None) -> None:
-        """Cannot be done."""
-        raise NotImplementedError(space)

@@ -9,8 +9,10 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from retinue.core.ids import Key, SessionId
 from retinue.core.ports import Clock, Shelf, Tool
 from retinue.core.programs import Sandbox
+from retinue.core.records import Decide, Written
 
 
 class ToolOptions(Struct, frozen=True, kw_only=True):
@@ -57,6 +59,20 @@ class Kit:
     """Whether programs run in a sandbox, and not with every right of ours."""
     settings: tuple[Path, ...] = ()
     """Files that say what agents may do, or are run as part of retinue; no tool may write them."""
+
+
+class NoShelf:
+    """A shelf for tools that have nothing to keep, or that are only looked at."""
+
+    async def look(self, space: str) -> Mapping[str, bytes]:
+        """Nothing."""
+        return {}
+
+    async def change(
+        self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
+    ) -> Written:
+        """Cannot be done."""
+        raise NotImplementedError(space)
 
 
 MakesTools: TypeAlias = Callable[[Kit], Sequence[Tool]]
