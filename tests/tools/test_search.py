@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import Weight, weight_of
-from retinue.tools import finding, matching, search
-from retinue.tools.matching import _Index, _rg, _Told, matches
+from retinue.tools import finding, matching, places, search
+from retinue.tools.matching import _rg, matches
 from retinue.tools.paths import Reach
 from retinue.tools.patterns import compiled
-from retinue.tools.query import LEFT_OUT, query_of
+from retinue.tools.places import Places
+from retinue.tools.query import LEFT_OUT, Query, query_of
 from retinue.tools.scan import Scan
 from tests.conftest import STRESS
 from tests.tools.file_stage import Desk, kit
@@ -284,8 +285,10 @@ async def test_binary_files_odd_bytes_and_long_lines(desk: Desk) -> None:
     put(desk, "binary", b"match\n\0")
     put(desk, "late", b"match\n" * 50_000 + b"\0")
     put(desk, os.fsdecode(b"na\xffme"), b"match \xff\n")
+    put(desk, "a\nb", "match")
     put(desk, "long", b"match " + b"x" * 2_000_000 + b"\nmatch\n")
     assert json.loads(await desk("bash_ripgrep", pattern="match"))["results"] == [
+        "a\nb:1:match",
         f"long:1:match {'x' * 494}…",
         "long:2:match",
         "na\ufffdme:1:match \ufffd",
@@ -293,22 +296,10 @@ async def test_binary_files_odd_bytes_and_long_lines(desk: Desk) -> None:
 
 
 async def test_a_file_with_an_odd_name_can_be_searched_alone(desk: Desk) -> None:
-    for name in ("[a]*", "-x", "!b ", "{c,d}", "ä", "plain", "with space"):
+    for name in ("[a]*", "-x", "!b ", "{c,d}", "ä", "plain", "with space", "two\nlines"):
         put(desk, name, "match")
         put(desk, "a", "match")
         assert json.loads(await desk("bash_ripgrep", pattern="match", files=name))["results"] == [f"{name}:1:match"]
-
-
-async def test_very_many_matches_are_paged_in_order_and_not_all_counted(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matching, "MAX_INDEX", 5000)
-    for name in "abcdefgh":
-        put(desk, name, "match\n" * 1000)
-    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=10))
-    assert found["results"] == ["a:11:match", "a:12:match"]
-    assert found["note"] == f"more than {found['total']} matches; narrow the pattern to count them"
-    assert "of more than" in await desk("grep", pattern="match", limit=1)
 
 
 async def test_a_page_of_lines_stays_bounded(desk: Desk) -> None:
@@ -421,9 +412,90 @@ async def test_what_ripgrep_saw_behind_a_link_is_not_shown(tmp_path: Path) -> No
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "d").symlink_to(tmp_path / "out")
     reach = Reach(Policy(), str(tmp_path / "ws"))
-    index = _Index(_Told(b"./d/f\x001:0:SECRET\n", "", True), query_of("."), ())
+    told = places_of(b"./d/f\x001:0:SECRET\n", query_of("."))
     with reach.folder(".") as folder:
-        assert index.page(reach, folder, "", 0, 20) == ["d/f:1:[changed while it was searched]"]
+        assert told.page(reach, folder, "", 0, 20) == ["d/f:1:[changed while it was searched]"]
+
+
+def places_of(told: bytes, query: Query, *, wanted: int = 10_000, piece: int = 4096) -> Places:
+    """What is made of a program's words, however they are cut into pieces."""
+    taken = Places(query, (), wanted)
+    for start in range(0, len(told), piece):
+        taken.feed(told[start : start + piece])
+    taken.close()
+    return taken
+
+
+# ---- very many matches -----------------------------------------------------------------------------------------------
+
+
+def told_of(files: dict[str, int]) -> bytes:
+    """What ripgrep says of files with so many matches."""
+    return b"\n".join(
+        f"./{path}\0".encode() + b"".join(b"%d:%d:[Omitted long matching line]\n" % (n + 1, 6 * n) for n in range(hits))
+        for path, hits in files.items()
+    )
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "b/c", "b-c", "d\ne", "f\n\ng", "h"]), st.integers(1, 40)),
+    st.integers(0, 100),
+    st.integers(1, 20),
+    st.integers(1, 90),
+)
+def test_a_page_is_the_same_however_little_is_kept_for_it(
+    files: dict[str, int], offset: int, limit: int, piece: int
+) -> None:
+    whole = [f"{path}:{n + 1}" for path in sorted(files, key=lambda path: path.split("/")) for n in range(files[path])]
+    with tempfile.TemporaryDirectory() as base, pytest.MonkeyPatch.context() as patch:
+        reach = Reach(Policy(), base)
+        patch.setattr(places, "MAX_KEPT", (offset + limit + 40) * 45 + 70)  # the page, and the rest of its last file
+        told = places_of(told_of(files), query_of("x"), wanted=offset + limit, piece=piece)
+        with reach.folder(".") as folder:
+            shown = told.page(reach, folder, "", offset, limit)
+    assert [line.rpartition(":")[0] for line in shown] == whole[offset : offset + limit]
+    assert (told.total, told.counted) == (len(whole), True)
+
+
+async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MAX_KEPT", 1500)
+    for name in "abcdefgh":
+        put(desk, name, "match\n" * 70)
+    seen: list[str] = []
+    found: dict[str, Any] = {"has_more": True}
+    while found["has_more"]:
+        found = json.loads(await desk("bash_ripgrep", pattern="match", limit=50, offset=len(seen)))
+        seen += found["results"]
+    whole = [f"{name}:{number}:match" for name in "abcdefgh" for number in range(1, 71)]
+    assert seen == whole[: len(seen)]
+    assert 70 <= len(seen) == found["total"] < len(whole)
+    assert found["note"] == f"more than {len(seen)} matches; narrow the pattern to count them"
+
+
+async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MAX_KEPT", 5000)
+    monkeypatch.setattr(matching, "PIPE_SIZE", 4096)
+    put(desk, "a", "match\n" * 100_000)
+    put(desk, "0", b"match\n" * 100_000 + b"\0")
+    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=10))
+    assert found["results"] == ["a:11:match", "a:12:match"]
+    assert 100 < found["total"] < 1000
+    assert found["note"] == f"more than {found['total']} matches; narrow the pattern to count them"
+    assert f"of more than {found['total']}; " in await desk("grep", pattern="match", limit=1)
+    last = json.loads(await desk("bash_ripgrep", pattern="match", offset=found["total"] - 1))
+    assert (last["results"], last["has_more"]) == ([f"a:{found['total']}:match"], False)
+
+
+async def test_all_matches_are_counted_though_few_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MAX_KEPT", 150_000)
+    for name in "abcdefgh":
+        put(desk, name, "match\n" * 1000)
+    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=1999))
+    assert found == page(["b:1000:match", "c:1:match"], total=8000, offset=1999, limit=2, has_more=True)
 
 
 # ---- the same answers ------------------------------------------------------------------------------------------------
@@ -478,6 +550,13 @@ def laid_out(tree: dict[str, bytes]) -> Generator[Path]:
         yield Path(base)
 
 
+def listed(told: bytes, query: Query) -> list[str]:
+    with tempfile.TemporaryDirectory() as empty:
+        reach = Reach(Policy(), empty)
+        with reach.folder(".") as folder:
+            return places_of(told, query).page(reach, folder, "", 0, 10_000)
+
+
 @needs_rg
 @settings(max_examples=3000 if STRESS else 120)
 @given(trees, patterns, extras)
@@ -486,8 +565,10 @@ def test_the_fallback_answers_as_ripgrep_does(tree: dict[str, bytes], pattern: s
         query = query_of(pattern, extra)
     except ToolError:
         return
+    if r"\B" in pattern and any(b"\xff" in content or b"\xc3" in content for content in tree.values()):
+        return  # versions of ripgrep differ in what \B makes of bytes that are no text
     with laid_out(tree) as base:
-        theirs = subprocess.run(_rg(str(RG), query, (), in_order=False), cwd=base, capture_output=True, check=False)
+        theirs = subprocess.run(_rg(str(RG), query, ()), cwd=base, capture_output=True, check=False)
         out = io.BytesIO()
         folder = os.open(base, os.O_RDONLY)
         try:
@@ -498,8 +579,7 @@ def test_the_fallback_answers_as_ripgrep_does(tree: dict[str, bytes], pattern: s
         finally:
             os.close(folder)
     assert theirs.stderr == b""
-    ours = _Index(_Told(out.getvalue(), "", True), query, ())
-    assert ours._places == _Index(_Told(theirs.stdout, "", True), query, ())._places
+    assert listed(out.getvalue(), query) == listed(theirs.stdout, query)
 
 
 @pytest.mark.parametrize(
@@ -535,9 +615,9 @@ def test_patterns_that_mean_something_else_are_refused(pattern: str) -> None:
 # ---- how fast --------------------------------------------------------------------------------------------------------
 
 
-def seconds_of_ripgrep(folder: Path) -> float:
+def seconds_of_ripgrep(folder: Path, pattern: str) -> float:
     began = time.perf_counter()
-    subprocess.run(["rg", "-n", "needle", "."], cwd=folder, capture_output=True, check=True)
+    subprocess.run(["rg", "-n", pattern, "."], cwd=folder, capture_output=True, check=False)
     return time.perf_counter() - began
 
 
@@ -549,17 +629,20 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
     text = "\n".join(" ".join(chance.choices(words, k=12)) for _ in range(1500))
     desk = Desk(search.tools(kit()), tmp_path)
     for number in range(2100):
-        put(desk, f"{number % 50}/{number}", text + ("\nneedle\n" if number % 100 == 0 else "\n"))
+        put(desk, f"{number % 50}/{number}", text + ("\nNEEDLE\n" if number % 100 == 0 else "\n"))
     assert 2100 * len(text) > 200_000_000
 
-    theirs: list[float] = []
-    ours: list[float] = []
-    for _ in range(40):  # the best of many: other programs use this machine too
-        theirs.append(seconds_of_ripgrep(tmp_path))
-        began = time.perf_counter()
-        assert json.loads(await desk("bash_ripgrep", pattern="needle"))["total"] == 21
-        ours.append(time.perf_counter() - began)
-    assert min(ours) <= 1.2 * min(theirs), (min(ours), min(theirs))
+    ratios: dict[str, float] = {}
+    for pattern in ("ABSENT", "NEEDLE", words[0], "zz", "qu", "e"):  # from none to nearly every line
+        theirs: list[float] = []
+        ours: list[float] = []
+        for _ in range(25):  # the best of many: other programs use this machine too
+            theirs.append(seconds_of_ripgrep(tmp_path, pattern))
+            began = time.perf_counter()
+            await desk.result("bash_ripgrep", pattern=pattern)
+            ours.append(time.perf_counter() - began)
+        ratios[pattern] = min(ours) / min(theirs)
+    assert max(ratios.values()) <= 1.2, ratios
 
 
 def test_the_tests_of_find_are_all_named_for_the_model() -> None:

@@ -1,8 +1,9 @@
 """A program that searches the files of a folder and answers as ripgrep does, for machines without ripgrep.
 
 It is started with the query as its one argument, searches the folder it stands in, and prints where the matches are:
-`path`, a zero byte, `line:offset:` (or `line-offset-` for a line of context). It is a program of its own, because a
-regular expression can take for ever and only a program can be stopped then. The standard library is all it needs.
+`./path`, a zero byte, a row `line:offset:` for each match (`line-offset-` for a line of context), and an empty row. It
+is a program of its own, because a regular expression can take for ever and only a program can be stopped then. The
+standard library is all it needs.
 """
 
 from __future__ import annotations
@@ -115,10 +116,12 @@ class Scan:
                 hits = list(self._hits(file))
             except (_Binary, OSError):
                 return
-            path = os.fsencode("/".join(entry.path)) + b"\0"
+            path = b"./%b\0" % os.fsencode("/".join(entry.path))
             count = sum(mark == b":" for _, _, mark in hits)
             if self._mode == "lines":
-                self._out.writelines(b"%b%d%b%d%b\n" % (path, number, mark, at, mark) for number, at, mark in hits)
+                if hits:
+                    rows = (b"%d%b%d%b\n" % (number, mark, at, mark) for number, at, mark in hits)
+                    self._out.writelines((path, *rows, b"\n"))
             elif count:
                 self._out.write(b"%b%d\n" % (path, count))
 
