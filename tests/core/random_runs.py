@@ -26,6 +26,7 @@ from retinue.core.events import (
     RunAccepted,
     RunAdopted,
     RunEnded,
+    RunLeft,
     TurnFailed,
     WrapUpAsked,
 )
@@ -317,6 +318,8 @@ class World:
         self.busy.clear()
         self.spent = self.crowded = None
         self.crashes += 1
+        if self.crashes % 2:
+            self.record(RunLeft(at=self.at))
         self.record(RunAdopted(at=self.at, driver_id=f"driver {self.crashes}"))
 
     def _compact(self) -> None:

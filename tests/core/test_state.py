@@ -22,6 +22,7 @@ from retinue.core.events import (
     RunAccepted,
     RunAdopted,
     RunEnded,
+    RunLeft,
     TurnFailed,
     WrapUpAsked,
 )
@@ -105,6 +106,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "history": [UserMessage("find it")],
         "inputs": dict[str, int](),
         "latest_input": "",
+        "left_at": None,
         "open": [],
         "outcome": None,
         "parked_seconds": 0.0,
@@ -266,6 +268,20 @@ def test_a_call_that_a_person_allowed_before_an_adoption_may_have_been_started()
     run = run_after(reply("", "a"), parked(0, 2.0), taken(answer(0)), RunAdopted(at=4.0, driver_id="other"))
 
     assert run.is_stale(run.open[0])
+
+
+def test_no_time_passes_for_a_run_that_was_left_in_good_order() -> None:
+    run = run_after(RunLeft(at=10.0), RunAdopted(at=70.0, driver_id="other"))
+    assert (run.parked_seconds, run.left_at) == (60.0, None)
+
+    apply(run, run.seq + 1, RunAdopted(at=90.0, driver_id="third"))  # after a crash, nobody knows since when
+    assert run.parked_seconds == 60.0
+
+
+def test_a_person_and_a_driver_that_are_both_waited_for_count_once() -> None:
+    left = (RunLeft(at=10.0), RunAdopted(at=70.0, driver_id="other"))
+    run = run_after(reply("", "a"), parked(0, 2.0), *left)
+    assert (run.parked_seconds, run.parked_since) == (0.0, 2.0)
 
 
 def test_only_the_first_answer_to_a_parked_call_of_this_turn_counts() -> None:

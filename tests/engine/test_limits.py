@@ -436,6 +436,20 @@ async def test_the_deadline_holds_across_lives() -> None:
         assert now() == 90
 
 
+async def test_no_time_passes_while_nobody_drives_a_run_that_was_left_in_good_order() -> None:
+    async with harness() as r:
+        r.script("main", hangs())
+        handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
+        await asyncio.sleep(60)
+        await r.close()
+        await asyncio.sleep(3600)
+        await r.open(adopt=True)
+        outcome = await r.retinue.handle(handle.run_id).wait()
+
+        assert (outcome.result, outcome.reason) == ("timed_out", "deadline")
+        assert now() == 3600 + 90
+
+
 async def test_a_model_that_does_not_answer_in_time_is_asked_again_and_then_given_up() -> None:
     async with harness() as r:
         r.script("main", hangs("Well"))

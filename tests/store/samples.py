@@ -25,6 +25,7 @@ from retinue.core.events import (
     RunAccepted,
     RunAdopted,
     RunEnded,
+    RunLeft,
     TurnFailed,
     WrapUpAsked,
 )
@@ -127,6 +128,7 @@ _EVENTS: tuple[Event, ...] = (
         after=(("r3", "t_03"),),
         independent=True,
     ),
+    RunLeft(at=1763200000.5),
     RunAdopted(at=1763200001.0, driver_id="d2"),
     MailTaken(at=1763200002.0, items=_ITEMS),
     ReplyReceived(

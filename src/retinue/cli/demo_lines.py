@@ -23,6 +23,7 @@ from retinue.core.events import (
     RunAccepted,
     RunAdopted,
     RunEnded,
+    RunLeft,
     TurnFailed,
     WrapUpAsked,
 )
@@ -75,7 +76,7 @@ def _told(event: Event, view: RunView, turns: int) -> Iterator[Line]:
                 yield Line(at, who, f"{outcome.result}: {outcome.error}")
         case CallParked() | WrapUpAsked() | RepairAsked() | ExchangeEnded() | HistoryCompacted():
             pass
-        case AgentDefined() | ResultCollected():
+        case AgentDefined() | ResultCollected() | RunLeft():
             pass
         case _:
             assert_never(event)

@@ -22,6 +22,7 @@ from retinue.core.events import (
     RunAccepted,
     RunAdopted,
     RunEnded,
+    RunLeft,
     TurnFailed,
     WrapUpAsked,
 )
@@ -80,6 +81,8 @@ def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entr
             yield Entry(at=at, kind="words", name="retinue", text=text)
         case ExchangeEnded(exchange=exchange):
             yield Entry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")
+        case RunLeft():
+            yield Entry(at=at, kind="note", text="its process went away; the run can go on later")
         case RunAdopted():
             yield Entry(at=at, kind="note", text="another process went on with the run")
         case HistoryCompacted():

@@ -65,6 +65,12 @@ class RunAdopted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
     driver_id: DriverId
 
 
+class RunLeft(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="left"):
+    """Its driver went in good order: until somebody takes the run over, no time passes for it."""
+
+    at: float
+
+
 class MailTaken(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="mail"):
     """Items of the inbox were taken; the same transaction marks them so."""
 
@@ -181,6 +187,7 @@ class RunEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, 
 Event: TypeAlias = (
     RunAccepted
     | RunAdopted
+    | RunLeft
     | MailTaken
     | ReplyReceived
     | CallParked

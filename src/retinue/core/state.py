@@ -26,6 +26,7 @@ from retinue.core.events import (
     RunAccepted,
     RunAdopted,
     RunEnded,
+    RunLeft,
     TurnFailed,
     WrapUpAsked,
 )
@@ -80,6 +81,7 @@ class Run:
         "history",
         "inputs",
         "latest_input",
+        "left_at",
         "open",
         "outcome",
         "parked_seconds",
@@ -142,8 +144,10 @@ class Run:
         self.tool_crash: tuple[int, str] | None = None
         self.exchanges: list[Exchange] = []
         self.parked_seconds = 0.0
-        """How long people were waited for so far, without the wait that began at `parked_since`."""
+        """How long people were waited for so far, or somebody to drive the run; without what began at `parked_since`."""
         self.parked_since: float | None = None
+        self.left_at: float | None = None
+        """Since when nobody drives it, if its driver said so."""
         self.adopted_seq = 0
         self.seen: set[RunId] = set()
         self.inputs: dict[Key, int] = {}
@@ -211,8 +215,13 @@ def apply(run: Run, seq: int, event: Event) -> None:
     match event:
         case RunAccepted():
             pass  # the first event made the run
-        case RunAdopted():
+        case RunAdopted(at=at):
             run.adopted_seq = seq
+            if run.left_at is not None and run.parked_since is None:
+                run.parked_seconds += max(0.0, at - run.left_at)
+            run.left_at = None
+        case RunLeft(at=at):
+            run.left_at = at
         case MailTaken(items=items, at=at):
             run.taken.update(item.key for item in items)
             for item in _with_peers_joined(items):

@@ -66,7 +66,7 @@ class Driver:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         why = self._parts.journal.broken or StoreUnavailable("this retinue was closed")
-        await self._supervisor.stop_all(why)
+        await self._supervisor.stop_all(why, leaving=True)
         self._supervisor.roster.fail(why)
         errands = tuple(self._parts.errands)
         for errand in errands:

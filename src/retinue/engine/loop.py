@@ -220,7 +220,7 @@ def handover(accepted: RunAccepted, outcome: Outcome, name: str, parts: Parts) -
 
 
 def _arm_deadline(driven: Driven, parts: Parts) -> None:
-    """The run's time runs while it works, not while a person thinks."""
+    """The run's time runs while it works, not while a person thinks or nobody drives it."""
     seconds = driven.run.accepted.limits.seconds
     if seconds is None:
         return

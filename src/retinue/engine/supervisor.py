@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.errors import RunIsOver, SessionClosed, StoreError, TooManyRunning, TreeCancelled, UnknownName
-from retinue.core.events import ResultCollected, RunAccepted
+from retinue.core.events import ResultCollected, RunAccepted, RunLeft
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.mail import Cancel, DependencyEnded, Item
 from retinue.core.ports import CallContext
@@ -309,7 +309,7 @@ class Supervisor(Waiting):
 
     # Stopping
 
-    async def stop_all(self, why: StoreError) -> None:
+    async def stop_all(self, why: StoreError, *, leaving: bool = False) -> None:
         """Stop working, without ending anything: the runs stay as the store knows them and can be resumed."""
         # Not those that are started meanwhile: they are driven already, and must not be driven twice.
         stopped = tuple(self.roster.live.values())
@@ -320,6 +320,8 @@ class Supervisor(Waiting):
         for driven in stopped:
             if driven.deadline is not None:
                 driven.deadline.cancel()
+                if leaving and driven.acceptance is None and self.parts.journal.broken is None:
+                    driven.record(RunLeft(at=self.parts.clock.now()))
             self.parts.accounts.close(driven.run_id)
             self.roster.lose(driven)
             driven.feed.stop(why)
