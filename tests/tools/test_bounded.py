@@ -47,6 +47,10 @@ def says_text(text: str, *, failed: bool = False) -> Tool:
     return answering(ToolResult(text, failed))
 
 
+async def no_origins(root_id: str) -> tuple[str, ...]:
+    return ()
+
+
 def reader(store: Store) -> Tool:
     kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=FixedClock())
     (tool,) = artifacts.tools(kit)
@@ -236,7 +240,7 @@ async def test_an_artifact_that_became_shorter_ends_where_it_ends_now(store: Sto
 async def test_a_model_reads_on_and_the_artifact_goes_with_its_tree(store: Store) -> None:
     shelf = LateShelf()
     log = "".join(f"line {number:03}\n" for number in range(100))
-    tools = [Bounded(says_text(log), shelf, limit=500), artifacts.reader(shelf)]
+    tools = [Bounded(says_text(log), shelf, limit=500), artifacts.reader(shelf, no_origins)]
     harness = shelf.harness = Harness(store=store, dialects=(), tools=tools)
     async with harness:
         harness.script(

@@ -111,7 +111,7 @@ def open(
     clock, ids = clock or SystemClock(), ids or RandomIds()
     own, named = check_tools(tools)
     store = store if store is not None else _open_store(home, durability)
-    builtin = Builtin(lambda: _kit(tool_options or ToolOptions(), parts, home, agents))
+    builtin = Builtin(lambda: _kit(tool_options or ToolOptions(), supervisor, home, agents))
     toolset = Toolset(own, named=named, builtin=builtin)
     parts = _parts(
         store,
@@ -145,13 +145,14 @@ def _merged(said: ToolOptions | None, settled: ToolOptions) -> ToolOptions:
     return settled if said is None else replace(said, protected=(*said.protected, *settled.protected))
 
 
-def _kit(options: ToolOptions, parts: Parts, home: str | Path | None, agents: Sequence[Agent]) -> Kit:
+def _kit(options: ToolOptions, supervisor: Supervisor, home: str | Path | None, agents: Sequence[Agent]) -> Kit:
     from retinue.sandbox.probe import choose
 
     return Kit(
         sandbox=choose(options.sandbox),
-        shelf=StoreShelf(parts),
-        clock=parts.clock,
+        shelf=StoreShelf(supervisor.parts),
+        clock=supervisor.parts.clock,
+        origins=supervisor.origins,
         home=_folder(home),
         network=options.network,
         fenced=options.sandbox != "off",

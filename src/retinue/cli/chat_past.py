@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from retinue.app.retinue import Retinue
 from retinue.core.errors import RetinueError
-from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.records import RunQuery
 from retinue.core.run import CHAT, HistoryRef
@@ -43,16 +42,11 @@ async def earlier_chat(retinue: Retinue) -> Past | None:
 async def _chain(retinue: Retinue, run_id: RunId) -> tuple[RunId, ...]:
     """The run, and before it those whose history it goes on with."""
     chain = [run_id]
-    while (inherits := (await _acceptance(retinue, chain[-1])).inherits) is not None:
-        chain.append(inherits.run_id)
+    accepted = await retinue.supervisor.acceptance(run_id)
+    while accepted is not None and accepted.inherits is not None:
+        chain.append(accepted.inherits.run_id)
+        accepted = await retinue.supervisor.acceptance(accepted.inherits.run_id)
     return tuple(reversed(chain))
-
-
-async def _acceptance(retinue: Retinue, run_id: RunId) -> RunAccepted:
-    parts = retinue.supervisor.parts
-    (_, accepted), *_ = await parts.journal.read(parts.store.events, run_id)
-    assert isinstance(accepted, RunAccepted)
-    return accepted
 
 
 async def inheritance(retinue: Retinue, run_id: RunId) -> HistoryRef:

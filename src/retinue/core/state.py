@@ -144,7 +144,7 @@ class Run:
         self.tool_crash: tuple[int, str] | None = None
         self.exchanges: list[Exchange] = []
         self.parked_seconds = 0.0
-        """How long people were waited for so far, or somebody to drive the run; without what began at `parked_since`."""
+        """How long a person or a driver was waited for so far, without the wait that began at `parked_since`."""
         self.parked_since: float | None = None
         self.left_at: float | None = None
         """Since when nobody drives it, if its driver said so."""

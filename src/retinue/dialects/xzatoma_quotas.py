@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from retinue.core.amounts import Caps, Window
-from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.records import RunQuery
 from retinue.core.run import CHAT, Exchange
@@ -106,20 +105,14 @@ class Quotas:
 
     async def _before(self, root_id: RunId) -> RunId | None:
         """The root that the chat was in before this one."""
-        accepted = await self._acceptance(root_id)
+        supervisor = self._desk.supervisor
+        accepted = await supervisor.acceptance(root_id)
         if accepted is None or accepted.label != CHAT or accepted.inherits is None:
             return None
-        origin = await self._acceptance(accepted.inherits.run_id)
+        origin = await supervisor.acceptance(accepted.inherits.run_id)
         if origin is None or origin.label != CHAT or origin.parent_id is not None:
             return None
         return origin.run_id
-
-    async def _acceptance(self, run_id: RunId) -> RunAccepted | None:
-        supervisor = self._desk.supervisor
-        if (driven := supervisor.roster.live.get(run_id)) is not None:
-            return driven.run.accepted
-        events = await supervisor.parts.journal.read(supervisor.parts.store.events, run_id)
-        return events[0][1] if events and isinstance(events[0][1], RunAccepted) else None
 
 
 def exceeded(reason: str) -> NotMet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from retinue.core.errors import Fenced, UnknownName
-from retinue.core.events import Event, RunEnded
+from retinue.core.events import Event, RunAccepted, RunEnded
 from retinue.core.history import History
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta
@@ -34,6 +34,23 @@ class Looking:
     async def inherited(self, inherits: HistoryRef | None) -> History | None:
         """The history that a run with this inheritance begins with."""
         return await self._recall.history(inherits)
+
+    async def acceptance(self, run_id: RunId) -> RunAccepted | None:
+        """How a run came to be; None if there is none, or nothing is kept of it."""
+        if (driven := self.here(run_id)) is not None:
+            return driven.run.accepted
+        events = await self.parts.journal.read(self.parts.store.events, run_id)
+        return events[0][1] if events and isinstance(events[0][1], RunAccepted) else None
+
+    async def origins(self, root_id: RunId) -> tuple[RunId, ...]:
+        """The roots of the trees whose conversation this one goes on with, the latest first."""
+        found: list[RunId] = []
+        accepted = await self.acceptance(root_id)
+        while accepted is not None and accepted.inherits is not None:
+            accepted = await self.acceptance(accepted.inherits.run_id)
+            if accepted is not None and accepted.root_id not in (root_id, *found[-1:]):
+                found.append(accepted.root_id)
+        return tuple(found)
 
     async def look(self, run_id: RunId) -> RunView | None:
         """A run as it stands now, or None if there is none."""

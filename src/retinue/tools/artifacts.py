@@ -1,7 +1,8 @@
 """What was too long for a model to read at once, kept so that it can be read page by page.
 
-An artifact belongs to the tree whose run made it: all runs of the tree can read it, nobody else can, and it is
-forgotten together with the tree. It is kept in pieces, so that a page costs what the page weighs.
+An artifact belongs to the tree whose run made it: all runs of the tree can read it, and those of a tree that goes on
+with its conversation; nobody else can, and it is forgotten together with the tree. It is kept in pieces, so that a
+page costs what the page weighs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.ports import CallContext, Shelf, Tool
 from retinue.core.records import Decide, Decision
 from retinue.tools.function import FunctionTool
-from retinue.tools.kit import Kit
+from retinue.tools.kit import Kit, Origins
 
 READER = "artifact_read"
 """The tool that pages through artifacts."""
@@ -61,13 +62,15 @@ async def keep(shelf: Shelf, text: str, *, root_id: RunId, name: str, most: int 
     return artifact
 
 
-async def page(shelf: Shelf, *, root_id: RunId, name: str, offset: int, limit: int) -> tuple[str, Artifact]:
-    """Up to `limit` characters of a kept text, from `offset` on; raises `ToolError` when there are none."""
+async def find(shelf: Shelf, *, root_id: RunId, name: str) -> Artifact | None:
+    """What is known of a text that was kept for a tree under that name."""
     # A name that a model made up could lead to another shelf: one that no text has is not looked for.
     about = (await shelf.look(_space(root_id, name))).get("about") if "/" not in name else None
-    if about is None:
-        raise ToolError(f"There is no artifact {name!r}. Artifacts belong to the tree of runs that made them.")
-    artifact = msgspec.json.decode(about, type=Artifact)
+    return None if about is None else msgspec.json.decode(about, type=Artifact)
+
+
+async def page(shelf: Shelf, artifact: Artifact, *, root_id: RunId, name: str, offset: int, limit: int) -> str:
+    """Up to `limit` characters of a kept text, from `offset` on; raises `ToolError` when there are none."""
     if offset >= artifact.kept:
         raise ToolError(f"Offset {offset} is past the end: artifact {name} has {artifact.kept} characters.")
     end = min(offset + limit, artifact.kept)
@@ -77,10 +80,10 @@ async def page(shelf: Shelf, *, root_id: RunId, name: str, offset: int, limit: i
         for number in range(first, (end - 1) // artifact.piece + 1)
     ]
     before = first * artifact.piece
-    return "".join(pieces)[offset - before : end - before], artifact
+    return "".join(pieces)[offset - before : end - before]
 
 
-def reader(shelf: Shelf) -> Tool:
+def reader(shelf: Shelf, origins: Origins) -> Tool:
     """The tool `artifact_read`."""
 
     async def artifact_read(
@@ -96,7 +99,15 @@ def reader(shelf: Shelf) -> Tool:
             offset: how many characters to leave out
             limit: how many characters to read
         """
-        text, artifact = await page(shelf, root_id=context.root_id, name=id, offset=offset, limit=limit)
+        root_id = context.root_id
+        artifact = await find(shelf, root_id=root_id, name=id)
+        if artifact is None:
+            for root_id in await origins(context.root_id):
+                if (artifact := await find(shelf, root_id=root_id, name=id)) is not None:
+                    break
+            else:
+                raise ToolError(f"There is no artifact {id!r}. Artifacts belong to the tree of runs that made them.")
+        text = await page(shelf, artifact, root_id=root_id, name=id, offset=offset, limit=limit)
         return text + _where(artifact, offset + len(text))
 
     return FunctionTool(artifact_read, name=READER, kind="pure")
@@ -104,7 +115,7 @@ def reader(shelf: Shelf) -> Tool:
 
 def tools(kit: Kit) -> Sequence[Tool]:
     """The tool that reads what was cut."""
-    return (reader(kit.shelf),)
+    return (reader(kit.shelf, kit.origins),)
 
 
 def _where(artifact: Artifact, end: int) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.ids import Key, SessionId
+from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.ports import Clock, Shelf, Tool
 from retinue.core.programs import Sandbox
 from retinue.core.records import Decide, Written
@@ -35,6 +35,13 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     """
 
 
+Origins: TypeAlias = Callable[[RunId], Awaitable[Sequence[RunId]]]
+
+
+async def _none(root_id: RunId) -> Sequence[RunId]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
     """Handed to whoever makes built-in tools.
@@ -57,6 +64,8 @@ class Kit:
     """Whether programs of the shell tools may reach the network."""
     fenced: bool = True
     """Whether programs run in a sandbox, and not with every right of ours."""
+    origins: Origins = _none
+    """The roots of the trees whose conversation a tree goes on with, the latest first."""
     settings: tuple[Path, ...] = ()
     """Files that say what agents may do, or are run as part of retinue; no tool may write them."""
 
