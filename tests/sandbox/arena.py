@@ -53,6 +53,11 @@ time.sleep(60)
 """
 
 SPECIAL: dict[str, dict[str, Any]] = {
+    "have_much_memory_in_many_processes": {"memory": 128 * MEGABYTE},
+    "have_much_memory_behind_threads_that_have_ended": {"memory": 128 * MEGABYTE},
+    "have_much_memory_in_sockets": {"memory": 128 * MEGABYTE},
+    "have_much_memory_in_empty_files": {"memory": 64 * MEGABYTE},
+    "have_much_memory_in_page_tables": {"memory": 112 * MEGABYTE},
     "use_much_processor_time": {"cpu_seconds": 1},
     "leave_a_daemon_behind_when_its_time_is_over": {"seconds": 2.5},
 }
@@ -120,6 +125,12 @@ class Arena:
             "much": 512 * MEGABYTE,
             "long": 1.4,
             "full": 24,
+            # Each of these processes is far below the limit, all of them are not.
+            "together": 6,
+            "part": 28 * MEGABYTE,
+            "empty_files": 66_000,
+            "pages": 16_000,
+            "while": 1.0,
             "port": self._tcp.getsockname()[1],
             "udp_port": self._udp.getsockname()[1],
             "abstract": self.folder.name,

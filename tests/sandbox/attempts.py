@@ -29,6 +29,7 @@ Attempt = Callable[[Facts], object]
 LIBC = ctypes.CDLL(None, use_errno=True)
 X86 = platform.machine() == "x86_64"
 EPERM, ENOSYS = 1, 38
+NOT_MAPPED = ctypes.c_void_p(-1).value
 MEGABYTE = b"\0" * (1024 * 1024)
 OWN_SETTINGS = tuple(
     f"/proc/sys/{name}"
@@ -125,6 +126,24 @@ def read_outside_through_another_process_root(facts: Facts) -> object:
     return _read(f"/proc/{facts['sibling']}/root{facts['secret']}")
 
 
+def read_outside_through_whatever_a_process_holds(facts: Facts) -> object:
+    """By the root, the working folder and the open folders of every process that it sees, the first one included."""
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        ways = [f"/proc/{process}/root{facts['secret']}", f"/proc/{process}/cwd/../outside/secret"]
+        try:
+            files = os.listdir(f"/proc/{process}/fd")
+        except OSError:
+            files = []
+        for file in files:
+            ways += [f"/proc/{process}/fd/{file}{facts['secret']}", f"/proc/{process}/fd/{file}/../outside/secret"]
+        for way in ways:
+            try:
+                return _read(way)
+            except OSError:
+                continue
+    return False
+
+
 def read_a_key_in_the_home_folder(facts: Facts) -> object:
     return _read(os.path.join(facts["home"], ".ssh", "id_key"))
 
@@ -213,6 +232,27 @@ def read_from_files_that_we_have_open(facts: Facts) -> object:
         except OSError:
             continue
     return "".join(found)
+
+
+def find_our_environment_in_memory(facts: Facts) -> object:
+    """In its own memory and in that of the process that started it."""
+    import re
+
+    # Written so that it does not find itself.
+    secret = re.compile(facts["marker"].encode() + rb"[e]cret-of-the-arena")
+    for process in (os.getpid(), os.getppid()):
+        try:
+            with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+                for line in maps:
+                    place, rights, *_ = line.split()
+                    begin, end = (int(each, 16) for each in place.split("-"))
+                    if rights.startswith("rw") and end - begin < 64 * len(MEGABYTE):
+                        memory.seek(begin)
+                        if secret.search(memory.read(end - begin) or b""):
+                            return True
+        except OSError:
+            continue
+    return False
 
 
 def learn_the_name_of_the_machine(facts: Facts) -> object:
@@ -329,6 +369,135 @@ def have_memory_that_outlives_it(facts: Facts) -> object:
     return segment >= 0 and LIBC.shmctl(segment, 0, None) == 0
 
 
+def have_much_memory_in_many_processes(facts: Facts) -> object:
+    return _together(facts, lambda: b"1" * facts["part"])
+
+
+def have_much_memory_behind_threads_that_have_ended(facts: Facts) -> object:
+    """A process whose first thread has ended looks as if it had nothing."""
+    import threading
+
+    def hoard() -> object:
+        filled = threading.Event()
+        kept: list[bytes] = []
+
+        def fill() -> None:
+            kept.append(b"1" * facts["part"])
+            filled.set()
+            signal.pause()
+
+        def report() -> None:
+            filled.wait()
+            os.write(facts["filled"], b"x")
+            time.sleep(20)
+
+        threading.Thread(target=fill, daemon=True).start()
+        threading.Thread(target=report, daemon=True).start()
+        return LIBC.syscall(60 if X86 else 93, 0)
+
+    return _together(facts, hoard)
+
+
+def have_much_memory_in_sockets(facts: Facts) -> object:
+    def hoard() -> object:
+        pairs = [socket.socketpair() for _ in range(80)]
+        for end in (each for pair in pairs for each in pair):
+            end.setblocking(False)
+            try:
+                while True:
+                    end.send(MEGABYTE[:65536])
+            except BlockingIOError:
+                continue
+        return pairs
+
+    return _together(facts, hoard)
+
+
+def have_much_memory_in_empty_files(facts: Facts) -> object:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        os.chdir(folder)
+        for number in range(facts["empty_files"]):
+            os.mknod(str(number))
+        time.sleep(facts["while"])
+    return True
+
+
+def have_much_memory_in_page_tables(facts: Facts) -> object:
+    """Single pages, so far from each other that the kernel needs another page to say where each one is."""
+    _declare_maps()
+    for number in range(facts["pages"]):
+        place = 0x1000000000 + number * 2 * len(MEGABYTE)
+        page = LIBC.mmap(place, mmap.PAGESIZE, mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if page == NOT_MAPPED:
+            return False
+        ctypes.memset(page, 1, 1)
+    time.sleep(facts["while"])
+    return True
+
+
+def have_memory_in_rules_of_its_own(facts: Facts) -> object:
+    create_ruleset, version = 444, 1
+    return _looked_at(LIBC.syscall(create_ruleset, None, 0, version))
+
+
+def have_memory_that_is_no_longer_mapped(facts: Facts) -> object:
+    """Of a shared piece all is kept as long as one page of it is mapped, and only that page counts."""
+    return _shared_memory(-1, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+
+
+def have_memory_of_a_device_that_is_no_longer_mapped(facts: Facts) -> object:
+    return _shared_memory(os.open("/dev/zero", os.O_RDWR), mmap.MAP_SHARED)
+
+
+def have_memory_in_semaphores(facts: Facts) -> object:
+    semaphores = LIBC.semget(0, 250, 0o1600)
+    return semaphores >= 0 and LIBC.semctl(semaphores, 0, 0) == 0
+
+
+def have_memory_in_message_queues(facts: Facts) -> object:
+    queue = LIBC.msgget(0, 0o1600)
+    return queue >= 0 and LIBC.msgctl(queue, 0, None) == 0
+
+
+def have_pages_in_a_pipe(facts: Facts) -> object:
+    """They stay there when they are no longer mapped, and a huge one for the sake of a few bytes."""
+    page = ctypes.create_string_buffer(4096)
+    part = (ctypes.c_size_t * 2)(ctypes.addressof(page), 4096)
+    return LIBC.vmsplice(os.pipe()[1], ctypes.byref(part), ctypes.c_size_t(1), 0) == 4096
+
+
+def have_pages_of_a_file_in_a_pipe(facts: Facts) -> object:
+    """They stay there when the file is gone."""
+    with open(facts["readable_file"]) as file:
+        return LIBC.splice(file.fileno(), None, os.pipe()[1], None, ctypes.c_size_t(1), 0) == 1
+
+
+def have_pages_of_a_file_in_a_pipe_by_sending_it(facts: Facts) -> object:
+    with open(facts["readable_file"]) as file:
+        return os.sendfile(os.pipe()[1], file.fileno(), 0, 1) == 1
+
+
+def have_large_buffers_in_a_socket(facts: Facts) -> object:
+    one, other = socket.socketpair()
+    with one, other:
+        before = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * len(MEGABYTE))
+        return one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > before
+
+
+def have_files_that_only_a_thread_knows(facts: Facts) -> object:
+    """What is counted are the open files of a process; a thread can have others."""
+    unshare = 2
+    return LIBC.syscall(436, 5000, 5001, unshare) == 0
+
+
+def take_what_the_whole_machine_has_once(facts: Facts) -> object:
+    place = ctypes.c_ulong()
+    return LIBC.syscall(206 if X86 else 0, 1, ctypes.byref(place)) == 0
+
+
 def use_much_processor_time(facts: Facts) -> object:
     while time.process_time() < facts["long"]:
         pass
@@ -342,12 +511,24 @@ def write_a_large_file(facts: Facts) -> object:
     return os.path.getsize("large") >= 3 * len(MEGABYTE)
 
 
+def make_a_large_file_of_nothing(facts: Facts) -> object:
+    with open("large", "wb") as file:
+        file.truncate(3 * len(MEGABYTE))
+    return os.path.getsize("large") >= 3 * len(MEGABYTE)
+
+
 def fill_the_scratch_folder(facts: Facts) -> object:
     return _fill("/tmp", facts["full"])
 
 
 def fill_the_shared_memory_folder(facts: Facts) -> object:
     return _fill("/dev/shm", facts["full"])
+
+
+def let_others_wait_for_a_read_only_file(facts: Facts) -> object:
+    """Whoever opens the file for writing then waits until the kernel loses its patience."""
+    with open(facts["readable_file"]) as file:
+        return fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0
 
 
 # ---- the network ----------------------------------------------------------------------------------------------------
@@ -450,6 +631,21 @@ def stop_the_kernel_at_a_page(facts: Facts) -> object:
     return LIBC.syscall(323 if X86 else 282, 1) >= 0
 
 
+def change_how_a_terminal_speaks(facts: Facts) -> object:
+    """To what it is already: others are parts of the kernel that are loaded on demand."""
+    set_discipline, usual = 0x5423, ctypes.c_int(0)
+    _, terminal = os.openpty()
+    return LIBC.ioctl(terminal, ctypes.c_ulong(set_discipline), ctypes.byref(usual)) == 0
+
+
+def watch_the_processor(facts: Facts) -> object:
+    return _looked_at(LIBC.syscall(298 if X86 else 241, None, 0, -1, -1, 0))
+
+
+def compare_processes_in_the_kernel(facts: Facts) -> object:
+    return LIBC.syscall(312 if X86 else 272, os.getpid(), os.getpid(), 0, 0, 0) == 0
+
+
 def call_the_kernel_as_a_32_bit_program(facts: Facts) -> object:
     """`int 0x80` with number 20, which is getpid there and a call that no filter expects here."""
     code = bytes.fromhex("b814000000cd80c3")
@@ -485,6 +681,25 @@ def make_a_file_with_the_set_uid_bit(facts: Facts) -> object:
     return bool(os.stat("tool").st_mode & stat.S_ISUID)
 
 
+def leave_a_file_behind_that_only_root_can_make(facts: Facts) -> object:
+    """One of another owner, one that has rights, one that is a device."""
+    _make("tool")
+    rights = bytes.fromhex("0100000200200000000000000000000000000000")
+    ways: list[Callable[[], None]] = [
+        lambda: os.chown("tool", 54322, 54322),
+        lambda: os.setxattr("tool", "security.capability", rights),
+        lambda: os.mknod("device", stat.S_IFCHR | 0o666, os.makedev(1, 3)),
+    ]
+    done = 0
+    for way in ways:
+        try:
+            way()
+            done += 1
+        except OSError:
+            continue
+    return done > 0
+
+
 ATTEMPTS: dict[str, Attempt] = {
     name: each
     for name, each in list(globals().items())
@@ -518,6 +733,44 @@ def _fill(folder: str, megabytes: int) -> bool:
             with open(os.path.join(own, str(number)), "wb") as file:
                 file.write(MEGABYTE)
     return True
+
+
+def _together(facts: Facts, hoard: Callable[[], object]) -> bool:
+    """Whether several processes can each have what they hoard, all at the same time and for a while."""
+    reading, facts["filled"] = os.pipe()
+    children: list[int] = []
+    try:
+        for _ in range(facts["together"]):
+            child = os.fork()
+            if child == 0:
+                kept = hoard()
+                os.write(facts["filled"], b"x")
+                time.sleep(20)
+                os._exit(bool(kept))
+            children.append(child)
+        for _ in children:
+            os.read(reading, 1)
+        time.sleep(facts["while"])
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+    return True
+
+
+def _declare_maps() -> None:
+    LIBC.mmap.restype = ctypes.c_void_p
+    LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def _shared_memory(file: int, flags: int) -> bool:
+    size = len(MEGABYTE)
+    _declare_maps()
+    place = LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0)
+    if place == NOT_MAPPED:
+        return False
+    ctypes.memset(place, 1, size)
+    return LIBC.munmap(place + mmap.PAGESIZE, size - mmap.PAGESIZE) == 0
 
 
 def _connect(family: int, address: str | tuple[str, int]) -> None:

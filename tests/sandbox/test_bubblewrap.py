@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -323,6 +324,116 @@ async def test_programs_at_the_same_time_do_not_count_for_each_other(sandbox: Sa
     ended = await asyncio.gather(*(sandbox.run(program("sh", "-c", start, processes=8)) for _ in range(6)))
 
     assert ended == [Ended(code=0, stdout=b"started\n")] * 6
+
+
+TOGETHER = """
+import os, signal, sys, time
+count, kind = int(sys.argv[1]), sys.argv[2]
+if kind == "shared":
+    kept = b"1" * (40 << 20)
+reading, writing = os.pipe()
+for _ in range(count):
+    if os.fork() == 0:
+        if kind == "own":
+            kept = b"1" * (40 << 20)
+        os.write(writing, b"x")
+        signal.pause()
+while count:
+    count -= len(os.read(reading, count))
+time.sleep(0.6)
+print("enough")
+"""
+
+
+PYTHON = os.path.realpath(sys.executable)
+
+
+async def together(sandbox: Sandbox, program: Calls, *words: str) -> Ended:
+    installed = str(Path(PYTHON).parent.parent)
+    return await sandbox.run(program(PYTHON, "-I", "-S", "-c", *words, readable=(installed,), memory=160 * 1024 * 1024))
+
+
+async def test_processes_that_use_too_much_memory_together_are_killed_and_told_why(
+    sandbox: Sandbox, program: Calls
+) -> None:
+    fits = await together(sandbox, program, TOGETHER, "2", "own")
+    too_much = await together(sandbox, program, TOGETHER, "6", "own")
+
+    assert fits == Ended(code=0, stdout=b"enough\n")
+    assert too_much == Ended(code=-signal.SIGKILL, killed_for=too_much.killed_for)
+    assert re.fullmatch(
+        r"Killed: all its processes and what lies in /tmp used [\d.]+ MB of memory together, and may use 160 MB",
+        too_much.killed_for,
+    )
+
+
+async def test_memory_that_processes_share_counts_once(sandbox: Sandbox, program: Calls) -> None:
+    assert await together(sandbox, program, TOGETHER, "12", "shared") == Ended(code=0, stdout=b"enough\n")
+
+
+async def test_a_large_process_may_start_others_which_have_its_memory_for_a_moment(
+    sandbox: Sandbox, program: Calls
+) -> None:
+    start = (
+        "import subprocess, time; kept = b'1' * (90 << 20); end = time.time() + 1.5\n"
+        "while time.time() < end: subprocess.run(['/bin/true'], close_fds=False)\n"
+        "print('enough')"
+    )
+
+    assert await together(sandbox, program, start) == Ended(code=0, stdout=b"enough\n")
+
+
+async def test_what_lies_in_tmp_is_memory_too(sandbox: Sandbox, program: Calls) -> None:
+    fill = "i=0; while [ $i -lt 9 ]; do head -c 10000000 /dev/zero > /tmp/$i; i=$((i+1)); done; sleep 20"
+
+    ended = await sandbox.run(program("sh", "-c", fill, memory=64 * 1024 * 1024, scratch=128 * 1024 * 1024))
+
+    assert (ended.code, ended.killed_for.endswith("and may use 64 MB")) == (-signal.SIGKILL, True)
+
+
+async def test_where_memory_cannot_be_watched_nothing_is_started(
+    sandbox: Sandbox, program: Calls, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_: int) -> None:
+        raise PermissionError("its memory cannot be watched")
+
+    monkeypatch.setattr(bubblewrap, "look_into", closed)
+
+    with pytest.raises(ToolError) as refused:
+        await sandbox.run(program("touch", "made"))
+
+    assert str(refused.value) == "the sandbox could not be set up: its memory cannot be watched"
+    assert not (work / "made").exists()
+
+
+async def test_a_crashed_program_is_collected_by_nobody_and_none_has_precedence(
+    sandbox: Sandbox, program: Calls
+) -> None:
+    ended = await sandbox.run(program("sh", "-c", "grep -E 'core|nice|realtime priority' /proc/self/limits"))
+
+    limits = [line.rsplit(None, 3 if b"bytes" in line else 2) for line in ended.stdout.splitlines()]
+    assert [(name.strip(), hard) for name, _, hard, *_ in limits] == [
+        (b"Max core file size", b"1"),
+        (b"Max nice priority", b"0"),
+        (b"Max realtime priority", b"0"),
+    ]
+
+
+async def test_files_are_copied_although_the_kernel_does_not_send_them(
+    sandbox: Sandbox, program: Calls, work: Path
+) -> None:
+    (work / "file").write_bytes(b"content" * 100_000)
+
+    copied = await together(sandbox, program, "import shutil; shutil.copyfile('file', 'by python')")
+    piped = await sandbox.run(program("sh", "-c", "cp file 'by cp'; cat file | cat > 'by cat'"))
+
+    assert (copied, piped) == (Ended(code=0), Ended(code=0))
+    for name in ("by python", "by cp", "by cat"):
+        assert (work / name).read_bytes() == b"content" * 100_000
+
+
+async def test_zeros_can_be_read_as_ever(sandbox: Sandbox, program: Calls) -> None:
+    assert await sandbox.run(program("head", "-c", "5", "/dev/zero")) == Ended(code=0, stdout=b"\0" * 5)
 
 
 async def test_there_is_no_network_unless_it_is_granted(sandbox: Sandbox, program: Calls) -> None:

@@ -28,6 +28,7 @@ USERS: tuple[User, ...] = ("root", "user") if os.geteuid() == 0 else ("user",)
 
 NOT_APPLICABLE: dict[tuple[str, User], str] = {
     ("read_the_state_folder_by_a_file_handle", "user"): "without a sandbox, too, only root may open files by handle",
+    ("leave_a_file_behind_that_only_root_can_make", "user"): "without a sandbox, too, only root can make them",
     ("change_the_kernel_by_proc", "user"): "without a sandbox, too, only root may write these files",
 }
 if os.geteuid() != 0:

@@ -26,12 +26,20 @@ from retinue.sandbox.seccomp import (
 )
 
 NUMBERS: dict[Machine, dict[str, int]] = {
-    "x86_64": {"read": 0, "socket": 41, "socketpair": 53, "clone": 56, "openat": 257, "ioctl": 16, "fchmodat": 268},
-    "aarch64": {"read": 63, "socket": 198, "socketpair": 199, "clone": 220, "openat": 56, "ioctl": 29, "fchmodat": 53},
+    "x86_64": {
+        **{"read": 0, "socket": 41, "socketpair": 53, "clone": 56, "openat": 257, "ioctl": 16, "fchmodat": 268},
+        **{"mmap": 9, "setsockopt": 54, "fcntl": 72},
+    },
+    "aarch64": {
+        **{"read": 63, "socket": 198, "socketpair": 199, "clone": 220, "openat": 56, "ioctl": 29, "fchmodat": 53},
+        **{"mmap": 222, "setsockopt": 208, "fcntl": 25},
+    },
 }
 O_CREAT, O_CLOEXEC, O_TMPFILE = 0o100, 0o2000000, 0o20200000
 AF_UNIX, AF_INET, AF_VSOCK = 1, 2, 40
 SOCK_STREAM, SOCK_DGRAM, SOCK_CLOEXEC = 1, 2, 0o2000000
+CLONE_VM, CLONE_FILES = 0x100, 0x400
+MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS = 0x01, 0x02, 0x20
 THREAD = 0x003D0F00
 """The flags with which glibc starts threads."""
 
@@ -68,11 +76,11 @@ def arguments_that_hit(rule: Rule) -> Sequence[int]:
     for condition in rule.when:
         match condition:
             case Bits(argument=at, bits=bits):
-                arguments[at] = bits & -bits
+                arguments[at] |= bits & -bits
             case OneOf(argument=at, values=values):
                 arguments[at] = values[-1]
             case NotOneOf(argument=at, values=values, mask=mask):
-                arguments[at] = next(value for value in range(mask + 1) if value not in values)
+                arguments[at] = next(value for value in range(mask + 1) if value & mask not in values)
     return arguments
 
 
@@ -105,6 +113,17 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("clone", [THREAD], ALLOW),
         ("clone", [17], ALLOW),
         *(("clone", [17 | 1 << bit], ERRNO | errno.EPERM) for bit in range(32) if NEW_NAMESPACES & 1 << bit),
+        ("clone", [17 | CLONE_VM | CLONE_FILES], ALLOW),
+        ("clone", [THREAD & ~CLONE_FILES], ERRNO | errno.EPERM),
+        ("mmap", [0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS], ALLOW),
+        ("mmap", [0, 4096, 3, MAP_SHARED], ALLOW),
+        ("mmap", [0, 4096, 3, MAP_SHARED | MAP_ANONYMOUS], ERRNO | errno.EPERM),
+        # Done, as far as the program is told.
+        ("setsockopt", [3, 1, 7], ERRNO),
+        ("setsockopt", [3, 1, 2], ALLOW),
+        ("setsockopt", [3, 6, 7], ALLOW),
+        ("fcntl", [3, 1024], ERRNO | errno.EPERM),
+        ("fcntl", [3, 1030], ALLOW),
         ("socket", [AF_INET, SOCK_STREAM], ALLOW),
         ("socket", [AF_UNIX, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
         ("socket", [AF_VSOCK, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
@@ -115,6 +134,7 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("ioctl", [0, 0x5401], ALLOW),
         ("ioctl", [0, 0x5412], ERRNO | errno.EPERM),
         ("ioctl", [0, 0x541C], ERRNO | errno.EPERM),
+        ("ioctl", [0, 0x5423], ERRNO | errno.EPERM),
         ("fchmodat", [0, 0, 0o755], ALLOW),
         ("fchmodat", [0, 0, 0o4755], ERRNO | errno.EPERM),
         ("fchmodat", [0, 0, 0o2755], ERRNO | errno.EPERM),

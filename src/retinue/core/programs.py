@@ -28,7 +28,7 @@ class Program(Struct, frozen=True, kw_only=True):
     """Wall time; after it the program and all its children are killed."""
     cpu_seconds: int | None = None
     memory: int = 512 * 1024 * 1024
-    """Bytes, of the program and its children together where the system can say so, else of each."""
+    """Bytes: the address space of each process, and the memory that all of them use together, /tmp included."""
     processes: int = 64
     file_size: int = 64 * 1024 * 1024
     scratch: int = 64 * 1024 * 1024
@@ -46,6 +46,8 @@ class Ended(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     cut: bool = False
     """More was printed than was kept."""
+    killed_for: str = ""
+    """Why the sandbox killed it, in words for whoever started it; nothing if it did not, or for its time."""
 
 
 class Sandbox(Protocol):

@@ -22,6 +22,7 @@ from retinue.core.errors import ToolError
 from retinue.core.programs import Ended, Program
 from retinue.sandbox.identity import CAPABILITIES, Users, map_ids
 from retinue.sandbox.limits import limit_processes, limited
+from retinue.sandbox.memory import look_into, outgrown
 from retinue.sandbox.process import end_group, finish, gone
 from retinue.sandbox.seccomp import Machine, filter_for
 from retinue.sandbox.view import Root, covered, for_root_alone, links, roots_of, system, within
@@ -175,6 +176,7 @@ class _Start:
     async def watched(self, process: subprocess.Popen[bytes], program: Program) -> Ended:
         """Bring the process to its end and see that nothing of it is left."""
         first: list[int] = []
+        watching: list[asyncio.Task[str]] = []
 
         def kill() -> None:
             # bwrap and what it has not yet tied to its own life are one group; what has left it, is tied.
@@ -183,16 +185,24 @@ class _Start:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
+        async def too_large(pid: int) -> str:
+            try:
+                return await outgrown(pid, program.memory, program.processes)
+            finally:
+                kill()
+
         async def begun() -> None:
             pid = await self._first_process()
             if pid is None:
                 return
             try:
                 first.append(self._own(os.pidfd_open(pid)))
+                look_into(pid)
                 if self.user is None:
                     limit_processes(pid, program.processes + 1)
                 else:
                     map_ids(pid)
+                watching.append(asyncio.ensure_future(too_large(pid)))
                 os.write(self._go, b"x")
             except OSError as error:
                 kill()
@@ -204,9 +214,14 @@ class _Start:
         try:
             ended = await finish(process, program, kill)
             await beginning
+            if ended.code == -signal.SIGKILL and not ended.timed_out:
+                ended = replace(ended, killed_for="".join(task.result() for task in watching if task.done()))
         finally:
             beginning.cancel()
             await asyncio.gather(beginning, return_exceptions=True)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
             kill()
             # The first process of a process namespace takes all others with it before it is gone itself.
             for descriptor in first:

@@ -36,7 +36,8 @@ def main() -> None:
         "reach a port of this machine": lambda: _connects(socket.AF_INET, ("127.0.0.1", facts["port"])),
         "reach an abstract socket of this machine": lambda: _connects(socket.AF_UNIX, "\0" + facts["abstract"]),
         "have more processes than allowed": lambda: _forks(facts["processes"]),
-        "have more memory than allowed": lambda: _maps(facts["memory"]),
+        "have more memory than allowed": lambda: _maps(facts["memory"] + 1, mmap.MAP_PRIVATE),
+        "have memory that no limit counts": lambda: _maps(mmap.PAGESIZE, mmap.MAP_SHARED),
         "use io_uring": lambda: _allowed(LIBC.syscall(URING_SETUP, 1, None)),
         "use keyrings": lambda: _allowed(LIBC.syscall(KEYCTL[platform.machine()], 0, -3, 0)),
         "trace processes": _traces,
@@ -94,8 +95,8 @@ def _forks(allowed: int) -> bool:
     return True
 
 
-def _maps(allowed: int) -> bool:
-    mmap.mmap(-1, allowed + 1).close()
+def _maps(size: int, kind: int) -> bool:
+    mmap.mmap(-1, size, flags=kind | mmap.MAP_ANONYMOUS).close()
     return True
 
 

@@ -12,6 +12,8 @@ import resource
 from retinue.core.programs import Program
 
 OPEN_FILES = 1024
+LOCKED_MEMORY = 64 * 1024
+"""Bytes that stay in memory whatever happens."""
 SHARED_MEMORY = 16 * 1024 * 1024
 """Bytes of /dev/shm."""
 
@@ -32,7 +34,13 @@ def limited(program: Program, *, prlimit: str, processes: int | None) -> tuple[s
         # Less, and the few lines that the sandbox makes up for itself would not fit.
         "fsize": _within(resource.RLIMIT_FSIZE, max(program.file_size, 1024)),
         "nofile": _within(resource.RLIMIT_NOFILE, OPEN_FILES),
-        "core": 0,
+        # Not 0: where a program of the machine collects what is left of crashed ones, only 1 keeps it from coming.
+        "core": _within(resource.RLIMIT_CORE, 1),
+        # What is sent without being copied counts here, a huge page as a small one.
+        "memlock": _within(resource.RLIMIT_MEMLOCK, LOCKED_MEMORY),
+        # No precedence over anybody else's processes, also where the user may have it.
+        "rtprio": 0,
+        "nice": 0,
         "msgqueue": 0,
     }
     if processes is not None:

@@ -73,18 +73,27 @@ class Rule:
 
 NEW_NAMESPACES = 0x02000000 | 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00000080
 """CLONE_NEWCGROUP, NS, UTS, IPC, USER, PID, NET and TIME."""
+CLONE_FILES, CLONE_THREAD = 0x00000400, 0x00010000
+CLOSE_RANGE_UNSHARE = 2
 SET_ID_BITS = 0o6000
 MAKES_A_FILE = 0o100 | 0o20000000
 """O_CREAT and the own bit of O_TMPFILE: with neither, `open` has no mode."""
 AF_INET, AF_INET6, AF_NETLINK = 2, 10, 16
 SOCK_STREAM, SOCK_SEQPACKET = 1, 5
-TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+F_SETLEASE = 1024
+MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
+SOL_SOCKET, BUFFERS = 1, (7, 8, 32, 33)
+"""The level of a socket itself, and what sets the sizes of its buffers: SO_SNDBUF, SO_RCVBUF and what forces them."""
+IGNORED = 0
+"""No error: the caller is told that it was done."""
 
 _URING = "asks the kernel to do things that this filter does not see, and has a record of holes"
 _KEYS = "keyrings are not in a namespace"
 _PEEK = "looks into other processes"
 _MOUNT = "changes what is mounted where, and so what is hidden and what is read-only"
 _SPACE = "makes or enters namespaces, where a program has powers that reach untested corners of the kernel"
+_FILES = "hides open files of a thread from whoever looks at its process"
 _UNSEEN = "lets a program reach a file by other ways than a path"
 _KERNEL = "belongs to who runs the machine"
 _MEMORY = "memory that no limit of a process counts"
@@ -117,7 +126,21 @@ RULES: tuple[Rule, ...] = (
     Rule("open_tree_attr", 467, 467, _MOUNT, errno.ENOSYS),
     Rule("unshare", 272, 97, _SPACE),
     Rule("setns", 308, 268, _SPACE),
-    Rule("clone", 56, 220, _SPACE, when=(Bits(0, NEW_NAMESPACES),)),
+    # The allowed are processes, with files of their own or not, and threads that have the files of their process.
+    Rule(
+        "clone",
+        56,
+        220,
+        f"{_SPACE}; or {_FILES}",
+        when=(
+            NotOneOf(
+                0,
+                (0, CLONE_FILES, CLONE_FILES | CLONE_THREAD),
+                mask=NEW_NAMESPACES | CLONE_FILES | CLONE_THREAD,
+            ),
+        ),
+    ),
+    Rule("close_range", 436, 436, _FILES, errno.EINVAL, when=(Bits(2, CLOSE_RANGE_UNSHARE),)),
     # Its flags lie behind a pointer, where no filter can look; libraries then take clone.
     Rule("clone3", 435, 435, _SPACE, errno.ENOSYS),
     Rule("bpf", 321, 280, _KERNEL),
@@ -150,7 +173,19 @@ RULES: tuple[Rule, ...] = (
     Rule("memfd_secret", 447, 447, _MEMORY, errno.ENOSYS),
     Rule("shmget", 29, 194, _MEMORY, errno.ENOSYS),
     Rule("msgget", 68, 186, _MEMORY, errno.ENOSYS),
+    Rule("semget", 64, 190, _MEMORY, errno.ENOSYS),
     Rule("mq_open", 240, 180, _MEMORY, errno.ENOSYS),
+    # Of a shared piece without a name all is kept as long as one page of it is mapped.
+    Rule("mmap", 9, 222, _MEMORY, when=(Bits(3, MAP_ANONYMOUS), Bits(3, MAP_SHARED))),
+    # A pipe or a socket keeps a huge page for the few bytes of it that were put in, also when its file is gone.
+    # Programs copy instead.
+    Rule("vmsplice", 278, 75, _MEMORY, errno.ENOSYS),
+    Rule("splice", 275, 76, _MEMORY, errno.EINVAL),
+    Rule("sendfile", 40, 71, _MEMORY, errno.EINVAL),
+    Rule("landlock_create_ruleset", 444, 444, _MEMORY, errno.ENOSYS),
+    Rule("io_setup", 206, 0, "takes from a store that the whole machine has only once", errno.ENOSYS),
+    # The kernel, too, gives less than was asked for, and does not say so.
+    Rule("setsockopt", 54, 208, _MEMORY, IGNORED, when=(OneOf(1, (SOL_SOCKET,)), OneOf(2, BUFFERS))),
     Rule("migrate_pages", 256, 238, _KERNEL),
     Rule("move_pages", 279, 239, _KERNEL),
     Rule(
@@ -171,7 +206,14 @@ RULES: tuple[Rule, ...] = (
         errno.EOPNOTSUPP,
         when=(NotOneOf(1, (SOCK_STREAM, SOCK_SEQPACKET), mask=0xF),),
     ),
-    Rule("ioctl", 16, 29, "types into somebody's terminal", when=(OneOf(1, (TIOCSTI, TIOCLINUX)),)),
+    Rule(
+        "ioctl",
+        16,
+        29,
+        "types into somebody's terminal, or loads a part of the kernel that speaks for one",
+        when=(OneOf(1, (TIOCSTI, TIOCLINUX, TIOCSETD)),),
+    ),
+    Rule("fcntl", 72, 25, "lets others wait who want to open a file", when=(OneOf(1, (F_SETLEASE,)),)),
     Rule("chmod", 90, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("fchmod", 91, 52, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("fchmodat", 268, 53, _SET_ID, when=(Bits(2, SET_ID_BITS),)),

@@ -19,8 +19,8 @@ class Unfenced:
     """A `Sandbox` that is none: only where the user allowed it.
 
     Folders, hidden paths, the network and the size of /tmp mean nothing here; variables, wall time, the bound on output
-    and, where `prlimit` is installed, memory, CPU time and file size do. A program's process group is killed with it;
-    a process that left the group lives on.
+    and, where `prlimit` is installed, CPU time, file size and memory of each process do. A program's process group is
+    killed with it; a process that left the group lives on.
     """
 
     def __init__(self) -> None:

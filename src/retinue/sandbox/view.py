@@ -97,7 +97,9 @@ def system(program: Program, roots: tuple[Root, ...]) -> list[str]:
     """The mounts below the granted folders: the system, and the program's own /proc, /dev and /tmp."""
     whole = roots[0].path == "/"
     words = [] if whole else [*_installed(), *_settings(program.network)]
-    words += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(SHARED_MEMORY)]
+    # /dev/full reads as /dev/zero does. Mapped, /dev/zero is memory that no limit counts; /dev/full cannot be mapped.
+    words += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
+    words += ["--perms", "1777", "--size", str(SHARED_MEMORY)]
     words += ["--tmpfs", "/dev/shm", "--perms", "1777", "--size", str(max(program.scratch, 4096)), "--tmpfs", "/tmp"]
     return words
 
