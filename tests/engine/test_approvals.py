@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -107,6 +108,19 @@ async def test_a_callback_is_asked_once_and_its_answer_decides(allow: bool) -> N
         assert [type(event) for event in r.events(run_id) if not isinstance(event, CallReturned)][2:4] == [
             CallParked,
             MailTaken,
+        ]
+
+
+async def test_a_callback_that_answers_with_a_word_has_not_said_yes() -> None:
+    def person(question: Approval) -> bool:
+        return cast("bool", "no")
+
+    async with Harness(dialects=(), tools=[write], approvals=person) as r:
+        r.script("main", calls("write", text="y"), says("done"))
+        await r.run("go")
+
+        assert r.results("main") == [
+            "A person refused this call: the approval callback failed: it answered 'no'; expected True or False"
         ]
 
 

@@ -174,6 +174,17 @@ async def test_a_longer_pause_wins_over_one_that_is_under_way_and_a_shorter_one_
     assert crowd.at == {"a": 25}
 
 
+async def test_a_pause_that_begins_in_the_moment_of_being_let_in_is_kept() -> None:
+    gate = Gate(1)
+    crowd = Crowd(gate)
+    async with gate.permit(tree="keeper", depth=0):
+        crowd.come("late")
+        await asyncio.sleep(0)
+    gate.throttled(30)  # the permit is given, and nobody has used it yet
+    await crowd.all_gone()
+    assert crowd.at == {"late": 30}
+
+
 async def test_leaving_during_a_pause_lets_nobody_in() -> None:
     gate = Gate(2)
     crowd = Crowd(gate)

@@ -12,7 +12,7 @@ import retinue
 from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.events import TurnFailed, WrapUpAsked
 from retinue.core.history import NOT_MADE
-from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage
+from retinue.core.messages import AssistantMessage, Message, Reply, StartDelta, TextDelta, ToolCall, ToolMessage
 from retinue.core.ports import Publish, Request, Tool
 from retinue.core.run import LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
@@ -471,6 +471,53 @@ async def test_a_stream_that_falls_silent_is_given_up_and_its_words_are_kept() -
             outcome.error
             == "the model did not answer: stopped after 10 s of silence (4 attempts were made; try again later)"
         )
+
+
+class Pondering:
+    """A model that is silent for a while before each of its words; servers greet at once."""
+
+    def __init__(self, *pauses: float) -> None:
+        self.pauses = pauses
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        publish(StartDelta("r1"))
+        for pause in self.pauses:
+            await asyncio.sleep(pause)
+            publish(TextDelta("well "))
+        return Reply(AssistantMessage("well " * len(self.pauses)))
+
+
+async def test_a_model_may_think_for_longer_before_its_first_word_than_between_words() -> None:
+    async with retinue.open(provider=Pondering(299, 119), home=retinue.MEMORY, dialects=()) as r:
+        outcome = await r.run("go")
+
+        assert (outcome.result, outcome.text) == ("completed", "well well ")
+        assert now() == 418
+
+
+@pytest.mark.parametrize(
+    ("pauses", "limits", "silence", "text"),
+    [
+        ((301,), Limits(), 300, ""),
+        ((31,), Limits(first_seconds=30, idle_seconds=10), 30, ""),
+        ((29, 11), Limits(first_seconds=30, idle_seconds=10), 10, "well "),
+        ((1, 11), Limits(first_seconds=30, idle_seconds=10), 10, "well "),
+        ((41,), Limits(first_seconds=30, idle_seconds=40), 40, ""),
+    ],
+    ids=str,
+)
+async def test_silence_is_bounded_before_the_first_word_and_after_it(
+    pauses: tuple[float, ...], limits: Limits, silence: float, text: str
+) -> None:
+    async with retinue.open(provider=Pondering(*pauses), home=retinue.MEMORY, dialects=()) as r:
+        outcome = await r.run("go", limits=limits)
+
+        assert (outcome.result, outcome.text) == ("failed", text)
+        assert outcome.error == (
+            f"the model did not answer: stopped after {silence} s of silence (4 attempts were made; try again later)"
+        )
+        spoken = sum(pauses[:-1])
+        assert 4 * (spoken + silence) < now() < 4 * (spoken + silence) + 5
 
 
 async def test_a_stream_that_goes_on_slowly_is_not_silent() -> None:

@@ -326,3 +326,18 @@ async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> 
             await harness.run("lucky")
 
     assert failed == ATTEMPTS
+
+
+async def test_a_server_that_merely_broke_holds_up_nobody_else() -> None:
+    fire = ProviderError("on fire", fault="overloaded", status=500)
+    async with Harness(dialects=()) as harness:
+        harness.script("main", fails(fire, times=3, then=says("at last")), task="unlucky")
+        harness.script("main", says("done"), task="lucky")
+        unlucky = await harness.retinue.spawn("unlucky")
+        await asyncio.sleep(0.1)  # it was refused, and waits
+        before = now()
+        lucky = await harness.run("lucky")
+        waited = now() - before
+        outcome = await unlucky.wait()
+
+    assert (lucky.text, waited, outcome.text) == ("done", 0.0, "at last")

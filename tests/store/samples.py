@@ -66,6 +66,7 @@ _LIMITS = Limits(
     max_calls=30,
     seconds=600.5,
     model_seconds=60.0,
+    first_seconds=45.0,
     idle_seconds=30.0,
     tool_seconds=90.0,
     wrap_up=True,

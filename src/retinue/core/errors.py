@@ -214,6 +214,9 @@ ProviderFault = Literal[
 ]
 """Why a model call failed; the first five are worth another attempt."""
 
+BUSY = frozenset({429, 503, 529})
+"""The statuses of servers that have too much to do; with others they failed for a reason of their own."""
+
 TRANSIENT: frozenset[ProviderFault] = frozenset({"rate_limited", "overloaded", "unreachable", "cut", "timeout"})
 
 
@@ -221,7 +224,8 @@ class ProviderError(RetinueError):
     """A model call failed.
 
     `partial` is what had arrived before the failure; `retry_after` is the provider's own wish, in seconds. `usage` and
-    `cost` are what was used for nothing, as far as the provider knows.
+    `cost` are what was used for nothing, as far as the provider knows. `busy` is whether a provider that failed says
+    that it has too much to do; None is what its status tells.
 
     >>> ProviderError("slow down", fault="rate_limited", retry_after=2.0).transient
     True
@@ -239,6 +243,7 @@ class ProviderError(RetinueError):
         partial: str = "",
         usage: Usage = NO_USAGE,
         cost: int | None = 0,
+        busy: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.fault: ProviderFault = fault
@@ -247,11 +252,26 @@ class ProviderError(RetinueError):
         self.partial = partial
         self.usage = usage
         self.cost = cost
+        self.busy = busy
 
     @property
     def transient(self) -> bool:
         """Whether the same request may succeed a little later."""
         return self.fault in TRANSIENT
+
+    @property
+    def wants_less(self) -> bool:
+        """Whether the provider wants fewer requests, from everyone who asks it; one that merely broke does not.
+
+        >>> ProviderError("on fire", fault="overloaded", status=500).wants_less
+        False
+        >>> ProviderError("overloaded", fault="overloaded", status=529).wants_less
+        True
+        """
+        if self.fault != "overloaded":
+            return self.fault == "rate_limited"
+        busy = self.busy if self.busy is not None else self.status is None
+        return busy or self.status in BUSY or self.retry_after is not None
 
 
 class ToolError(RetinueError):

@@ -239,6 +239,21 @@ def weight_of(tool: Tool, arguments: str) -> Weight:
 
 
 @runtime_checkable
+class Foresees(Protocol):
+    """A tool that can tell ahead that a policy closes a call, so that nobody is asked about it in vain."""
+
+    def closed_by(self, policy: Policy, arguments: str) -> str | None:
+        """Why nobody can approve a call with these arguments, in words for the model; never raises."""
+        ...
+
+
+def closed_by(policy: Policy, tool: Tool, arguments: str) -> str | None:
+    """Why a policy closes this call of `tool`, as far as the tool itself can tell."""
+    foresees: Callable[[Policy, str], str | None] | None = getattr(tool, "closed_by", None)  # see weight_of
+    return None if foresees is None else foresees(policy, arguments)
+
+
+@runtime_checkable
 class WaitsAtTimes(Protocol):
     """A tool that waits for other runs in some of its calls only."""
 

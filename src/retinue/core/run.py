@@ -42,7 +42,8 @@ EndReason = Literal[
 class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """How much a run may use; None is unlimited. Costs are in nanodollars, times in seconds.
 
-    `max_turns` bounds the whole run, `exchange_turns` each exchange of a run that stays.
+    `max_turns` bounds the whole run, `exchange_turns` each exchange of a run that stays. A model that has begun to
+    answer may be silent for `idle_seconds`; before, while it thinks or reads, for `first_seconds` (never less).
     With `wrap_up`, the last turn is set aside: a run that meets a limit is asked once, without tools, for what it has.
 
     >>> a_quarter_dollar = Limits(max_turns=20, max_cost=250_000_000, wrap_up=True)
@@ -59,6 +60,7 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     max_calls: int | None = None
     seconds: float | None = None
     model_seconds: float = 600.0
+    first_seconds: float = 300.0
     idle_seconds: float = 120.0
     tool_seconds: float = 600.0
     wrap_up: bool = False

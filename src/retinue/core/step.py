@@ -28,6 +28,10 @@ MODEL = -1
 """Stands among the indices of calls in flight for the model itself."""
 
 
+WaitsFor = Literal["model", "calls", "approval", "child", "mail", "dependency"]
+"""What has to happen before a run does anything more."""
+
+
 class Situation(Struct, gc=False):
     """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance.
 
@@ -85,7 +89,7 @@ class Repair(Struct, frozen=True):
 class Wait(Struct, frozen=True):
     """Nothing to do until something arrives."""
 
-    why: Literal["model", "calls", "approval", "child", "mail", "dependency"]
+    why: WaitsFor
 
 
 class EndExchange(Struct, frozen=True):

@@ -1,11 +1,18 @@
-"""Text as its readers get it: cut to a size, and moments written so that anyone can read them."""
+"""Text for its readers: cut to a size, with moments that anyone can read; and what is raised for what is no JSON."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+import msgspec
+
 Unit = Literal["characters", "bytes"]
+
+NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""What decoding raises for text that is no JSON, or not the JSON that was expected; models and servers write anything,
+also halves of characters and a thousand brackets.
+"""
 
 
 class Cut(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from retinue.core.agent import ToolKind, ToolSpec
-from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, KnowsWhyHidden, Tool, ToolResult, Weight, does_wait, weight_of
+from retinue.core.policy import Policy, Risk
+from retinue.core.ports import CallContext, KnowsWhyHidden, Tool, ToolResult, Weight, closed_by, does_wait, weight_of
 
 
 class Wrapped:
@@ -51,6 +51,10 @@ class Wrapped:
     def weigh(self, arguments: str) -> Weight:
         """What there is to lose by this call."""
         return weight_of(self.tool, arguments)
+
+    def closed_by(self, policy: Policy, arguments: str) -> str | None:
+        """Why a policy closes this call, as far as the tool can tell."""
+        return closed_by(policy, self.tool, arguments)
 
     def waits_with(self, arguments: str) -> bool:
         """Whether this call waits for other runs."""

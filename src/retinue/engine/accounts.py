@@ -144,6 +144,10 @@ class Accounts:
 
     # Actions
 
+    def counts_actions(self, run_id: RunId) -> bool:
+        """Whether a window limits how often a run acts."""
+        return any(window.limits_calls for window in self._windows.get(run_id, ()))
+
     async def look_at_actions(self, run_id: RunId) -> None:
         """Read what other processes have taken from the windows in which a run's actions count."""
         if self._store.shared:

@@ -14,7 +14,7 @@ from retinue.core.errors import BadInput, NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.core.ids import DriverId, RandomIds, RunId
 from retinue.core.policy import Policy, intersect
-from retinue.core.profiles import tightened, windows_of
+from retinue.core.profiles import ACTIONS, tightened, windows_of
 from retinue.core.records import Adopt, RunQuery, RunRow
 from retinue.core.state import Run
 from retinue.engine.driven import Bench, Driven
@@ -138,6 +138,9 @@ class Adoption:
             above = _bound_by(each)
             today = self._parts.rules.ceiling_of(agent) if above is None else self._parts.rules.agents.get(agent)
             policy = each.policy if today is None else intersect(each.policy, today)
+            for other in _also_bound_as(each):
+                if (theirs := self._parts.rules.agents.get(other)) is not None:
+                    policy = intersect(policy, theirs)
             known[each.run_id] = policy if above is None else intersect(policy, known[above])
         return known[run.run_id]
 
@@ -179,6 +182,14 @@ class Adoption:
 def _bound_by(run: Run) -> RunId | None:
     """The run whose rights bound this one's; None for a root, and for one that took over under rights of its own."""
     return None if run.accepted.independent else run.accepted.parent_id
+
+
+def _also_bound_as(run: Run) -> set[str]:
+    """Agents whose windows a child was given: it works for somebody else, and extends one of them."""
+    if run.accepted.parent_id is None:
+        return set()  # a fork draws on the windows of all who stood above the other
+    names = (window.name for window in run.accepted.windows)
+    return {name.removeprefix(ACTIONS) for name in names if name.startswith(ACTIONS)}
 
 
 def _living_ancestor(row: RunRow, ended: dict[RunId, RunRow]) -> RunId | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from typing import cast
 
 from retinue.core.errors import StoreError
 from retinue.core.mail import Answer
@@ -84,4 +85,7 @@ async def _said(question: Approval, approver: Approver) -> tuple[bool, str]:
     if not callable(approver):
         return False, NOBODY
     said = approver(question)
-    return bool(await said if inspect.isawaitable(said) else said), ""
+    answer = cast("object", await said if inspect.isawaitable(said) else said)
+    if not isinstance(answer, bool):
+        raise TypeError(f"it answered {answer!r}; expected True or False")  # "no" is true to Python
+    return answer, ""

@@ -18,12 +18,13 @@ from retinue.core.compaction import Crowded, is_near, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
-from retinue.core.messages import AssistantMessage, Delta, Reply
+from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
 from retinue.core.ports import Prices, Provider, Request
 from retinue.core.records import Charge
-from retinue.core.run import LimitMet
+from retinue.core.run import LimitMet, Limits
 from retinue.core.step import Ask
 from retinue.core.usage import NO_USAGE, Usage, add_cost
+from retinue.engine.deadline import Deadline, Deadlines
 from retinue.engine.driven import Driven
 from retinue.engine.gate import Gate
 from retinue.engine.parts import Parts
@@ -57,7 +58,7 @@ class Replied(Struct, frozen=True):
 class NoReply(Struct, frozen=True):
     """Nobody answered: every model that was asked, and why it did not; `charges` as of a reply."""
 
-    failures: list[tuple[str, ProviderError]]
+    failures: tuple[tuple[str, ProviderError], ...]
     charges: tuple[Charge, ...] = ()
 
     @property
@@ -162,7 +163,7 @@ async def first_reply(driven: Driven, parts: Parts, form: Forms) -> Replied | Li
 
     A model that cannot be had is followed by the next of the run's fallback; every turn begins with the first again.
     """
-    failures: list[tuple[str, ProviderError]] = []
+    failures: tuple[tuple[str, ProviderError], ...] = ()
     charges: list[Charge] = []
     for name, model in models_of(driven.run.brief):
         try:
@@ -173,7 +174,7 @@ async def first_reply(driven: Driven, parts: Parts, form: Forms) -> Replied | Li
             answer = await _reply(name, model, provider, question, driven, parts, charges)
             return _with_failures(answer, NoReply(failures, tuple(charges))) if failures else answer
         except ProviderError as error:
-            failures.append((f"{name}:{model}", error))
+            failures = (*failures, (f"{name}:{model}", error))
             if not _is_worth_another_model(error):
                 break
     return NoReply(failures, tuple(charges))
@@ -209,7 +210,8 @@ async def _reply(
             if isinstance(room, LimitMet):
                 return room
             held, request = room, replace_in(request, max_output=room.output)
-        reply = await _attempts(provider, parts.gates.at(name, model), request, driven, question.tell)
+        gate = parts.gates.at(name, model)
+        reply = await _attempts(provider, gate, request, driven, question.tell, parts.deadlines)
         if driven.stopping:
             return None
         if run.brief.fallback and not reply.model:
@@ -282,7 +284,12 @@ def temperature_for(provider: str, brief: Brief) -> float | None:
 
 
 async def _attempts(
-    provider: Provider, gate: Gate, request: Request, driven: Driven, tell: Callable[[Delta], None]
+    provider: Provider,
+    gate: Gate,
+    request: Request,
+    driven: Driven,
+    tell: Callable[[Delta], None],
+    deadlines: Deadlines,
 ) -> Reply:
     """The reply of the first attempt that gets one; raises the error of the last that was worth making."""
     accepted = driven.run.accepted
@@ -290,11 +297,11 @@ async def _attempts(
     while True:
         async with gate.permit(tree=accepted.root_id, depth=accepted.depth):
             try:
-                reply = await _attempt(provider, request, driven, tell)
+                reply = await _attempt(provider, request, driven, tell, deadlines)
             except ProviderError as error:
                 failure = error
                 pause = _pause(attempt + waits, error)
-                if error.fault in ("rate_limited", "overloaded"):
+                if error.wants_less:
                     # Nobody waits as long as that: whoever comes next is to hear it too, and not to stand at the gate.
                     gate.throttled(pause if pause <= LONGEST_PAUSE else 0.0)
             else:
@@ -345,21 +352,22 @@ def _spread(pause: float) -> float:
     return random.uniform(0.0, min(pause / 10, 1.0))
 
 
-async def _attempt(provider: Provider, request: Request, driven: Driven, tell: Callable[[Delta], None]) -> Reply:
-    """One attempt, bounded as a whole and between any two pieces of its stream."""
+async def _attempt(
+    provider: Provider, request: Request, driven: Driven, tell: Callable[[Delta], None], deadlines: Deadlines
+) -> Reply:
+    """One attempt, bounded as a whole, until its first word and between any two pieces of its stream."""
     limits = driven.run.accepted.limits
     driven.partial.clear()
-    patience = _Patience(limits.model_seconds, limits.idle_seconds, tell)
+    patience = _Patience(deadlines, limits, tell)
     try:
-        async with asyncio.timeout(None) as scope:
-            patience.begin(scope)
+        with patience:
             # The request is this attempt's alone; a copy of it would cost more than all the rest of the patience.
             object.__setattr__(request, "alive", patience.hear)
             return await provider.answer(request, patience.publish)
     except ProviderError:
         raise
     except TimeoutError:
-        after = f"{limits.idle_seconds:g} s of silence" if patience.fell_silent else f"{limits.model_seconds:g} s"
+        after = f"{patience.silence:g} s of silence" if patience.fell_silent else f"{limits.model_seconds:g} s"
         raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
     except asyncio.CancelledError as error:
         if driven.stopping:
@@ -367,47 +375,44 @@ async def _attempt(provider: Provider, request: Request, driven: Driven, tell: C
         raise ProviderError("the provider gave up without a reason", fault="cut") from error
     except Exception as error:
         raise ProviderError(f"{type(error).__name__}: {error}", fault="internal") from error
-    finally:
-        patience.end()
 
 
-class _Patience:
-    """Ends an attempt that takes too long or has fallen silent, with one timer instead of one for each piece of it."""
+class _Patience(Deadline):
+    """Ends an attempt that takes too long or has fallen silent; what it hears sets no timer.
 
-    __slots__ = ("_due", "_heard", "_idle", "_loop", "_scope", "_tell", "_time", "_timer", "fell_silent")
+    A model may think, and a machine read a long prompt, for long without a word: the first may take longer than others.
+    """
 
-    def __init__(self, whole: float, idle: float, tell: Callable[[Delta], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._time = self._loop.time
-        self._idle = idle
+    __slots__ = ("_ends", "_heard", "_idle", "_tell", "_time", "fell_silent", "silence")
+
+    def __init__(self, deadlines: Deadlines, limits: Limits, tell: Callable[[Delta], None]) -> None:
+        # The shorter silence: with the first word it may be the one that counts, and no timer is set for that.
+        super().__init__(deadlines, min(limits.model_seconds, limits.idle_seconds))
+        self._time = asyncio.get_running_loop().time
+        self._idle = limits.idle_seconds
+        self.silence = max(limits.first_seconds, limits.idle_seconds)
+        """How long it may be silent now."""
         self._tell = tell
         self._heard = self._time()
-        self._due = self._heard + whole
-        self._scope: asyncio.Timeout | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._ends = self._heard + limits.model_seconds
         self.fell_silent = False
-
-    def begin(self, scope: asyncio.Timeout) -> None:
-        self._scope = scope
-        self._timer = self._loop.call_at(min(self._due, self._heard + self._idle), self._check)
 
     def publish(self, delta: Delta) -> None:
         self._heard = self._time()
+        if self.silence != self._idle and not isinstance(delta, StartDelta):
+            self.silence = self._idle
         self._tell(delta)
 
     def hear(self) -> None:
         """There was a sign of life."""
         self._heard = self._time()
 
-    def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _check(self) -> None:
-        silent_at = self._heard + self._idle
-        due = min(self._due, silent_at)
-        if self._time() < due:
-            self._timer = self._loop.call_at(due, self._check)
-        elif self._scope is not None:
-            self.fell_silent = silent_at < self._due
-            self._scope.reschedule(self._time())
+    def is_due(self) -> None:
+        """It has taken as long as it may, or has at least been silent for a while."""
+        silent_at, now = self._heard + self.silence, self._time()
+        last = min(self._ends, silent_at)
+        if now < last:
+            self.due = min(last, now + self._idle)
+        else:
+            self.fell_silent = silent_at < self._ends
+            super().is_due()

@@ -13,7 +13,7 @@ from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
 from retinue.core.policy import Risk, Verdict, verdict
-from retinue.core.ports import CallContext, KnowsWhyHidden, Tool, ToolResult, Weight, does_wait, weight_of
+from retinue.core.ports import CallContext, KnowsWhyHidden, Tool, ToolResult, Weight, closed_by, does_wait, weight_of
 from retinue.core.records import Record
 from retinue.core.state import OpenCall
 from retinue.engine.driven import Driven
@@ -72,7 +72,7 @@ async def _outcome(driven: Driven, call: OpenCall, parts: Parts) -> tuple[ToolRe
         offered = ", ".join(driven.bench.tools) or "none"
         return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
     weight = weight_of(tool, call.call.arguments)
-    permission = _permission(driven, call, weight, parts)
+    permission = _permission(driven, call, tool, weight, parts)
     if permission is not GRANTED:
         if permission is not None and _is_taken_away(driven, name):
             words = _why_hidden(tool, driven, call)
@@ -85,7 +85,7 @@ async def _outcome(driven: Driven, call: OpenCall, parts: Parts) -> tuple[ToolRe
         return ToolResult(NO_ACTIONS_LEFT, failed=True), False
     if tool.kind == "once" and driven.last_write is not None:
         await driven.last_write.wait()
-    return await _guarded(tool, call, _context(driven, call, stale), driven)
+    return await _guarded(tool, call, _context(driven, call, stale), driven, parts)
 
 
 def _why_hidden(tool: Tool | None, driven: Driven, call: OpenCall) -> str | None:
@@ -113,13 +113,16 @@ def _is_taken_away(driven: Driven, name: str) -> bool:
     return verdict(driven.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
-def _permission(driven: Driven, call: OpenCall, weight: Weight, parts: Parts) -> ToolResult | None:
+def _permission(driven: Driven, call: OpenCall, tool: Tool, weight: Weight, parts: Parts) -> ToolResult | None:
     """GRANTED to go on, a result that says no, or None for a call that is parked now."""
-    decision = verdict(driven.run.policy, tool=call.call.name, risk=weight.risk, acts=weight.acts)
-    if decision.verdict is Verdict.ALLOW:
-        return GRANTED
+    policy = driven.run.policy
+    decision = verdict(policy, tool=call.call.name, risk=weight.risk, acts=weight.acts)
     if decision.verdict is Verdict.REFUSE:
         return ToolResult(decision.reason, failed=True)
+    if (closed := closed_by(policy, tool, call.call.arguments)) is not None:
+        return ToolResult(closed, failed=True)
+    if decision.verdict is Verdict.ALLOW:
+        return GRANTED
     if call.answer is not None:
         return GRANTED if call.answer.allow else ToolResult(_no(call.answer.note, decision.reason), failed=True)
     if parts.approver == "deny":
@@ -137,20 +140,20 @@ def _no(note: str, reason: str) -> str:
     return f"A person refused this call: {note}" if note else "A person refused this call"
 
 
-async def _guarded(tool: Tool, call: OpenCall, context: CallContext, driven: Driven) -> tuple[ToolResult, bool]:
+async def _guarded(
+    tool: Tool, call: OpenCall, context: CallContext, driven: Driven, parts: Parts
+) -> tuple[ToolResult, bool]:
     seconds = tool.timeout or driven.run.accepted.limits.tool_seconds
-    scope = asyncio.timeout(seconds)
+    scope = parts.deadlines.within(None if does_wait(tool, call.call.arguments) else seconds)
     try:
-        if does_wait(tool, call.call.arguments):
-            return await tool.call(call.call.arguments, context), False
-        async with scope:
+        with scope:
             return await tool.call(call.call.arguments, context), False
     except ToolError as error:
         return ToolResult(str(error), failed=True), False
     except StoreError:
         raise  # not the tool's doing: the run stops where it is
     except TimeoutError as error:
-        if scope.expired():
+        if scope.expired:
             left = "was stopped" if tool.stoppable else "cannot be stopped; it may still be at work"
             return ToolResult(f"{call.call.name} did not finish within {seconds:g} s and {left}.", failed=True), False
         return _crash(call, error, driven)

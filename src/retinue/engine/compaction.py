@@ -87,7 +87,7 @@ async def compact(driven: Driven, step: Compact, parts: Parts) -> None:
 def _give_up(driven: Driven, crowded: Crowded, parts: Parts) -> None:
     if crowded.error:
         error = ProviderError(NOTHING_LEFT.format(error=crowded.error), fault="too_long")
-        fail(driven, NoReply([(driven.run.brief.model, error)]), str(error), crowded.partial, parts)
+        fail(driven, NoReply(((driven.run.brief.model, error),)), str(error), crowded.partial, parts)
     else:
         driven.left_alone = driven.run.seq
 

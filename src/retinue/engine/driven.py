@@ -284,12 +284,18 @@ class Driven:
     async def _carry(self, index: int, work: Work, follows: Follows) -> None:
         task = asyncio.current_task()
         assert task is not None
+        rounds = self._parts.rounds
+        round = rounds.current()
         try:
             await work
             while not self._stopping:
                 del self.busy[index]
                 if index != MODEL and not self.run.open:
-                    await asyncio.sleep(0)  # between turns others have theirs, even if nobody here ever waits
+                    # Between turns others have theirs, even if nobody here ever waits. Who is not waited for lets them
+                    # go first in any case: a cancel or a word of its caller may come in this very moment.
+                    if rounds.current() == round or not self.run.accepted.manner.awaited:
+                        await asyncio.sleep(0)
+                    round = rounds.current()
                 following = None if self._stopping else follows(self, self._parts)
                 if following is None:
                     break
@@ -311,13 +317,14 @@ class Driven:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def wait(self) -> None:
-        """Sleep until something happens."""
+    async def wait(self, what_for: WaitingFor | None = None) -> None:
+        """Sleep until something happens; meanwhile the run is said to wait for that."""
         self._wake = asyncio.get_running_loop().create_future()
+        self.waits = what_for
         try:
             await self._wake
         finally:
-            self._wake = None
+            self._wake = self.waits = None
 
     async def stop(self) -> tuple[str, ...]:
         """Stop what is in flight; the names of what would not stop in time."""
@@ -349,9 +356,10 @@ class Driven:
 
     def publish(self, delta: Delta) -> None:
         """A few more characters from the model."""
-        if isinstance(delta, TextDelta):
+        if type(delta) is TextDelta:
             self.partial.append(delta.text)
-        self.feed.stream(delta)
+        if self.feed.has_readers:
+            self.feed.stream(delta)
 
     def expected_input(self) -> int:
         """About how many tokens the next question holds; counts each message once."""

@@ -92,9 +92,10 @@ class Reader:
 class Feed:
     """Where a run's driver tells what happens; costs nothing while nobody reads."""
 
-    __slots__ = ("_over", "_readers")
+    __slots__ = ("_over", "_readers", "has_readers")
 
     def __init__(self) -> None:
+        self.has_readers = False
         self._readers: list[Reader] | None = None
         self._over: StoreError | None = None
 
@@ -116,11 +117,13 @@ class Feed:
         if self._over is not None:
             reader.stop(self._over)
         self._readers = [*(self._readers or ()), reader]
+        self.has_readers = True
         return reader
 
     def leave(self, reader: Reader) -> None:
         """The reader goes."""
         self._readers = [other for other in self._readers or () if other is not reader] or None
+        self.has_readers = self._readers is not None
 
     def stop(self, why: StoreError) -> None:
         """The run is no longer driven here, without having ended."""

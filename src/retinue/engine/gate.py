@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from collections.abc import Awaitable, Generator
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from retinue.core.ids import RunId
 
@@ -26,7 +27,8 @@ class Room:
     def __init__(self, size: int) -> None:
         self.size = size
         self.taken = 0
-        self._kept_out: deque[Gate] = deque()
+        self.keeps_out: deque[Gate] = deque()
+        """Gates that wait for others."""
 
     @property
     def is_full(self) -> bool:
@@ -35,15 +37,15 @@ class Room:
 
     def keep_out(self, gate: Gate) -> None:
         """That gate has to wait for others; gates take turns."""
-        if gate not in self._kept_out:
-            self._kept_out.append(gate)
+        if gate not in self.keeps_out:
+            self.keeps_out.append(gate)
 
     def offer(self) -> None:
         """There is room again: let in whoever waits longest."""
-        for _ in range(len(self._kept_out)):
+        for _ in range(len(self.keeps_out)):
             if self.is_full:
                 return
-            self._kept_out.popleft().admit()
+            self.keeps_out.popleft().admit()
 
 
 class Gate:
@@ -85,10 +87,18 @@ class Gate:
 
     async def enter(self, tree: RunId, depth: int) -> None:
         """Take a permit, after waiting for it if need be; `leave` gives it back."""
-        if self._trees or not self._has_room():
+        if not self.entered_at_once():
             await self._queue(tree, depth)
-        else:
-            self._take()
+            while self._pausing():  # somebody was refused between the permit and this moment
+                self.leave()
+                await self._queue(tree, depth)
+
+    def entered_at_once(self) -> bool:
+        """Take a permit if nobody has to be waited for; whether that was so."""
+        if self._trees or not self._has_room():
+            return False
+        self._take()
+        return True
 
     def throttled(self, pause: float) -> None:
         """The provider asked for less: allow half of what was under way, and nothing before the pause is over."""
@@ -106,7 +116,9 @@ class Gate:
             self._limit = min(self._ceiling, self._limit + 1 / self._limit)
 
     def _has_room(self) -> bool:
-        return self._active < self.limit and not self._room.is_full and not self._pausing()
+        if self._not_before and self._pausing():
+            return False
+        return self._active + 1 <= self._limit and not self._room.is_full
 
     def _take(self) -> None:
         self._active += 1
@@ -118,13 +130,14 @@ class Gate:
         """Give a permit back."""
         self._active -= 1
         self._room.taken -= 1
-        self._room.offer()
+        if self._room.keeps_out:
+            self._room.offer()
         if self._trees:
             self.admit()
 
     def _pausing(self) -> bool:
         # A timer may fire a little early, by the resolution of its loop's clock; it must not be set again for that.
-        return self._not_before > 0.0 and asyncio.get_running_loop().time() + RESOLUTION < self._not_before
+        return asyncio.get_running_loop().time() + RESOLUTION < self._not_before
 
     async def _queue(self, tree: RunId, depth: int) -> None:
         self._arrivals += 1
@@ -177,13 +190,24 @@ class Permit:
         self._tree = tree
         self._depth = depth
 
-    async def __aenter__(self) -> None:
-        await self._gate.enter(self._tree, self._depth)
+    def __aenter__(self) -> Awaitable[None]:
+        return AT_ONCE if self._gate.entered_at_once() else self._gate.enter(self._tree, self._depth)
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    ) -> Awaitable[None]:
         self._gate.leave()
+        return AT_ONCE
+
+
+class _AtOnce:
+    """What has happened by the time somebody waits for it; a coroutine would have to be made for each who does."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return cast("Generator[None, None, None]", iter(()))  # nobody sends anything to what yields nothing
+
+
+AT_ONCE = _AtOnce()
 
 
 class Gates:

@@ -32,13 +32,14 @@ FEW = 200
 class Ticket:
     """A promise that some writes are on disk; waiting for it is optional and costs a commit."""
 
-    __slots__ = ("_answers", "_error", "_future", "_journal")
+    __slots__ = ("_answers", "_error", "_journal", "_waiting")
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._answers: list[Written] | None = None
         self._error: Exception | None = None
-        self._future: asyncio.Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] | None = None
+        """Whoever waits, each on their own: one who gives up must not end the wait of others."""
 
     @property
     def settled(self) -> bool:
@@ -56,14 +57,18 @@ class Ticket:
         """Wait until the store has answered, whatever it says."""
         if not self.settled:
             self._journal.hurry()
-            if self._future is None:
-                self._future = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._future)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._waiting is None:
+                self._waiting = []
+            self._waiting.append(waiter)
+            await waiter
 
     def _settle(self, answers: list[Written] | None, error: Exception | None) -> None:
         self._answers, self._error = answers, error
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        for waiter in self._waiting or ():
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting = None
 
 
 class Journal:

@@ -13,7 +13,7 @@ from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnde
 from retinue.core.ids import RunId
 from retinue.core.mail import ChildEnded, Deadline, DependencyEnded, Item
 from retinue.core.ports import does_wait
-from retinue.core.run import Exchange, Outcome
+from retinue.core.run import Exchange, Outcome, WaitingFor
 from retinue.core.step import (
     MODEL,
     Ask,
@@ -25,6 +25,7 @@ from retinue.core.step import (
     Rest,
     Take,
     Wait,
+    WaitsFor,
     WrapUp,
     next_step,
 )
@@ -98,9 +99,9 @@ async def _take_steps(driven: Driven, parts: Parts, hooks: Hooks) -> None:
             case Wait(why="dependency") if driven.held and not driven.run.is_pending:
                 hooks.could_begin(driven)
                 if driven.held:
-                    await _wait(driven, "dependency", parts)
+                    await driven.wait("dependency")
             case Wait(why=why):
-                await _wait(driven, why, parts)
+                await driven.wait(_what_for(driven, why, parts))
             case Take(items=items):
                 driven.take(items)
             case WrapUp(limit=limit):
@@ -138,22 +139,16 @@ def _follows(driven: Driven, parts: Parts) -> tuple[int, Work] | None:
             return None
 
 
-async def _wait(driven: Driven, why: str, parts: Parts) -> None:
+def _what_for(driven: Driven, why: WaitsFor, parts: Parts) -> WaitingFor | None:
+    """What a run waits for that has nothing else to do, in words for people; nothing, while something is at work."""
     if why in ("calls", "approval"):
         # Also while other calls go on: a person may take as long as they do.
         ask_for_approvals(driven, parts)
-    if why == "approval":
-        driven.waits = "approval"
-    elif why == "child" or (why == "calls" and _only_waits_for_children(driven)):
-        driven.waits = "child"
-    elif why == "mail":
-        driven.waits = "mail"
-    elif why == "dependency":
-        driven.waits = "dependency"
-    try:
-        await driven.wait()
-    finally:
-        driven.waits = None
+    if why == "model":
+        return None
+    if why == "calls":
+        return "child" if _only_waits_for_children(driven) else None
+    return why
 
 
 def _only_waits_for_children(driven: Driven) -> bool:

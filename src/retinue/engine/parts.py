@@ -14,8 +14,10 @@ from retinue.core.profiles import Rules
 from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
 from retinue.engine.accounts import Accounts
+from retinue.engine.deadline import Deadlines
 from retinue.engine.gate import Gates
 from retinue.engine.journal import Journal, Ticket
+from retinue.engine.rounds import Rounds
 
 Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wait", "deny"]
 """Who answers when a call needs a person: a callback, whoever answers later, or nobody."""
@@ -62,6 +64,8 @@ class Parts:
     judge: Judge
     approver: Approver = "deny"
     words: Wording = field(default_factory=PlainWording)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    rounds: Rounds = field(default_factory=Rounds)
     living: Callable[[], Awaitable[frozenset[DriverId]]] | None = None
     """Asks which drivers are alive, as far as can be seen from here."""
     bury: Callable[[], Awaitable[None]] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from retinue.core.ids import Key, RunId
@@ -24,7 +23,7 @@ class Waiting(Looking):
         ended: dict[RunId, tuple[float, Outcome]] = {}
         with self.roster.watch(run_ids) as watch:
             try:
-                async with asyncio.timeout(timeout):
+                with self.parts.deadlines.within(timeout):
                     news = list(dict.fromkeys(run_ids))
                     while True:
                         for run_id in news:

@@ -160,7 +160,7 @@ class Writing:
         if write.seq != last + 1 or run.ended:
             raise rules.cannot_follow(write.run_id, given=write.seq, last=last, ended=run.ended)
         progress = rules.progress_after(write)
-        self._undo.by(lambda: run.go_back(last, before))
+        self._undo.by(run.go_back, last, before)
         run.events.extend(write.events)
         if progress is not None:
             run.progress = progress
@@ -194,7 +194,7 @@ class Writing:
             return None
         fresh = [run for run in _downwards(root) if not run.ended and run.cancelled_at is None]
         for run in fresh:
-            self._undo.by(lambda run=run: setattr(run, "cancelled_at", None))
+            self._undo.by(setattr, run, "cancelled_at", None)
             run.cancelled_at = write.at
             if run.driver_id is None:
                 self._end(run, write.item, write.at)
@@ -204,7 +204,7 @@ class Writing:
 
     def _end(self, run: Run, cancel: Cancel, at: float) -> None:
         last, before = len(run.events), run.progress
-        self._undo.by(lambda: run.go_back(last, before))
+        self._undo.by(run.go_back, last, before)
         end, run.progress = rules.cancelled(before, cancel, at, run.events)
         run.events.append(end)
 
@@ -266,8 +266,7 @@ class Writing:
         return tuple(run.accepted.run_id for run in free)
 
     def _drive(self, run: Run, driver_id: DriverId | None) -> None:
-        before = run.driver_id
-        self._undo.by(lambda: setattr(run, "driver_id", before))
+        self._undo.by(setattr, run, "driver_id", run.driver_id)
         run.driver_id = driver_id
 
     def _open(self, session: SessionRow) -> bool:
@@ -319,9 +318,8 @@ class Writing:
             if run.accepted.dialect == write.dialect and run.accepted.parent_id is not None and run.events
         ]
         for run in concerned:
-            events, mail = run.events, run.mail
-            self._undo.by(lambda run=run, events=events: setattr(run, "events", events))
-            self._undo.by(lambda run=run, mail=mail: setattr(run, "mail", mail))
+            self._undo.by(setattr, run, "events", run.events)
+            self._undo.by(setattr, run, "mail", run.mail)
             run.events, run.mail = [], {}
         return len(concerned)
 

@@ -157,7 +157,7 @@ class SqliteStore(Reading):
         try:
             if driver_id is not None and not writing.lives(driver_id) and not rules.enlists(writes, driver_id):
                 raise Fenced(driver_id)
-            answers = [writing.write(driver_id, write) for write in writes]
+            answers = writing.write_all(driver_id, writes)
             self._writer.execute("COMMIT")
             return answers
         except BaseException:

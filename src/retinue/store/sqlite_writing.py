@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import groupby, repeat
 from types import MappingProxyType
-from typing import Any, Final, assert_never
+from typing import Any, Final, assert_never, cast
 
 from msgspec.structs import replace
 
-from retinue.core.errors import Fenced
 from retinue.core.events import RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
-from retinue.core.mail import Cancel, Item
+from retinue.core.mail import Item
 from retinue.core.records import (
     Accept,
     Accepted,
@@ -33,7 +33,6 @@ from retinue.core.records import (
     OpenSession,
     Post,
     Posted,
-    Progress,
     Prune,
     Record,
     Retire,
@@ -42,9 +41,10 @@ from retinue.core.records import (
     Written,
 )
 from retinue.core.run import HandleRef
-from retinue.core.usage import Usage
 from retinue.store import rules
-from retinue.store.codec import Codec, blob_name, checked_blob, readable, split_large
+from retinue.store.codec import Codec, readable
+from retinue.store.sqlite_bodies import Bodies
+from retinue.store.sqlite_logs import INSERT_EVENT, Logs
 from retinue.store.sqlite_pruning import forget, prune
 
 _INSERT_RUN: Final = """
@@ -65,16 +65,6 @@ _REFUSING_ANCESTOR: Final = """
     )
     SELECT run_id FROM above WHERE cancelled_at IS NOT NULL OR (level = 0 AND ended) ORDER BY level LIMIT 1
 """
-# One statement checks all that a record depends on and moves the row; only a refusal has to ask why.
-_IF_IT_FOLLOWS: Final = "WHERE no = ? AND run_id = ? AND driver_id IS ? AND seq = ? AND ended = 0"
-_MOVE_SEQ: Final = f"UPDATE runs SET seq = ? {_IF_IT_FOLLOWS}"
-_PROGRESS: Final = """
-    seq = ?, phase = ?, turns = ?, input = ?, output = ?, cached = ?, reasoning = ?, cost = ?, outcome = ?, ended_at = ?
-"""
-_MOVE: Final = f"UPDATE runs SET {_PROGRESS} {_IF_IT_FOLLOWS}"
-_MOVE_TO_THE_END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} {_IF_IT_FOLLOWS}"
-_END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} WHERE no = ?"
-_INSERT_EVENT: Final = "INSERT INTO events (run_no, seq, body) VALUES (?, ?, ?)"
 _POST: Final = """
     INSERT OR IGNORE INTO mail (run_no, key, body) SELECT no, ?, ? FROM runs WHERE run_id = ? AND ended = 0
 """
@@ -107,7 +97,10 @@ _PUT: Final = """
 _CHARGE: Final = """
     INSERT INTO charges (account, at, until, input, output, cost, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
-_MOST_NUMBERS: Final = 20_000
+
+
+def _only_adds_events(write: Write) -> bool:
+    return type(write) is Record and not (write.taken or write.posts or write.charges)
 
 
 class Writing:
@@ -117,16 +110,30 @@ class Writing:
         self._do = connection.execute
         self._do_each = connection.executemany
         self._codec = codec
-        self._numbers: dict[RunId, int] = {}
-        """The numbers of runs, once looked up; a number that stays here for too long is noticed by its run's id."""
+        self._bodies = Bodies(connection, codec)
+        self._logs = Logs(connection, codec, self._bodies)
 
     def forget(self) -> None:
         """A transaction was taken back, and with it perhaps the numbers of runs."""
-        self._numbers.clear()
+        self._logs.forget_numbers()
 
     def lives(self, driver_id: DriverId) -> bool:
         """Whether the driver has enlisted and was not declared dead."""
         return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
+
+    def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[Written]:
+        """Check and apply these writes of the driver, in order, and answer them."""
+        if len(writes) == 1:
+            return [self.write(driver_id, writes[0])]
+        answers: list[Written] = []
+        for only_events, group in groupby(writes, _only_adds_events):
+            if only_events:
+                records = cast("list[Record]", list(group))
+                self._logs.add(driver_id, records)
+                answers.extend(repeat(None, len(records)))
+            else:
+                answers.extend(self.write(driver_id, write) for write in group)
+        return answers
 
     def write(self, driver_id: DriverId | None, write: Write) -> Written:
         """Check and apply one write of the driver, and answer it."""
@@ -161,7 +168,7 @@ class Writing:
             case CloseSession():
                 return self._close(write)
             case Prune():
-                self._numbers.clear()
+                self._logs.forget_numbers()
                 return prune(self._do, self._codec, write.before)
             case Forget():
                 return forget(self._do, write.root_id, write.dialect)
@@ -184,7 +191,7 @@ class Writing:
             raise rules.exists_already(accepted.run_id)
         if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.brief):
             rules.check_brief(write)
-            self._put_blob(accepted.brief, self._codec.encode(write.brief))
+            self._bodies.keep(accepted.brief, self._codec.encode(write.brief))
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
         values = (
@@ -194,7 +201,7 @@ class Writing:
             *(write.driver_id, accepted.at, accepted.format, rules.beginning(accepted).phase),
         )
         no = self._do(_INSERT_RUN, values).lastrowid
-        self._do(_INSERT_EVENT, (no, 1, self._stored(self._codec.encode(accepted))))
+        self._do(INSERT_EVENT, (no, 1, self._bodies.of(accepted)))
         return Accepted(accepted.run_id, handle)
 
     def _by_key(self, key: Key) -> Accepted | None:
@@ -242,28 +249,12 @@ class Writing:
         return 1 if row is None or row[0] is None else row[0] + 1
 
     def _record(self, driver_id: DriverId | None, write: Record) -> None:
-        run_id, seq, events = write.run_id, write.seq, write.events
-        no = self._number(run_id)
-        follows = (no, run_id, driver_id, seq - 1)
-        last = seq - 1 + len(events)
-        progress = rules.progress_after(write)
-        if progress is None:
-            moved = self._do(_MOVE_SEQ, (last, *follows))
-        elif progress.phase == "ended":
-            moved = self._do(_MOVE_TO_THE_END, (*self._values(last, progress), *follows))
-        else:
-            moved = self._do(_MOVE, (*self._values(last, progress), *follows))
-        if moved.rowcount != 1:
-            raise self._why_it_does_not_follow(driver_id, write)
-        if len(events) == 1:
-            self._do(_INSERT_EVENT, (no, seq, self._stored(self._codec.encode(events[0]))))
-        else:
-            bodies = [self._stored(self._codec.encode(event)) for event in events]
-            self._do_each(_INSERT_EVENT, [(no, seq + index, body) for index, body in enumerate(bodies)])
+        self._logs.add(driver_id, (write,))
+        no = self._logs.number(write.run_id)
         for key in write.taken:
             self._do("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
         for other, item in write.posts:
-            self._do(_POST, (item.key, self._stored(self._codec.encode(item)), other))
+            self._do(_POST, (item.key, self._bodies.of(item), other))
         self._charge(write.charges)
 
     def _charge(self, charges: Sequence[Charge]) -> None:
@@ -271,32 +262,8 @@ class Writing:
             values = (charge.window, charge.at, charge.until, charge.input, charge.output, charge.cost, charge.calls)
             self._do(_CHARGE, values)
 
-    def _number(self, run_id: RunId) -> int | None:
-        no = self._numbers.get(run_id)
-        if no is None and (row := self._one("SELECT no FROM runs WHERE run_id = ?", run_id)):
-            if len(self._numbers) >= _MOST_NUMBERS:
-                self._numbers.clear()
-            no = self._numbers[run_id] = int(row[0])
-        return no
-
-    def _values(self, seq: int, progress: Progress) -> tuple[object, ...]:
-        usage, outcome = progress.usage, progress.outcome
-        return (
-            *(seq, progress.phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning),
-            *(progress.cost, outcome and self._stored(self._codec.encode(outcome)), progress.ended_at),
-        )
-
-    def _why_it_does_not_follow(self, driver_id: DriverId | None, write: Record) -> Exception:
-        row = self._one("SELECT driver_id, seq, ended FROM runs WHERE run_id = ?", write.run_id)
-        if row is None:
-            return rules.cannot_follow(write.run_id, given=write.seq, last=None)
-        owner, last, ended = row
-        if owner != driver_id:
-            return Fenced(driver_id or "(none)")
-        return rules.cannot_follow(write.run_id, given=write.seq, last=last, ended=bool(ended))
-
     def _post(self, run_id: RunId, item: Item) -> Posted:
-        if self._do(_POST, (item.key, self._stored(self._codec.encode(item)), run_id)).rowcount == 1:
+        if self._do(_POST, (item.key, self._bodies.of(item), run_id)).rowcount == 1:
             return "posted"
         known = "SELECT EXISTS (SELECT 1 FROM mail WHERE run_no = runs.no AND key = ?) FROM runs WHERE run_id = ?"
         row = self._one(known, item.key, run_id)
@@ -309,24 +276,13 @@ class Writing:
             return None
         fresh = self._do(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
         self._do_each("UPDATE runs SET cancelled_at = ? WHERE no = ?", [(write.at, no) for no, _, _ in fresh])
-        body = self._stored(self._codec.encode(write.item))
+        body = self._bodies.of(write.item)
         driven = [(write.item.key, body, run_id) for _, run_id, driver_id in fresh if driver_id is not None]
         self._do_each(_POST, driven)
         for no, _, driver_id in fresh:
             if driver_id is None:
-                self._end(no, write.item, write.at)
+                self._logs.end(no, write.item, write.at)
         return tuple(run_id for _, run_id, _ in fresh)
-
-    def _end(self, no: int, cancel: Cancel, at: float) -> None:
-        row = self._one("SELECT seq, turns, input, output, cached, reasoning, cost FROM runs WHERE no = ?", no)
-        assert row is not None
-        seq, turns, input_, output, cached, reasoning, cost = row
-        before = Progress(phase="working", turns=turns, usage=Usage(input_, output, cached, reasoning), cost=cost)
-        bodies = self._do("SELECT body FROM events WHERE run_no = ? ORDER BY seq", (no,)).fetchall()
-        events = (self._codec.event(self._whole(body)) for (body,) in bodies)
-        end, progress = rules.cancelled(before, cancel, at, events)
-        self._do(_INSERT_EVENT, (no, seq + 1, self._stored(self._codec.encode(end))))
-        self._do(_END, (*self._values(seq + 1, progress), no))
 
     # ---- drivers ----------------------------------------------------------------------------------------------------
 
@@ -347,7 +303,7 @@ class Writing:
         self._do("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
         for no, at in cancelled:
             mail = self._do("SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)).fetchall()
-            self._end(no, rules.why_cancelled(self._codec.item(self._whole(body)) for (body,) in mail), at)
+            self._logs.end(no, rules.why_cancelled(self._codec.item(self._bodies.whole(body)) for (body,) in mail), at)
 
     def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
         if not self.lives(write.driver_id):
@@ -401,22 +357,3 @@ class Writing:
         if write.key is not None:
             self._do("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
         return decision.answer
-
-    # ---- large bodies -----------------------------------------------------------------------------------------------
-
-    def _stored(self, body: bytes) -> bytes:
-        """What stands in the place of a body: itself, or the name of its blob."""
-        stored, digest = split_large(body)
-        if digest is not None:
-            self._put_blob(digest, body)
-        return stored
-
-    def _whole(self, stored: bytes) -> bytes:
-        digest = blob_name(stored)
-        if digest is None:
-            return stored
-        row = self._one("SELECT body FROM blobs WHERE digest = ?", digest)
-        return checked_blob(digest, row[0] if row else None)
-
-    def _put_blob(self, digest: str, body: bytes) -> None:
-        self._do("INSERT OR IGNORE INTO blobs (digest, body) VALUES (?, ?)", (digest, body))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+P = ParamSpec("P")
 
 
 class Undo:
@@ -20,11 +21,11 @@ class Undo:
     __slots__ = ("_ways_back",)
 
     def __init__(self) -> None:
-        self._ways_back: list[Callable[[], object]] = []
+        self._ways_back: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
-    def by(self, way_back: Callable[[], object]) -> None:
-        """Something was changed, and this reverses it."""
-        self._ways_back.append(way_back)
+    def by(self, way_back: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
+        """Something was changed, and this call reverses it."""
+        self._ways_back.append((way_back, args))
 
     def put(self, table: dict[K, V], name: K, value: V) -> None:
         """Set an entry of a table."""
@@ -52,7 +53,8 @@ class Undo:
     def roll_back(self) -> None:
         """Reverse everything since the last `forget`, the latest change first."""
         while self._ways_back:
-            self._ways_back.pop()()
+            way_back, args = self._ways_back.pop()
+            way_back(*args)
 
     def forget(self) -> None:
         """What was done stays."""

@@ -50,6 +50,63 @@ class LogContract(StoreCase):
         assert row(store, "root").progress == progress
         assert row(store, "root").seq == 3
 
+    def test_records_of_one_batch_move_a_row_as_far_as_the_last_of_them(self, store: Store) -> None:
+        born(store, accept("root"), accept("other"))
+        working = Progress(phase="working", turns=1, usage=Usage(1, 2), cost=3)
+        parked = Progress(phase="parked", turns=2, usage=Usage(9, 8, 7, 6), cost=None)
+
+        answers = store.commit(
+            "alice",
+            [
+                replace(record("root", 2, said("a")), progress=working),
+                replace(record("other", 2, said("x")), progress=working),
+                replace(record("root", 3, said("b", turn=2)), progress=parked),
+                record("root", 4, said("c"), said("d")),
+            ],
+        )
+
+        assert answers == [None, None, None, None]
+        assert store.events("root", after=1) == [
+            (2, said("a")),
+            (3, said("b", turn=2)),
+            (4, said("c")),
+            (5, said("d")),
+        ]
+        assert (row(store, "root").seq, row(store, "root").progress) == (5, parked)
+        assert (row(store, "other").seq, row(store, "other").progress) == (2, working)
+
+    @pytest.mark.parametrize("seq", [2, 4])
+    def test_a_number_that_does_not_follow_in_its_own_batch_is_refused(self, store: Store, seq: int) -> None:
+        born(store, accept("root"), accept("other"))
+
+        with pytest.raises(StoreCorrupt, match=f"event {seq} cannot be added to run root: its last event is 2"):
+            store.commit(
+                "alice", [record("root", 2, said("a")), record("other", 2, said("x")), record("root", seq, said("b"))]
+            )
+        assert (len(store.events("root")), len(store.events("other"))) == (1, 1)
+
+    def test_nothing_follows_the_end_in_its_own_batch(self, store: Store) -> None:
+        born(store, accept("root"))
+
+        with pytest.raises(StoreCorrupt, match="event 3 cannot be added to run root: it ended with event 2"):
+            store.commit("alice", [record("root", 2, over()), record("root", 3, said("more"))])
+        assert len(store.events("root")) == 1
+
+    def test_mail_of_a_batch_reaches_whoever_has_not_ended_before_it(self, store: Store) -> None:
+        born(store, accept("root"), accept("other"))
+        early, late = Words(key="early", text="in time"), Words(key="late", text="too late")
+
+        store.commit(
+            "alice",
+            [
+                replace(record("root", 2, said("a")), posts=(("other", early),)),
+                record("other", 2, over()),
+                replace(record("root", 3, said("b")), posts=(("other", late),)),
+            ],
+        )
+
+        assert store.mail("other") == [early]
+
     def test_the_end_of_a_run_stands_in_its_row(self, store: Store) -> None:
         born(store, accept("told"), accept("untold"))
         outcome = Outcome(
