@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import retinue
 from retinue.app.wires import contact
 from retinue.core.errors import ProviderError
+from retinue.core.policy import Autonomy
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.dialects.buzzllm_requests import CATALOG, NotMet, parse, subset
@@ -18,6 +19,7 @@ from retinue.providers.script import Speaks, calls, calls_verbatim, fails, says,
 from retinue.providers.scripted import Script, ScriptedProvider
 from retinue.testing.fake_gemini import FakeGemini
 from retinue.testing.fake_server import Heard
+from retinue.tools.kit import ToolOptions
 from tests.dialects.buzzllm_stage import (
     CHAT,
     MODEL,
@@ -223,6 +225,25 @@ async def test_the_policy_of_the_parent_holds_in_the_process(tmp_path: Path, mon
     assert "the pool" in opened_file
     assert "a secret" not in closed_file
     assert found.startswith("Security policy: 'bash_find' needs approval every time (always_ask)")
+
+
+@pytest.mark.promise("BZ-POLICY")
+async def test_actions_in_the_process_are_counted_in_the_windows_of_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = retinue.Policy(autonomy=Autonomy.FULL, max_actions_per_hour=3)
+    asks = together(*(calls("python_execute", code=f"print({number})") for number in range(2)))
+    root = (call_subagent(tool_subset=["python_execute"]), call_subagent(tool_subset=["python_execute"]), BYE)
+    cast = Cast(root, one_by_one(asks, says("Done."), asks, says("Done.")))
+
+    assert await read(cast, policy=policy, tool_options=ToolOptions(sandbox="off")) == ["Done.", "Done."]
+    results = [
+        [message["content"] for message in child.body["messages"] if message["role"] == "tool"]
+        for child in (cast.children[1], cast.children[3])
+    ]
+    refused = [result.startswith("Rate limit exceeded: action budget exhausted") for each in results for result in each]
+    assert sorted(refused) == [False, False, False, True]
 
 
 @pytest.mark.promise("BZ-STATE")

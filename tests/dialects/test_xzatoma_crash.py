@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app import retinue as app
+from retinue.app import briefing
 from retinue.core.errors import StoreError
 from retinue.core.ports import Request, Store
 from retinue.dialects.desk import Desk
@@ -94,7 +94,7 @@ async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_wit
         lives.append(name)
         return XzatomaDialect(desk, XzatomaSettings(max_depth=3 - len(lives), persistence_enabled=True))
 
-    monkeypatch.setattr(app, "make_dialect", ever_smaller)
+    monkeypatch.setattr(briefing, "make_dialect", ever_smaller)
     stage = Stage(
         subagent(),
         says("Thanks."),

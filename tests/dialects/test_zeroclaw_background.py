@@ -49,6 +49,13 @@ def result(task_id: str, **facts: object) -> dict[str, object]:
     return base | facts
 
 
+def forges(workspace: Path, task_id: str) -> Speaks:
+    """Somebody has written a file that says that another run is a task of its own."""
+    (workspace / "delegate_results").mkdir()
+    (workspace / "delegate_results" / f"{task_id}.json").write_text(json.dumps(result(task_id)))
+    return calls("look")
+
+
 def interrupted(task_id: str) -> str:
     """The error of a task that nobody works on."""
     return (
@@ -384,6 +391,19 @@ async def test_cancel_task_really_stops_the_task_and_nothing_overwrites_that(wor
     outcome = stage.row("reviewer").progress.outcome
     assert outcome is not None
     assert outcome.result == "cancelled"
+
+
+@pytest.mark.promise("ZC-CANCEL")
+async def test_a_file_that_somebody_made_up_stops_no_run_that_is_no_background_task(workspace: Path) -> None:
+    stage: Stage = Stage(
+        lambda _: forges(workspace, stage.root_row.run_id),
+        lambda _: act("cancel_task", task_id=stage.root_row.run_id),
+        says("Thanks."),
+    )
+    outcome = await stage.play()
+
+    assert (outcome.result, outcome.text) == ("completed", "Thanks.")
+    assert files(workspace)[stage.root_row.run_id]["status"] == "Cancelled"
 
 
 @pytest.mark.promise("ZC-CANCEL")

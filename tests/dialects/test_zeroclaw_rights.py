@@ -85,6 +85,35 @@ async def test_rights_are_the_callers_for_a_subagent_and_the_operators_for_a_tar
         assert shown <= set(policy.tool_ceiling or TOOLS) - set(policy.excluded_tools)
 
 
+@pytest.mark.promise("ZC-CEILING")
+async def test_a_callers_ceiling_binds_whomever_its_targets_hand_tasks_to() -> None:
+    front = Policy(allowed_tools=("look", "spawn_subagent", "delegate"), max_actions_per_hour=9)
+    bound = RuntimeProfile(delegation_ceiling="caller")
+    free = Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50)
+    agents = (
+        Agent(name="front", tools=("look",), policy=front, runtime=bound),
+        Agent(name="reviewer", tools=("look", "count"), policy=free),
+        Agent(name="helper", tools=("look", "count"), policy=free),
+    )
+    stage = Stage(
+        delegate(),
+        says("Thanks."),
+        root="front",
+        agents=agents,
+        tasks={
+            ("reviewer", "review"): [spawn("deep"), says("Good.")],
+            ("reviewer", "deep"): [delegate("helper", "help"), says("Deep.")],
+            ("helper", "help"): [calls("count"), says("Helped.")],
+        },
+    )
+    await stage.play()
+
+    assert accepted(stage, "helper").policy == intersect(free, front)
+    assert stage.texts(stage.row("helper")) == [
+        "There is no tool named 'count'. Tools you can use: look, spawn_subagent, delegate."
+    ]
+
+
 @pytest.mark.promise("ZC-OWN-POLICY")
 async def test_no_argument_of_the_caller_changes_what_a_target_may_do() -> None:
     own = Policy(allowed_tools=("look",), max_actions_per_hour=3)

@@ -82,8 +82,9 @@ async def test_a_server_without_tls_is_asked_with_it() -> None:
     )
 
 
-async def test_a_proxy_that_is_not_there_is_named_as_the_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:PORT", "http://nowhere.invalid:1", "https://127.0.0.1:PORT"])
+async def test_a_proxy_that_is_not_there_is_named_as_the_trouble(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", proxy.replace("PORT", str(unused_port())))
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("NO_PROXY", "")
     async with OpenAIChatProvider("http://api.example/v1") as provider:
@@ -93,6 +94,20 @@ async def test_a_proxy_that_is_not_there_is_named_as_the_trouble(monkeypatch: py
             "unreachable",
             None,
         )
+
+
+async def test_a_proxy_of_an_unknown_kind_is_told_once_and_not_gone_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("NO_PROXY", "")
+    async with OpenAIChatProvider("http://api.example/v1") as provider:
+        error = await failure_of(provider)
+
+    assert (str(error), error.transient) == (
+        "cannot reach http://api.example/v1: HTTP_PROXY names a proxy of the kind socks5://, and only http:// and "
+        "https:// are known; set another, or add api.example to NO_PROXY",
+        False,
+    )
 
 
 async def test_a_server_that_hangs_up() -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from retinue.core.usage import Usage
 from retinue.providers import anthropic, gemini, openai_chat, openai_responses
-from retinue.providers.endpoint import Decoder
+from retinue.providers.decoder import AnswerDecoder
 from retinue.providers.pricing import Rates
 
 RATES = Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)
 
 
-def counted(decoder: Decoder, *events: dict[str, Any]) -> Usage | None:
+def counted(decoder: AnswerDecoder, *events: dict[str, Any]) -> Usage | None:
     for event in events:
         decoder.feed(msgspec.json.encode(event))
     return decoder.finish().usage

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from retinue.core.agent import Agent
+from retinue.core.agent import Agent, ToolKind
 from retinue.core.events import RunAccepted
+from retinue.core.policy import Risk
 from retinue.core.ports import Tool
 from retinue.core.run import Outcome
 
@@ -34,6 +35,20 @@ class Dialect(Protocol):
     def around(self, tool: Tool) -> Tool:
         """The tool as runs with this dialect call it: watched in some way, or just as it is."""
         ...
+
+
+class DialectTool:
+    """What a dialect's tool is to the engine, unless its class says otherwise.
+
+    After a crash its calls are entered again, and find what they began. They have no deadline, for the runs that they
+    wait for have theirs, and little risk, for what those runs do is weighed when they do it.
+    """
+
+    kind: ToolKind = "keyed"
+    risk = Risk.LOW
+    timeout: float | None = None
+    waits = False
+    stoppable = True
 
 
 @runtime_checkable

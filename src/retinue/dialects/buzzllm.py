@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from retinue.core.agent import Agent, ToolKind
+from retinue.core.agent import Agent
 from retinue.core.amounts import Caps
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
-from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Exchange, Limits, Manner
 from retinue.dialects import buzzllm_requests
+from retinue.dialects.base import DialectTool
 from retinue.dialects.buzzllm_requests import CATALOG, NOT_CONFIGURED, NotMet, Request, parse, subset
 from retinue.dialects.buzzllm_settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.desk import Desk
@@ -50,7 +50,7 @@ class BuzzllmDialect:
         return tool
 
 
-class CallSubagent:
+class CallSubagent(DialectTool):
     """The `call_subagent` tool: a run of the tree whose model calls are one process, and whose words are the answer.
 
     The process has the caller's model, its rights and a share of what it has left. Entered again after a crash, the
@@ -58,11 +58,7 @@ class CallSubagent:
     """
 
     spec = buzzllm_requests.SPEC
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
     waits = True
-    stoppable = True
 
     def __init__(self, desk: Desk, settings: BuzzllmSettings) -> None:
         self._desk = desk

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
+from retinue.core.text import NOT_JSON
 
 NAME = "call_subagent"
 
@@ -58,7 +59,7 @@ def parse(arguments: str) -> Request:
     """
     try:
         return msgspec.json.decode(arguments, type=Request)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
+    except NOT_JSON as unreadable:
         raise NotMet(f"Invalid arguments: {unreadable}") from unreadable
 
 

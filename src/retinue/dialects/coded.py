@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from retinue.core.errors import Refused
+from retinue.core.text import NOT_JSON
 from retinue.dialects.render import compact
 
 Fields: TypeAlias = Mapping[str, object]
@@ -58,7 +59,7 @@ def fields_of(arguments: str) -> Fields:
     """The members of the one JSON object that a call's arguments have to be."""
     try:
         decoded: object = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
+    except NOT_JSON as unreadable:
         raise Coded("INVALID_REQUEST", f"Arguments must be one JSON object: {unreadable}") from unreadable
     if not isinstance(decoded, dict):
         raise Coded("INVALID_REQUEST", f"Arguments must be one JSON object, got {_kind(decoded)}.")

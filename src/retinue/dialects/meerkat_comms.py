@@ -8,17 +8,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-from retinue.core.agent import ToolKind, ToolSpec
-from retinue.core.errors import Refused, RunIsOver, UnknownName
+from retinue.core.agent import ToolSpec
+from retinue.core.errors import RunIsOver, UnknownName
 from retinue.core.ids import Key
 from retinue.core.mail import Words
-from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.ports import CallContext, Tool
 from retinue.dialects import meerkat_texts
 from retinue.dialects.desk import Desk
 from retinue.dialects.meerkat_kin import Kin, Peer
-from retinue.dialects.meerkat_requests import NotMet, failed, invalid, parsed, shown
+from retinue.dialects.meerkat_requests import failed, invalid, parsed, shown
 from retinue.dialects.meerkat_settings import MeerkatSettings
+from retinue.dialects.meerkat_tool import MeerkatTool
 from retinue.dialects.meerkat_views import own_name
 from retinue.dialects.render import compact
 
@@ -137,27 +137,15 @@ class Nothing(Struct, frozen=True):
 Act = Callable[[str, CallContext], Awaitable[dict[str, object]]]
 
 
-class CommsTool:
-    """One of the comms tools; every refusal is an answer."""
-
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
-    waits = False
-    stoppable = True
+class CommsTool(MeerkatTool):
+    """One of the comms tools."""
 
     def __init__(self, name: str, description: str, schema: dict[str, object], act: Act) -> None:
         self.spec = ToolSpec(name, description, compact(schema))
         self._act = act
 
-    async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Do what the model asks for."""
-        try:
-            return ToolResult(compact(await self._act(arguments, context)))
-        except NotMet as refusal:
-            return ToolResult(str(refusal), failed=True)
-        except Refused as refusal:
-            return ToolResult(str(failed(str(refusal))), failed=True)
+    async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
+        return await self._act(arguments, context)
 
 
 class Post:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from retinue.core.errors import Refused
+from retinue.core.text import NOT_JSON
 
 S = TypeVar("S", bound=Struct)
 
@@ -139,7 +140,7 @@ def budget_of(given: Budget | str | None) -> Budget:
 def _decoded(text: str, kind: type[S], what: str) -> S:
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as wrong:
+    except NOT_JSON as wrong:
         raise invalid(f"Invalid parameters: {what}{shown(str(wrong))}") from wrong
 
 

@@ -1,12 +1,11 @@
-"""What the five `meerkat` tools have in common: every refusal is an answer, in the words of the document."""
+"""What the `meerkat` tools have in common: every refusal is an answer, in the words of the document."""
 
 from __future__ import annotations
 
-from retinue.core.agent import ToolKind
 from retinue.core.errors import Refused
-from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
 from retinue.dialects import meerkat_texts
+from retinue.dialects.base import DialectTool
 from retinue.dialects.desk import Desk
 from retinue.dialects.meerkat_kin import Kin
 from retinue.dialects.meerkat_requests import NotMet, failed
@@ -14,14 +13,25 @@ from retinue.dialects.meerkat_settings import MeerkatSettings
 from retinue.dialects.render import compact
 
 
-class AgentTool:
+class MeerkatTool(DialectTool):
+    """A tool that answers with an object, or says why not."""
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Do what the model asks for."""
+        try:
+            return ToolResult(compact(await self._answer(arguments, context)))
+        except NotMet as refusal:
+            return ToolResult(str(refusal), failed=True)
+        except Refused as refusal:
+            return ToolResult(str(failed(str(refusal))), failed=True)
+
+    async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
+        raise NotImplementedError
+
+
+class AgentTool(MeerkatTool):
     """A tool about sub-agents; its class says which."""
 
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
-    waits = False
-    stoppable = True
     tool = ""
 
     def __init__(self, desk: Desk, settings: MeerkatSettings) -> None:
@@ -33,22 +43,11 @@ class AgentTool:
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Do what the model asks for."""
-        try:
-            # A fork may be shown tools that it does not have, so that its parent's cache is still good.
-            if context.depth > 0 and not self._settings.nested_tools:
-                raise self._denied()
-            return ToolResult(compact(await self._answer(arguments, context)))
-        except NotMet as refusal:
-            return ToolResult(str(refusal), failed=True)
-        except Refused as refusal:
-            return ToolResult(str(failed(str(refusal))), failed=True)
+        # A fork may be shown tools that it does not have, so that its parent's cache is still good.
+        if context.depth > 0 and not self._settings.nested_tools:
+            return ToolResult(self.why_hidden(context), failed=True)
+        return await super().call(arguments, context)
 
     def why_hidden(self, context: CallContext) -> str:
         """What a run reads that calls the tool without being offered it."""
-        return str(self._denied())
-
-    def _denied(self) -> NotMet:
-        return failed(f"Tool access denied: {self.tool}")
-
-    async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
-        raise NotImplementedError
+        return str(failed(f"Tool access denied: {self.tool}"))

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
-from retinue.core.agent import ToolKind, ToolSpec
-from retinue.core.policy import Risk
+from retinue.core.agent import ToolSpec
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.records import Decision, ShelfClosed
 from retinue.dialects import shared_context
+from retinue.dialects.base import DialectTool
 from retinue.dialects.coded import Coded, code_of
 from retinue.dialects.desk import Desk
 from retinue.dialects.lines import line, with_payloads
@@ -37,14 +37,8 @@ from retinue.dialects.shared_context_schema import spec_of
 log = logging.getLogger("retinue.context")
 
 
-class SharedContextTool:
+class SharedContextTool(DialectTool):
     """One tool for all sessions; each call sees the entries of its own session alone."""
-
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
-    waits = False
-    stoppable = True
 
     def __init__(self, desk: Desk, extensions: AbstractSet[str] = ALL) -> None:
         self._desk = desk

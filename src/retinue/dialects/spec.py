@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from retinue.core.agent import Agent, ToolKind, ToolSpec
+from retinue.core.agent import Agent, ToolSpec
 from retinue.core.errors import BadInput
-from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Outcome
 from retinue.dialects import shared_context_schema, spec_requests, spec_schema, spec_tasks, spec_texts
+from retinue.dialects.base import DialectTool
 from retinue.dialects.coded import Coded, code_of
 from retinue.dialects.desk import Desk
 from retinue.dialects.logged import LoggedTool
@@ -78,13 +78,8 @@ class SpecDialect:
         return False, spec_tasks.failure(self._delegation.in_words(outcome))
 
 
-class SubagentTool:
+class SubagentTool(DialectTool):
     """The `subagent` tool: parse, do, render. It keeps nothing; tasks are runs, their ids are handles."""
-
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
-    stoppable = True
 
     def __init__(self, registry: Registry, delegation: Delegation, settings: SpecSettings) -> None:
         self._registry = registry

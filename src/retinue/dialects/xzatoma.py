@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from retinue.core.agent import Agent, ToolKind, ToolSpec
-from retinue.core.policy import Risk
+from retinue.core.agent import Agent, ToolSpec
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.dialects import xzatoma_requests
+from retinue.dialects.base import DialectTool
 from retinue.dialects.desk import Desk
 from retinue.dialects.xzatoma_answer import answer
 from retinue.dialects.xzatoma_child import Children, Findings, Order
@@ -50,14 +50,10 @@ class XzatomaDialect:
         return tool
 
 
-class SubagentTool:
+class SubagentTool(DialectTool):
     """The `subagent` tool: start a child, have it summarize, answer with what it said."""
 
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
     waits = True
-    stoppable = True
 
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
         self.spec: ToolSpec = xzatoma_requests.spec(settings.default_max_turns)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
 from retinue.dialects.render import compact
-from retinue.dialects.xzatoma_requests import PARALLEL, NotMet, Shape, task_schema
+from retinue.dialects.xzatoma_requests import PARALLEL, NotMet, Shape, read, task_schema, whole
 
 DEFAULT_CONCURRENT = 5
 
@@ -79,20 +78,16 @@ def parse(arguments: str) -> Batch:
     >>> parse('{"tasks": [{"label": "a", "task_prompt": "dig"}]}').max_concurrent
     1
     """
-    try:
-        asked = msgspec.json.decode(arguments, type=_Shape)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
-        raise NotMet(f"Invalid input: {unreadable}") from unreadable
+    asked = read(arguments, _Shape)
     if asked.tasks is None:
         raise NotMet("Invalid input: missing field `tasks`")
-    most = DEFAULT_CONCURRENT if asked.max_concurrent is None else asked.max_concurrent
-    if isinstance(most, float) and not most.is_integer():
-        raise NotMet("Invalid input: Expected `int`, got `float` - at `$.max_concurrent`")
+    wished = whole(asked.max_concurrent, "max_concurrent")
+    most = DEFAULT_CONCURRENT if wished is None else wished
     if most < 1:
         raise NotMet("Invalid input: Expected `int` >= 1 - at `$.max_concurrent`")
     if not asked.tasks:
         raise NotMet("At least one task required", "empty_tasks")
-    return Batch(tasks=asked.tasks, max_concurrent=int(min(most, len(asked.tasks))), fail_fast=bool(asked.fail_fast))
+    return Batch(tasks=asked.tasks, max_concurrent=min(most, len(asked.tasks)), fail_fast=bool(asked.fail_fast))
 
 
 def check_depth(depth: int, max_depth: int) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.agent import ToolSpec
 from retinue.core.ids import RunId
-from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
 from retinue.dialects import xzatoma_batch
+from retinue.dialects.base import DialectTool
 from retinue.dialects.xzatoma_answer import answer
 from retinue.dialects.xzatoma_batch import Batch, Result, check_depth, parse
 from retinue.dialects.xzatoma_child import Children, Order
@@ -18,18 +18,14 @@ from retinue.dialects.xzatoma_settings import XzatomaSettings
 CANCELLED = "Cancelled: another task failed and fail_fast is set"
 
 
-class ParallelTool:
+class ParallelTool(DialectTool):
     """Start a subagent for each task, so many at a time, and answer with the results in the order of the tasks.
 
     Its subagents cannot delegate on, and are asked for a summary only where the task says so. Each has a key of its
     own below the call's: entered again after a crash, the call finds those that were started, and starts the rest.
     """
 
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
     waits = True
-    stoppable = True
 
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
         self.spec: ToolSpec = xzatoma_batch.spec(settings.default_max_turns)

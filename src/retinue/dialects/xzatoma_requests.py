@@ -6,13 +6,14 @@ The texts of refusals are the document's, letter by letter. Nothing that a model
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
+from retinue.core.text import NOT_JSON
 from retinue.dialects.render import compact
 
 NAME = "subagent"
@@ -24,6 +25,8 @@ MOST_TURNS = 50
 NO_LABEL = "unknown"
 """The label of a call that has none."""
 
+
+S = TypeVar("S", bound=Struct)
 
 ErrorType = Literal[
     "quota_exceeded",
@@ -125,14 +128,14 @@ def parse(arguments: str) -> Delegation:
     >>> parse('{"label": "dig", "task_prompt": "find it"}').summary_prompt
     'Summarize your findings concisely'
     """
-    return checked(_shape_of(arguments))
+    return checked(read(arguments, Shape))
 
 
 def checked(asked: Shape, *, summary: str | None = DEFAULT_SUMMARY_PROMPT) -> Delegation:
     """The delegation that somebody asks for, if it can be met; `summary` is the prompt of one that has none."""
     if asked.label is None:
         raise _missing_label()
-    max_turns = _whole(asked.max_turns)
+    max_turns = whole(asked.max_turns, "max_turns")
     if asked.task_prompt is None or not asked.task_prompt.strip():
         raise NotMet("task_prompt cannot be empty")
     if not asked.label.strip():
@@ -158,7 +161,7 @@ def label_of(arguments: str) -> str:
     """
     try:
         label = msgspec.json.decode(arguments, type=_Labelled).label
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except NOT_JSON:
         return NO_LABEL
     return named(label if isinstance(label, str) else None)
 
@@ -194,16 +197,18 @@ def check_depth(depth: int, max_depth: int) -> None:
         )
 
 
-def _shape_of(arguments: str) -> Shape:
+def read(arguments: str, kind: type[S]) -> S:
+    """The members of a call."""
     try:
-        return msgspec.json.decode(arguments, type=Shape)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
+        return msgspec.json.decode(arguments, type=kind)
+    except NOT_JSON as unreadable:
         raise NotMet(f"Invalid input: {unreadable}") from unreadable
 
 
-def _whole(number: float | None) -> int | None:
+def whole(number: float | None, name: str) -> int | None:
+    """A whole number, however JSON wrote it."""
     if isinstance(number, float) and not number.is_integer():
-        raise NotMet("Invalid input: Expected `int`, got `float` - at `$.max_turns`")
+        raise NotMet(f"Invalid input: Expected `int`, got `float` - at `$.{name}`")
     return None if number is None else int(number)
 
 

@@ -93,6 +93,11 @@ class Background:
             return None
         return await self._told(task_id)
 
+    async def knows(self, task_id: str) -> bool:
+        """Whether there is such a task, here or in the store."""
+        driven = self._supervisor.roster.live.get(task_id)
+        return _is_background(driven.run.accepted) if driven is not None else await self._row(task_id) is not None
+
     async def everything(self, results: Results) -> list[Result]:
         """All results of a folder, the oldest first."""
         await self._catch_up()

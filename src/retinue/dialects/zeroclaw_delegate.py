@@ -9,14 +9,16 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.agent import Agent, Brief, ToolKind, ToolSpec
-from retinue.core.errors import Refused, UnknownName
+from retinue.core.agent import Agent, Brief, ToolSpec
+from retinue.core.errors import Refused
 from retinue.core.ids import RunId
-from retinue.core.policy import Policy, Risk, intersect
+from retinue.core.policy import Policy, intersect
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import RuntimeProfile, windows_of
 from retinue.core.records import RunRow
 from retinue.core.run import Limits, Manner
+from retinue.core.state import Run
+from retinue.dialects.base import DialectTool
 from retinue.dialects.desk import Desk
 from retinue.dialects.render import rfc3339
 from retinue.dialects.zeroclaw_background import SPACE, Background
@@ -64,14 +66,10 @@ class Begun(Struct, frozen=True):
     target: Target
 
 
-class DelegateTool:
+class DelegateTool(DialectTool):
     """Hands tasks to other agents, and tells what became of those in the background."""
 
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
     waits = True
-    stoppable = True
 
     def __init__(self, desk: Desk, background: Background) -> None:
         self._desk = desk
@@ -154,7 +152,7 @@ class DelegateTool:
             run = await self._supervisor.recall(row.run_id)
             return Begun(row.run_id, Target.of(run.brief, run.accepted.limits, self._desk.vendors))
         try:
-            wish = self._wish(request, context)
+            wish = await self._wish(request, context)
             if complaint := self._desk.vendors.complaint(wish.brief.provider):
                 provider = wish.brief.provider
                 raise NotMet(f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}")
@@ -168,11 +166,11 @@ class DelegateTool:
             raise NotMet(f"Agent '{request.agent}' failed: {refused}") from refused
         return Begun(run.run_id, Target.of(wish.brief, wish.limits, self._desk.vendors))
 
-    def _wish(self, request: Handover, context: CallContext) -> admission.Spawn:
+    async def _wish(self, request: Handover, context: CallContext) -> admission.Spawn:
         agent = self._desk.known(request.agent)
         if agent is None:  # it was there when the call was made, before a crash
             raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
-        policy, independent = self._rights(agent, context)
+        policy, independent = await self._rights(agent, context)
         given = self._supervisor.parts.rules.given_to(agent.name)
         return admission.Spawn(
             agent=agent.name,
@@ -188,14 +186,31 @@ class DelegateTool:
             handle_format="background-{}",
         )
 
-    def _rights(self, agent: Agent, context: CallContext) -> tuple[Policy | None, bool]:
+    async def _rights(self, agent: Agent, context: CallContext) -> tuple[Policy | None, bool]:
         """What the target asks for, and whether it is bound by the operator's profile for it alone.
 
         Nothing that a caller can say changes either.
         """
-        if self._runtime(context.identity).delegation_ceiling == "target":
+        if not await self._is_held_to_its_caller(context):
             return None, True
         return intersect(self._supervisor.parts.rules.ceiling_of(agent.name), context.policy), False
+
+    async def _is_held_to_its_caller(self, context: CallContext) -> bool:
+        """Whether the caller's profile says so, or that of a run whose rights bound the caller's: a chain of targets
+        must not lead out of them.
+        """
+        if self._runtime(context.identity).delegation_ceiling == "caller":
+            return True
+        run = await self._run(context.run_id)
+        while not run.accepted.independent and run.accepted.parent_id is not None:
+            run = await self._run(run.accepted.parent_id)
+            if self._runtime(run.brief.identity or run.accepted.agent).delegation_ceiling == "caller":
+                return True
+        return False
+
+    async def _run(self, run_id: RunId) -> Run:
+        driven = self._supervisor.roster.live.get(run_id)
+        return await self._supervisor.recall(run_id) if driven is None else driven.run
 
     def _brief(self, agent: Agent, context: CallContext) -> Brief:
         tools = agent.tools if agent.tools or agent.no_tools else tuple(self._desk.registry)
@@ -247,19 +262,19 @@ class DelegateTool:
         return ToolResult(f"Task '{shown}' cancellation requested.")
 
     async def _stop(self, result: Result, results: Results) -> None:
-        try:
+        # A file is not to be believed: whoever can write one could have named any run.
+        if await self._background.knows(result.task_id):
             await self._supervisor.cancel(result.task_id, note=BY_USER)
-        except UnknownName:  # a file of another program: nobody here can stop its task, only say so
+            await self._supervisor.wait([result.task_id], timeout=TO_STOP)
+        else:  # a file of another program: nobody here can stop its task, only say so
             finished_at = rfc3339(self._desk.clock.now())
             results.write(replace(result, status="Cancelled", error=BY_USER, finished_at=finished_at))
-        else:
-            await self._supervisor.wait([result.task_id], timeout=TO_STOP)
 
     async def _await(self, task_ids: Sequence[str], seconds: float, context: CallContext) -> ToolResult:
         results = Results(context.workspace)
         found = {task_id: await self._background.result(task_id, results) for task_id in task_ids}
         running = [task_id for task_id, result in found.items() if result is not None and result.status == "Running"]
-        known = [task_id for task_id in running if await self._supervisor.look(task_id) is not None]
+        known = [task_id for task_id in running if await self._background.knows(task_id)]
         if known:
             await self._supervisor.wait(known, timeout=seconds)
             found |= {task_id: await self._background.result(task_id, results) for task_id in known}

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
+from retinue.core.text import NOT_JSON
 from retinue.dialects.render import compact
 
 SPAWN = "spawn_subagent"
@@ -285,7 +286,7 @@ def _members(arguments: str) -> Mapping[str, object]:
     """The members of the call; null is the same as leaving one out, and what is no object has none."""
     try:
         given: object = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except NOT_JSON:
         return {}
     if not isinstance(given, dict):
         return {}

@@ -18,6 +18,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from retinue.core.text import NOT_JSON
+
 FOLDER = "delegate_results"
 
 Status = Literal["Running", "Completed", "Failed", "Cancelled"]
@@ -170,7 +172,7 @@ def _read(folder: int, task_id: str) -> Result | None:
     """A file's content, if it is a regular file and says what such a file says; the status in any case of letters."""
     try:
         said = msgspec.json.decode(_body(folder, f"{task_id}.json"), type=_Written)
-    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+    except (OSError, *NOT_JSON):
         return None
     status = STATUSES.get(said.status.lower())
     if status is None or said.task_id != task_id:

@@ -7,13 +7,13 @@ import logging
 
 from msgspec.structs import replace
 
-from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
-from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Limits, Manner
+from retinue.dialects.base import DialectTool
 from retinue.dialects.desk import Desk
 from retinue.dialects.lines import line
 from retinue.dialects.zeroclaw_launching import NAME, ROOT, SUBAGENT, check_may_act, spend
@@ -24,14 +24,10 @@ from retinue.engine import admission
 log = logging.getLogger("retinue.zeroclaw")
 
 
-class SpawnSubagentTool:
+class SpawnSubagentTool(DialectTool):
     """Starts a child that is its caller in everything but its history, and waits for its final response."""
 
-    kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
     waits = True
-    stoppable = True
 
     def __init__(self, desk: Desk) -> None:
         self.spec: ToolSpec = spawn_spec()

@@ -10,10 +10,11 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
+from retinue.core.errors import ProviderError
 from retinue.core.usage import Usage
-from retinue.providers.mending import NOT_JSON, mended, unreadable
-
-NULL = msgspec.Raw(b"null")
+from retinue.providers.counting import counted
+from retinue.providers.decoder import DONE, NULL
+from retinue.providers.mending import if_readable, mended, read
 
 _EVENTS = frozenset(
     {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "error"}
@@ -94,9 +95,8 @@ class Tokens(Struct, gc=False):
 
     def updated(self, raw: msgspec.Raw) -> Tokens:
         """With newer counts: they are told at the beginning and again, complete, at the end, and only ever grow."""
-        try:
-            new = _decode_tokens(raw)
-        except NOT_JSON:
+        new = if_readable(_decode_tokens, raw)
+        if new is None:
             return self
         return Tokens(
             _most(self.input_tokens, new.input_tokens),
@@ -110,14 +110,13 @@ class Tokens(Struct, gc=False):
         """Tokens by kind; None if the server did not count."""
         if self.input_tokens is None and self.output_tokens is None:
             return None
-        cached, output = max(0, self.cache_read_input_tokens or 0), max(0, self.output_tokens or 0)
-        fresh, written = max(0, self.input_tokens or 0), max(0, self.cache_creation_input_tokens or 0)
-        thought = (self.output_tokens_details and self.output_tokens_details.thinking_tokens) or 0
-        return Usage(
-            input=fresh + written + cached,
-            output=output,
+        cached, written = max(0, self.cache_read_input_tokens or 0), max(0, self.cache_creation_input_tokens or 0)
+        details = self.output_tokens_details
+        return counted(
+            max(0, self.input_tokens or 0) + written + cached,
+            self.output_tokens,
             cached=cached,
-            reasoning=min(max(0, thought), output),
+            reasoning=details.thinking_tokens if details is not None else None,
             written=written,
         )
 
@@ -130,41 +129,26 @@ _decode_tokens = msgspec.json.Decoder(Tokens).decode
 
 def read_event(payload: bytes) -> Event:
     """The event in some data; raises `ProviderError` for nonsense."""
-    try:
-        return decode_event(payload)
-    except NOT_JSON:
-        pass
-    if payload.strip() == b"[DONE]":  # a habit of other vendors
+    if payload.strip() == DONE:  # a habit of other vendors
         return Event()
-    repaired = mended(payload)
     try:
-        return decode_event(repaired or b"")
-    except NOT_JSON:
-        pass
-    passed_over = _unknown(repaired) if repaired else None
-    if passed_over is None:
-        raise unreadable(payload, is_json=repaired is not None)
-    return passed_over
+        return read(decode_event, payload)
+    except ProviderError:
+        passed_over = _unknown(mended(payload) or b"")
+        if passed_over is None:
+            raise
+        return passed_over
 
 
 def read_message(body: bytes) -> Message:
     """The message in some data; raises `ProviderError` for nonsense."""
-    try:
-        return _decode_message(body)
-    except NOT_JSON:
-        pass
-    repaired = mended(body)
-    try:
-        return _decode_message(repaired or b"")
-    except NOT_JSON:
-        raise unreadable(body, is_json=repaired is not None) from None
+    return read(_decode_message, body)
 
 
 def _unknown(payload: bytes) -> Event | None:
     """An event that does not fit and need not, because it is, or speaks of, something that is not known here."""
-    try:
-        strange = _decode_strange(payload)
-    except NOT_JSON:
+    strange = if_readable(_decode_strange, payload)
+    if strange is None:
         return None
     kind = strange.type
     if kind == "content_block_delta":

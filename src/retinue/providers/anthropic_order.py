@@ -5,13 +5,14 @@ Nearly every reply is thoughts, then words, then calls, and needs no such note. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.messages import AssistantMessage, Thinking, ToolCall
+from retinue.providers import notes
 
 Step: TypeAlias = Literal["thought", "call"] | int
 """One block of a reply; words are told by how many characters they have."""
@@ -41,41 +42,14 @@ def note_of(steps: Iterable[Step]) -> Thinking | None:
     rank = [0 if step == "thought" else 2 if step == "call" else 1 for step in steps]
     if rank == sorted(rank) or 0 not in rank:
         return None
-    return Thinking(signature=MADE_HERE, opaque=msgspec.json.encode(Order(steps)).decode())
+    return notes.note(Order(steps), MADE_HERE)
 
 
-def in_order(message: AssistantMessage) -> Iterator[Thinking | str | ToolCall]:
+def in_order(message: AssistantMessage) -> Iterable[Thinking | str | ToolCall]:
     """What a reply said, in the order in which it did."""
     thoughts = [thought for thought in message.thinking if thought.signature != MADE_HERE]
-    order = _order(message)
-    if order is None or not _fits(order, thoughts, message):
-        yield from thoughts
-        yield message.text
-        yield from message.calls
-        return
-    thought, call, at = iter(thoughts), iter(message.calls), 0
-    for step in order.blocks:
-        if step == "thought":
-            yield next(thought)
-        elif step == "call":
-            yield next(call)
-        else:
-            yield message.text[at : at + step]
-            at += step
-
-
-def _order(message: AssistantMessage) -> Order | None:
-    for thought in message.thinking:
-        if thought.signature == MADE_HERE:
-            try:
-                return _decode(thought.opaque)
-            except (msgspec.DecodeError, UnicodeError):
-                continue  # another wire's note
-    return None
-
-
-def _fits(order: Order, thoughts: Sequence[Thinking], message: AssistantMessage) -> bool:
-    """Whether a note is about this message: somebody may have changed it since."""
-    counted = (order.blocks.count("thought"), order.blocks.count("call"))
-    letters = sum(step for step in order.blocks if isinstance(step, int))
-    return (*counted, letters) == (len(thoughts), len(message.calls), len(message.text))
+    orders = (notes.noted(_decode, thought) for thought in message.thinking if thought.signature == MADE_HERE)
+    order = next(filter(None, orders), None)
+    if order is None or not notes.fits(order.blocks, message, len(thoughts)):
+        return (*thoughts, message.text, *message.calls)
+    return notes.in_order(order.blocks, message.text, iter(thoughts), iter(message.calls))

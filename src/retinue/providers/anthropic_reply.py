@@ -11,22 +11,12 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from retinue.core.errors import ProviderError
-from retinue.core.messages import (
-    AssistantMessage,
-    CallDelta,
-    Delta,
-    Reply,
-    Stop,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolCall,
-)
+from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.text import NOT_JSON
 from retinue.providers.anthropic_events import Block, Growth, Message, Tokens, decode_event, read_event, read_message
 from retinue.providers.anthropic_order import Step, note_of
+from retinue.providers.decoder import AnswerDecoder
 from retinue.providers.failures import in_stream
-from retinue.providers.mending import NOT_JSON
 
 _NO_GROWTH = Growth()
 _STOPS: dict[str, Stop] = {
@@ -88,7 +78,7 @@ _Part: TypeAlias = _Thought | _Call | _Words | _Unknown
 P = TypeVar("P", _Thought, _Call, _Words, _Unknown)
 
 
-class Decoder:
+class Decoder(AnswerDecoder):
     """Takes the events of one answer and makes a reply of them.
 
     >>> decoder = Decoder()
@@ -100,13 +90,10 @@ class Decoder:
     ((), 'hello')
     """
 
-    __slots__ = ("_blocks", "_calls", "_counts", "_id", "_model", "_parts", "_spoke", "_stop", "_text", "done")
+    __slots__ = ("_blocks", "_calls", "_counts", "_parts", "_spoke", "_stop", "_text")
 
     def __init__(self, *, model: str = "") -> None:
-        self.done = False
-        """Whether the answer said that nothing more will come."""
-        self._model = model
-        self._id = ""
+        super().__init__(model=model)
         self._spoke = False
         self._text: list[str] = []
         self._calls: list[_Call] = []
@@ -117,17 +104,10 @@ class Decoder:
         self._counts = Tokens()
 
     @property
-    def response_id(self) -> str:
-        """The vendor's name for the answer, as far as it is known."""
-        return self._id
-
-    @property
     def partial(self) -> str:
-        """The words so far."""
         return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
-        """What the data of one event adds; raises `ProviderError` for nonsense, and for an error told in the stream."""
         if self.done:
             return ()
         try:
@@ -163,7 +143,6 @@ class Decoder:
         return ()
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        """What an answer says that came as one JSON object instead of a stream."""
         message = read_message(body)
         if message.type == "error" or message.error:
             raise in_stream({"error": message.error})
@@ -179,20 +158,13 @@ class Decoder:
         return deltas
 
     def finish(self) -> Reply:
-        """The whole reply; raises `ProviderError` with fault `cut` if the stream ended before it was whole."""
-        if not self._spoke:
-            raise ProviderError("the stream ended without an answer", fault="cut")
-        if not self.done and not self._stop:
-            raise ProviderError("the stream ended in the middle of the answer", fault="cut", partial=self.partial)
+        if not self._spoke or not (self.done or self._stop):
+            raise self._cut(begun=self._spoke)
         calls = tuple(call.whole() for call in self._calls)
         thoughts = [part.whole() for part in self._parts if isinstance(part, _Thought) and part]
         note = note_of(self._steps())
-        return Reply(
-            message=AssistantMessage(self.partial, calls, (*thoughts, note) if note else tuple(thoughts)),
-            usage=self._counts.usage(),
-            stop=_STOPS.get(self._stop, "calls" if calls else "end"),
-            model=self._model,
-            response_id=self._id,
+        return self._reply(
+            calls, [*thoughts, note] if note else thoughts, usage=self._counts.usage(), stop=_STOPS.get(self._stop)
         )
 
     def _hear_about(self, message: Message) -> None:

@@ -21,8 +21,8 @@ from retinue.core.ports import Request
 from retinue.providers.anthropic_order import in_order
 from retinue.providers.conversation import Conversation, Slot, Speaker
 from retinue.providers.demand import told, told_in_words
-from retinue.providers.mending import as_object, sound
-from retinue.providers.unwanted import fields, is_wanted
+from retinue.providers.mending import as_object, sound, verbatim
+from retinue.providers.unwanted import fields, is_wanted, only_wanted
 
 MEMO = "anthropic"
 """Where in a request's memo the conversation is kept."""
@@ -118,9 +118,8 @@ def options(request: Request, unwanted: Collection[str] = ()) -> dict[str, objec
     if request.temperature is not None and not wanted and not adaptive:
         wanted["temperature"] = request.temperature
     if request.output is not None and request.output.mode == "json_schema":
-        schema = msgspec.Raw(sound(request.output.schema).encode())
-        wanted["output_config.format"] = {"type": "json_schema", "schema": schema}
-    return {option: value for option, value in wanted.items() if is_wanted(option, unwanted)} if unwanted else wanted
+        wanted["output_config.format"] = {"type": "json_schema", "schema": verbatim(request.output.schema)}
+    return only_wanted(wanted, unwanted)
 
 
 def named_options(request: Request, unwanted: Collection[str]) -> list[str]:
@@ -254,7 +253,7 @@ def _thought(thought: Thinking) -> bytes:
 
 def _call(slot: Slot) -> bytes:
     name = _NOT_IN_A_NAME.sub("_", slot.call.name)[:128] or "_"
-    arguments = msgspec.Raw(sound(as_object(slot.call.arguments)).encode())
+    arguments = verbatim(as_object(slot.call.arguments))
     return msgspec.json.encode({"type": "tool_use", "id": slot.wire_id, "name": name, "input": arguments})
 
 
@@ -283,6 +282,6 @@ def _tool(spec: ToolSpec) -> bytes:
     tool = {
         "name": sound(spec.name),
         "description": sound(spec.description),
-        "input_schema": msgspec.Raw(sound(spec.parameters).encode()),
+        "input_schema": verbatim(spec.parameters),
     }
     return msgspec.json.encode(tool)

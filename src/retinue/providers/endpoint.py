@@ -11,16 +11,16 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import aiohttp
 from yarl import URL
 
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.messages import Delta, Reply, StartDelta
+from retinue.core.messages import Reply, StartDelta
 from retinue.core.ports import Publish
-from retinue.net.http import CONNECT_SECONDS, Http
+from retinue.net.http import CONNECT_SECONDS, Http, UnknownProxy
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
+from retinue.providers.decoder import AnswerDecoder
 from retinue.providers.failures import Place, advised, masked, refusal, shown
 
 ERROR_BYTES = 64 * 1024
@@ -45,37 +45,6 @@ _PLAIN_HEADER = re.compile(
 _AS_LONG_AS_A_KEY = 8
 
 
-class Decoder(Protocol):
-    """What a wire makes of the events of one answer. Its errors are `ProviderError`s, and know nothing of the place."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the answer said that nothing more will come."""
-        ...
-
-    @property
-    def response_id(self) -> str:
-        """The vendor's name for the answer, as far as it is known."""
-        ...
-
-    @property
-    def partial(self) -> str:
-        """The words so far."""
-        ...
-
-    def feed(self, payload: bytes) -> Sequence[Delta]:
-        """What the data of one event adds."""
-        ...
-
-    def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        """What an answer says that came as one JSON object instead of a stream."""
-        ...
-
-    def finish(self) -> Reply:
-        """The whole answer, now that the stream is over; an error with fault `cut` if it is not whole."""
-        ...
-
-
 class Endpoint:
     """Where a provider's requests go, and with which key: the name of its variable is kept, never the key."""
 
@@ -90,7 +59,7 @@ class Endpoint:
         key_header: str = "Authorization",
         key_prefix: str = "Bearer ",
     ) -> None:
-        base = _checked(base_url)
+        base = _checked(base_url, "base URL" if path else "url")
         self._http = http
         self._url = base if base.path.endswith(path) else base.with_path(base.path.rstrip("/") + path, keep_query=True)
         self._key_header, self._key_prefix = key_header, key_prefix
@@ -100,6 +69,7 @@ class Endpoint:
             url=str(self._url.with_query(None)),
             address=f"{base.host}:{base.port}",
             api_key_env=api_key_env,
+            whole_url=not path,
         )
         self._headers = {"Content-Type": "application/json"} | _checked_headers(headers)
         if api_key_env and any(name.lower() == key_header.lower() for name in headers):
@@ -107,7 +77,7 @@ class Endpoint:
         self._secrets = tuple(secret for name, value in headers.items() for secret in _secrets_in(name, value))
 
     async def ask(
-        self, body: bytes, decoder: Decoder, publish: Publish, *, model: str, alive: Callable[[], None]
+        self, body: bytes, decoder: AnswerDecoder, publish: Publish, *, model: str, alive: Callable[[], None]
     ) -> Reply:
         """Send `body`; publish what streams in, and return the whole answer or raise a `ProviderError`.
 
@@ -121,7 +91,7 @@ class Endpoint:
         try:
             async with self._http.post(self._url, body, headers) as response:
                 if 200 <= response.status < 300:
-                    return await _read(response, decoder, publish, alive, secrets)
+                    return await _read(response, decoder, publish, alive, self.place, secrets)
                 failure = refusal(
                     response.status,
                     response.headers,
@@ -138,9 +108,12 @@ class Endpoint:
                 status=error.status,
                 retry_after=error.retry_after,
                 partial=decoder.partial,
+                busy=error.busy,
             )
+        except UnknownProxy as unknown:
+            failure = ProviderError(f"cannot reach {self.place.base_url}: {unknown}", fault="internal")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            failure = broken_connection(error, self.place, secrets)
+            failure = broken_connection(error, self.place, secrets, proxy=self._http.proxy(self._url))
         raise failure
 
     def _key(self) -> str:
@@ -164,9 +137,10 @@ class Endpoint:
 
 async def _read(
     response: aiohttp.ClientResponse,
-    decoder: Decoder,
+    decoder: AnswerDecoder,
     publish: Publish,
     alive: Callable[[], None],
+    place: Place,
     secrets: Sequence[str],
 ) -> Reply:
     """The answer, as a stream of events or as one JSON object, whatever its headers call it."""
@@ -183,45 +157,40 @@ async def _read(
         return decoder.finish()
     beginning, heard, reader = chunk[:SHOWN_OF_NONSENSE], False, EventReader()
     try:
-        while chunk and not decoder.done:
+        while not decoder.done:
             deltas = ()
-            for payload in reader.feed(chunk):
+            for payload in reader.feed(chunk) if chunk else reader.end():
                 deltas = decoder.feed(payload)
                 if not heard:  # the first event of every vendor has the id of the response
                     heard = True
                     publish(StartDelta(decoder.response_id))
                 for delta in deltas:
                     publish(delta)
+            if not chunk:
+                break
             if not deltas:
                 alive()  # a comment, a ping, or a part of something long
             if not decoder.done:
                 chunk = await content.readany()
-        for payload in reader.end() if not decoder.done else ():
-            deltas = decoder.feed(payload)
-            if not heard:
-                heard = True
-                publish(StartDelta(decoder.response_id))
-            for delta in deltas:
-                publish(delta)
     except EventTooLarge as error:
         raise ProviderError(str(error), fault="internal") from None
     except aiohttp.ClientError:
         pass  # the decoder knows whether the answer was complete before the connection broke
     else:
         if not heard:
-            raise _no_stream(response.content_type, beginning, secrets)
+            raise _no_stream(response.content_type, beginning, place, secrets)
     reply = decoder.finish()
     if not content.at_eof():
         await _linger(content)
     return reply
 
 
-def _no_stream(content_type: str, beginning: bytes, secrets: Sequence[str]) -> ProviderError:
+def _no_stream(content_type: str, beginning: bytes, place: Place, secrets: Sequence[str]) -> ProviderError:
     if not beginning.strip(_SPACE):
         return ProviderError("the answer is empty", fault="cut")
     words = shown(beginning.decode("utf-8", "replace"), secrets)
     return ProviderError(
-        f"the answer ({content_type}) is no stream of events: {words}. Check the base URL", fault="cut"
+        f"the answer ({content_type}) is no stream of events: {words}. Check the {place.called}", fault="cut"
     )
 
 
@@ -257,20 +226,24 @@ async def _beginning(response: aiohttp.ClientResponse) -> bytes:
 
 
 def broken_connection(
-    error: aiohttp.ClientError | TimeoutError | OSError, place: Place, secrets: Sequence[str]
+    error: aiohttp.ClientError | TimeoutError | OSError,
+    place: Place,
+    secrets: Sequence[str],
+    *,
+    proxy: str | None = None,
 ) -> ProviderError:
-    """The error for a request that got no answer, or not all of it."""
-    where = f"{place.address} (base URL {place.base_url})"
+    """The error for a request that got no answer, or not all of it, perhaps because of the `proxy` on its way."""
+    where = f"{place.address} ({place.called} {place.base_url})"
     match error:
-        case aiohttp.ClientConnectorDNSError():
-            return ProviderError(
-                f"cannot find the host of {where}. Check the base URL and the network", fault="unreachable"
-            )
-        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+        case _ if _is_of_the_proxy(error, proxy):
             return ProviderError(
                 f"cannot reach {where} through the proxy that the environment names. Check HTTP_PROXY, HTTPS_PROXY and "
                 "NO_PROXY",
                 fault="unreachable",
+            )
+        case aiohttp.ClientConnectorDNSError():
+            return ProviderError(
+                f"cannot find the host of {where}. Check the {place.called} and the network", fault="unreachable"
             )
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError() | ssl.SSLError():
             reason = shown(str(getattr(error, "certificate_error", None) or getattr(error, "os_error", error)), secrets)
@@ -281,18 +254,31 @@ def broken_connection(
             )
         case aiohttp.ClientConnectorError(os_error=reason):
             return ProviderError(
-                f"cannot reach {where}: {_in_words(reason)}. Check that the server runs and the base URL is right",
+                f"cannot reach {where}: {_in_words(reason)}. "
+                f"Check that the server runs and the {place.called} is right",
                 fault="unreachable",
             )
         case TimeoutError():
             return ProviderError(
-                f"cannot reach {where}: no connection within {CONNECT_SECONDS:g} s. Check the base URL and the network",
+                f"cannot reach {where}: no connection within {CONNECT_SECONDS:g} s. "
+                f"Check the {place.called} and the network",
                 fault="unreachable",
             )
         case aiohttp.ClientResponseError():
             return ProviderError(f"{where} does not answer in HTTP: {shown(error.message, secrets)}", fault="cut")
         case _:
             return ProviderError(f"{where} closed the connection before it had answered", fault="cut")
+
+
+def _is_of_the_proxy(error: Exception, proxy: str | None) -> bool:
+    """Whether it was the proxy that could not be reached, or that did not want to go on."""
+    match error:
+        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+            return True
+        case aiohttp.ClientConnectorError() | aiohttp.ClientConnectorCertificateError() if proxy is not None:
+            return error.host == URL(proxy).raw_host
+        case _:
+            return False
 
 
 def _in_words(reason: OSError) -> str:
@@ -312,16 +298,16 @@ def _secrets_in(name: str, value: str) -> Iterator[str]:
             yield value.split()[-1]
 
 
-def _checked(base_url: str) -> URL:
+def _checked(base_url: str, called: str) -> URL:
     try:
         url = URL(base_url)
         port = url.port
     except ValueError as wrong:
-        raise BadInput(f"base URL {base_url!r} is not an address: {wrong}") from None
+        raise BadInput(f"{called} {base_url!r} is not an address: {wrong}") from None
     if url.scheme not in ("http", "https") or not url.host or port is None:
-        raise BadInput(f"base URL {base_url!r} is not an address; expected something like https://host/v1")
+        raise BadInput(f"{called} {base_url!r} is not an address; expected something like https://host/v1")
     if url.user is not None or url.password is not None:
-        raise BadInput(f"the base URL for {url.host} has a name or password in it; name the key's variable instead")
+        raise BadInput(f"the {called} for {url.host} has a name or password in it; name the key's variable instead")
     return url.with_fragment(None)
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from retinue.core.errors import ProviderError, ProviderFault
+from retinue.core.text import NOT_JSON
 
 TELLING = 4
 """How many characters of a key tell nothing of it, where a text ends in the middle of one."""
@@ -34,7 +35,8 @@ _NO_MONEY = re.compile(
     r"insufficient_(quota|balance|credits?)|billing|exceeded your current quota|insufficient balance|credit balance"
 )
 _RATE = re.compile(r"rate.?limit|too.many.requests|resource_exhausted|throttl")
-_BUSY = re.compile(r"overload|unavailable|server_error|internal|api_error|capacity")
+_BROKEN = re.compile(r"overload|unavailable|server_error|internal|api_error|capacity")
+_BUSY = re.compile(r"overload|unavailable|capacity")
 _AUTH = re.compile(r"authenticat|unauthor|permission|api_?key|forbidden|credential")
 _SAYS_BUSY = re.compile(r"overloaded|temporarily unavailable|try again later")
 _SLOW = re.compile(r"time.?out")
@@ -54,6 +56,13 @@ class Place:
     model: str = ""
     credentials: str = ""
     """What to call a key that is in no variable."""
+    whole_url: bool = False
+    """Whether whoever asks gave the whole address of requests, as `retinue call` does: its fields have other names."""
+
+    @property
+    def called(self) -> str:
+        """What whoever asks calls the address."""
+        return "url" if self.whole_url else "base URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +90,9 @@ class Refusal(ProviderError):
         said: str | None = None,
         kind: str = "",
         param: str = "",
+        busy: bool | None = None,
     ) -> None:
-        super().__init__(message, fault=fault, status=status, retry_after=retry_after)
+        super().__init__(message, fault=fault, status=status, retry_after=retry_after, busy=busy)
         self.said = message if said is None else said
         self.kind = kind
         self.param = param
@@ -165,6 +175,15 @@ def fault_of(status: int | None, complaint: Complaint) -> ProviderFault:
             return "overloaded" if status == 409 or status >= 500 else "bad_request"
 
 
+def says_busy(complaint: Complaint) -> bool:
+    """Whether a server says in its own words that it has too much to do.
+
+    >>> says_busy(Complaint("Overloaded", "overloaded_error")), says_busy(Complaint("Oops", "server_error"))
+    (True, False)
+    """
+    return (_BUSY.search(complaint.kind) or _SAYS_BUSY.search(complaint.message.lower())) is not None
+
+
 def _is_about_money(complaint: Complaint) -> bool:
     # Google says "check your plan and billing" even if a minute's requests are used up.
     words = f"{complaint.kind} {complaint.message.lower()}"
@@ -174,7 +193,7 @@ def _is_about_money(complaint: Complaint) -> bool:
 def _fault_by_words(kind: str, message: str) -> ProviderFault:
     if _RATE.search(kind):
         return "rate_limited"
-    if _BUSY.search(kind):
+    if _BROKEN.search(kind):
         return "overloaded"
     if _SLOW.search(kind):
         return "timeout"
@@ -204,7 +223,7 @@ def refusal(
         target = _without_secrets(headers.get("Location", ""), secrets) or "nowhere"
         message = (
             f"{place.base_url} answered {status} and points to {target}; redirects are not followed: "
-            "set the base URL to where the API is"
+            f"set the {place.called} to where the API is"
         )
     return Refusal(
         _with_advice(
@@ -216,6 +235,7 @@ def refusal(
         said=words,
         kind=complaint.kind,
         param=complaint.param,
+        busy=says_busy(complaint),
     )
 
 
@@ -228,6 +248,7 @@ def in_stream(value: object) -> ProviderError:
         fault=fault,
         status=complaint.status,
         retry_after=complaint.retry_after,
+        busy=says_busy(complaint),
     )
 
 
@@ -243,11 +264,12 @@ def _advice(status: int | None, fault: ProviderFault, place: Place, *, is_about_
         case "auth" if is_about_money:
             return f"Check the plan and the balance of {key or 'the account'}"
         case "auth":
-            return f"Check {key}" if key else "No key was sent: name the variable that holds it (api_key_env)"
+            field = "api_key_name" if place.whole_url else "api_key_env"
+            return f"Check {key}" if key else f"No key was sent: name the variable that holds it ({field})"
         case "too_long":
             return f"The conversation is longer than model {place.model!r} takes"
         case _ if status == 404:
-            return f"Check the model name {place.model!r} and the base URL (asked: {place.url})"
+            return f"Check the model name {place.model!r} and the {place.called} (asked: {place.url})"
         case _:
             return ""
 
@@ -314,7 +336,7 @@ def _without_secrets(address: str, secrets: Iterable[str]) -> str:
 def _read(body: bytes) -> Complaint:
     try:
         value: object = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return Complaint(body.decode("utf-8", "replace"))
     complaint = complaint_in(value)
     return complaint if complaint.message else Complaint(body.decode("utf-8", "replace"))

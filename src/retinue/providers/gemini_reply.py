@@ -12,40 +12,29 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import (
-    AssistantMessage,
-    CallDelta,
-    Delta,
-    Reply,
-    Stop,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolCall,
-)
+from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.providers.counting import counted
+from retinue.providers.decoder import NULL, AnswerDecoder
 from retinue.providers.failures import in_stream
 from retinue.providers.gemini_request import Place
-from retinue.providers.mending import NOT_JSON, mended, unreadable
+from retinue.providers.mending import if_readable
+from retinue.providers.notes import note
 
-_NULL = msgspec.Raw(b"null")
-_DONE = b"[DONE]"
-
-_REFUSED = frozenset(
-    {
-        "SAFETY",
-        "RECITATION",
-        "LANGUAGE",
-        "BLOCKLIST",
-        "PROHIBITED_CONTENT",
-        "SPII",
-        "IMAGE_SAFETY",
-        "IMAGE_PROHIBITED_CONTENT",
-        "IMAGE_RECITATION",
-        "MODEL_ARMOR",
-    }
-)
+_STOPS: dict[str, Stop] = {
+    "MAX_TOKENS": "length",
+    "SAFETY": "refusal",
+    "RECITATION": "refusal",
+    "LANGUAGE": "refusal",
+    "BLOCKLIST": "refusal",
+    "PROHIBITED_CONTENT": "refusal",
+    "SPII": "refusal",
+    "IMAGE_SAFETY": "refusal",
+    "IMAGE_PROHIBITED_CONTENT": "refusal",
+    "IMAGE_RECITATION": "refusal",
+    "MODEL_ARMOR": "refusal",
+}
 # The model wrote something that its own server could not read: asked again, it mostly does better.
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "OTHER"})
 _WRONG = frozenset({"MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS"})
@@ -56,7 +45,7 @@ _UNSAID = frozenset({"FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED"})
 
 class _FunctionCall(Struct, gc=False):
     name: str | None = None
-    args: msgspec.Raw = _NULL
+    args: msgspec.Raw = NULL
     id: str | None = None
 
 
@@ -84,7 +73,7 @@ class _Feedback(Struct, gc=False, rename="camel"):
 
 class _Chunk(Struct, gc=False, rename="camel"):
     candidates: list[_Candidate] | None = None
-    usage_metadata: msgspec.Raw = _NULL
+    usage_metadata: msgspec.Raw = NULL
     prompt_feedback: _Feedback | None = None
     model_version: str | None = None
     response_id: str | None = None
@@ -105,7 +94,7 @@ _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 # ---- the answer -----------------------------------------------------------------------------------------------------
 
 
-class Decoder:
+class Decoder(AnswerDecoder):
     """Takes the events of one answer and makes a reply of them.
 
     >>> decoder = Decoder()
@@ -115,26 +104,10 @@ class Decoder:
     ('hello', None)
     """
 
-    __slots__ = (
-        "_blocked",
-        "_calls",
-        "_id",
-        "_length",
-        "_model",
-        "_spoke",
-        "_stop",
-        "_text",
-        "_thoughts",
-        "_usage",
-        "_why",
-        "done",
-    )
+    __slots__ = ("_blocked", "_calls", "_length", "_spoke", "_stop", "_text", "_thoughts", "_usage", "_why")
 
     def __init__(self, *, model: str = "") -> None:
-        self.done = False
-        """Whether the answer said that nothing more will come."""
-        self._model = model
-        self._id = ""
+        super().__init__(model=model)
         self._spoke = False
         self._text: list[str] = []
         self._length = 0
@@ -144,34 +117,26 @@ class Decoder:
         self._blocked = False
         self._stop = ""
         self._why = ""
-        self._usage = _NULL
-
-    @property
-    def response_id(self) -> str:
-        """The vendor's name for the answer, as far as it is known."""
-        return self._id
+        self._usage = NULL
 
     @property
     def partial(self) -> str:
-        """The words so far."""
         return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
-        """What the data of one event adds; raises `ProviderError` for nonsense, and for an error told in the stream."""
         if self.done:
             return ()
         try:
             chunk = _decode(payload)
         except NOT_JSON:
-            again = self._look_again(payload)
-            if again is None:
+            chunk = self._look_again(_decode, payload, is_whole=bool(self._stop))
+            if chunk is None:
                 return ()
-            chunk = again
         if chunk.error:
             raise in_stream({"error": chunk.error})
         self._id = chunk.response_id or self._id
         self._model = chunk.model_version or self._model
-        if len(chunk.usage_metadata) > len(_NULL):
+        if len(chunk.usage_metadata) > len(NULL):
             self._usage = chunk.usage_metadata
         if chunk.prompt_feedback is not None:
             self._blocked = self._blocked or chunk.prompt_feedback.block_reason not in (None, "", *_UNSAID)
@@ -196,36 +161,19 @@ class Decoder:
             return self._hear(part)
         return tuple(delta for part in parts for delta in self._hear(part))
 
-    def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        """What an answer says that came as one JSON object instead of a stream."""
-        deltas = self.feed(body)
-        self.done = True
-        return deltas
-
     def finish(self) -> Reply:
-        """The whole reply; raises `ProviderError` with fault `cut` if the stream ended before it was whole."""
-        if not self._spoke and not self._blocked:
-            raise ProviderError("the stream ended without an answer", fault="cut")
-        if not self.done and not self._stop and not self._blocked:
-            raise ProviderError("the stream ended in the middle of the answer", fault="cut", partial=self.partial)
+        if not self._blocked and not (self._spoke and (self.done or self._stop)):
+            raise self._cut(begun=self._spoke)
         if self._stop in _BROKEN or self._stop in _WRONG:
             message = f"the model's answer was given up ({self._stop}){': ' if self._why else ''}{self._why}"
             fault = "cut" if self._stop in _BROKEN else "bad_request"
             raise ProviderError(message, fault=fault, partial=self.partial)
-        return Reply(
-            message=AssistantMessage(self.partial, tuple(self._calls), tuple(map(_thinking, self._thoughts))),
+        return self._reply(
+            tuple(self._calls),
+            [_thinking(thought) for thought in self._thoughts],
             usage=_usage(self._usage),
-            stop=self._stopped(),
-            model=self._model,
-            response_id=self._id,
+            stop="refusal" if self._blocked else _STOPS.get(self._stop),
         )
-
-    def _stopped(self) -> Stop:
-        if self._blocked or self._stop in _REFUSED:
-            return "refusal"
-        if self._stop == "MAX_TOKENS":
-            return "length"
-        return "calls" if self._calls else "end"
 
     def _hear(self, part: _Part) -> Sequence[Delta]:
         signature, text = part.thought_signature or "", part.text or ""
@@ -233,13 +181,13 @@ class Decoder:
             return (self._called(part.function_call, signature),)
         if part.thought:
             if signature:
-                self._thoughts.append(_signed(Place("thought"), signature, text))
+                self._thoughts.append(note(Place("thought"), signature, text))
             elif text:
                 self._unsigned().append(text)
             return (ThinkingDelta(text),) if text else ()
         start, self._length = self._length, self._length + len(text)
         if signature:
-            self._thoughts.append(_signed(Place("text", start, self._length), signature))
+            self._thoughts.append(note(Place("text", start, self._length), signature))
         if not text:
             return ()
         self._text.append(text)
@@ -255,32 +203,12 @@ class Decoder:
 
     def _called(self, function: _FunctionCall, signature: str) -> Delta:
         index = len(self._calls)
-        arguments = bytes(function.args).decode("utf-8", "replace") if len(function.args) > len(_NULL) else ""
+        arguments = bytes(function.args).decode("utf-8", "replace") if len(function.args) > len(NULL) else ""
         call = ToolCall(function.name or "", arguments or "{}", function.id or "")
         self._calls.append(call)
         if signature:
-            self._thoughts.append(_signed(Place("call", index), signature))
+            self._thoughts.append(note(Place("call", index), signature))
         return CallDelta(index, call.name, call.arguments, call.id)
-
-    def _look_again(self, payload: bytes) -> _Chunk | None:
-        """What to make of data that is not quite JSON: half a character should not cost the whole answer."""
-        data = payload.strip()
-        if not data or data == _DONE:
-            self.done = bool(data)
-            return None
-        again = mended(data)
-        try:
-            if again is not None:
-                return _decode(again)
-        except NOT_JSON:
-            pass
-        if self._stop:  # the answer was whole before
-            return None
-        raise unreadable(data, is_json=again is not None)
-
-
-def _signed(place: Place, signature: str, text: str = "") -> Thinking:
-    return Thinking(text, signature, msgspec.json.encode(place).decode())
 
 
 def _thinking(thought: Thinking | list[str]) -> Thinking:
@@ -290,9 +218,8 @@ def _thinking(thought: Thinking | list[str]) -> Thinking:
 def _usage(raw: msgspec.Raw) -> Usage | None:
     """Tokens by kind; None if the server did not count, or in a way that nobody knows. Thoughts are counted apart from
     the rest of the output."""
-    try:
-        tokens = _decode_tokens(raw)
-    except NOT_JSON:
+    tokens = if_readable(_decode_tokens, raw)
+    if tokens is None:
         return None
     if tokens.prompt_token_count is None and tokens.candidates_token_count is None:
         return None

@@ -19,8 +19,9 @@ from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
 from retinue.providers.conversation import Conversation, Slot
 from retinue.providers.demand import told_in_words
-from retinue.providers.mending import NOT_JSON, as_object, sound
-from retinue.providers.unwanted import is_wanted, nested
+from retinue.providers.mending import as_object, sound, verbatim
+from retinue.providers.notes import noted
+from retinue.providers.unwanted import nested, only_wanted
 
 MEMO = "gemini"
 """Where in a request's memo the conversation is kept."""
@@ -105,26 +106,16 @@ class Contents(Conversation):
             signatures.setdefault(0, FOREIGN)  # of calls that are made together, the first one has it
         for index, slot in enumerate(slots):
             call: dict[str, object] = {"id": slot.wire_id} if slot.wire_id else {}
-            call |= {"name": sound(slot.call.name), "args": msgspec.Raw(as_object(slot.call.arguments).encode())}
+            call |= {"name": sound(slot.call.name), "args": verbatim(as_object(slot.call.arguments))}
             yield _part({"functionCall": call}, signatures.get(index, ""))
 
 
 def _signed(thinking: Sequence[Thinking]) -> Iterator[tuple[Thinking, Place]]:
     """The signatures that this vendor gave, and where they belong."""
     for thought in thinking:
-        place = _place(thought)
+        place = noted(_decode_place, thought)
         if place is not None and thought.signature:
             yield thought, place
-
-
-def _place(thought: Thinking) -> Place | None:
-    """What a thought's opaque part is to this wire; another vendor's is nothing to it."""
-    if not thought.opaque.startswith("{"):
-        return None
-    try:
-        return _decode_place(thought.opaque)
-    except NOT_JSON:
-        return None
 
 
 def _texts(text: str, signed: Sequence[tuple[Thinking, Place]]) -> Iterator[bytes]:
@@ -184,8 +175,8 @@ def options(request: Request, unwanted: Collection[str] = ()) -> dict[str, objec
     if request.output is not None and _has_a_field_for_output(request):
         wanted["responseMimeType"] = "application/json"
         if request.output.mode == "json_schema":
-            wanted["responseJsonSchema"] = msgspec.Raw(sound(request.output.schema).encode())
-    return {option: value for option, value in wanted.items() if is_wanted(option, unwanted)} if unwanted else wanted
+            wanted["responseJsonSchema"] = verbatim(request.output.schema)
+    return only_wanted(wanted, unwanted)
 
 
 # Shared by all runs with the same system text and tools: a thousand siblings keep them once.
@@ -204,6 +195,6 @@ def _tool(spec: ToolSpec) -> bytes:
         {
             "name": sound(spec.name),
             "description": sound(spec.description),
-            "parametersJsonSchema": msgspec.Raw(sound(spec.parameters).encode()),
+            "parametersJsonSchema": verbatim(spec.parameters),
         }
     )

@@ -14,7 +14,8 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
 from retinue.net.http import Http
-from retinue.providers.endpoint import Decoder, Endpoint
+from retinue.providers.decoder import AnswerDecoder
+from retinue.providers.endpoint import Endpoint
 from retinue.providers.unwanted import NONE, Unwanted
 
 
@@ -43,7 +44,7 @@ class HttpProvider(ABC):
         """Which options that body has."""
 
     @abstractmethod
-    def decoder(self, model: str) -> Decoder:
+    def decoder(self, model: str) -> AnswerDecoder:
         """Who reads an answer."""
 
     @abstractmethod

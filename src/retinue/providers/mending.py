@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from retinue.core.errors import ProviderError
+from retinue.core.text import NOT_JSON
 
 SHOWN_OF_EVENT = 120
 """How many bytes are shown of an event that makes no sense."""
 
-NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
-"""What decoding raises for data that is no JSON, or not the JSON that was expected."""
+T = TypeVar("T")
+D = TypeVar("D")
 
 _HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -28,6 +31,11 @@ def sound(text: str) -> str:
     'a?'
     """
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def verbatim(text: str) -> msgspec.Raw:
+    """JSON that somebody wrote, such as a schema, to be sent as it is."""
+    return msgspec.Raw(sound(text).encode())
 
 
 def as_object(arguments: str) -> str:
@@ -52,6 +60,28 @@ def json_text(arguments: str | dict[str, object] | None) -> str:
     if isinstance(arguments, str):
         return arguments
     return "" if arguments is None else msgspec.json.encode(arguments).decode()
+
+
+def read(decode: Callable[[bytes], T], data: bytes) -> T:
+    """What some data says, mended if need be; raises `ProviderError` for nonsense."""
+    try:
+        return decode(data)
+    except NOT_JSON:
+        again = mended(data)
+    try:
+        if again is not None:
+            return decode(again)
+    except NOT_JSON:
+        pass
+    raise unreadable(data, is_json=again is not None)
+
+
+def if_readable(decode: Callable[[D], T], data: D) -> T | None:
+    """What some data says, or None for nonsense that does no harm."""
+    try:
+        return decode(data)
+    except NOT_JSON:
+        return None
 
 
 def mended(payload: bytes) -> bytes | None:

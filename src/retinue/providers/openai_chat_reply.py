@@ -13,24 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import (
-    AssistantMessage,
-    CallDelta,
-    Delta,
-    Reply,
-    Stop,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolCall,
-)
+from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.providers.counting import NO_DETAILS, Details, counted
+from retinue.providers.decoder import NULL, AnswerDecoder
 from retinue.providers.failures import in_stream
-from retinue.providers.mending import NOT_JSON, json_text, mended, unreadable
+from retinue.providers.mending import if_readable, json_text
 
-_NULL = msgspec.Raw(b"null")
-_DONE = b"[DONE]"
 _STOPS: dict[str, Stop] = {
     "length": "length",
     "max_tokens": "length",
@@ -77,7 +67,7 @@ class _Choice(Struct, gc=False):
 
 class _Chunk(Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: msgspec.Raw = _NULL
+    usage: msgspec.Raw = NULL
     error: object = None
 
 
@@ -98,6 +88,7 @@ class _Tokens(Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Chunk).decode
 _decode_first = msgspec.json.Decoder(_FirstChunk).decode
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
 # ---- the answer -----------------------------------------------------------------------------------------------------
@@ -121,14 +112,10 @@ class _Call:
         """Whether the arguments are a whole JSON object, so that nothing can follow."""
         if not self.pieces or not self.pieces[-1].rstrip().endswith("}"):
             return False
-        try:
-            msgspec.json.decode(self.arguments, type=dict[str, msgspec.Raw])
-        except NOT_JSON:
-            return False
-        return True
+        return if_readable(_decode_object, self.arguments) is not None
 
 
-class Decoder:
+class Decoder(AnswerDecoder):
     """Takes the events of one answer and makes a reply of them.
 
     >>> decoder = Decoder()
@@ -140,26 +127,10 @@ class Decoder:
     ('hello', None)
     """
 
-    __slots__ = (
-        "_by_id",
-        "_by_index",
-        "_calls",
-        "_id",
-        "_model",
-        "_refused",
-        "_spoke",
-        "_stop",
-        "_text",
-        "_thoughts",
-        "_usage",
-        "done",
-    )
+    __slots__ = ("_by_id", "_by_index", "_calls", "_refused", "_spoke", "_stop", "_text", "_thoughts", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
-        self.done = False
-        """Whether the answer said that nothing more will come."""
-        self._model = model
-        self._id = ""
+        super().__init__(model=model)
         self._spoke = False
         self._text: list[str] = []
         self._thoughts: list[str] = []
@@ -168,31 +139,24 @@ class Decoder:
         self._by_id: dict[str, _Call] = {}
         self._refused = False
         self._stop = ""
-        self._usage = _NULL
-
-    @property
-    def response_id(self) -> str:
-        """The vendor's name for the answer, as far as it is known."""
-        return self._id
+        self._usage = NULL
 
     @property
     def partial(self) -> str:
-        """The words so far."""
         return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
-        """What the data of one event adds; raises `ProviderError` for nonsense, and for an error told in the stream."""
         if self.done:
             return ()
         try:
             chunk = _decode(payload) if self._id else self._begin(_decode_first(payload))
         except NOT_JSON:
-            chunk = self._look_again(payload)
+            chunk = self._look_again(_decode, payload, is_whole=bool(self._stop))
             if chunk is None:
                 return ()
         if chunk.error:
             raise in_stream({"error": chunk.error})
-        if chunk.usage is not _NULL and len(chunk.usage) > len(b"null"):
+        if chunk.usage is not NULL and len(chunk.usage) > len(b"null"):
             self._usage = chunk.usage
         if not chunk.choices:
             return ()
@@ -216,51 +180,24 @@ class Decoder:
         self._text.append(content)
         return (TextDelta(content),)
 
-    def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        """What an answer says that came as one JSON object instead of a stream."""
-        deltas = self.feed(body)
-        self.done = True
-        return deltas
-
     def finish(self) -> Reply:
-        """The whole reply; raises `ProviderError` with fault `cut` if the stream ended before it was whole."""
-        if not self._spoke:
-            raise ProviderError("the stream ended without an answer", fault="cut")
-        if not self.done and not self._stop:
-            raise ProviderError("the stream ended in the middle of the answer", fault="cut", partial=self.partial)
+        if not self._spoke or not (self.done or self._stop):
+            raise self._cut(begun=self._spoke)
         if self._stop == "error":
-            raise ProviderError("the server gave up in the middle of the answer", fault="overloaded")
+            raise ProviderError("the server gave up in the middle of the answer", fault="overloaded", busy=False)
         calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self._calls)
         thoughts = "".join(self._thoughts)
-        stop: Stop = "refusal" if self._refused else _STOPS.get(self._stop, "calls" if calls else "end")
-        return Reply(
-            message=AssistantMessage(self.partial, calls, (Thinking(thoughts),) if thoughts else ()),
+        return self._reply(
+            calls,
+            (Thinking(thoughts),) if thoughts else (),
             usage=_usage(self._usage),
-            stop=stop,
-            model=self._model,
-            response_id=self._id,
+            stop="refusal" if self._refused else _STOPS.get(self._stop),
         )
 
     def _begin(self, chunk: _FirstChunk) -> _Chunk:
         self._id = chunk.id or ""
         self._model = chunk.model or self._model
         return chunk
-
-    def _look_again(self, payload: bytes) -> _Chunk | None:
-        """What to make of data that is not quite JSON: half a character should not cost the whole answer."""
-        data = payload.strip()
-        if not data or data == _DONE:
-            self.done = self.done or bool(data)
-            return None
-        again = mended(data)
-        try:
-            if again is not None:
-                return _decode(again)
-        except NOT_JSON:
-            pass
-        if self._stop:  # the answer was whole before
-            return None
-        raise unreadable(data, is_json=again is not None)
 
     def _hear(self, said: _Said) -> list[Delta]:
         """Thoughts, words and calls, in this order: so models produce them."""
@@ -340,9 +277,8 @@ def _thoughts(part: _Part) -> str:
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
     """Tokens by kind; None if the server did not count, or in a way that nobody knows."""
-    try:
-        tokens = _decode_tokens(raw)
-    except NOT_JSON:
+    tokens = if_readable(_decode_tokens, raw)
+    if tokens is None:
         return None
     given, made = tokens.prompt_tokens, tokens.completion_tokens
     read, thought = tokens.prompt_tokens_details or NO_DETAILS, tokens.completion_tokens_details or NO_DETAILS

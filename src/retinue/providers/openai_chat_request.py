@@ -14,8 +14,8 @@ from retinue.core.messages import AssistantMessage
 from retinue.core.ports import Request
 from retinue.providers.conversation import Conversation, Slot
 from retinue.providers.demand import told, told_in_words
-from retinue.providers.mending import as_object, sound
-from retinue.providers.unwanted import fields
+from retinue.providers.mending import as_object, sound, verbatim
+from retinue.providers.unwanted import fields, only_wanted
 
 MEMO = "openai_chat"
 """Where in a request's memo the conversation is kept."""
@@ -65,7 +65,7 @@ def options(request: Request, unwanted: Collection[str] = (), *, explicit: bool 
         wanted["response_format"] = _response_format(request.output)
     elif thinks and explicit:
         wanted["response_format"] = {"type": "text"}
-    return {option: value for option, value in wanted.items() if option not in unwanted} if unwanted else wanted
+    return only_wanted(wanted, unwanted)
 
 
 def encode(
@@ -145,7 +145,7 @@ def _system(text: str, role: str) -> bytes:
 def _response_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    demand = {"name": output.name, "schema": msgspec.Raw(sound(output.schema).encode()), "strict": True}
+    demand = {"name": output.name, "schema": verbatim(output.schema), "strict": True}
     return msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": demand}))
 
 
@@ -158,6 +158,6 @@ def _tool(spec: ToolSpec) -> bytes:
     function = {
         "name": sound(spec.name),
         "description": sound(spec.description),
-        "parameters": msgspec.Raw(sound(spec.parameters).encode()),
+        "parameters": verbatim(spec.parameters),
     }
     return msgspec.json.encode({"type": "function", "function": function})

@@ -6,18 +6,14 @@ Everything may be missing, and unknown fields are passed over: servers other tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.usage import Usage
 from retinue.providers.counting import NO_DETAILS, Details, counted
-from retinue.providers.mending import NOT_JSON, mended, unreadable
-
-NULL = msgspec.Raw(b"null")
-
-T = TypeVar("T")
+from retinue.providers.decoder import NULL
+from retinue.providers.mending import if_readable, read
 
 
 class Event(Struct, gc=False):
@@ -93,38 +89,24 @@ _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
 def output_in(raw: msgspec.Raw) -> Output:
     """An item from its JSON; raises `ProviderError` if it is none."""
-    return _read(_decode_output, bytes(raw))
+    return read(_decode_output, bytes(raw))
 
 
 def response_in(body: bytes | msgspec.Raw) -> Response:
     """An answer from its JSON, empty if there is none; raises `ProviderError` if it is something else."""
-    return _read(_decode_response, bytes(body)) or Response()
+    return read(_decode_response, bytes(body)) or Response()
 
 
 def usage_in(raw: msgspec.Raw) -> Usage | None:
     """Tokens by kind; None if the server did not count, or in a way that nobody knows."""
-    try:
-        tokens = _decode_tokens(raw)
-    except NOT_JSON:
+    tokens = if_readable(_decode_tokens, raw)
+    if tokens is None:
         return None
-    read, thought = tokens.input_tokens_details or NO_DETAILS, tokens.output_tokens_details or NO_DETAILS
+    given, made = tokens.input_tokens_details or NO_DETAILS, tokens.output_tokens_details or NO_DETAILS
     return counted(
         tokens.input_tokens,
         tokens.output_tokens,
-        cached=read.cached_tokens,
-        reasoning=thought.reasoning_tokens,
-        written=read.cache_write_tokens,
+        cached=given.cached_tokens,
+        reasoning=made.reasoning_tokens,
+        written=given.cache_write_tokens,
     )
-
-
-def _read(decode: Callable[[bytes], T], data: bytes) -> T:
-    try:
-        return decode(data)
-    except NOT_JSON:
-        again = mended(data)
-    try:
-        if again is not None:
-            return decode(again)
-    except NOT_JSON:
-        pass
-    raise unreadable(data, is_json=again is not None)

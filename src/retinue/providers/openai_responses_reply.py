@@ -14,21 +14,13 @@ from typing import Literal
 import msgspec
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import (
-    AssistantMessage,
-    CallDelta,
-    Delta,
-    Reply,
-    Stop,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolCall,
-)
+from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.text import NOT_JSON
+from retinue.providers.decoder import NULL, AnswerDecoder
 from retinue.providers.failures import in_stream
-from retinue.providers.mending import NOT_JSON, json_text, mended, unreadable
+from retinue.providers.mending import if_readable, json_text, mended, unreadable
+from retinue.providers.notes import note
 from retinue.providers.openai_responses_events import (
-    NULL,
     Event,
     Output,
     Part,
@@ -43,8 +35,6 @@ from retinue.providers.openai_responses_request import Order, Step
 
 MADE_HERE = "openai-responses"
 """Signs what has no id of the vendor's."""
-
-_DONE = b"[DONE]"
 
 Kind = Literal["message", "reasoning", "call"]
 
@@ -110,7 +100,7 @@ class _Item:
         return len(self.text) if self.kind == "message" else self.kind
 
 
-class Decoder:
+class Decoder(AnswerDecoder):
     """Takes the events of one answer and makes a reply of them.
 
     >>> decoder = Decoder()
@@ -122,13 +112,10 @@ class Decoder:
     ('hello', None)
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_id", "_items", "_model", "_refused", "_stop", "_usage", "done")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_items", "_refused", "_stop", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
-        self.done = False
-        """Whether the answer said that nothing more will come."""
-        self._model = model
-        self._id = ""
+        super().__init__(model=model)
         self._items: list[_Item] = []
         self._by_id: dict[str, _Item] = {}
         self._by_index: dict[int, _Item] = {}
@@ -138,24 +125,18 @@ class Decoder:
         self._usage = NULL
 
     @property
-    def response_id(self) -> str:
-        """The vendor's name for the answer, as far as it is known."""
-        return self._id
-
-    @property
     def partial(self) -> str:
-        """The words so far."""
         return "".join(item.text for item in self._items if item.kind == "message")
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
-        """What the data of one event adds; raises `ProviderError` for nonsense, and for an error told in the stream."""
         if self.done:
             return ()
         try:
             event = decode_event(payload)
         except NOT_JSON:
-            event = self._look_again(payload)
+            event = self._strange(payload)
             if event is None:
+                self.done = self.done and bool(self._items)  # an end without a beginning is none
                 return ()
         if event.type == "response.output_text.delta" and event.delta:  # nearly every event
             item = self._by_id.get(event.item_id or "")
@@ -184,49 +165,27 @@ class Decoder:
         return ()
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        """What an answer says that came as one JSON object instead of a stream."""
         response = response_in(body)
         if response.output is None and not response.error:
             raise unreadable(body, is_json=True)
         return self._end(response, "failed" if response.error else response.status or "completed")
 
     def finish(self) -> Reply:
-        """The whole reply; raises `ProviderError` with fault `cut` if the stream ended before it was whole."""
         if not self.done:
-            how = "in the middle of the answer" if self._items else "without an answer"
-            raise ProviderError(f"the stream ended {how}", fault="cut", partial=self.partial)
+            raise self._cut(begun=bool(self._items))
         calls = tuple(ToolCall(item.name, item.text, item.id) for item in self._items if item.kind == "call")
-        stop: Stop = "refusal" if self._refused else self._stop or ("calls" if calls else "end")
-        return Reply(
-            message=AssistantMessage(self.partial, calls, tuple(self._thinking())),
-            usage=usage_in(self._usage),
-            stop=stop,
-            model=self._model,
-            response_id=self._id,
-        )
+        stop = "refusal" if self._refused else self._stop
+        return self._reply(calls, tuple(self._thinking()), usage=usage_in(self._usage), stop=stop)
 
-    def _look_again(self, payload: bytes) -> Event | None:
+    def _strange(self, payload: bytes) -> Event | None:
         """What to make of data that is not quite JSON, or not the JSON that was expected."""
-        data = payload.strip()
-        if not data:
-            return None
-        if data == _DONE:
-            self.done = bool(self._items)
-            return None
-        again = mended(data)
-        if again is None:
-            raise unreadable(data, is_json=False)
         try:
-            return decode_event(again)
-        except NOT_JSON:
-            pass
-        try:
-            name = decode_name(again).type
-        except NOT_JSON:
-            name = ""
-        if not name or name in _UNDERSTOOD:
-            raise unreadable(data, is_json=True)
-        return Event(name)  # of a kind that nobody knows yet
+            return self._look_again(decode_event, payload, is_whole=False)
+        except ProviderError:
+            known = if_readable(decode_name, mended(payload) or b"")
+            if known is None or not known.type or known.type in _UNDERSTOOD:
+                raise
+            return Event(known.type)  # of a kind that nobody knows yet
 
     # ---- the beginning and the end ----------------------------------------------------------------------------------
 
@@ -239,7 +198,7 @@ class Decoder:
         if status in ("failed", "cancelled"):
             if response.error:
                 raise in_stream({"error": response.error})
-            raise ProviderError("the server gave up in the middle of the answer", fault="overloaded")
+            raise ProviderError("the server gave up in the middle of the answer", fault="overloaded", busy=False)
         deltas: list[Delta] = []
         streamed = bool(self._items)
         for index, raw in enumerate(response.output or ()):
@@ -367,4 +326,4 @@ class Decoder:
         ]
         if not _USUAL.fullmatch("".join(_LETTERS[item.kind] for item in kept)):
             order = Order(tuple(item.step() for item in kept))
-            yield Thinking(signature=MADE_HERE, opaque=msgspec.json.encode(order).decode())
+            yield note(order, MADE_HERE)

@@ -20,8 +20,9 @@ from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
 from retinue.providers.conversation import Conversation, Slot
 from retinue.providers.demand import told, told_in_words
-from retinue.providers.mending import NOT_JSON, as_object, sound
-from retinue.providers.unwanted import fields, is_wanted
+from retinue.providers.mending import as_object, sound, verbatim
+from retinue.providers.notes import fits, in_order, noted
+from retinue.providers.unwanted import fields, is_wanted, only_wanted
 
 MEMO = "openai_responses"
 """Where in a request's memo the conversation is kept."""
@@ -103,7 +104,7 @@ def options(
             wanted["reasoning.effort"] = "none"
     if request.output is not None:
         wanted["text.format"] = _text_format(request.output)
-    return {option: value for option, value in wanted.items() if is_wanted(option, unwanted)} if unwanted else wanted
+    return only_wanted(wanted, unwanted)
 
 
 def encode(
@@ -164,11 +165,12 @@ class Items(Conversation):
         order = _order(message, len(thoughts))
         calls = (self._call(slot) for slot in slots)
         if order is not None:
-            return _in_order(order, message.text, iter(thoughts), calls)
-        words = [_message("assistant", "output_text", message.text)] if message.text else []
+            said = in_order(order.items, message.text, iter(thoughts), calls)
+            return [_words(part) if isinstance(part, str) else part for part in said if part]
+        words = [_words(message.text)] if message.text else []
         if not words and not slots:
             # Thoughts are refused without anything that follows them.
-            return [_message("assistant", "output_text", "")]
+            return [_words("")]
         return [*filter(None, thoughts), *words, *calls]
 
     def results(self, slots: Sequence[Slot]) -> list[bytes]:
@@ -194,48 +196,20 @@ def _thoughts(thinking: Sequence[Thinking]) -> Iterator[bytes]:
     an id alone is not enough.
     """
     for thought in thinking:
-        item = _opaque(thought)
+        item = noted(_decode_opaque, thought)
         if isinstance(item, Reasoning):
             yield sound(thought.opaque).encode() if item.encrypted_content or item.content else b""
 
 
 def _order(message: AssistantMessage, thoughts: int) -> Order | None:
     """The order that was kept with a reply, if it still fits."""
-    order = next((order for order in map(_opaque, message.thinking) if isinstance(order, Order)), None)
-    if order is None:
-        return None
-    lengths = [step for step in order.items if isinstance(step, int)]
-    fits = (
-        order.items.count("reasoning") == thoughts
-        and order.items.count("call") == len(message.calls)
-        and sum(lengths) == len(message.text)
-        and min(lengths, default=1) > 0
-    )
-    return order if fits else None
+    notes = (noted(_decode_opaque, thought) for thought in message.thinking)
+    order = next((order for order in notes if isinstance(order, Order)), None)
+    return order if order is not None and fits(order.items, message, thoughts) else None
 
 
-def _in_order(order: Order, text: str, thoughts: Iterator[bytes], calls: Iterator[bytes]) -> Iterator[bytes]:
-    start = 0
-    for step in order.items:
-        match step:
-            case "reasoning":
-                if thought := next(thoughts):
-                    yield thought
-            case "call":
-                yield next(calls)
-            case length:
-                yield _message("assistant", "output_text", text[start : start + length])
-                start += length
-
-
-def _opaque(thought: Thinking) -> Order | Reasoning | None:
-    """What a thought's opaque part is to this wire; another vendor's is nothing to it."""
-    if not thought.opaque.startswith("{"):
-        return None
-    try:
-        return _decode_opaque(thought.opaque)
-    except NOT_JSON:
-        return None
+def _words(text: str) -> bytes:
+    return _message("assistant", "output_text", text)
 
 
 def _message(role: str, kind: str, text: str) -> bytes:
@@ -252,8 +226,7 @@ def _instructions(text: str) -> bytes:
 def _text_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    schema = msgspec.Raw(sound(output.schema).encode())
-    demand = {"type": "json_schema", "name": output.name, "schema": schema, "strict": True}
+    demand = {"type": "json_schema", "name": output.name, "schema": verbatim(output.schema), "strict": True}
     return msgspec.Raw(msgspec.json.encode(demand))
 
 
@@ -268,6 +241,6 @@ def _tool(spec: ToolSpec) -> bytes:
             "type": "function",
             "name": sound(spec.name),
             "description": sound(spec.description),
-            "parameters": msgspec.Raw(sound(spec.parameters).encode()),
+            "parameters": verbatim(spec.parameters),
         }
     )

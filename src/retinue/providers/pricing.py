@@ -7,7 +7,7 @@ priced has an unknown cost, which is None and never zero.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -212,8 +212,9 @@ class Priced:
     def window(self, model: str) -> int | None:
         """The tokens that a question and its answer may have together, or None where unknown."""
         known = self.windows.window(model) if self.windows is not None else None
-        if known is None and isinstance(self.provider, Windows):
-            return self.provider.window(model)
+        if known is None:
+            window: Callable[[str], int | None] | None = getattr(self.provider, "window", None)  # isinstance() is slow
+            return None if window is None else window(model)
         return known
 
     async def close(self) -> None:

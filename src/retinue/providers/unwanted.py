@@ -64,6 +64,11 @@ def is_wanted(option: str, unwanted: Collection[str]) -> bool:
     return not unwanted or not any(path in unwanted for path in _paths(option))
 
 
+def only_wanted(options: dict[str, object], unwanted: Collection[str]) -> dict[str, object]:
+    """The options but for those that were refused."""
+    return {option: value for option, value in options.items() if is_wanted(option, unwanted)} if unwanted else options
+
+
 def fields(options: Mapping[str, object]) -> bytes:
     """Options as fields of a JSON object, each after a comma.
 

@@ -40,7 +40,7 @@ PROMISES = (
     Promise("BZ-GRANT", "API 1.2", "Rights and limits reach a child by one descriptor, its usage comes by another."),
     Promise("BZ-USAGE", "API 1.2", "What a child used is its run's usage, also if it failed or was killed."),
     Promise("BZ-LIMITS", "API 1.2", "A child uses no more than its share of what its caller has left."),
-    Promise("BZ-POLICY", "API 1.2", "Its caller's policy holds inside the process."),
+    Promise("BZ-POLICY", "API 1.2", "Its caller's policy holds inside the process; actions count with its caller's."),
     Promise("BZ-POLICY-CATALOG", "Available tool names", "A tool that the policy takes away is an unknown name."),
     Promise("BZ-NO-APPROVALS", "API 1.2", "A call that needs a person is refused inside the process."),
     Promise("BZ-WORKSPACE", "API 1.2", "A child's tools work in its caller's workspace."),

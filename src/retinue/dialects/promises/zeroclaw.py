@@ -68,7 +68,11 @@ RIGHTS = (
         "Choosing between",
         "A target has the operator's profile for it under the session's ceiling, whatever the caller says.",
     ),
-    Promise("ZC-CEILING", "Choosing between", 'With `delegation_ceiling = "caller"` it has what both may do.'),
+    Promise(
+        "ZC-CEILING",
+        "Choosing between",
+        'With `delegation_ceiling = "caller"` it has what both may do, and so has whoever it hands tasks to.',
+    ),
     Promise("ZC-HIDDEN", "How a user makes one fire", "A tool that a profile takes away is not shown to the model."),
     Promise(
         "ZC-READONLY",
