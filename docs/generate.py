@@ -141,8 +141,8 @@ def _builtin(tool: Tool) -> str:
 
 def _kind_of(field: dict[str, Any]) -> str:
     options = field.get("anyOf") or [field]
-    if "enum" in field:
-        return " or ".join(f"`{value}`" for value in field["enum"])
+    if chosen := [value for option in options for value in option.get("enum", ()) if value is not None]:
+        return " or ".join(f"`{value}`" for value in chosen)
     return " or ".join(str(option.get("type", "anything")) for option in options if option.get("type") != "null")
 
 
@@ -167,6 +167,8 @@ there). See [Approvals](../how-to/approvals.md) for calls that need a person.
   `field`, what was `asked` for and what is `allowed`; the words are below.
 - A child has its parent's policy, cut by its own if it has one. So has a fork. A run that is resumed is cut once
   more, by the settings of that day. Nothing ever widens it.
+- Whoever is handed a task by `delegate` has the rights of its own profiles. With `delegation_ceiling = "caller"` in the
+  caller's `[runtime_profiles]` it has no more than its caller either, and neither has anyone it hands tasks to.
 - It is enforced where a call is made, whoever makes it, and not by hiding tools alone.
 - The two limits on stretches of time (actions an hour, cost a day) are counted for each agent by name, in the store:
   all its runs share them, in all processes, and what its children use counts for it as well. They bind where somebody
@@ -174,7 +176,20 @@ there). See [Approvals](../how-to/approvals.md) for calls that need a person.
   hold, and nothing is counted.
 
 An action is a call that changes something: it writes a file, runs a command, stores a memory. Tools say so themselves
-(`@retinue.tool(acts=True)`). The last one of an hour is followed by `Rate limit exceeded: action budget exhausted`."""
+(`@retinue.tool(acts=True)`). The last one of an hour is followed by `Rate limit exceeded: action budget exhausted`.
+
+A name in one of the lists of tools that no tool has does nothing. It is told when a run starts, and `retinue doctor`
+calls it broken."""
+
+NOTES = {
+    "allowed_commands": """\
+The list holds for every command of a line, and for what a command is told to start (`find -exec`, `xargs`, `env`,
+`timeout`). A line that cannot be read with certainty is refused: one with a substitution or a here-document, or one
+that sets a variable by which programs are found. A program of the list that runs code of its own (`python`, `node`,
+`npm`, `awk`, `git` with a hook or an alias) does what that code says: what it can reach is for the
+[sandbox](../explanation/sandbox.md) to say.""",
+}
+"""What is worth more than a sentence."""
 
 MORE_THAN_THE_PARENT: dict[str, tuple[Any, Any]] = {
     "autonomy": ("supervised", "full"),
@@ -213,6 +228,8 @@ def _policy_field(field: str) -> Iterator[str]:
     about, example = told(next(each.type for each in fields_of(section.type) if each.name == key))
     yield f"### {field}"
     yield f"{about} By default {_default(field)}."
+    if field in NOTES:
+        yield NOTES[field]
     yield f"```toml\n[{section.name}.{section.named.example}]\n{key} = {toml(example)}\n```"
     has, asks = MORE_THAN_THE_PARENT[field]
     try:

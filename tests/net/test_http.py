@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from yarl import URL
 
-from retinue.net.http import Http, environment_proxy
+from retinue.net.http import Http, UnknownProxy, environment_proxy, named_proxies
 from retinue.testing.fake_server import Answer, FakeServer
 from retinue.version import __version__
 
@@ -100,7 +100,11 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
         ({"https_proxy": "proxy:3128"}, ("https", "api.example"), "http://proxy:3128"),
         ({"HTTPS_PROXY": "http://proxy:3128"}, ("http", "api.example"), None),
         ({"ALL_PROXY": "http://proxy:3128"}, ("http", "api.example"), "http://proxy:3128"),
-        ({"ALL_PROXY": "socks5://proxy:1080"}, ("http", "api.example"), None),
+        ({"ALL_PROXY": "https://proxy:3128"}, ("http", "api.example"), "https://proxy:3128"),
+        ({"HTTPS_PROXY": "https://proxy:3128"}, ("https", "api.example"), "https://proxy:3128"),
+        ({"ALL_PROXY": "socks5://proxy:1080", "NO_PROXY": "api.example"}, ("http", "api.example"), None),
+        ({"ALL_PROXY": "socks5://proxy:1080"}, ("http", "localhost"), None),
+        ({"ALL_PROXY": "socks5://p", "HTTP_PROXY": "http://proxy"}, ("http", "api.example"), "http://proxy"),
         ({"HTTPS_PROXY": "http://proxy", "NO_PROXY": "api.example"}, ("https", "api.example"), None),
         ({"HTTPS_PROXY": "http://proxy", "NO_PROXY": ".example"}, ("https", "api.example"), None),
         ({"HTTP_PROXY": "http://proxy"}, ("http", "localhost"), None),
@@ -110,13 +114,55 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 def test_proxies_are_those_of_the_environment(
     environment: dict[str, str], asked: tuple[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    surround(monkeypatch, environment)
+
+    assert environment_proxy(*asked) == proxy
+
+
+def test_a_proxy_of_an_unknown_kind_is_not_gone_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, {"ALL_PROXY": "socks5h://me:secret@proxy:1080"})
+
+    with pytest.raises(UnknownProxy) as unknown:
+        environment_proxy("https", "api.example")
+
+    assert str(unknown.value) == (
+        "ALL_PROXY names a proxy of the kind socks5h://, and only http:// and https:// are known; set another, or add "
+        "api.example to NO_PROXY"
+    )
+    assert (unknown.value.variable, unknown.value.kind, unknown.value.host) == ("ALL_PROXY", "socks5h", "api.example")
+
+
+@pytest.mark.parametrize("nonsense", ["http://[::1", "proxy:99999", "http://", "://x", "http://:3128"])
+def test_an_address_that_no_proxy_can_have_is_not_gone_round_either(
+    nonsense: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surround(monkeypatch, {"HTTPS_PROXY": nonsense})
+
+    with pytest.raises(UnknownProxy, match="HTTPS_PROXY is not the address of a proxy, such as http://host:3128; "):
+        environment_proxy("https", "api.example")
+    with pytest.raises(UnknownProxy, match="HTTPS_PROXY is not the address of a proxy"):
+        named_proxies()
+
+
+def test_proxies_are_told_without_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, {"https_proxy": "https://me:secret@proxy:3128", "all_proxy": "proxy:1"})
+
+    assert named_proxies() == {"HTTPS_PROXY": "https://proxy:3128", "ALL_PROXY": "http://proxy:1"}
+
+
+def test_a_proxy_that_no_request_would_use_may_be_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, {"HTTPS_PROXY": "http://a", "HTTP_PROXY": "http://b", "ALL_PROXY": "socks5://c"})
+
+    assert named_proxies() == {"HTTPS_PROXY": "http://a", "HTTP_PROXY": "http://b"}
+
+
+def surround(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    """Have these proxies in the environment, and no others."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-
-    assert environment_proxy(*asked) == proxy
 
 
 async def test_a_request_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,27 @@ def names(command: str) -> list[str] | str:
         ("l? x", "unreadable"),
         ("'' x", "unreadable"),
         ("echo \\", "unreadable"),
+        ('echo "$\\\n(rm x)"', "unreadable"),
+        ("find . $\\\n(echo -delete)", "unreadable"),
+        ("cat <\\\n<E\necho '\nE\nrm x #'", "unreadable"),
+        ("ls &\\\n& rm", "unreadable"),
+        ("ls \\\n| wc", ["ls", "wc"]),
+        ("'A=/evil' ls", "unreadable"),
+        ("A\\=/evil ls", "unreadable"),
+        ("A+=/evil ls", "unreadable"),
+        ("A='x y' ls", ["ls"]),
+        ("PIP_PYTHON=./evil pip list", "unreadable"),
+        ("OPENSSL_CONF=x node", "unreadable"),
+        ("\u00b2>x ls", "unreadable"),
+        ("printf -v PATH /evil; ls", "unreadable"),
+        ("printf -vPATH /evil; ls", "unreadable"),
+        ("x='-v PATH /evil'; printf $x; ls", "unreadable"),
+        ("printf '%s\\n' $x", ["printf"]),
+        ("test; [; printf", ["test", "[", "printf"]),
+        ("[ -v 'a[$(id)]' ]", "unreadable"),
+        ("x='-v a[$(id>f)]'; [ $x ]", "unreadable"),
+        ("x=-v; test \"$x\" 'a[$(id)]'", "unreadable"),
+        ('[ -f "$x" ] && [ "$x" = y ] && ls', ["[", "[", "ls"]),
     ],
 )
 def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
@@ -121,6 +142,31 @@ def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
         ("sh -c 'ls; rm x'", Risk.HIGH),
         ("deploy", Risk.MEDIUM),
         ("./ls", Risk.MEDIUM),
+        ("find ?delete", Risk.HIGH),
+        ("find [-]exec rm", Risk.HIGH),
+        ("find . -name *.py", Risk.LOW),
+        ("sort ?o*", Risk.MEDIUM),
+        ("sort src/*.txt", Risk.LOW),
+        ("git diff ?-output=x", Risk.MEDIUM),
+        ("x='a b'; uniq $x", Risk.MEDIUM),
+        ("uniq a*", Risk.MEDIUM),
+        ("uniq a", Risk.LOW),
+        ("uniq - out", Risk.MEDIUM),
+        ("uniq -- -a out", Risk.MEDIUM),
+        ("env find . -delete", Risk.HIGH),
+        ("nice timeout 5 git -c alias.x='!sh' x", Risk.HIGH),
+        ("env LANG=C sort x", Risk.MEDIUM),
+        ("grep -c x *", Risk.LOW),
+        ("pip list --log x", Risk.MEDIUM),
+        ("pip3 list", Risk.LOW),
+        ("cargo tree --config build.rustc='./x'", Risk.MEDIUM),
+        ("npm view x --git=./x", Risk.MEDIUM),
+        ("file -Cm x", Risk.MEDIUM),
+        ("file x", Risk.LOW),
+        ("date -s tomorrow", Risk.MEDIUM),
+        ("date -d tomorrow +%F", Risk.LOW),
+        ("hostname evil", Risk.MEDIUM),
+        ("hostname -f", Risk.LOW),
     ],
 )
 def test_the_worst_part_of_a_command_is_its_risk(command: str, risk: Risk) -> None:
@@ -148,6 +194,42 @@ def test_a_program_may_be_listed_by_its_path() -> None:
 
     assert refusal_of("./deploy.sh now > log.txt", policy) is None
     assert refusal_of("deploy.sh", policy) is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("find . -exec rm {} +", "rm"),
+        ("find . -name x -execdir /bin/rm {} ';'", "/bin/rm"),
+        ("find . -okdir rm {} ';'", "rm"),
+        ("ls | xargs -0 -I {} rm {}", "rm"),
+        ("xargs -n1 rm", "rm"),
+        ("env -i LANG=C rm x", "rm"),
+        ("timeout -k 1 5 rm x", "rm"),
+        ("nice -5 nohup rm x", "rm"),
+        ("xargs env rm", "rm"),
+    ],
+)
+def test_the_list_of_commands_holds_for_what_another_command_is_told_to_start(command: str, program: str) -> None:
+    policy = Policy(allowed_commands=("ls", "find", "xargs", "env", "timeout", "nice", "nohup"))
+    by = {"xargs env rm": "xargs", "nice -5 nohup rm x": "nice"}.get(command) or names(command)[-1]
+
+    assert refusal_of(command, policy) == (
+        f"Security policy: command {program!r}, which {by!r} would start, is not allowed (allowed_commands); "
+        "use one of: ls, find, xargs, env, timeout, nice, nohup"
+    )
+
+
+@pytest.mark.parametrize("command", ["x=-exec; find . $x rm {} +", "find ?exec rm", "env -S 'rm x'", "xargs --null rm"])
+def test_what_nobody_can_tell_is_not_started_by_another_command(command: str) -> None:
+    assert "nobody can tell what" in str(refusal_of(command, Policy(allowed_commands=("find", "env", "xargs"))))
+
+
+def test_a_command_may_start_others_of_the_list() -> None:
+    policy = Policy(allowed_commands=("find", "xargs", "grep", "wc"))
+
+    assert refusal_of("find . -exec grep -c x {} + | xargs wc -l", policy) is None
+    assert refusal_of("find . -name '*.py'", policy) is None
 
 
 @given(st.text(max_size=60))
@@ -184,6 +266,13 @@ PIECES = (
         ">&",
         "a()",
         "{a,b}",
+        "$\\\n",
+        "<\\\n<",
+        "x'=a'",
+        "x+=",
+        "printf ",
+        "[ ",
+        "time ",
     ),
 )
 

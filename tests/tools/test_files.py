@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,10 @@ async def test_bash_read_answers_with_a_page(desk: Desk) -> None:
 
 async def test_bash_read_of_everything_stays_bounded(desk: Desk) -> None:
     put(desk, "long", "0123456789\n" * 20_000)
-    page = json.loads(await desk("bash_read", filepath="long"))
+    text = await desk("bash_read", filepath="long")
+    page = json.loads(text)
     assert (page["total"], page["has_more"], page["returned"]) == (20_000, True, len(page["results"]))
-    assert 3000 < page["returned"] < 5000
+    assert 49_900 < len(text) <= 50_000
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,63 @@ async def test_what_cannot_be_read_is_told_with_its_reason(desk: Desk, path: str
 async def test_bytes_that_are_no_text_are_replaced(desk: Desk) -> None:
     put(desk, "odd", b"caf\xe9\n")
     assert await desk("file_read", path="odd") == "1: caf\ufffd"
+
+
+@contextlib.contextmanager
+def somebody_else(change: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Whenever something is read, somebody else changes a file right afterwards."""
+    read, times = os.pread, 0
+
+    def read_and_change(fd: int, size: int, offset: int) -> bytes:
+        nonlocal times
+        times += 1
+        assert times < 100, "this does not come to an end"
+        found = read(fd, size, offset)
+        change()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", read_and_change)
+        yield
+
+
+async def test_a_file_that_grows_while_it_is_read_is_read_as_it_was(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = put(desk, "log", "one\ntwo")
+
+    def grow() -> None:
+        with log.open("a") as file:
+            file.write("more")
+
+    with somebody_else(grow, monkeypatch):
+        assert await desk("file_read", path="log") == "1: one\n2: two"
+    log.write_text("one\ntwo")
+    with somebody_else(grow, monkeypatch):
+        assert await desk("file_ops", operation="copy", path="log", destination="copy") == (
+            "Copied log to copy (7 bytes)"
+        )
+    for change in ({"operation": "append", "content": "!"}, {"old_string": "one", "new_string": "1"}):
+        tool = "file_ops" if "operation" in change else "file_edit"
+        with somebody_else(grow, monkeypatch):
+            assert await desk.refused(tool, path="log", **change) == (
+                "the file was changed by somebody else meanwhile; read it again: log"
+            )
+    assert names(desk) == ["copy", "log"]
+
+
+async def test_a_file_that_shrinks_while_it_is_read_ends_where_it_ends_now(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = put(desk, "log", "one\ntwo\nthree\n")
+    reads = iter(range(100))
+
+    def shrink() -> None:
+        if next(reads) == 1:  # the lines are counted by now
+            os.truncate(log, 4)
+
+    with somebody_else(shrink, monkeypatch):
+        assert await desk("file_read", path="log") == "1: one"
 
 
 async def test_outside_each_surface_refuses_in_its_own_words(desk: Desk) -> None:
@@ -267,6 +326,24 @@ async def test_what_is_no_file_is_not_written(desk: Desk, path: str) -> None:
     before = names(desk)
     await desk.refused("file_write", path=path, content="new")
     assert names(desk) == before
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("file_write", {"path": "a/b/retinue.toml", "content": "x"}),
+        ("file_write", {"path": "a/private", "content": "x"}),
+        ("file_ops", {"operation": "write", "path": "a/b/c"}),
+        ("file_ops", {"operation": "append", "path": "a/b/retinue.yaml", "content": "x"}),
+        ("file_ops", {"operation": "copy", "path": "none", "destination": "a/b/c"}),
+        ("file_ops", {"operation": "move", "path": "none", "destination": "a/b/c"}),
+        ("file_ops", {"operation": "mkdir", "path": "a/private"}),
+    ],
+)
+async def test_what_is_refused_leaves_no_folders(desk: Desk, tool: str, arguments: dict[str, str]) -> None:
+    desk.policy = Policy(forbidden_paths=("a/private",))
+    await desk.refused(tool, **arguments)
+    assert names(desk) == []
 
 
 async def test_file_edit_replaces_the_only_occurrence(desk: Desk) -> None:
@@ -469,6 +546,42 @@ async def test_file_ops_says_what_is_there(desk: Desk) -> None:
     }
     assert await desk.refused("file_ops", operation="info", path="none") == "No such file or directory: none"
     assert (await desk.refused("file_ops", operation="exists", path="../outside")).startswith("Security policy: ")
+
+
+async def test_a_file_of_any_year_can_be_looked_at(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(desk, "a", "")
+    look = os.stat
+
+    def of_another_time(path: Any, **options: Any) -> os.stat_result:
+        found = look(path, **options)
+        return os.stat_result((*found[:8], 10**12, found[9])) if path == "a" else found
+
+    monkeypatch.setattr(os, "stat", of_another_time)
+    assert json.loads(await desk("file_ops", operation="info", path="a"))["modified"] == (
+        "1000000000000 seconds after 1970"
+    )
+
+
+async def test_a_move_to_another_disk_that_cannot_remove_the_file_leaves_it_where_it_was(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(desk, "a", "x")
+    rename, unlink = os.rename, os.unlink
+
+    def to_another_disk(source: str, target: str, **options: Any) -> None:
+        if source == "a":
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(source, target, **options)
+
+    def on_a_disk_that_is_read_only(name: str, **options: Any) -> None:
+        if name == "a":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        unlink(name, **options)
+
+    monkeypatch.setattr(os, "rename", to_another_disk)
+    monkeypatch.setattr(os, "unlink", on_a_disk_that_is_read_only)
+    assert await desk.refused("file_ops", operation="move", path="a", destination="b") == "Read-only file system: a"
+    assert names(desk) == ["a"]
 
 
 async def test_an_operation_without_its_argument_says_which(desk: Desk) -> None:

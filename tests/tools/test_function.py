@@ -19,6 +19,9 @@ from retinue.core.agent import ToolSpec
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.providers.scripted import calls, says
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.harness import Harness
 from retinue.tools.function import FunctionTool, as_text, tool
 from retinue.tools.threads import AT_ONCE
 
@@ -301,6 +304,20 @@ async def test_the_context_is_handed_in_and_hidden_from_the_model() -> None:
     assert (await call(whoami, '{"loud": true, "context": {}}')).failed
 
 
+async def test_a_context_that_may_be_missing_is_handed_in_all_the_same_and_no_model_can_make_one_up() -> None:
+    @tool
+    def whoami(context: CallContext | None = None) -> str:
+        return "nobody" if context is None else context.agent
+
+    forged = msgspec.json.encode({"context": {**msgspec.to_builtins(CONTEXT), "agent": "root"}}).decode()
+
+    assert parameters(whoami)["properties"] == {}
+    assert (whoami(), await call(whoami)) == ("nobody", ToolResult("lead"))
+    assert await call(whoami, forged) == ToolResult(
+        "whoami: argument 'context' is not known; arguments: none", failed=True
+    )
+
+
 who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
 
 
@@ -375,6 +392,16 @@ async def test_errors_of_the_function_travel_as_they_are() -> None:
         await call(fragile, '{"how": "stop"}')
 
 
+@pytest.mark.parametrize("escaped", [GeneratorExit, KeyboardInterrupt])
+async def test_what_would_end_more_than_the_call_does_not_leave_its_thread(escaped: type[BaseException]) -> None:
+    @tool
+    def fragile() -> str:
+        raise escaped
+
+    with pytest.raises(RuntimeError, match=f"^{escaped.__name__} left the function$"):
+        await call(fragile)
+
+
 async def test_a_cancelled_call_lets_go_at_once() -> None:
     begun = asyncio.Event()
 
@@ -393,6 +420,13 @@ async def test_a_cancelled_call_lets_go_at_once() -> None:
 # ---- results --------------------------------------------------------------------------------------------------------
 
 
+class Markup(str):
+    """A kind of text, as template engines and data frames have them."""
+
+    def __str__(self) -> str:
+        return f"Markup({super().__str__()!r})"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -400,6 +434,7 @@ async def test_a_cancelled_call_lets_go_at_once() -> None:
         (None, ""),
         (b"caf\xc3\xa9 \xff", "café \ufffd"),
         ("half \ud83e", "half ?"),
+        (Markup("<b>"), "<b>"),
         (True, "true"),
         (1.5, "1.5"),
         ({"b": [1, None], "a": "é"}, '{"b":[1,null],"a":"é"}'),
@@ -417,6 +452,7 @@ async def test_a_cancelled_call_lets_go_at_once() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_results_become_text(value: object, text: str) -> None:
+    assert type(as_text(value)) is str
     assert as_text(value) == text
 
 
@@ -425,6 +461,22 @@ def test_a_value_that_contains_itself_is_still_text() -> None:
     endless.append(endless)
 
     assert as_text(endless) == "[[...]]"
+
+
+async def test_a_run_goes_on_after_a_kind_of_text_that_no_store_knows(tmp_path: Path) -> None:
+    @tool
+    def page() -> str:
+        return Markup("<b>")
+
+    @tool
+    def result() -> ToolResult:
+        return ToolResult(Markup("<i>"))
+
+    async with Harness(store=SqliteStore(tmp_path / "runs.db"), dialects=(), tools=[page, result]) as harness:
+        harness.script("main", calls("page"), calls("result"), says("done"))
+
+        assert (await harness.run("go")).text == "done"
+        assert harness.results("main") == ["<b>", "<i>"]
 
 
 async def test_a_function_may_say_itself_that_it_failed() -> None:
@@ -501,6 +553,28 @@ async def test_arguments_that_do_not_fit_are_explained_to_the_model(arguments: s
     assert await call(book, arguments) == ToolResult(f"book: {complaint}", failed=True)
 
 
+Odd = TypedDict("Odd", {"in-days": int, "per cent": int, "v1.2": int}, total=False)
+
+
+@tool
+def measure(odd: Odd | None = None, by_number: dict[int, str] | None = None) -> str:
+    """Measure."""
+    return "measured"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ('{"odd":{"in-days":"x"}}', "argument 'odd.in-days': expected `int`, got `str`; found \"x\""),
+        ('{"odd":{"per cent":"x"}}', "argument 'odd.per cent': expected `int`, got `str`; found \"x\""),
+        ('{"odd":{"v1.2":"x"}}', 'argument \'odd.v1.2\': expected `int`, got `str`; found {"v1.2":"x"}'),
+        ('{"by_number":{"a":"b"}}', 'argument \'by_number\': in a key, expected `int`, got `str`; found {"a":"b"}'),
+    ],
+)
+async def test_names_and_keys_of_any_kind_are_complained_about_in_words(arguments: str, complaint: str) -> None:
+    assert await call(measure, arguments) == ToolResult(f"measure: {complaint}", failed=True)
+
+
 async def test_arguments_nested_beyond_reason_are_refused_in_words() -> None:
     @tool
     def anything(value: Any) -> str:
@@ -527,6 +601,10 @@ def unsupported(query: complex) -> str:
 
 
 def ambiguous(query: Place | Node) -> str:
+    return ""
+
+
+def callers(query: list[CallContext]) -> str:
     return ""
 
 
@@ -565,12 +643,16 @@ class Shop:
             "the type must be known in the module when the function is defined",
         ),
         (unsupported, "tool unsupported: parameter 'query': type <class 'complex'> is not supported"),
+        (
+            callers,
+            "tool callers: parameter 'query': a CallContext is handed in by itself, not as a part of something else",
+        ),
         (yields, "tool yields: the function yields; a tool returns its whole result"),
         (Shop.sell, "tool sell: parameter 'self' has no type annotation (for a method, use tool(instance.method))"),
         (lambda: "", "tool name '<lambda>': expected a letter or _ and then up to 63 letters, digits, _ and -; "
                      "give one with @tool(name=...)"),
     ],
-    ids=["untyped", "args", "kwargs", "unknown", "unsupported", "yields", "method", "lambda"],
+    ids=["untyped", "args", "kwargs", "unknown", "unsupported", "callers", "yields", "method", "lambda"],
 )  # fmt: skip
 def test_a_function_that_cannot_be_a_tool_is_refused_where_it_is_defined(function: Any, complaint: str) -> None:
     with pytest.raises(BadInput) as raised:

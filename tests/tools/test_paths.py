@@ -29,7 +29,7 @@ TREES = 700 if STRESS else 100
 
 def read(reach: Reach, path: str) -> bytes:
     with reach.file(path) as file:
-        return b"".join(blocks(file.fd))
+        return b"".join(blocks(file.fd, file.stat.st_size))
 
 
 def write(reach: Reach, path: str, content: bytes = b"written") -> None:

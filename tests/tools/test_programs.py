@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -14,9 +15,12 @@ import pytest
 from retinue.core.messages import ToolMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import Request
+from retinue.core.programs import Ended, Program
 from retinue.providers.scripted import Speaks, calls, calls_verbatim, says, together
 from retinue.testing.harness import Harness
-from retinue.tools.kit import ToolOptions
+from retinue.tools import python, shell
+from retinue.tools.kit import Kit, NoShelf, ToolOptions
+from tests.tools.file_stage import Desk, Noon
 
 pytestmark = [
     pytest.mark.real_time,
@@ -60,6 +64,14 @@ async def test_a_command_runs_in_the_workspace_and_its_output_is_the_result(work
     assert heard[0] == "hello\n1"
     assert heard[1] == "[no output]"
     assert (workspace / "made.txt").read_text() == "kept\n"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+async def test_a_program_on_the_list_that_reserves_much_memory_runs(workspace: Path) -> None:
+    command = "node -e 'console.log(6 * 7)'"
+    assert await results(calls("shell", command=command)) == ["42"]
+    (refused,) = await results(calls("shell", command=command), tool_options=ToolOptions(program_memory_mb=256))
+    assert "memory" in refused
 
 
 async def test_a_command_that_fails_says_how(workspace: Path) -> None:
@@ -113,7 +125,7 @@ async def test_a_read_only_agent_starts_no_command_and_may_still_compute(workspa
 
 async def test_a_medium_risk_command_needs_a_person_and_a_low_risk_one_does_not(workspace: Path) -> None:
     heard = await results(
-        calls("shell", command="mkdir made"), calls("shell", command="pwd"), policy=Policy(), approvals="deny"
+        calls("shell", command="git init"), calls("shell", command="pwd"), policy=Policy(), approvals="deny"
     )
 
     assert heard[0].startswith("Security policy: 'shell': this medium-risk call needs approval")
@@ -204,6 +216,24 @@ async def test_code_is_run_and_its_last_expression_is_the_result(workspace: Path
     assert told[6]["stdout"] == "x" * 10000 + "\n... (truncated)"
 
 
+async def test_a_result_is_told_whatever_else_the_code_prints(workspace: Path) -> None:
+    late = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()\n1"
+    heard = await results(
+        calls("python_execute", code=late),
+        calls("python_execute", code="import os\n'child' if os.fork() == 0 else 'parent'"),
+        calls("python_execute", code="class Half:\n    __repr__ = lambda self: '\\ud800'\nHalf()"),
+        calls("python_execute", code="print('x' * 2_000_000)\n42"),
+        calls("python_execute", code="import sys\nprint('x' * 2_000_000, file=sys.stderr)\n42"),
+    )
+    told = [json.loads(text) for text in heard]
+
+    assert told[0] == {"stdout": "late\n", "stderr": "", "result": "1"}
+    assert told[1] == {"stdout": "", "stderr": "", "result": "'parent'"}
+    assert told[2] == {"stdout": "", "stderr": "", "result": "?"}
+    assert (told[3]["stdout"][9999:], told[3]["result"]) == ("x\n... (truncated)", "42")
+    assert told[4]["stderr"].startswith("More was printed than is kept, and the result is lost; print less\nxxx")
+
+
 async def test_code_writes_nothing_reaches_nobody_and_cannot_take_all_the_memory(workspace: Path) -> None:
     heard = await results(
         calls("python_execute", code="open('made.txt', 'w')"),
@@ -218,6 +248,26 @@ async def test_code_writes_nothing_reaches_nobody_and_cannot_take_all_the_memory
     assert "MemoryError" in told[2]["stderr"]
     assert told[3]["stderr"] == "Execution timed out after 1 seconds"
     assert not (workspace / "made.txt").exists()
+
+
+class FullMachine:
+    """A sandbox on a machine that can start nothing more."""
+
+    async def run(self, program: Program) -> Ended:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("shell", {"command": "ls"}), ("terminal", {"command": "ls"}), ("python_execute", {"code": "1"})],
+)
+async def test_a_machine_that_can_start_nothing_more_says_so(
+    workspace: Path, tool: str, arguments: dict[str, str]
+) -> None:
+    kit = Kit(sandbox=FullMachine(), shelf=NoShelf(), clock=Noon())
+    desk = Desk([*shell.tools(kit), *python.tools(kit)], workspace)
+
+    assert await desk.refused(tool, **arguments) == "the program could not be run: Too many open files"
 
 
 async def test_a_cancelled_run_stops_its_program(workspace: Path) -> None:

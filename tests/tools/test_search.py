@@ -171,8 +171,10 @@ async def test_a_page_of_paths_stays_bounded(tmp_path: Path) -> None:
     desk = Desk(search.tools(kit()), tmp_path)
     for number in range(400):
         put(desk, f"{number:0200}")
-    found = json.loads(await desk("bash_find", limit=0))
-    assert (found["total"], found["has_more"], found["returned"]) == (400, True, 298)
+    text = await desk("bash_find", limit=0)
+    found = json.loads(text)
+    assert (found["total"], found["has_more"], found["returned"]) == (400, True, 245)
+    assert 49_700 < len(text) <= 50_000
 
 
 # ---- bash_ripgrep and grep -------------------------------------------------------------------------------------------
@@ -285,6 +287,7 @@ async def test_binary_files_odd_bytes_and_long_lines(desk: Desk) -> None:
     put(desk, "binary", b"match\n\0")
     put(desk, "late", b"match\n" * 50_000 + b"\0")
     put(desk, os.fsdecode(b"na\xffme"), b"match \xff\n")
+    put(desk, "late\n1:2:x", b"match\n" * 50_000 + b"\0")
     put(desk, "a\nb", "match")
     put(desk, "long", b"match " + b"x" * 2_000_000 + b"\nmatch\n")
     assert json.loads(await desk("bash_ripgrep", pattern="match"))["results"] == [
@@ -336,6 +339,30 @@ async def test_a_search_that_takes_too_long_is_stopped(tmp_path: Path, monkeypat
         "error": "Command timed out after 0.5 seconds"
     }
     assert children() == []
+
+
+@pytest.mark.parametrize(("ending", "status"), [("kill -9 $$", -9), ("exit 3", 3)])
+async def test_a_program_that_broke_off_has_not_told_everything(tmp_path: Path, ending: str, status: int) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "a").write_text("match")
+    broken = tmp_path / "rg"
+    broken.write_text(f"#!/bin/sh\nprintf './a\\0001:0:x\\n'\n{ending}\n")
+    broken.chmod(0o755)
+    reach = Reach(Policy(), str(tmp_path / "ws"))
+    with pytest.raises(ToolError, match=f"^the search ended with status {status}$"):
+        await matches(reach, ".", query_of("match"), offset=0, limit=5, ripgrep=str(broken))
+
+
+async def test_a_search_without_descriptors_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(desk, "a", "match")
+
+    def none_left() -> tuple[int, int]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", none_left)
+    assert json.loads(await desk.refused("bash_ripgrep", pattern="match")) == {
+        "error": "No matches found or command failed: [Errno 24] Too many open files"
+    }
 
 
 async def test_a_cancelled_search_stops_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,6 +515,19 @@ async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(
     assert f"of more than {found['total']}; " in await desk("grep", pattern="match", limit=1)
     last = json.loads(await desk("bash_ripgrep", pattern="match", offset=found["total"] - 1))
     assert (last["results"], last["has_more"]) == ([f"a:{found['total']}:match"], False)
+
+
+async def test_a_file_with_very_many_matches_hides_none_before_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MAX_KEPT", 5000)
+    monkeypatch.setattr(matching, "PIPE_SIZE", 4096)
+    put(desk, "a", "match\n" * 3)
+    put(desk, "b", "match\n" * 100_000)
+    put(desk, "c", "match\n" * 5)
+    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=2))
+    assert (found["results"], found["has_more"]) == (["a:3:match", "b:1:match"], True)
+    assert json.loads(await desk("bash_ripgrep", pattern="match", extra_args="-m 2", limit=5)) == page(
+        ["a:1:match", "a:2:match", "b:1:match", "b:2:match", "c:1:match"], total=6, limit=5, has_more=True
+    )
 
 
 async def test_all_matches_are_counted_though_few_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

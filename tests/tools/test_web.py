@@ -1,6 +1,7 @@
 """Agents read the web: pages as Markdown, within bounds, and every failure in words that a model can act on."""
 
 import asyncio
+import errno
 import gzip
 import importlib.util
 import signal
@@ -257,12 +258,37 @@ async def test_a_reader_knows_no_keys_and_is_stopped_when_its_call_is_cancelled(
 
 
 @pytest.mark.real_time
+@pytest.mark.real_time
+async def test_a_reader_that_never_stops_talking_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = asyncio.create_subprocess_exec
+
+    async def begins_another(*_: str, **options: Any) -> asyncio.subprocess.Process:
+        return await begin("/bin/sh", "-c", "cat > /dev/null; exec yes", **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", begins_another)
+    page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=b"<p>hello")
+    async with asyncio.timeout(20):
+        with pytest.raises(UnreadablePage, match=r"^the page could not be read within 0\.1 seconds$"):
+            await readable(page, seconds=0.1)
+
+
 @pytest.mark.parametrize("html", ["<html><body></body></html>", "", "<script>only()</script>"])
 async def test_a_page_without_text_says_so(html: str) -> None:
     async with serving(html) as server:
         said = await refused(web(server)["scrape_webpage"], url=server.url)
 
         assert said == f"Error scraping {server.url}: the page has no text"
+
+
+async def test_a_machine_that_can_start_nothing_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(*_: str, **__: Any) -> asyncio.subprocess.Process:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuses)
+    async with serving(PAGE) as server:
+        said = await refused(web(server)["scrape_webpage"], url=server.url)
+
+        assert said == f"Error scraping {server.url}: nothing can be started to read the page: Too many open files"
 
 
 async def test_without_trafilatura_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

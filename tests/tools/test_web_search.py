@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,6 +105,30 @@ async def test_an_encyclopedia_is_asked_last_and_only_at_its_own_host() -> None:
 
     assert {urlsplit(url).netloc for _, url in network.asked} == set(HOSTS.values())
     assert all(url.startswith("https://") for _, url in network.asked)
+
+
+def test_an_engine_that_hangs_keeps_nobody_from_leaving() -> None:
+    answered = threading.Event()
+
+    async def give_up() -> None:
+        asked, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def hangs(name: str) -> Engine:
+            loop.call_soon_threadsafe(asked.set)
+            answered.wait(60)
+            raise KeyError(name)
+
+        search = asyncio.create_task(Ddgs(engine=hangs).search("pool size"))
+        await asked.wait()
+        search.cancel()
+
+    program = threading.Thread(target=asyncio.run, args=(give_up(),))
+    try:
+        program.start()
+        program.join(timeout=20)
+        assert not program.is_alive()
+    finally:
+        answered.set()
 
 
 def test_every_engine_that_is_asked_is_there_and_asks_the_host_in_the_table() -> None:

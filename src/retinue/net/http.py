@@ -16,6 +16,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 import aiohttp
 from yarl import URL
 
+from retinue.core.errors import RetinueError
 from retinue.version import __version__
 
 CONNECT_SECONDS = 15.0
@@ -29,6 +30,7 @@ class Http:
     """A client session for each event loop that uses it; `close` closes them all, and the next request opens a new one.
 
     Proxies are taken from the environment (`HTTPS_PROXY`, `NO_PROXY` and so on), except for addresses of this machine.
+    A request that would have to go through a proxy of an unknown kind is not made: `post` raises `UnknownProxy`.
     """
 
     __slots__ = ("_proxies", "_sessions")
@@ -44,7 +46,7 @@ class Http:
         # aiohttp cuts a large body into pieces if it is a file, and warns if it is bytes.
         data = body if len(body) <= _LARGE else io.BytesIO(body)
         session = self._sessions.get(asyncio.get_running_loop()) or self._open()
-        return session.post(url, data=data, headers=headers, proxy=self._proxy(url), allow_redirects=False)
+        return session.post(url, data=data, headers=headers, proxy=self.proxy(url), allow_redirects=False)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -66,7 +68,8 @@ class Http:
         self._sessions[asyncio.get_running_loop()] = session
         return session
 
-    def _proxy(self, url: URL) -> str | None:
+    def proxy(self, url: URL) -> str | None:
+        """The proxy that requests to this address go through; raises `UnknownProxy` if that cannot be."""
         # aiohttp's own `trust_env` would ask two threads for each request, and send the password that ~/.netrc has for
         # the host where no key, or another, was to be sent.
         place = (url.scheme, url.host or "")
@@ -75,14 +78,60 @@ class Http:
         return self._proxies[place]
 
 
+class UnknownProxy(RetinueError):
+    """The environment names a proxy of a kind that is not spoken here, or none that there could be (`kind` is empty).
+
+    Going round it is nothing to do unasked: it may be the only way that is allowed.
+    """
+
+    def __init__(self, *, variable: str, kind: str, host: str = "") -> None:
+        wrong = (
+            f"{variable} names a proxy of the kind {kind}://, and only http:// and https:// are known"
+            if kind
+            else f"{variable} is not the address of a proxy, such as http://host:3128"
+        )
+        otherwise = f"add {host} to NO_PROXY" if host else "name in NO_PROXY what is reached without it"
+        super().__init__(f"{wrong}; set another, or {otherwise}")
+        self.variable = variable
+        self.kind = kind
+        self.host = host
+
+
 def environment_proxy(scheme: str, host: str) -> str | None:
-    """The proxy that the environment names for this host; only `http://` proxies are known here."""
+    """The proxy that the environment names for this host; raises `UnknownProxy` for one of a kind that is not known."""
     proxies = getproxies_environment()
-    proxy = proxies.get(scheme) or proxies.get("all")
+    name = scheme if proxies.get(scheme) else "all"
+    proxy = proxies.get(name)
     if not proxy or is_loopback(host) or proxy_bypass(host):
         return None
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
-    return proxy if proxy.startswith("http://") else None
+    _check(name, proxy, host)
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def named_proxies() -> dict[str, str]:
+    """The proxies of the environment that requests to models may go through, without passwords, by their variables.
+
+    Raises `UnknownProxy` if one of them is of a kind that is not known.
+    """
+    proxies = getproxies_environment()
+    named: dict[str, str] = {}
+    for scheme in ("https", "http"):
+        name = scheme if proxies.get(scheme) else "all"
+        if proxy := proxies.get(name):
+            _check(name, proxy)
+            kind, _, rest = proxy.rpartition("://")
+            named[f"{name.upper()}_PROXY"] = f"{kind or 'http'}://{rest.rpartition('@')[2]}"
+    return named
+
+
+def _check(name: str, proxy: str, host: str = "") -> None:
+    try:
+        address = URL(proxy if "://" in proxy else f"http://{proxy}")
+        kind = address.scheme if address.host and address.port != 0 else ""
+    except ValueError:
+        kind = ""
+    if kind not in ("http", "https"):
+        raise UnknownProxy(variable=f"{name.upper()}_PROXY", kind=kind, host=host)
 
 
 def is_loopback(host: str) -> bool:

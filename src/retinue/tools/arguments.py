@@ -9,8 +9,8 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -33,10 +33,12 @@ class Arguments:
         for parameter, hint in _typed_parameters(function, name):
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 self._positional.append(parameter.name)
-            if _plain(hint) is CallContext:
+            if _is_context(hint):
                 self._context.append(parameter.name)
                 continue
             where = f"tool {name}: parameter {parameter.name!r}"
+            if _has_context(hint):  # a model could fill it, and make up who calls
+                raise BadInput(f"{where}: a CallContext is handed in by itself, not as a part of something else")
             schema = _schema_of(hint, where)
             description = _said_in_annotation(hint) or about.get(parameter.name)
             if description:
@@ -100,8 +102,17 @@ def _typed_parameters(function: Callable[..., object], name: str) -> Iterator[tu
         yield parameter, hints[parameter.name]
 
 
-def _plain(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+def _is_context(hint: Any) -> bool:
+    """Whether a parameter is to be handed the context; it may say that it does without one when nobody calls."""
+    if get_origin(hint) is Annotated:
+        return _is_context(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return {*get_args(hint)} == {CallContext, NoneType}
+    return hint is CallContext
+
+
+def _has_context(hint: Any) -> bool:
+    return hint is CallContext or any(map(_has_context, get_args(hint)))
 
 
 def _said_in_annotation(hint: Any) -> str | None:
@@ -181,9 +192,9 @@ def _inlined(schema: Schema) -> Schema:
 
 # ---- what the model reads --------------------------------------------------------------------------------------------
 
-_AT = re.compile(r"(?P<what>.*) - at `\$(?P<path>.*)`", re.DOTALL)
+_AT = re.compile(r"(?P<what>.*) - at `(?P<key>key` in `)?\$(?P<path>.*)`", re.DOTALL)
 _FIELD = re.compile(r"Object (?P<problem>missing required|contains unknown) field `(?P<field>.*)`")
-_STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+|\.\.\.)\]")
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
 def complaint(arguments: Arguments, text: str, wrong: Exception) -> str:
@@ -204,6 +215,8 @@ def complaint(arguments: Arguments, text: str, wrong: Exception) -> str:
         return f"{tool}: argument {misfit['field']!r}{within} {problem}{there_are}"
     if not path:
         return f"{tool}: the arguments must be one JSON object: {_uncapped(what)}; arguments: {arguments.in_words()}"
+    if located and located["key"]:
+        return f"{tool}: argument {path.lstrip('.')!r}: in a key, {_uncapped(what)}{_found(text, path)}"
     more = _choices(arguments.schema, path) + _found(text, path)
     return f"{tool}: argument {path.lstrip('.')!r}: {_uncapped(what)}{more}"
 
@@ -248,7 +261,10 @@ def _found(text: str, path: str) -> str:
     for step in _STEP.finditer(path):
         if step["index"] == "...":  # a value of a mapping; its key is not told
             break
-        value = value[step["name"] or int(step["index"])]
+        try:
+            value = value[step["name"] or int(step["index"])]
+        except (KeyError, IndexError, TypeError):  # a name with dots or brackets in it
+            break
     found = msgspec.json.encode(value).decode()
     return f"; found {found if len(found) <= 80 else found[:79] + '…'}"
 

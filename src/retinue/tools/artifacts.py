@@ -24,6 +24,8 @@ from retinue.tools.kit import Kit, Origins
 READER = "artifact_read"
 """The tool that pages through artifacts."""
 
+SECONDS = 60.0
+
 PAGE = 50_000
 """The most characters that are read at once."""
 
@@ -110,7 +112,7 @@ def reader(shelf: Shelf, origins: Origins) -> Tool:
         text = await page(shelf, artifact, root_id=root_id, name=id, offset=offset, limit=limit)
         return text + _where(artifact, offset + len(text))
 
-    return FunctionTool(artifact_read, name=READER, kind="pure")
+    return FunctionTool(artifact_read, name=READER, kind="pure", timeout=SECONDS)
 
 
 def tools(kit: Kit) -> Sequence[Tool]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from retinue.core.policy import Risk
+from retinue.tools.command_starters import Untold, started_by
 from retinue.tools.commands import Step, Unreadable, steps_of
 
 HIGH_RISK = frozenset(
@@ -59,8 +61,17 @@ _DANGEROUS: Mapping[str, frozenset[str]] = {
 _WRITES: Mapping[str, re.Pattern[str]] = {
     "git": re.compile(r"--ou[a-z]*(?:=.*)?", re.DOTALL),
     "sort": re.compile(r"-[A-Za-z]*o.*|--o.*", re.DOTALL),
+    "date": re.compile(r"-[uR]*s.*|--s.*|[0-9]{8,12}(?:\.[0-9]+)?", re.DOTALL),
+    "hostname": re.compile(r"[^-].*|-[A-Za-z]*[Fb].*|--[bf].*", re.DOTALL),
+    "file": re.compile(r"-[A-Za-z]*C.*|--comp.*", re.DOTALL),
+    "pip": re.compile(r"--log.*|--local-log.*|--py.*", re.DOTALL),
+    "npm": re.compile(r"--gi.*|--globalc.*|--us.*|--logs.*", re.DOTALL),
+    "cargo": re.compile(r"--config.*|-Z.*", re.DOTALL),
 }
-"""Arguments with which a harmless program writes a file."""
+"""Arguments with which a harmless program writes a file, changes a setting, or takes another program for its own."""
+
+_TAKES_ORDERS = frozenset((*_DANGEROUS, *_WRITES, "uniq"))
+"""Reading programs of which it matters which words they get."""
 
 _STARTERS = frozenset(
     (
@@ -94,27 +105,42 @@ def _risk_of_step(step: Step) -> Risk:
     name, arguments = step.name, step.arguments
     if name in HIGH_RISK or name.startswith("mkfs."):
         return Risk.HIGH
-    if any(_is_dangerous(name, argument) for argument in arguments) or (name == "find" and step.varies):
+    if any(_is_dangerous(name, argument) for argument in arguments):
+        return Risk.HIGH
+    if name == "find" and (step.varies or any(map(_may_be_dangerous_to_find, step.patterns))):
         return Risk.HIGH
     if name == "git" and _has_other_settings(arguments):
         return Risk.HIGH
     if name in _STARTERS:
-        return _worst((Risk.MEDIUM, *map(_risk_of_started, arguments)))
-    guessed = step.program != name or (step.varies and (name not in READING or name in _DANGEROUS or name in _WRITES))
+        return _worst((Risk.MEDIUM, *map(_risk_of_argument, arguments), *_risks_of_started(step)))
+    unsure = step.varies or any(_may_be_an_option(name, pattern) for pattern in step.patterns)
+    guessed = step.program != name or (unsure and (name not in READING or name in _TAKES_ORDERS))
     return Risk.MEDIUM if step.writes or guessed or not _only_reads(name, arguments) else Risk.LOW
 
 
+def _may_be_an_option(name: str, pattern: str) -> bool:
+    """Whether a file's name that fits could be more than a file to the program; `uniq` writes its second one."""
+    return name == "uniq" or (name != "find" and pattern.startswith(("-", "*", "?", "[")))
+
+
+def _may_be_dangerous_to_find(pattern: str) -> bool:
+    """Whether a file could be named so that it fits and is an order to `find`."""
+    before, bracket, _ = pattern.partition("[")
+    return any(fnmatchcase(word, before + ("*" if bracket else "")) for word in _DANGEROUS["find"])
+
+
 def _only_reads(name: str, arguments: Sequence[str]) -> bool:
-    if name in _WRITES and any(_WRITES[name].fullmatch(argument) for argument in arguments):
+    family = "pip" if name == "pip3" else name
+    if family in _WRITES and any(_WRITES[family].fullmatch(argument) for argument in arguments):
         return False
     if name == "uniq":  # its second file is the one it writes
-        return sum(not argument.startswith("-") for argument in arguments) < 2
+        files = [each for each in arguments if each == "-" or not each.startswith("-")]
+        return len(files) < 2 and "--" not in arguments
     if name == "sed":  # its little language can write files and start programs
         shows = len(arguments) > 1 and arguments[0] == "-n" and _SHOWS_LINES.fullmatch(arguments[1]) is not None
         return shows and not any(argument.startswith("-") for argument in arguments[2:])
     if tuple(arguments) in _QUESTIONS or (name in ("node", "npm") and tuple(arguments) == ("-v",)):
         return True
-    family = "pip" if name == "pip3" else name
     if family in READING_SUBCOMMANDS:
         return not arguments or _subcommand(name, arguments) in READING_SUBCOMMANDS[family]
     return name in READING
@@ -151,8 +177,17 @@ def _git_subcommand(arguments: Sequence[str]) -> int:
     return where
 
 
-def _risk_of_started(argument: str) -> Risk:
-    """The harm of what another program is told to start: a name, or a whole command."""
+def _risks_of_started(step: Step) -> list[Risk]:
+    """The harm of what a program is told to start, where that can be told."""
+    try:
+        started = started_by(step.name, step.arguments)
+    except Untold:
+        return []
+    return [_risk_of_step(Step(each.program, each.arguments, varies=step.varies)) for each in started]
+
+
+def _risk_of_argument(argument: str) -> Risk:
+    """The harm of a word that may be the name of a program, or a whole command."""
     steps = steps_of(argument)
     if isinstance(steps, Unreadable):
         return Risk.MEDIUM

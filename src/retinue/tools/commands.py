@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from retinue.core.policy import Policy
+from retinue.tools.command_starters import Untold, started_by
 from retinue.tools.shell_words import Operator, Unclear, Word, cut
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
@@ -28,12 +29,20 @@ NO_FILE = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr"))
 _HARMLESS = frozenset(("cd", "true", "false", ":", "test", "[", "exit", "printf", ""))
 """Words of the shell itself that start nothing, and no word at all (`> file`)."""
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
+_EVALUATES = frozenset(("printf", "test", "["))
+_COMPARES = frozenset(
+    ("=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", "-a", "-o", ")", "]")
+)
+"""What may follow a variable in a test, so that it is compared and cannot say itself what is looked at."""
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+"""How a word begins that sets a variable; with a quote in there, it is the name of a program."""
 _PROGRAM = re.compile(r"[A-Za-z0-9_./+:-]+|\[")
 _DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _CHANGES_PROGRAMS = re.compile(
-    r"PATH|IFS|ENV|HOME|BASH_.*|BASHOPTS|SHELLOPTS|PS4|PROMPT_COMMAND|.*PAGER|.*EDITOR|VISUAL|LESSOPEN|XDG_.*"
-    r"|LD_.*|DYLD_.*|PYTHON.*|NODE_.*|GIT_.*|NPM_.*|npm_.*|PERL5.*|RUBYOPT|RUBYLIB|RUSTC.*|CARGO_.*|RIPGREP_.*"
+    r"PATH|IFS|ENV|HOME|SHELL|BASH_.*|BASHOPTS|SHELLOPTS|PS4|PROMPT_COMMAND|.*PAGER|.*EDITOR|VISUAL|BROWSER|LESS.*"
+    r"|XDG_.*|LD_.*|DYLD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|OPENSSL_.*|SSL_.*|SSH_.*|PYTHON.*|PIP_.*|NODE_.*|GIT_.*|NPM_.*"
+    r"|npm_.*|PERL.*|RUBY.*|RUST.*|CARGO_.*|RIPGREP_.*|JAVA_.*|_JAVA_OPTIONS|JDK_.*|MAKE.*|TAR_OPTIONS"
 )
 """Variables by which a harmless name comes to mean another program."""
 
@@ -41,13 +50,15 @@ _CHANGES_PROGRAMS = re.compile(
 class Step(Struct, frozen=True):
     """One program that a command starts, with its arguments; `writes` where its output goes to a file.
 
-    `varies` where an argument holds something that only the shell knows, such as a variable.
+    `varies` where an argument holds something that only the shell knows, such as a variable; `patterns` are arguments
+    in whose place it gets the names of files.
     """
 
     program: str
     arguments: tuple[str, ...] = ()
     writes: bool = False
     varies: bool = False
+    patterns: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -91,6 +102,23 @@ def refusal_of(command: str, policy: Policy) -> str | None:
                 f"Security policy: command {step.name!r} is not allowed (allowed_commands); "
                 f"use one of: {_listed(policy.allowed_commands)}"
             )
+        if refusal := _refusal_of_started(step, policy):
+            return refusal
+    return None
+
+
+def _refusal_of_started(step: Step, policy: Policy) -> str | None:
+    """The same for what a program is told to start: the list holds for that as well."""
+    try:
+        started = started_by(step.name, step.arguments, is_certain=not (step.varies or step.patterns))
+    except Untold:
+        return f"Security policy: nobody can tell what {step.name!r} would start here; write its arguments out"
+    for each in started:
+        if each.program not in policy.allowed_commands:
+            return (
+                f"Security policy: command {each.program!r}, which {step.name!r} would start, is not allowed "
+                f"(allowed_commands); use one of: {_listed(policy.allowed_commands)}"
+            )
     return None
 
 
@@ -112,7 +140,7 @@ def _step(part: Sequence[Word | Operator]) -> Step | None:
         words = words[1:]
     if words and words[0].plain and words[0].text in ("for", "case"):
         return _check_head(words)
-    while words and (assigned := _ASSIGNMENT.fullmatch(words[0].text)):
+    while words and (assigned := _ASSIGNMENT.match(words[0].text)) and assigned.end() <= words[0].bare:
         _check_variable(assigned[1])
         words = words[1:]
     if not words:
@@ -120,8 +148,36 @@ def _step(part: Sequence[Word | Operator]) -> Step | None:
     program, *arguments = words
     if program.varies or (program.opens and program.text != "[") or not _PROGRAM.fullmatch(program.text):
         raise Unclear(f"{program.text!r} is not plainly the name of a program; write it out")
-    varies = any(word.varies or (word.opens and word.text.startswith("-")) for word in arguments)
-    return Step(program.text, tuple(word.text for word in arguments), writes, varies)
+    if program.text in _EVALUATES:
+        _check_evaluated(program.text, arguments)
+    return Step(
+        program.text,
+        tuple(word.text for word in arguments),
+        writes,
+        varies=any(word.varies for word in arguments),
+        patterns=tuple(word.text for word in arguments if word.opens),
+    )
+
+
+def _check_evaluated(program: str, arguments: Sequence[Word]) -> None:
+    """In some shells these words set variables, or run what stands in the name of one (`[ -v 'a[$(id)]' ]`)."""
+    if program == "printf":
+        first = arguments[:1]
+        if any(word.text.startswith("-v") or _may_be_an_option(word) for word in first):
+            raise Unclear("begin what printf gets with a plain format, such as '%s'")
+        return
+    for word, following in zip(arguments, (*arguments[1:], None), strict=False):
+        if word.text in ("-v", "-R"):
+            raise Unclear(f"{word.text} of {program} is not read")
+        if word.splits:
+            raise Unclear(f'put variables of {program} in double quotes: "{word.text}"')
+        if word.varies and following is not None and following.text not in _COMPARES:
+            raise Unclear(f"write out how {program} is to look at {word.text!r}")
+
+
+def _may_be_an_option(word: Word) -> bool:
+    """Whether the first letter that the program gets is not the one that stands here."""
+    return (word.varies and word.text[:1] in ("$", "{")) or (word.opens and word.text[:1] in ("*", "?", "["))
 
 
 def _check_head(words: Sequence[Word]) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext
+from retinue.core.programs import Ended, Program
 from retinue.tools.kit import Kit
 from retinue.tools.paths import SETTINGS
 
@@ -50,6 +51,14 @@ def fence_of(context: CallContext, kit: Kit, *, folder: str = "", writes: bool =
     if not os.path.isdir(chosen):
         raise ToolError(f"there is no folder {folder or workspace!r}")
     return Fence(chosen, readable, writable, hidden)
+
+
+async def run_fenced(program: Program, kit: Kit) -> Ended:
+    """Run a program in the kit's sandbox; a machine that can start nothing more is told, and no bug of a tool."""
+    try:
+        return await kit.sandbox.run(program)
+    except OSError as error:
+        raise ToolError(f"the program could not be run: {error.strerror or type(error).__name__}") from error
 
 
 def environment_of(context: CallContext) -> Mapping[str, str]:

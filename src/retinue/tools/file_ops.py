@@ -6,6 +6,7 @@ append, a move), so a call happens once.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -21,7 +22,7 @@ from retinue.core.ports import CallContext, Tool, Weight
 from retinue.tools.function import as_text, tool
 from retinue.tools.kit import Kit
 from retinue.tools.lines import excerpt
-from retinue.tools.pages import that_fit
+from retinue.tools.pages import NOTICE, that_fit
 from retinue.tools.paths import Reach, Spot, Unusable
 from retinue.tools.writing import alone, blocks, replace
 
@@ -86,15 +87,16 @@ def file_ops_tool(kit: Kit) -> Tool:
             case "read":
                 return _read(reach, path, offset, limit)
             case "list":
-                return _list(reach, path, offset, limit)
+                return _list(reach, path, offset, limit, kit.max_result - NOTICE)
             case "exists":
                 found = _look(reach, path)
                 return f"{path} does not exist" if found is None else f"{path} exists: {_kind(found)}"
             case "info":
                 return _info(reach, path)
             case "write":
+                text = _given(content, "content", operation)
                 with reach.spot(path, "write", parents=True) as spot, alone(spot):
-                    return f"Written {replace(spot, (_given(content, 'content', operation).encode(),))} bytes to {path}"
+                    return f"Written {replace(spot, (text.encode(),))} bytes to {path}"
             case "append":
                 return _append(reach, path, _given(content, "content", operation).encode())
             case "delete":
@@ -129,7 +131,7 @@ def _read(reach: Reach, path: str, offset: int, limit: int) -> str:
     return "\n".join([*part.lines, f"[Lines {offset + 1}-{last} of {part.total}; go on with offset={last}]"])
 
 
-def _list(reach: Reach, path: str, offset: int, limit: int) -> str:
+def _list(reach: Reach, path: str, offset: int, limit: int, room: int) -> str:
     with reach.folder(path) as folder:
         try:
             with os.scandir(folder.fd) as found:
@@ -142,7 +144,8 @@ def _list(reach: Reach, path: str, offset: int, limit: int) -> str:
             raise Unusable.because(error, path) from error
     if not entries:
         return f"[{path} is empty]"
-    shown = that_fit([as_text(entry) for entry in entries[offset : offset + min(limit or MAX_ENTRIES, MAX_ENTRIES)]])
+    asked = entries[offset : offset + min(limit or MAX_ENTRIES, MAX_ENTRIES)]
+    shown = that_fit([as_text(entry) for entry in asked], room)
     last = offset + len(shown)
     if last < len(entries):
         shown = [*shown, f"[Entries {offset + 1}-{last} of {len(entries)}; go on with offset={last}]"]
@@ -170,9 +173,16 @@ def _info(reach: Reach, path: str) -> str:
             "type": _kind(found),
             "size": found.st_size,
             "mode": stat.filemode(found.st_mode),
-            "modified": datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds"),
+            "modified": _moment(found.st_mtime),
         }
     )
+
+
+def _moment(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a file system may say any year
+        return f"{seconds:.0f} seconds after 1970"
 
 
 def _kind(found: os.stat_result) -> str:
@@ -198,7 +208,7 @@ def _append(reach: Reach, path: str, more: bytes) -> str:
         else:
             with reach.file(path) as file:
                 _not_too_large(file.stat.st_size, path)
-                size = replace(spot, chain(blocks(file.fd), (more,)), seen=file.stat)
+                size = replace(spot, chain(blocks(file.fd, file.stat.st_size), (more,)), seen=file.stat)
     return f"Appended {len(more)} bytes to {path} ({size} bytes now)"
 
 
@@ -229,11 +239,23 @@ def _move(reach: Reach, path: str, destination: str) -> str:
                 if error.errno != errno.EXDEV or not stat.S_ISREG(found.st_mode):
                     raise Unusable.because(error, path) from error
                 _copy_into(reach, path, target)
-                os.unlink(source.name, dir_fd=source.fd)
+                _remove(source, or_else=target)
     return f"Moved {path} to {destination}"
 
 
+def _remove(source: Spot, *, or_else: Spot) -> None:
+    """Remove what was copied; where that cannot be, the copy goes, so that the file is in one place."""
+    try:
+        os.unlink(source.name, dir_fd=source.fd)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(or_else.name, dir_fd=or_else.fd)
+        raise Unusable.because(error, source.path) from error
+
+
 def _copy(reach: Reach, path: str, destination: str) -> str:
+    with reach.file(path):  # or it says what is wrong with it, before folders are made
+        pass
     with reach.spot(destination, "write", follow=False, parents=True) as target, alone(target):
         _free(target)
         size = _copy_into(reach, path, target)
@@ -243,7 +265,7 @@ def _copy(reach: Reach, path: str, destination: str) -> str:
 def _copy_into(reach: Reach, path: str, target: Spot) -> int:
     with reach.file(path) as file:
         _not_too_large(file.stat.st_size, path)
-        return replace(target, blocks(file.fd), new=True, like=file.stat)
+        return replace(target, blocks(file.fd, file.stat.st_size), new=True, like=file.stat)
 
 
 def _mkdir(reach: Reach, path: str) -> str:

@@ -17,7 +17,7 @@ from retinue.tools.file_ops import file_ops_tool
 from retinue.tools.function import as_text, tool
 from retinue.tools.kit import Kit
 from retinue.tools.lines import excerpt
-from retinue.tools.pages import page
+from retinue.tools.pages import page_text
 from retinue.tools.paths import OutOfReach, Reach, Unusable
 from retinue.tools.writing import alone, blocks, replace
 
@@ -90,8 +90,10 @@ def tools(kit: Kit) -> Sequence[Tool]:
             raise ToolError(f"Path outside CWD not allowed: {filepath}") from refusal
         except Unusable as trouble:
             return ToolResult(as_text({"error": f"Failed to read file: {trouble}"}), failed=True)
-        content = {"content": "\n".join(part.lines)}
-        return ToolResult(as_text(page(part.lines, total=part.total, offset=offset, limit=limit) | content))
+        room = kit.max_result
+        return ToolResult(
+            page_text(part.lines, total=part.total, offset=offset, limit=limit, room=room, with_content=True)
+        )
 
     return (file_read, file_write, file_edit, file_ops_tool(kit), bash_read)
 
@@ -120,7 +122,7 @@ def edited(reach: Reach, path: str, old: str, new: str, *, replace_all: bool) ->
     with reach.spot(path, "write") as spot, alone(spot), reach.file(path) as file:
         if file.stat.st_size > MAX_EDIT:
             raise Unusable(path, f"too large to edit ({file.stat.st_size} bytes; at most {MAX_EDIT})")
-        before = b"".join(blocks(file.fd))
+        before = b"".join(blocks(file.fd, file.stat.st_size))
         piece, instead = old.encode(), new.encode()
         if piece not in before and b"\r\n" in before and b"\r" not in piece:
             # Shown lines have no \r at their ends, so in such a file the model cannot know about them.

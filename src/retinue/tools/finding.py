@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 from retinue.core.errors import ToolError
 from retinue.tools.function import as_text
+from retinue.tools.pages import results_of
 from retinue.tools.paths import Reach
 from retinue.tools.query import split
 from retinue.tools.scan import Entry, walk
-
-MAX_PAGE = 1000
 
 Test = Callable[[Entry, str, float], bool]
 """Whether an entry is wanted, given the path that is shown for it and the time now."""
@@ -83,7 +82,7 @@ def find(
     """A page of the paths below a folder, sorted by component; raises `TimeoutError` when it is stopped or too slow."""
     bare = place.rstrip("/")
     prefix = "" if bare == "." else f"{bare}/"
-    limit = min(limit or MAX_PAGE, MAX_PAGE)
+    limit = results_of(limit)
     paths: list[str] = []
     total = 0
     now = time.time()

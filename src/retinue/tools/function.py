@@ -16,7 +16,7 @@ import msgspec
 
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.errors import BadInput
-from retinue.core.policy import Risk
+from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, ToolResult, Weight
 from retinue.tools.arguments import Arguments, complaint
 from retinue.tools.docstrings import described
@@ -47,6 +47,7 @@ class FunctionTool(Generic[P, R]):
         timeout: float | None = None,
         acts: bool = False,
         weigh: Callable[[str], Weight] | None = None,
+        closes: Callable[[Policy, str], str | None] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -75,6 +76,7 @@ class FunctionTool(Generic[P, R]):
         self.stoppable = self._is_async
         self.acts = acts
         self._weigh = weigh
+        self._closes = closes
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself."""
@@ -86,6 +88,10 @@ class FunctionTool(Generic[P, R]):
     def weigh(self, arguments: str) -> Weight:
         """What there is to lose by this call: the same for all calls, unless the tool was made with a rule."""
         return Weight(self.risk, self.acts) if self._weigh is None else self._weigh(arguments)
+
+    def closed_by(self, policy: Policy, arguments: str) -> str | None:
+        """Why a policy closes this call; only a tool that was made with such a rule can tell."""
+        return None if self._closes is None else self._closes(policy, arguments)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Call the function with the model's arguments.
@@ -101,18 +107,27 @@ class FunctionTool(Generic[P, R]):
         if self._is_async:
             result: object = await function(*args, **kwargs)
         else:
-            result = await in_thread(_never_stop_iteration, function, args, kwargs)
+            result = await in_thread(_contained, function, args, kwargs)
             if inspect.isawaitable(result):  # a plain function that hands on what an async one gave it
                 result = await result
-        return result if isinstance(result, ToolResult) else ToolResult(as_text(result))
+        return (
+            ToolResult(as_text(result.text), result.failed)
+            if isinstance(result, ToolResult)
+            else ToolResult(as_text(result))
+        )
 
 
-def _never_stop_iteration(function: Callable[..., Any], args: list[object], kwargs: dict[str, object]) -> object:
-    """Call the function; a `StopIteration` out of it cannot travel through a future, and its waiter would hang."""
+def _contained(function: Callable[..., Any], args: list[object], kwargs: dict[str, object]) -> object:
+    """Call the function; these out of it mean something else to whoever waits, who would hang or leave because of them.
+
+    Nobody's Ctrl-C is among them: that one comes to the main thread.
+    """
     try:
         return function(*args, **kwargs)
     except StopIteration as escaped:
         raise RuntimeError("StopIteration left the function: a next() without a default?") from escaped
+    except (GeneratorExit, KeyboardInterrupt) as escaped:
+        raise RuntimeError(f"{type(escaped).__name__} left the function") from escaped
 
 
 @overload
@@ -195,7 +210,7 @@ def as_text(value: object) -> str:
         case bytes():
             return value.decode("utf-8", "replace")
         case str():
-            return _carried(value)
+            return _carried(str.__str__(value))  # itself and no kind of text of somebody's own, which nothing can store
         case _:
             pass
     try:

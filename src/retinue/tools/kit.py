@@ -14,6 +14,8 @@ from retinue.core.ports import Clock, Shelf, Tool
 from retinue.core.programs import Sandbox
 from retinue.core.records import Decide, Written
 
+PROGRAM_MEMORY_MB = 2048
+
 
 class ToolOptions(Struct, frozen=True, kw_only=True):
     """How the built-in tools work, where there is a choice.
@@ -28,6 +30,8 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     web_search: str = "ddgs"
     memory: str = "sqlite"
     max_result: int = 50_000
+    program_memory_mb: int = PROGRAM_MEMORY_MB
+    """MiB that a command of the shell tools may use, with all that it starts."""
     protected: tuple[str, ...] = ()
     """Paths of files that say what agents may do, or are run as part of retinue; no tool may write them.
 
@@ -60,6 +64,8 @@ class Kit:
     """Agents whose memory is kept otherwise: `sqlite`, `markdown`, or `none`."""
     max_result: int = 50_000
     """Characters of a result that a model gets at once."""
+    program_memory_mb: int = PROGRAM_MEMORY_MB
+    """MiB that a command of the shell tools may use, with all that it starts."""
     network: bool = False
     """Whether programs of the shell tools may reach the network."""
     fenced: bool = True

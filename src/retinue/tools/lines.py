@@ -37,12 +37,14 @@ def excerpt(file: Opened, *, skip: int, limit: int, room: int) -> Excerpt:
     try:
         if b"\0" in os.pread(file.fd, BINARY_IN, 0):
             raise Unusable(file.path, f"binary file, {file.stat.st_size} bytes, not shown")
-        total, start = _count(file.fd, skip)
+        total, start, end = _count(file, skip)
         lines: list[str] = []
         with open(os.dup(file.fd), "rb") as reader:
             reader.seek(start)
             while skip + len(lines) < total and not (limit and len(lines) == limit):
-                line = _next(reader)
+                line = _next(reader, end)
+                if line is None:  # it has become shorter since it was counted
+                    return Excerpt(lines, skip + len(lines))
                 room -= len(line) + 1
                 if room < 0 and lines:
                     break
@@ -52,10 +54,13 @@ def excerpt(file: Opened, *, skip: int, limit: int, room: int) -> Excerpt:
     return Excerpt(lines, total)
 
 
-def _count(fd: int, skip: int) -> tuple[int, int]:
-    """How many lines there are, and the byte at which the line after the first `skip` starts."""
+def _count(file: Opened, skip: int) -> tuple[int, int, int]:
+    """How many lines there are, the byte at which the line after the first `skip` starts, and the one after the last.
+
+    What is added meanwhile is not counted.
+    """
     seen, start, at, last = 0, 0, 0, b"\n"
-    for block in blocks(fd):
+    for block in blocks(file.fd, file.stat.st_size):
         here = block.count(b"\n")
         if seen < skip <= seen + here:
             cut = -1
@@ -65,15 +70,17 @@ def _count(fd: int, skip: int) -> tuple[int, int]:
         seen += here
         at += len(block)
         last = block[-1:]
-    return seen + (last != b"\n"), start
+    return seen + (last != b"\n"), start, at
 
 
-def _next(reader: BinaryIO) -> str:
-    """The next line without its end; what is too much of it is passed over and told."""
-    head = reader.readline(4 * MAX_LINE)
+def _next(reader: BinaryIO, end: int) -> str | None:
+    """The next line without its end, up to the byte `end`; what is too much of it is passed over and told."""
+    head = reader.readline(min(4 * MAX_LINE, end - reader.tell()))
+    if not head:
+        return None
     ended, left_out = head.endswith(b"\n"), 0
     text = head.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
-    while not ended and (piece := reader.readline(BLOCK)):
+    while not ended and (piece := reader.readline(min(BLOCK, end - reader.tell()))):
         ended = piece.endswith(b"\n")
         left_out += len(piece) - ended
     return _shortened(text, left_out)

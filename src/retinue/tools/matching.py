@@ -25,14 +25,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from retinue.core.errors import ToolError
+from retinue.tools.pages import results_of
 from retinue.tools.paths import Opened, Reach
 from retinue.tools.places import Places
 from retinue.tools.query import LEFT_OUT, Query
 from retinue.tools.threads import in_thread
 
 SECONDS = 30.0
-MAX_PAGE = 1000
 MAX_COMPLAINT = 4000
+DONE = (0, 2)
+"""The statuses of a program that looked through everything; with 2 it could not read some of it, or the query."""
+
+NOTHING_FOUND = 1
+"""So ripgrep says; of a program in Python it is a crash."""
+
 PIPE_SIZE = 1024 * 1024
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _SCAN = "import sys; sys.path.insert(0, sys.argv[1]); from retinue.tools.scan import main; sys.exit(main(sys.argv[2]))"
@@ -71,10 +77,13 @@ async def matches(
         closed = reach.closed_below(folder.names)
         program = await _ripgrep(reach) if ripgrep is None else ripgrep
         fallback = not program or (query.only and not _PLAIN.fullmatch(query.only))
-        limit = min(limit or MAX_PAGE, MAX_PAGE)
+        limit = results_of(limit)
         places = Places(query, closed, wanted=offset + limit)
-        complaint = await _run(_scan(query, closed) if fallback else _rg(program, query, closed), folder, places.feed)
+        argv = _scan(query, closed) if fallback else _rg(program, query, closed)
+        code, complaint = await _run(argv, folder, places.feed)
         places.close()
+        if code not in (DONE if fallback else (*DONE, NOTHING_FOUND)):  # what it told so far is not all
+            raise SearchFailed(complaint or f"the search ended with status {code}")
         if not places.total and complaint:
             raise SearchFailed(complaint)
         results = await in_thread(places.page, reach, folder, prefix, offset, limit)
@@ -143,15 +152,18 @@ def _scan(query: Query, closed: Sequence[tuple[str, ...]]) -> list[str]:
     return [sys.executable, "-I", "-S", "-B", "-c", _SCAN, _PACKAGES, asked]
 
 
-async def _run(argv: Sequence[str], folder: Opened, told: Callable[[bytes], None]) -> str:
-    """Run a program in the folder, without a shell, and say what it complains of; it is gone afterwards in any case."""
+async def _run(argv: Sequence[str], folder: Opened, told: Callable[[bytes], None]) -> tuple[int, str]:
+    """Run a program in the folder, without a shell; its status and what it complains of. It is gone in any case."""
     complaint = bytearray()
 
     def complain(piece: bytes) -> None:
         complaint.extend(piece[: MAX_COMPLAINT - len(complaint)])
 
     async with contextlib.AsyncExitStack() as stack:
-        output, writable = await _wide_pipe(stack)
+        try:
+            output, writable = await _wide_pipe(stack)
+        except OSError as error:
+            raise SearchFailed(str(error)) from error
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv, cwd=_standing_in(folder), env={"LC_ALL": "C.UTF-8"}, stdin=DEVNULL, stdout=writable, stderr=PIPE
@@ -164,7 +176,7 @@ async def _run(argv: Sequence[str], folder: Opened, told: Callable[[bytes], None
         try:
             async with asyncio.timeout(SECONDS):
                 await asyncio.gather(_read(output, told), _read(process.stderr, complain))
-                await process.wait()
+                code = await process.wait()
         except TimeoutError as error:
             raise SearchTimedOut from error
         finally:
@@ -174,7 +186,7 @@ async def _run(argv: Sequence[str], folder: Opened, told: Callable[[bytes], None
             while await process.stderr.read(65536):
                 pass
             await process.wait()
-    return complaint.decode("utf-8", "replace").strip()
+    return code, complaint.decode("utf-8", "replace").strip()
 
 
 async def _wide_pipe(stack: contextlib.AsyncExitStack) -> tuple[asyncio.StreamReader, int]:

@@ -39,6 +39,8 @@ SEARCH_MODES = ("bm25", "embedding", "hybrid")
 MAX_KEY_CHARACTERS = 256
 MAX_CONTENT_CHARACTERS = 100_000
 MAX_LIMIT = 100
+SECONDS = 60.0
+"""How long a call may take; only a place that many write to at once takes more than a moment."""
 
 _CATEGORY = re.compile(r"[\w-]{1,64}")
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -86,7 +88,7 @@ class _Changes:
 
     kind: ToolKind = "keyed"
     risk = Risk.LOW
-    timeout: float | None = None
+    timeout: float | None = SECONDS
     waits = False
     stoppable = False
 
@@ -186,7 +188,7 @@ class MemoryRecall:
     )
     kind: ToolKind = "pure"
     risk = Risk.LOW
-    timeout: float | None = None
+    timeout: float | None = SECONDS
     waits = False
     stoppable = False
 

@@ -334,7 +334,10 @@ class Reach:
             except FileNotFoundError:
                 if not parents:
                     raise
-                self._check(tuple(position.steps), (*position.names, name), None, path, "write")
+                made = (*position.names, name)
+                # Below it nothing is there yet: where all this ends is known, and what is refused makes no folders.
+                for names in (made, (*made, *reversed(ahead))):
+                    self._check(tuple(position.steps), names, None, path, "write")
                 position.make(name)
                 position.enter(name)
             self._pass(position, path, access)

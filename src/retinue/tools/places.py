@@ -18,7 +18,7 @@ from retinue.tools.paths import Opened, Reach
 from retinue.tools.query import Query
 
 MAX_KEPT = 8 * 1024 * 1024
-"""Bytes of places to keep for a page; matches after these cannot be paged to and are not counted."""
+"""Bytes of places to keep for a page; files after these cannot be paged to and are not counted."""
 
 SPARE = 10_000
 """Results that are kept beyond those of the page before the files are looked through."""
@@ -27,6 +27,7 @@ SHOWN = 500
 """Characters of a matching line that are shown."""
 
 _PLACE = re.compile(rb"(\d+)([:-])(\d+)[:-]")
+_BINARY = b": WARNING: stopped searching binary file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +117,25 @@ class Places:
             return
         results = 1
         if self._by_line:
-            if not _PLACE.match(told, max(told.rfind(b"\n", zero, end), zero) + 1):  # but a warning: it is binary
+            last = max(told.rfind(b"\n", zero, end), zero) + 1
+            if not _PLACE.match(told, last) or told.find(_BINARY, last, end) >= 0:
                 return
-            self._shortened = self._shortened or bool(rows)
             results = (rows.count(b"\n") if rows else told.count(b"\n", zero, end)) + 1
             # Asked of the program, it would stop before it sees that a file is binary.
-            results = min(results, self._query.max_count or results)
+            most = self._query.max_count
+            self._shortened = self._shortened or (bool(rows) and not 0 < most <= results)
+            results = min(results, most or results)
         if self._last is not None and order > self._last:
             self._aside += results
             return
-        file = _File(path, order, results, rows or told[zero + 1 : end])
+        rows = rows or told[zero + 1 : end]
+        if self._query.max_count:
+            rows = b"\n".join(rows.split(b"\n", results)[:results])
+        file = _File(path, order, results, rows)
         self._files.append(file)
         self._size += file.size
         self._room -= results
-        if self._room < 0 or self._size > 2 * MAX_KEPT:
+        if self._room < 0 or self._size > 4 * MAX_KEPT:
             self._put_aside()
 
     def _shorten(self) -> None:
@@ -144,8 +150,7 @@ class Places:
         self._files.sort(key=lambda file: file.order)
         results = size = kept = 0
         for file in self._files:
-            too_much = kept > 0 and size + file.size > MAX_KEPT
-            if results >= self._wanted or too_much:
+            if results >= self._wanted or size > MAX_KEPT:
                 self._lost = self._lost or results < self._wanted
                 self._last = self._files[kept - 1].order
                 break

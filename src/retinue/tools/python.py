@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import sys
@@ -14,7 +15,7 @@ from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Tool
 from retinue.core.programs import Ended, Program
 from retinue.core.text import cut
-from retinue.tools.fence import environment_of, fence_of
+from retinue.tools.fence import environment_of, fence_of, run_fenced
 from retinue.tools.function import FunctionTool
 from retinue.tools.kit import Kit
 from retinue.tools.threads import in_thread
@@ -25,23 +26,27 @@ MOST_SECONDS = 300
 MOST_MEMORY = 4 * 1024**3
 UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
-RUNNER = """\
-import ast, json, sys
+RUNNER = f"""\
+import ast, json, os, sys
 token, code = json.loads(sys.stdin.read())
 sys.stdin.close()
-names = {"__name__": "__main__"}
+first = os.getpid()
+names = {{"__name__": "__main__"}}
 tree = ast.parse(code, "<code>")
 last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
 result = None
 exec(compile(tree, "<code>", "exec"), names)
 if last is not None:
     value = eval(compile(ast.Expression(last.value), "<code>", "eval"), names)
-    result = None if value is None else repr(value)
-sys.stdout.flush()
-sys.stdout.write(token + json.dumps(result))
-sys.stdout.flush()
+    result = None if value is None else repr(value)[:{LONGEST + 1}]
+if os.getpid() == first:
+    os.write(2, (token + json.dumps(result)).encode())
 """
-"""Runs the code; what its last expression came to is written after a token that nobody can guess."""
+"""Runs the code; what its last expression came to is written after a token that nobody can guess.
+
+It goes to stderr, which is rarely so long that its end is lost, and is followed by what threads say that outlive the
+code. A process that the code forked comes to the same end, and has nothing to tell.
+"""
 
 
 class Execution(Struct, frozen=True):
@@ -71,7 +76,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
         seconds = max(1, min(timeout, MOST_SECONDS))
         token = secrets.token_hex(16)
         fence = await in_thread(fence_of, context, kit, writes=False)
-        ended = await kit.sandbox.run(
+        ended = await run_fenced(
             Program(
                 argv=(interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
                 folder=fence.folder,
@@ -81,7 +86,8 @@ def tools(kit: Kit) -> Sequence[Tool]:
                 stdin=msgspec.json.encode([token, code]),
                 seconds=float(seconds),
                 memory=memory,
-            )
+            ),
+            kit,
         )
         return _execution(ended, token, seconds)
 
@@ -110,22 +116,28 @@ def bytes_in(size: str) -> int | None:
 
 
 def _execution(ended: Ended, token: str, seconds: int) -> Execution:
-    printed, found, value = ended.stdout.decode("utf-8", "replace").rpartition(token)
-    if not found:
-        printed, value = value, "null"
-    stderr = ended.stderr.decode("utf-8", "replace")
+    before, found, told = ended.stderr.decode("utf-8", "replace").rpartition(token)
+    result, after = _result(told) if found else (None, told)
+    stderr = before + after
+    if ended.cut and ended.code == 0 and not found:
+        stderr = "More was printed than is kept, and the result is lost; print less\n" + stderr
     if ended.timed_out:
         stderr += f"Execution timed out after {seconds} seconds"
+    elif ended.killed_for:
+        stderr += ended.killed_for
     elif ended.code < 0:
         stderr += f"Killed by signal {-ended.code}: too much memory or time?"
-    return Execution(_bounded(printed), _bounded(stderr), _result(value))
+    return Execution(_bounded(ended.stdout.decode("utf-8", "replace")), _bounded(stderr), result)
 
 
-def _result(value: str) -> str | None:
+def _result(told: str) -> tuple[str | None, str]:
+    """What the runner told, and what was printed after it."""
     try:
-        return None if value == "null" else _bounded(msgspec.json.decode(value, type=str))
-    except msgspec.DecodeError:
-        return None  # something was printed after it, by a thread that outlived the code
+        value, end = json.JSONDecoder().raw_decode(told)
+    except ValueError:
+        return None, told
+    # It may be halves of characters, which UTF-8 cannot carry.
+    return value and _bounded(str(value).encode("utf-8", "replace").decode()), told[end:]
 
 
 def _bounded(text: str) -> str:

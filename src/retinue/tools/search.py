@@ -16,7 +16,7 @@ from retinue.tools import finding
 from retinue.tools.function import as_text, tool
 from retinue.tools.kit import Kit
 from retinue.tools.matching import SECONDS, Matches, SearchTimedOut, matches
-from retinue.tools.pages import page, that_fit
+from retinue.tools.pages import NOTICE, page_text, that_fit
 from retinue.tools.paths import OutOfReach, Reach
 from retinue.tools.query import query_of
 from retinue.tools.threads import in_thread
@@ -63,7 +63,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
             return _error(str(slow))
         except ToolError as trouble:
             return _error(f"Command failed: {trouble}")
-        return ToolResult(as_text(page(that_fit(found.paths), total=found.total, offset=offset, limit=limit)))
+        return ToolResult(page_text(found.paths, total=found.total, offset=offset, limit=limit, room=kit.max_result))
 
     @tool(kind="pure", timeout=DEADLINE)
     async def bash_ripgrep(
@@ -98,9 +98,8 @@ def tools(kit: Kit) -> Sequence[Tool]:
             return _error(f"No matches found or command failed: {trouble}")
         if not found.total:
             return _error("No matches found or command failed: ")
-        return ToolResult(
-            as_text(page(that_fit(found.results), total=found.total, offset=offset, limit=limit) | _note(found))
-        )
+        room, note = kit.max_result, _note(found)
+        return ToolResult(page_text(found.results, total=found.total, offset=offset, limit=limit, room=room, note=note))
 
     @tool(kind="pure", timeout=DEADLINE)
     async def grep(
@@ -130,7 +129,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
         found = await matches(Reach.of(caller, kit), path, query, offset=offset, limit=limit)
         if not found.total:
             return "No matches found"
-        shown = that_fit(found.results)
+        shown = that_fit(found.results, kit.max_result - NOTICE)
         last = offset + len(shown)
         if not shown:
             return f"[No results in range: there are {found.total}]"

@@ -9,17 +9,22 @@ from contextlib import suppress
 import msgspec
 
 from retinue.core.errors import ToolError
-from retinue.core.policy import Risk
+from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, Tool, ToolResult, Weight
 from retinue.core.programs import Ended, Program
 from retinue.tools.command_risks import risk_of
 from retinue.tools.commands import refusal_of
-from retinue.tools.fence import Fence, environment_of, fence_of, settings_in
+from retinue.tools.fence import Fence, environment_of, fence_of, run_fenced, settings_in
 from retinue.tools.function import FunctionTool
 from retinue.tools.kit import Kit
 from retinue.tools.threads import in_thread
 
-MAX_OUTPUT = 1024 * 1024
+MIB = 1024 * 1024
+MAX_OUTPUT = MIB
+# What the commands of a build or a test run need; node alone starts a dozen threads.
+PROCESSES = 256
+MAX_FILE = 1024 * MIB
+SCRATCH = 256 * MIB
 LONGEST = 86_400.0
 """Seconds; the policy's own limit is nearly always shorter, and ends the program by itself."""
 ASIDE = ".made-by-an-agent"
@@ -51,18 +56,31 @@ def tools(kit: Kit) -> Sequence[Tool]:
         return await run_command(command, context, kit, seconds=timeout, folder=cwd)
 
     return [
-        FunctionTool(shell, kind="once", risk=Risk.MEDIUM, acts=True, weigh=weigh, timeout=LONGEST),
-        FunctionTool(terminal, kind="once", risk=Risk.MEDIUM, acts=True, weigh=weigh, timeout=LONGEST),
+        FunctionTool(shell, kind="once", risk=Risk.MEDIUM, acts=True, weigh=weigh, closes=closed_by, timeout=LONGEST),
+        FunctionTool(
+            terminal, kind="once", risk=Risk.MEDIUM, acts=True, weigh=weigh, closes=closed_by, timeout=LONGEST
+        ),
     ]
 
 
 def weigh(arguments: str) -> Weight:
     """What there is to lose by a call: the risk of its command. Arguments that do not fit will start nothing."""
+    command = _command_in(arguments)
+    return Weight(Risk.LOW if command is None else risk_of(command), acts=True)
+
+
+def closed_by(policy: Policy, arguments: str) -> str | None:
+    """Why a policy closes a call, whoever approves: its command is not on the list, or cannot be read."""
+    command = _command_in(arguments)
+    return None if command is None else refusal_of(command, policy)
+
+
+def _command_in(arguments: str) -> str | None:
     try:
-        command = msgspec.json.decode(arguments)["command"]
+        command: object = msgspec.json.decode(arguments)["command"]
     except (msgspec.DecodeError, KeyError, TypeError, UnicodeEncodeError, RecursionError):
-        return Weight(Risk.LOW, acts=True)
-    return Weight(risk_of(command) if isinstance(command, str) else Risk.LOW, acts=True)
+        return None
+    return command if isinstance(command, str) else None
 
 
 async def run_command(command: str, context: CallContext, kit: Kit, *, seconds: int | None, folder: str) -> ToolResult:
@@ -78,7 +96,7 @@ async def run_command(command: str, context: CallContext, kit: Kit, *, seconds: 
     fence = await in_thread(fence_of, context, kit, folder=folder)
     there = await in_thread(settings_in, fence.writable)
     try:
-        ended = await kit.sandbox.run(_program(command, fence, context, kit, seconds=allowed))
+        ended = await run_fenced(_program(command, fence, context, kit, seconds=allowed), kit)
     finally:
         aside = await in_thread(_put_aside_new_settings, fence, there)
     told = _told(ended, allowed)
@@ -98,6 +116,10 @@ def _program(command: str, fence: Fence, context: CallContext, kit: Kit, *, seco
         network=kit.network,
         seconds=float(seconds),
         max_output=MAX_OUTPUT,
+        memory=kit.program_memory_mb * MIB,
+        processes=PROCESSES,
+        file_size=MAX_FILE,
+        scratch=SCRATCH,
     )
 
 
@@ -119,6 +141,8 @@ def _told(ended: Ended, seconds: int) -> str:
         parts.append(f"[more than {MAX_OUTPUT} bytes were printed; the rest is lost]")
     if ended.timed_out:
         parts.append(f"Command timed out after {seconds}s and was killed")
+    elif ended.killed_for:
+        parts.append(ended.killed_for)
     elif ended.code:
         parts.append(f"[exit code {ended.code}]" if ended.code > 0 else f"[killed by signal {-ended.code}]")
     return "\n".join(part.rstrip("\n") for part in parts if part.strip()) or "[no output]"

@@ -11,21 +11,28 @@ import re
 from msgspec import Struct
 
 SUBSTITUTION = "substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself"
+BROKEN_LINE = "the line is broken in the middle of a sign; break it between two words"
 
+_MAY_GROW = frozenset("<>&|;")
+"""Operators that are another one if more of the same follows, be it on the next line."""
 _OPERATOR = re.compile(r"&>>|<<<|&&|\|\||\|&|>>|>\||<<|<>|&>|>&|<&|;;|[();<>|&\n]")
+_NUMBER = re.compile(r"[0-9]+")
 _PLAIN_PARAMETER = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
 
 class Word(Struct, frozen=True):
     """One word without its quotes.
 
-    `plain`: no part of it was quoted, so that it may be a word of the shell's grammar. `varies`: what the program gets
-    is not what stands here (a variable, or braces that some shells expand). `opens`: a pattern for file names.
+    `plain`: no part of it was quoted, so that it may be a word of the shell's grammar; `bare` are the characters before
+    the first quote. `varies`: what the program gets is not what stands here (a variable, or braces that some shells
+    expand). `splits`: it may be several words, or none (a variable without quotes). `opens`: a pattern for file names.
     """
 
     text: str
     plain: bool = True
+    bare: int = 0
     varies: bool = False
+    splits: bool = False
     opens: bool = False
 
 
@@ -57,13 +64,32 @@ class _Cutter:
 
     def _begin(self) -> None:
         self._letters: list[str] = []
-        self._quoted = self._varies = self._opens = self._braced = False
+        self._bare: int | None = None
+        self._varies = self._splits = self._opens = self._braced = False
+
+    @property
+    def _quoted(self) -> bool:
+        return self._bare is not None
+
+    def _quote(self) -> None:
+        """What follows is quoted."""
+        if self._bare is None:
+            self._bare = len("".join(self._letters))
 
     def _end_word(self) -> None:
         if self._letters or self._quoted:
             text = "".join(self._letters)
-            varies = self._varies or (self._braced and ("," in text or ".." in text))
-            self._found.append(Word(text, not self._quoted, varies, self._opens))
+            expands = self._braced and ("," in text or ".." in text)
+            self._found.append(
+                Word(
+                    text,
+                    plain=not self._quoted,
+                    bare=len(text) if self._bare is None else self._bare,
+                    varies=self._varies or expands,
+                    splits=self._splits or expands,
+                    opens=self._opens,
+                )
+            )
         self._begin()
 
     def _next(self, ahead: int = 0) -> str:
@@ -105,7 +131,9 @@ class _Cutter:
             raise Unclear(SUBSTITUTION)
         if found[0] in ("&>", "&>>"):  # to some shells the end of a command, with another one behind the file
             raise Unclear(f"{found[0]} means different things to different shells; write > FILE 2>&1")
-        if found[0][0] in "<>" and not self._quoted and "".join(self._letters).isdigit():
+        if found[0] in _MAY_GROW and self._goes_on(found.end()):
+            raise Unclear(BROKEN_LINE)
+        if found[0][0] in "<>" and not self._quoted and _NUMBER.fullmatch("".join(self._letters)):
             self._begin()  # the 2 of 2> is no word
         self._end_word()
         self._found.append(Operator(found[0]))
@@ -117,19 +145,23 @@ class _Cutter:
             raise Unclear("the command cannot be read (no escaped character)")
         self._at += 2
         if escaped != "\n":  # a line that goes on leaves nothing behind, not even the end of a word
-            self._quoted = True
+            self._quote()
             self._letters.append(escaped)
+
+    def _goes_on(self, at: int) -> bool:
+        """Whether the line breaks there and the next one goes on with it, as if nothing stood between."""
+        return self._command.startswith("\\\n", at)
 
     def _single(self) -> None:
         end = self._command.find("'", self._at + 1)
         if end < 0:
             raise Unclear("the command cannot be read (no closing quotation)")
-        self._quoted = True
+        self._quote()
         self._letters.append(self._command[self._at + 1 : end])
         self._at = end + 1
 
     def _double(self) -> None:
-        self._quoted = True
+        self._quote()
         self._at += 1
         while (character := self._next()) != '"':
             match character:
@@ -152,6 +184,8 @@ class _Cutter:
         after = self._next(1)
         if after == "(":
             raise Unclear(SUBSTITUTION)
+        if self._goes_on(self._at + 1):  # a substitution may be what comes of it
+            raise Unclear(BROKEN_LINE)
         if after in ("'", '"') and after and not quoted:
             raise Unclear("$'...' and $\"...\" mean different things to different shells; write plain quotes")
         found = _PLAIN_PARAMETER.match(self._command, self._at)
@@ -159,5 +193,6 @@ class _Cutter:
             raise Unclear("expansions such as ${name:-text} are not read; write the value out")
         text = "$" if found is None else found[0]
         self._varies = self._varies or found is not None
+        self._splits = self._splits or (found is not None and not quoted)
         self._letters.append(text)
         self._at += len(text)

@@ -24,6 +24,7 @@ from retinue.tools.kit import Kit
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
 Priority = Literal["low", "medium", "high"]
 
+SECONDS = 60.0
 MAX_TASKS = 1000
 MAX_METADATA_CHARACTERS = 10_000
 
@@ -71,10 +72,10 @@ def tools(kit: Kit) -> Sequence[Tool]:
     """The four tools of the list."""
     todo = TodoList(kit.shelf, kit.clock)
     return (
-        FunctionTool(todo.task_create, kind="keyed"),
-        FunctionTool(todo.task_get, kind="pure"),
-        FunctionTool(todo.task_list, kind="pure"),
-        FunctionTool(todo.task_update, kind="keyed"),
+        FunctionTool(todo.task_create, kind="keyed", timeout=SECONDS),
+        FunctionTool(todo.task_get, kind="pure", timeout=SECONDS),
+        FunctionTool(todo.task_list, kind="pure", timeout=SECONDS),
+        FunctionTool(todo.task_update, kind="keyed", timeout=SECONDS),
     )
 
 

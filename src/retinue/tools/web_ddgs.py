@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from retinue.core.errors import ToolError
+from retinue.tools.threads import in_thread
 from retinue.tools.web_findings import Finding, findings
 
 MISSING = "searching with ddgs needs a package that is not installed here: pip install 'retinue[web]'"
@@ -117,7 +118,7 @@ class Ddgs:
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
                 for name, host in self._hosts.items():
-                    if found := await asyncio.to_thread(self._ask, name, host, query):
+                    if found := await in_thread(self._ask, name, host, query):
                         return found
         except TimeoutError:
             pass

@@ -103,18 +103,21 @@ async def _markdown(html: str, *, url: str, seconds: float) -> str:
     # -P: nothing is imported from the folder that the agent works in. Of the environment only what Python needs to find
     # its packages goes along, and no key.
     environment = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-    reader = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-m",
-        "retinue.tools.web_reader",
-        url,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=environment,
-        cwd="/",
-    )
+    try:
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "retinue.tools.web_reader",
+            url,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+        )
+    except OSError as full:
+        raise UnreadablePage(f"nothing can be started to read the page: {full.strerror}") from full
     try:
         async with asyncio.timeout(seconds):
             said, _ = await reader.communicate(html.encode("utf-8", "replace"))
@@ -123,6 +126,9 @@ async def _markdown(html: str, *, url: str, seconds: float) -> str:
     finally:
         if reader.returncode is None:
             reader.kill()
+            # The end of a program is only noticed once its pipe is read to the end.
+            while reader.stdout is not None and await reader.stdout.read(1 << 16):
+                pass
             await reader.wait()
     if reader.returncode != 0:
         raise UnreadablePage("the page is too large or too strange to be read")

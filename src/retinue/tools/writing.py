@@ -65,10 +65,13 @@ def replace(
     return written
 
 
-def blocks(fd: int) -> Iterator[bytes]:
-    """What is in a file, from its start."""
-    at = 0
-    while block := os.pread(fd, BLOCK, at):
+def blocks(fd: int, size: int) -> Iterator[bytes]:
+    """What is in a file, from its start, as long as it was: somebody may be adding to it faster than it is read.
+
+    Some files of the system say that they are empty, and are not: of those, one block is read.
+    """
+    at, end = 0, size or BLOCK
+    while at < end and (block := os.pread(fd, min(BLOCK, end - at), at)):
         at += len(block)
         yield block
 
