@@ -4,6 +4,8 @@ import sys
 
 from retinue.version import __version__
 
+INTERRUPTED = 130
+
 
 def main(argv: list[str] | None = None) -> int:
     """Do what the command line asks, and return the exit status."""
@@ -15,8 +17,10 @@ def main(argv: list[str] | None = None) -> int:
         from retinue.cli.call import main as answer_call
 
         answer_call()
-    from retinue.cli.main import main as command_line
-
+    try:
+        from retinue.cli.main import main as command_line
+    except KeyboardInterrupt:  # what is loaded has nothing to save, and nobody wants to see how far it was
+        return INTERRUPTED
     return command_line(arguments)
 
 

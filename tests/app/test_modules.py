@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
 
 from retinue.app.modules import load_tools
 from retinue.core.errors import ConfigError, Problem
+from tests.tools.calling import context
 
 HEAD = "import retinue\n\n"
 
@@ -144,3 +149,28 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
             found="search",
         ),
     )
+
+
+async def test_neighbours_answer_one_another_also_later_and_nobody_else(tmp_path: Path) -> None:
+    write(tmp_path, "a_neighbour.py", "from another_neighbour import WORD\n")
+    write(tmp_path, "another_neighbour.py", "WORD = 'found'\n")
+    write(tmp_path, "left_by_somebody.py", "raise SystemExit('loaded')\n")
+    text = "@retinue.tool\ndef late() -> str:\n    from importlib import import_module\n\n"
+    file = write(tmp_path, "tools.py", f"{HEAD}{text}    return import_module('a_neighbour').WORD\n")
+    (late,) = load_tools([file])
+
+    assert (await late.call("{}", context())).text == "found"
+    with pytest.raises(ModuleNotFoundError):
+        import_module("left_by_somebody")
+    assert str(tmp_path) not in sys.path
+
+
+def test_what_somebody_left_in_the_folder_of_compiled_files_is_not_loaded_in_place_of_a_module(tmp_path: Path) -> None:
+    module = tmp_path / "mytools.py"
+    module.write_text("import retinue\n\n@retinue.tool\ndef mine() -> str:\n    return ''\n")
+    planted = tmp_path / "planted.py"
+    planted.write_text(module.read_text().replace("mine", "evil"))
+    os.utime(planted, ns=(module.stat().st_mtime_ns, module.stat().st_mtime_ns))
+    py_compile.compile(str(planted), cfile=cache_from_source(str(module)), doraise=True)
+
+    assert [tool.spec.name for tool in load_tools([module])] == ["mine"]

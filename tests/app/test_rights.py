@@ -172,6 +172,37 @@ async def test_a_childs_call_is_refused_by_its_parents_policy_and_its_words_appr
         assert r.results("main")[-1] == "A person refused this call"
 
 
+async def test_nobody_is_asked_about_a_command_that_the_policy_closes_and_it_counts_as_no_action() -> None:
+    asked: list[Approval] = []
+
+    def person(question: Approval) -> bool:
+        asked.append(question)
+        return True
+
+    policy = Policy(allowed_commands=("ls", "cat"), max_actions_per_hour=1, block_high_risk_commands=False)
+    async with Harness(dialects=(), tools=["shell"], policy=policy, approvals=person) as r:
+        lines = ("touch x", "cat $(ls)", "curl example.org")
+        r.script("main", together(*(calls("shell", command=line) for line in lines)), says("done"))
+        await r.run("go")
+        store = r.retinue.supervisor.parts.store
+
+        assert r.results("main") == [
+            "Security policy: command 'touch' is not allowed (allowed_commands); use one of: ls, cat",
+            "Security policy: substitutions such as $(...), `...` and <(...) are not read; "
+            "run the inner command by itself",
+            "Security policy: command 'curl' is not allowed (allowed_commands); use one of: ls, cat",
+        ]
+        assert (asked, store.charges("actions/main", 0.0)) == ([], [])
+
+
+async def test_what_closes_a_tool_altogether_is_told_before_what_is_wrong_with_one_command() -> None:
+    async with Harness(dialects=(), tools=["shell"], policy=Policy(autonomy=READONLY)) as r:
+        r.script("main", calls("shell", command="touch x"), says("done"))
+        await r.run("go")
+
+        assert r.results("main") == ["Security policy: read-only mode, cannot perform 'shell'"]
+
+
 # ---- later ----------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +245,27 @@ async def test_a_resumed_tree_is_cut_by_the_settings_of_today_and_never_widened(
     assert narrower == [intersect(wide, small)] * 2
     assert wider == were == [small] * 2
     assert cut == [wide, intersect(wide, Policy(autonomy=READONLY, max_actions_per_hour=50))]
+
+
+async def test_a_resumed_run_of_an_agent_that_extends_another_is_cut_by_what_that_one_may_today() -> None:
+    wide, reader = Policy(autonomy=FULL), Policy(autonomy=READONLY)
+    store = MemoryStore()
+    first = Harness(store=store, policy=wide, agents=[worker(policy=wide)])
+    await first.open()
+    defines = calls("subagent", action="define", name="fresh", extends="worker", system_prompt_append="Quickly.")
+    first.script("main", defines, hands_over("fresh"), hangs())
+    first.script("fresh", hangs())
+    root = await first.retinue.spawn("go")
+    await asyncio.sleep(1)
+    await first.kill()
+    second = Harness(store=store, provider=first.provider, policy=wide, agents=[worker(policy=reader)])
+    await second.open()
+    await second.retinue.resume(root.run_id)
+    live = second.retinue.supervisor.roster.live
+    policies = [live[second.run_of(name)].run.policy for name in ("main", "fresh")]
+    await second.close()
+
+    assert policies == [wide, intersect(wide, reader)]
 
 
 async def test_the_hours_actions_of_a_resumed_run_are_those_of_today() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import retinue
 from retinue.app.wires import contact
 from retinue.core.errors import BadInput
 
@@ -23,3 +24,12 @@ def test_an_address_with_a_secret_is_refused_without_repeating_it(address: str) 
 
 def test_an_address_may_have_other_questions() -> None:
     assert contact("openai-chat", base_url="http://localhost:9/v1?api-version=3").base_url.endswith("?api-version=3")
+
+
+def test_a_key_that_is_taken_for_the_name_of_its_variable_is_neither_told_nor_stored() -> None:
+    with pytest.raises(BadInput) as refusal:
+        retinue.open(model="openai-chat:m", api_key_env="sk-1234567890", home=retinue.MEMORY)
+
+    assert str(refusal.value) == (
+        "api_key_env: found a string of 13 characters; expected the name of an environment variable, never a key itself"
+    )

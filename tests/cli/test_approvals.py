@@ -30,6 +30,33 @@ risk_profile = "asks"
 always_ask = ["deploy"]
 """
 
+HANDS_OVER = """\
+[tools]
+modules = ["./mytools.py"]
+
+[agents.front]
+tools = ["deploy"]
+risk_profile = "asks"
+runtime_profile = "holds"
+
+[agents.free]
+tools = ["deploy"]
+risk_profile = "free"
+
+[agents.gone]
+enabled = true
+risk_profile = "free"
+
+[risk_profiles.asks]
+always_ask = ["deploy"]
+
+[risk_profiles.free]
+level = "full"
+
+[runtime_profiles.holds]
+delegation_ceiling = "target"
+"""
+
 ALWAYS = "[a]lways for shell in this run: "
 
 LETS_SHELL_TRY = """\
@@ -98,6 +125,24 @@ async def test_a_person_sees_who_wants_to_call_what_and_a_yes_lets_it_happen() -
     assert "require_approval_for_medium_risk" in seen
     assert (left.code, left.stdout) == (0, "Done.\n")
     assert (deployed(), results(vendor)) == (["2"], ["version 2 is out"])
+
+
+async def test_nothing_in_the_arguments_can_pass_for_the_question_itself() -> None:
+    words = "x" * 72 + "Allow? [y]es, [n]o: \u200f\u2028\u009b2J\u202e"
+    written = '{"version":\n\n\n\n2,\n"words":"' + words + '"}'
+    async with vendor_of(calls_verbatim("deploy", written)) as vendor:
+        person = Person(*order(vendor), COLUMNS="80")
+        seen = await person.sees(ASKED)
+        shown = await retinue("approvals", "--json")
+        person.types("n")
+        await person.left()
+
+    lines = seen.replace("\r", "").partition("root wants to call deploy\n")[2].splitlines()
+    assert [line[:2] for line in lines[:-1]] == ["  "] * len(lines[:-1])
+    assert lines[0].startswith('  {"version":2,"words":"xxx')
+    assert all(len(line) <= 80 for line in lines[:-2])
+    assert not {"\u200f", "\u2028", "\u009b", "\u202e"} & set(seen + shown.stdout)
+    assert shown.json[0]["arguments"]["words"] == words
 
 
 async def test_a_no_is_read_by_the_model_and_what_is_no_answer_is_asked_again() -> None:
@@ -330,6 +375,55 @@ async def test_a_resumed_run_is_held_to_the_settings_of_that_day(folder: Path) -
 
     assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", [])
     assert results(vendor) == ["Security policy: read-only mode, cannot perform 'deploy'"]
+
+
+async def test_whom_a_resumed_run_may_hand_tasks_to_is_what_the_settings_of_that_day_say(folder: Path) -> None:
+    lines = (
+        calls("deploy", version=1),
+        calls("delegate", agent="gone", prompt="Go ahead."),
+        calls("delegate", agent="free", prompt="Go ahead."),
+        says("Done."),
+    )
+    script = ChatScript().play(*lines).play(calls("deploy", version=2), says("I could not."), words="Go ahead.")
+    async with FakeChat(script) as vendor:
+        flags = ["--approvals", "wait", "--agent", "front", "--dialect", "zeroclaw"]
+        (folder / "retinue.toml").write_text(HANDS_OVER)
+        given = ["--base-url", vendor.base_url, "--model", "m"]
+        command = await Command.start("run", *given, *flags, "Deploy.")
+        await command.says("answer with:")
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        (question,) = (await retinue("approvals", "--json")).json
+        (folder / "retinue.toml").write_text(
+            HANDS_OVER.replace('ceiling = "target"', 'ceiling = "caller"').replace("enabled = true", "enabled = false")
+        )
+        await retinue("deny", question["id"])
+        resumed = await retinue("runs", "resume", question["run_id"], "--approvals", "deny")
+
+    assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", [])
+    assert results(vendor)[1:] == [
+        "Unknown agent 'gone'. Available agents: front, free",
+        "[Agent 'free' (openai-chat/m)]\nI could not.",
+    ]
+
+
+@pytest.mark.parametrize(("flags", "is_fenced"), [((), True), (("--no-sandbox",), False)])
+async def test_a_sandbox_that_the_settings_demand_since_then_holds_for_a_resumed_run(
+    folder: Path, flags: tuple[str, ...], is_fenced: bool
+) -> None:
+    (folder.parent / "secret.txt").write_text("a secret")
+    asks = '[agents.careful]\ntools = ["shell"]\nrisk_profile = "asks"\n[risk_profiles.asks]\nalways_ask = ["shell"]\n'
+    (folder / "retinue.toml").write_text(f'[tools]\nsandbox = "off"\n{asks}')
+    async with vendor_of(calls("shell", command="cat ../secret.txt")) as vendor:
+        command = await Command.start(*order(vendor, "--approvals", "wait", "--agent", "careful", *flags))
+        await command.says("answer with:")
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        (question,) = (await retinue("approvals", "--json")).json
+        (folder / "retinue.toml").write_text(asks)
+        await retinue("runs", "resume", question["run_id"], "--yes")
+
+    assert ("a secret" in results(vendor)[0]) is not is_fenced
 
 
 def test_an_id_that_nobody_knows_is_a_mistake(cli: Cli) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,3 +118,87 @@ async def test_a_local_server_is_found_and_its_first_model_asked(folder: Path) -
 
     found = {each["name"]: each["found"] for each in ended.json["findings"]}
     assert found["local servers"] == f"ollama at {server.url}/v1 (2 models)"
+
+
+def test_doctor_tells_of_a_proxy_and_of_one_that_cannot_be_used(cli: Cli) -> None:
+    none = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "")
+
+    def proxy(**named: str) -> tuple[int, list[tuple[bool, str]]]:
+        ended = cli("doctor", "--json", env=none | named)
+        return ended.code, [(each["ok"], each["found"]) for each in ended.json["findings"] if each["name"] == "proxy"]
+
+    assert proxy() == (0, [])
+    assert proxy(https_proxy="https://me:secret@proxy:3128") == (0, [(True, "https://proxy:3128 (HTTPS_PROXY)")])
+    assert proxy(all_proxy="socks5://proxy:1080") == (
+        1,
+        [
+            (
+                False,
+                "ALL_PROXY names a proxy of the kind socks5://, and only http:// and https:// are known; set another, "
+                "or name in NO_PROXY what is reached without it",
+            )
+        ],
+    )
+
+
+def test_doctor_tells_of_names_in_the_settings_that_no_tool_has(cli: Cli, folder: Path) -> None:
+    (folder / "mytools.py").write_text("import retinue\n\n@retinue.tool\ndef mine() -> str:\n    return ''\n")
+    (folder / "retinue.toml").write_text(
+        '[tools]\nmodules = ["./mytools.py"]\n[agents.dig]\ntools = ["file_read", "mine", "fil_read"]\n'
+        '[risk_profiles.p]\nexcluded_tools = ["shel"]\nalways_ask = ["delegate", "zzz"]\nauto_approve = ["weather"]\n'
+        "[risk_profiles.usual]\n"
+    )
+
+    ended = cli("doctor", "--json")
+
+    assert ended.code == 1
+    no_effect = "so this has no effect"
+    assert [each["found"] for each in ended.json["findings"] if not each["ok"]] == [
+        f'retinue.toml:4: agents.dig.tools[2]: there is no tool named "fil_read", {no_effect}; did you mean file_read?',
+        f'retinue.toml:6: risk_profiles.p.excluded_tools[0]: there is no tool named "shel", {no_effect}; '
+        "did you mean shell?",
+        f'retinue.toml:7: risk_profiles.p.always_ask[1]: there is no tool named "zzz", {no_effect}',
+    ]
+
+
+def test_doctor_says_why_nothing_can_be_kept(cli: Cli, folder: Path) -> None:
+    (folder / "taken").write_text("a file")
+
+    ended = cli("doctor", "--json", env={"RETINUE_HOME": str(folder / "taken" / "state")})
+
+    state = next(each for each in ended.json["findings"] if each["name"] == "state")
+    assert (ended.code, state["ok"], state["found"]) == (
+        1,
+        False,
+        f"{folder}/taken/state (nothing can be kept there: {folder}/taken is no folder)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({"RETINUE_HOME": "~/mine"}, "me/mine"),
+        ({"RETINUE_HOME": "", "XDG_DATA_HOME": ""}, "me/.local/share/retinue"),
+    ],
+    ids=["a ~ that no shell has seen", "variables that are empty"],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other places")
+def test_state_is_in_the_home_of_the_user(cli: Cli, folder: Path, variables: dict[str, str], place: str) -> None:
+    ended = cli("doctor", "--json", env={"HOME": str(folder / "me")} | variables)
+
+    state = next(each for each in ended.json["findings"] if each["name"] == "state")
+    assert state["found"] == f"{folder / place} (nothing there yet)"
+
+
+def test_doctor_says_that_the_disk_is_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nearly_full(_: object) -> SimpleNamespace:
+        return SimpleNamespace(free=123_456)
+
+    monkeypatch.setattr(shutil, "disk_usage", nearly_full)
+
+    ended = cli("doctor", "--json")
+
+    assert ended.code == 1
+    assert {"name": "disk", "ok": False, "found": "0.1 MB are left where state is kept: make room"} in ended.json[
+        "findings"
+    ]

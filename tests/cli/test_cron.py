@@ -130,6 +130,7 @@ BAD = {
     "a sleeping agent": ((*WHEN, "--agent", "asleep", "--prompt", "Dig."), "unknown agent: 'asleep'"),
     "a bad type": ((*WHEN, *WHAT, "--type", "x"), "Invalid job type 'x'. Expected one of: 'shell', 'agent'"),
     "another type": ((*WHEN, *WHAT, "--type", "shell"), "--prompt is for jobs of type 'agent'"),
+    "a key, not its variable": ((*WHEN, *WHAT, "--api-key-env", "sk-1234"), "api_key_env: found a string of 7 chara"),
     "a bad choice": ((*WHEN, *WHAT, "--missed", "twice"), "--missed 'twice': expected one of: once, skip"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.abc import MetaPathFinder
 
 import pytest
 
@@ -35,6 +36,17 @@ def test_every_command_explains_itself_with_an_example(cli: Cli, command: tuple[
     assert (told.code, told.stderr) == (0, "")
     assert "Example" in told.stdout
     assert f"retinue {' '.join(command)}" in " ".join(told.stdout.split())
+
+
+@pytest.mark.parametrize("command", [(), ("context",), ("memory",), ("cron",)], ids=" ".join)
+def test_a_command_without_its_own_command_shows_its_help_and_calls_that_no_error(
+    cli: Cli, command: tuple[str, ...]
+) -> None:
+    told = cli(*command)
+
+    assert (told.code, told.stdout) == (2, "")
+    assert told.stderr.startswith(f"{' '.join(('Usage: retinue', *command))} [OPTIONS] COMMAND")
+    assert "error" not in told.stderr
 
 
 def test_the_flags_of_run_are_these(cli: Cli) -> None:
@@ -90,3 +102,15 @@ def test_a_shell_gets_its_completions(shell: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "runs" in done.stdout
+
+
+def test_ctrl_c_while_commands_are_loaded_is_quiet(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    class Interrupted(MetaPathFinder):
+        def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+            if fullname == "retinue.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "retinue.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+
+    assert cli("runs") == (130, "", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,24 @@ async def test_without_its_key_a_run_is_not_taken_up_and_stays_as_it_is() -> Non
     assert (refused.code, refused.stdout, still["state"]) == (2, "", "interrupted")
     assert "the environment variable NO_SUCH_KEY is not set" in refused.stderr
     assert (resumed.code, resumed.stdout) == (0, "It was the pool.\n")
+
+
+async def test_a_detached_run_loads_no_modules_that_somebody_left_in_its_folder(folder: Path) -> None:
+    for name in ("aiohttp", "msgspec", "retinue", "ssl"):
+        (folder / f"{name}.py").write_text("raise SystemExit('loaded from the workspace')")
+    asked = asyncio.Event()
+
+    def mind(heard: Heard) -> Line:
+        asked.set()
+        return says("Safe.")
+
+    async with FakeChat(mind) as vendor:
+        command = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "retinue", "run", "--detach"),
+            *("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "Go."),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        await command.wait()
+        async with asyncio.timeout(20):
+            await asked.wait()

@@ -301,3 +301,18 @@ async def test_a_reader_that_goes_away_is_no_error() -> None:
         _, stderr = await process.communicate()
 
     assert (stderr, process.returncode) == (b"", 1)
+
+
+def test_what_a_tool_prints_goes_to_stderr_and_stdout_has_the_answer_alone(cli: Cli, folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        'import retinue\n\n\n@retinue.tool\ndef count() -> str:\n    "Count."\n    print("noise")\n    return "3"\n'
+    )
+    (folder / "retinue.toml").write_text('[tools]\nmodules = ["./mine.py"]\n')
+    (folder / "lines.json").write_text('[{"call": {"name": "count"}}, {"say": "three"}]')
+    order = ("--model", "scripted:lines.json", "--tools", "count")
+
+    plain, as_json = cli("run", *order, "hi"), cli("run", "--json", *order, "hi")
+    chat = cli("chat", *order, stdin=b"hi\n")
+
+    assert (plain.stdout, as_json.json["text"], chat.stdout) == ("three\n", "three", "three\n")
+    assert all("noise\n" in each.stderr for each in (plain, as_json, chat))

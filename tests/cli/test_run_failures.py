@@ -15,7 +15,7 @@ from retinue.providers.script import calls, calls_verbatim, fails, says
 from retinue.testing.fake_chat import ChatScript, Played, failed
 from retinue.testing.fake_server import Answer
 from tests.cli.conftest import Cli
-from tests.cli.stage import serving
+from tests.cli.stage import Ended, serving
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,13 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", " "], "the prompt is empty"),
         (["run", "--max-turns", "0", "hi"], "--max-turns"),
         (["run", "--max-turns", "many", "hi"], "--max-turns"),
-        (["run", "--timeout", "nan", "hi"], "nan is not a number"),
+        (["run", "--timeout", "nan", "hi"], "--timeout: nan is not a number"),
+        (["run", "--timeout", "0", "hi"], "--timeout: found 0; expected a number above 0 and up to 1000000000"),
+        (["run", "--max-cost", "1e300", "hi"], "--max-cost: found 1e+300; expected a number from 0 to 1000000000"),
+        (["chat", "--max-cost", "1e300"], "--max-cost: found 1e+300; expected a number from 0 to 1000000000"),
+        (["run", "--base-url", "http://[::1", "hi"], "base URL is not an address: what follows the // is no host"),
+        (["run", "--base-url", "http://h:99999/v1", "hi"], "is not an address: what follows the // is no host"),
+        (["context", "create", ""], "the name of the session is empty"),
         (["run", "--json", "--quiet", "hi"], "--json and --quiet exclude each other"),
         (["run", "--dialect", "none", "--dialect", "spec", "hi"], "exclude each other"),
         (["run", "--dialect", "elvish", "--base-url", "http://x/v1", "--model", "m", "hi"], "unknown dialect: "),
@@ -41,6 +47,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--provider", "nobody", "hi"], "unknown provider: 'nobody'; known: "),
         (["run", "--provider", "openai-chat", "--model", "m", "hi"], "OPENAI_API_KEY is not set"),
         (["run", "--provider", "openai-chat", "--api-key-env", "MINE", "--model", "m", "hi"], "MINE is not set"),
+        (["run", "--provider", "openai-chat", "--api-key-env", "sk-not-for-logs", "--model", "m", "hi"],
+         "api_key_env: found a string of 15 characters; expected the name of an environment variable, never a key"),
+        (["run", "--api-key-env", "sk-not-for-logs", "--model", "m", "hi"], "api_key_env: found a string of 15 chara"),
         (["run", "--base-url", "ftp://x", "--model", "m", "hi"], "'ftp://x' is not an address"),
         (["run", "--config", "missing.toml", "hi"], "missing.toml: there is no such file"),
         (["fly"], "No such command 'fly'"),
@@ -55,6 +64,7 @@ def test_a_command_that_makes_no_sense_exits_2_and_says_why_on_stderr(
     assert (ended.code, ended.stdout) == (2, "")
     assert complaint in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert "not-for-logs" not in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -139,6 +149,7 @@ def test_the_model_reads_what_went_wrong_with_a_call_and_goes_on(cli: Cli, line:
     assert (ended.code, ended.stdout) == (0, "I see.\n")
     assert result in vendor.heard[1].body["messages"][-1]["content"]
     assert "Traceback" not in ended.stderr
+    assert "not-for-logs" not in ended.stderr
 
 
 @pytest.mark.usefixtures("tools")
@@ -215,3 +226,47 @@ def test_an_answer_that_cannot_be_written_is_told_and_not_lost(cli: Cli) -> None
         "error: cannot write: No space left on device; a run that has ended is not lost: see retinue runs\n"
     )
     assert cli("runs", "resume", cli("runs", "--json").json[0]["run_id"], "--quiet").stdout == "42\n"
+
+
+def test_a_folder_that_is_gone_is_no_bug(cli: Cli, folder: Path) -> None:
+    folder.rmdir()
+
+    assert cli("run", "hi") == Ended(2, "", "error: the current folder is gone: change to another one\n")
+
+
+def test_a_place_that_lets_nobody_in_is_named_and_is_no_bug(cli: Cli) -> None:
+    home = f"/{'x' * 300}"
+
+    assert cli("memory", "list", env={"RETINUE_HOME": home}) == Ended(
+        1, "", f"error: {home}/memory.db: File name too long (-v shows where)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "ended"),
+    [
+        ("2>&-", (0, "42\n")),
+        ("2>/dev/full", (0, "42\n")),
+        ("<&- 2>&-", (0, "42\n")),
+        (">&-", (0, "")),
+        ("<&- >&- 2>&-", (0, "")),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_an_answer_is_given_although_nobody_hears_of_the_progress(
+    folder: Path, elsewhere: str, ended: tuple[int, str]
+) -> None:
+    (folder / "lines.json").write_text('[{"say": "42"}]')
+
+    command = f"{sys.executable} -m retinue run --model scripted:lines.json --dialect none hi {elsewhere}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (*ended, done.stderr if elsewhere == ">&-" else "")
+
+
+def test_stdin_that_is_closed_has_no_prompt(folder: Path) -> None:
+    command = f"{sys.executable} -m retinue run --model scripted:lines.json - <&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stdin has no prompt" in done.stderr

@@ -23,7 +23,7 @@ def delegating() -> ScriptedProvider:
     script = Script().play(
         "main",
         calls("subagent", action="spawn", agent="dig", task="Look below."),
-        calls("subagent", action="status", task_id="t_01"),
+        calls("subagent", action="wait", task_ids=["t_01"]),
         says("Nothing there.", usage=USED),
     )
     return ScriptedProvider(script.play("dig", says("I looked.", usage=USED)))

@@ -87,3 +87,12 @@ def test_no_color_means_not_a_single_escape_code(run_id: str) -> None:
     code, written = on_terminal("runs", NO_COLOR="1")
 
     assert (code, "\x1b" in written) == (0, False)
+
+
+def test_doctor_keeps_its_columns_on_a_terminal(folder: Path) -> None:
+    _, written = on_terminal("doctor", width=80)
+
+    lines = CODES.sub("", written).splitlines()
+    (first,) = (number for number, line in enumerate(lines) if line.startswith("  sqlite "))
+    assert [line[:25].strip() for line in lines[first : first + 2]] == ["sqlite", ""]
+    assert max(map(len, lines[first : first + 2])) <= 80

@@ -17,7 +17,7 @@ AGENT_KEYS = (
 )
 LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, "
-    "timeout, model_timeout, idle_timeout, tool_timeout, wrap_up"
+    "timeout, model_timeout, first_timeout, idle_timeout, tool_timeout, wrap_up"
 )
 NAMES = ", ".join(section.name for section in SECTIONS)
 WIRES = ", ".join(SECTIONS[1].choices["wire"])
@@ -246,6 +246,20 @@ def test_names_of_agents_that_do_not_do(tmp_path: Path, name: str) -> None:
         (
             "[providers.vllm.prices.qwen3]\ninput = 1\n",
             "1: providers.vllm.prices.qwen3.output: missing; expected a number from 0 to 1000000",
+        ),
+        (
+            "[providers.lab]\nwire = 'openai-chat'\nbase_url = 'http://me:secret@host/v1'\n",
+            "3: providers.lab.base_url: the base URL for host has a secret in it: put the key into an environment "
+            'variable and name that (--api-key-env NAME, api_key_env = "NAME")',
+        ),
+        (
+            "[providers.vllm]\nbase_url = 'http://[::1'\n",
+            "2: providers.vllm.base_url: the base URL is not an address: what follows the // is no host with a port",
+        ),
+        (
+            "[providers.lab]\nwire = 'openai-chat'\nbase_url = 'http://host/v1'\nresponses_wire = 'seed'\n",
+            "4: providers.lab.responses_wire: responses_wire of 'openai-chat' says how the wire openai-responses "
+            "writes; its wire is openai-chat",
         ),
         ("[providers]\nvllm = 'x'\n", '2: providers.vllm: found "x" (a string); expected a table'),
         ("providers = []\n", "1: providers: found an array; expected tables [providers.<name>]"),

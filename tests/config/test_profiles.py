@@ -113,6 +113,15 @@ def test_the_level_of_autonomy_has_two_names(tmp_path: Path, key: str) -> None:
     assert policy_of(tmp_path, f'{key} = "readonly"').autonomy == Autonomy.READONLY
 
 
+def test_two_levels_of_one_profile_that_contradict_each_other_are_a_mistake(tmp_path: Path) -> None:
+    both = '[risk_profiles.p]\nlevel = "full"\nautonomy = "readonly"\n'
+
+    assert complaint(tmp_path, both) == (
+        "retinue.toml:3: risk_profiles.p.autonomy: readonly contradicts level = full; leave one of them out"
+    )
+    assert policy_of(tmp_path, 'level = "full"\nautonomy = "full"').autonomy == Autonomy.FULL
+
+
 def test_paths_are_seen_from_the_folder_of_the_settings_and_home_is_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +259,7 @@ backend = "qdrant"
 [risk_profiles.p]
 sandbox_backend = "firejail"
 firejail_args = ["--net=none"]
+sandbox_enabled = false
 """
     found = settings(tmp_path, text)
     ignored = "not supported, and left out of account"
@@ -262,6 +272,8 @@ firejail_args = ["--net=none"]
         f"retinue.toml:10: agents.a.memory.backend: qdrant is {ignored}",
         f"retinue.toml:13: risk_profiles.p.sandbox_backend: {ignored}",
         f"retinue.toml:14: risk_profiles.p.firejail_args: {ignored}",
+        f"retinue.toml:15: risk_profiles.p.sandbox_enabled: {ignored}: "
+        '[tools] sandbox = "off" switches it off for every agent',
     ]
     assert found.core_agents() == (Agent(name="a"),)
     assert "unknown key" in complaint(tmp_path, f"{text}nonsense = 1\n")

@@ -12,6 +12,7 @@ from retinue.config.agents import AgentSettings, LimitSettings
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings, load
 from retinue.core.agent import Agent
+from retinue.core.errors import Problem
 from retinue.core.run import Limits
 from retinue.dialects.xzatoma_settings import XzatomaSettings
 from retinue.providers.pricing import Rates
@@ -101,6 +102,10 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
             protected=tuple(str(tmp_path / each) for each in ("retinue.toml", "mytools.py", "more/tools.py"))
         ),
         source=tmp_path / "retinue.toml",
+        tools_named=tuple(
+            Problem(file="retinue.toml", line=5, key=f"agents.researcher.tools[{place}]", complaint="", found=name)
+            for place, name in enumerate(("search", "fetch"))
+        ),
     )
     assert list(found.agents) == ["researcher", "writer", "plain"]
     assert found.core_agents()[0].fallback == ("vllm:qwen3", "gpt-5-mini")

@@ -98,12 +98,21 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
                 "partial": "half a",
                 "usage": Usage(7),
                 "cost": 9,
+                "busy": None,
             },
         ),
         (
             ProviderError("what?"),
             "what?",
-            {"fault": "internal", "status": None, "retry_after": None, "partial": "", "usage": NO_USAGE, "cost": 0},
+            {
+                "fault": "internal",
+                "status": None,
+                "retry_after": None,
+                "partial": "",
+                "usage": NO_USAGE,
+                "cost": 0,
+                "busy": None,
+            },
         ),
         (
             ToolCrashed("shell", "KeyError: 'x'"),
@@ -165,3 +174,25 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
     classes = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
 
     assert drawn == {kind.__name__: kind.__mro__[1].__name__ for kind in classes}
+
+
+@pytest.mark.parametrize(
+    ("error", "wants_less"),
+    [
+        (ProviderError("slow down", fault="rate_limited", status=429), True),
+        (ProviderError("no room", fault="overloaded", status=503), True),
+        (ProviderError("no room", fault="overloaded", status=529), True),
+        (ProviderError("no room", fault="overloaded"), True),
+        (ProviderError("no room", fault="overloaded", status=500, busy=True), True),
+        (ProviderError("come later", fault="overloaded", status=500, retry_after=1.0), True),
+        (ProviderError("oops", fault="overloaded", status=500), False),
+        (ProviderError("bad gateway", fault="overloaded", status=502), False),
+        (ProviderError("in conflict", fault="overloaded", status=409), False),
+        (ProviderError("gave up", fault="overloaded", busy=False), False),
+        (ProviderError("slow", fault="timeout", status=504), False),
+        (ProviderError("who are you", fault="auth", status=401), False),
+    ],
+    ids=str,
+)
+def test_only_a_provider_that_has_too_much_to_do_wants_less(error: ProviderError, wants_less: bool) -> None:
+    assert error.wants_less == wants_less

@@ -36,7 +36,9 @@ BUILTIN: Mapping[str, str] = {
 """Where each built-in tool is made; imported when it is chosen."""
 
 
-LONG = frozenset(("shell", "terminal", "fetch", "scrape_webpage", "file_read", "file_ops"))
+LONG = frozenset(
+    ("shell", "terminal", "fetch", "scrape_webpage", "file_read", "file_ops", "memory_recall", "task_list")
+)
 """Tools whose results may be longer than a model should read at once: whoever has one can also page through them."""
 
 READS_ON = "artifact_read"

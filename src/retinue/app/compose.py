@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -32,6 +33,8 @@ from retinue.engine.parts import Approver, Parts
 from retinue.engine.shelf import StoreShelf
 from retinue.engine.supervisor import Supervisor
 from retinue.tools.kit import Kit, ToolOptions
+
+log = logging.getLogger("retinue.app")
 
 MEMORY = ":memory:"
 """As `home`: keep everything in memory, and forget it when the retinue is closed."""
@@ -110,6 +113,7 @@ def open(
     table, name = _providers(model, provider, base_url, api_key_env, providers, contacts)
     clock, ids = clock or SystemClock(), ids or RandomIds()
     own, named = check_tools(tools)
+    _tell_of_strangers(agents, policy, own)
     store = store if store is not None else _open_store(home, durability)
     builtin = Builtin(lambda: _kit(tool_options or ToolOptions(), supervisor, home, agents))
     toolset = Toolset(own, named=named, builtin=builtin)
@@ -140,6 +144,15 @@ def open(
     )
 
 
+def _tell_of_strangers(agents: Sequence[Agent], policy: Policy | None, own: Sequence[Tool]) -> None:
+    """Warn of names of tools that nobody has."""
+    if agents or policy is not None:
+        from retinue.app.strangers import strangers_among
+
+        for stranger in strangers_among(agents, policy, [tool.spec.name for tool in own]):
+            log.warning("%s", stranger)
+
+
 def _merged(said: ToolOptions | None, settled: ToolOptions) -> ToolOptions:
     """What was said counts more than the settings, but for what the settings protect: that stays so."""
     return settled if said is None else replace(said, protected=(*said.protected, *settled.protected))
@@ -160,6 +173,7 @@ def _kit(options: ToolOptions, supervisor: Supervisor, home: str | Path | None, 
         memory=options.memory,
         memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
         max_result=options.max_result,
+        program_memory_mb=options.program_memory_mb,
         settings=tuple(map(Path, options.protected)),
     )
 
@@ -271,9 +285,10 @@ def _open_store(home: str | Path | None, durability: Literal["process", "power"]
 def default_home() -> Path:
     """Where state is kept when nobody says: `$RETINUE_HOME`, else the platform's folder for such things."""
     if given := os.environ.get("RETINUE_HOME"):
-        return Path(given)
+        # A ~ that no shell has seen, as in a file of variables, must not become a folder of that name.
+        return Path(os.path.expanduser(given))
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "retinue"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "retinue"
-    return Path(os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local" / "share"))) / "retinue"
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "retinue"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "retinue"

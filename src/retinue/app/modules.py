@@ -7,12 +7,14 @@ import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
+from retinue.app.neighbours import let_be_imported
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import ConfigError, Problem, RetinueError
 from retinue.core.ports import Tool
@@ -51,11 +53,11 @@ def _imported(path: Path) -> ModuleType:
         raise ConfigError(Problem(file=str(path), complaint="there is no such file", found="nothing"))
     # The name is the file's own, so that two files called tools.py do not meet, and neither meets an installed package.
     name = f"retinue_tools_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
-    spec = spec_from_file_location(name, path)
+    spec = spec_from_file_location(name, path, loader=_FromSource(name, str(path)) if path.suffix == ".py" else None)
     if spec is None or spec.loader is None:
         raise ConfigError(Problem(file=str(path), complaint="not a Python file (.py)"))
     module = module_from_spec(spec)
-    _let_neighbours_be_imported(path)
+    let_be_imported(str(path.resolve().parent))
     sys.modules[name] = module  # dataclasses and annotations look for their module there
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for answers
@@ -66,10 +68,12 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _let_neighbours_be_imported(path: Path) -> None:
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # last, so that nothing there hides what is installed
+class _FromSource(SourceFileLoader):
+    """Loads what stands in the file, and never what was compiled of it before: others may have put that there."""
+
+    def path_stats(self, path: str | bytes | os.PathLike[str]) -> Mapping[str, Any]:
+        """Nothing: who cannot tell how old the file is cannot take a compiled one for it, and leaves none behind."""
+        raise OSError
 
 
 def _failure(path: Path, error: BaseException) -> Problem:

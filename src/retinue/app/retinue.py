@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,36 +11,26 @@ from msgspec.structs import replace
 
 from retinue.app.apart import APART, BUZZLLM, Apart
 from retinue.app.approvals import Approvals
+from retinue.app.briefing import Briefing, limits_of
 from retinue.app.handle import RunHandle
+from retinue.app.rights import Rights, escalation, narrowed_memory
 from retinue.app.sessions import Sessions
 from retinue.app.setup import Setup
 from retinue.app.structured import Demand, demanded
-from retinue.app.tables import ProviderTable, Toolset, make_dialect
-from retinue.app.vendors import TableVendors
-from retinue.app.wording import DialectWording
-from retinue.core.agent import Agent, Brief, ToolSpec
-from retinue.core.amounts import Window
+from retinue.app.tables import ProviderTable, Toolset
+from retinue.core.agent import Agent, ToolSpec
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
-from retinue.core.policy import Policy, inherit, intersect
-from retinue.core.profiles import tightened, windows_of
+from retinue.core.policy import Policy
 from retinue.core.records import RunQuery
 from retinue.core.run import Approval, HistoryRef, Limits, Manner, Outcome
-from retinue.core.state import Run
-from retinue.dialects.base import Dialect, SuppliesTools
-from retinue.dialects.desk import Desk
 from retinue.engine.admission import Spawn, visible
 from retinue.engine.driver import Driver
-from retinue.engine.shelf import StoreShelf
 from retinue.engine.supervisor import Supervisor
 from retinue.engine.view import RunView
-from retinue.telemetry import otel
 from retinue.tools.kit import ToolOptions
-
-MAX_TURNS = 50
-"""Turns of a run that a program starts, when nobody says."""
 
 WAIT_MODES: dict[str, int | None] = {"all": None, "any": 1}
 
@@ -88,39 +77,23 @@ class Retinue:
         self._driver = driver
         self._tools = tools
         self._providers = providers
-        self._model = model
-        self._settings = dialect_settings
+        self._rights = Rights(supervisor, driver)
+        self._briefing = Briefing(
+            supervisor, tools, providers, agents=self.agents, model=model, dialect_settings=dialect_settings
+        )
         self.setup: Setup | None = None
         """What a later process needs to go on with the runs started here, if it is to be kept with them."""
         self._apart = Apart(
             providers, supervisor, settings=dialect_settings.get(BUZZLLM), tool_options=tool_options, home=home
         )
         self._chosen = tuple(dialects)
-        self._dialects: dict[str, Dialect] = {}
-        self._desk: Desk
 
     # Life
 
     async def __aenter__(self) -> Retinue:
         self._providers.lend(APART, self._apart.provider)
-        self._desk = Desk(
-            supervisor=self.supervisor,
-            shelf=StoreShelf(self.supervisor.parts),
-            clock=self.supervisor.parts.clock,
-            agents=tuple(self.agents.values()),
-            registry=self._tools.registry,
-            temperature=self._providers.temperature,
-            vendors=TableVendors(self._providers),
-            meter=otel.meter(),
-            resolve=lambda model, asker: (
-                self._providers.split(model, asker.provider) if model else (asker.provider, asker.model)
-            ),
-        )
         try:
-            for name in self._chosen:
-                self._dialect(name)
-            self._tools.check_together(self._chosen)
-            self.supervisor.parts.words = DialectWording(self._dialects)
+            self._briefing.begin(self._chosen)
             await self.sessions.ensure(self.session_id)
             await self._driver.enlist()
         except BaseException:
@@ -201,20 +174,22 @@ class Retinue:
         JSON: of a JSON Schema (a mapping, or the path of a file), of a type (a dataclass, a TypedDict, a msgspec
         Struct, a pydantic model, ...), or with `dict` any object.
         """
-        spec = self._agent(agent)
+        spec = self._briefing.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
-        brief = self._brief(spec, chosen, tools=tools, model=model, system=system, think=think)
+        brief = self._briefing.brief(spec, chosen, tools=tools, model=model, system=system, think=think)
         if output is not None:
             brief = replace(brief, output=demanded(output))
         if memory_from is not None:
-            brief = replace(brief, memory_from=_narrowed_memory(memory_from, brief))
+            brief = replace(brief, memory_from=narrowed_memory(memory_from, brief))
+        if self.setup is not None:
+            brief = replace(brief, setup=self.setup.text())
         wish = Spawn(
             agent=spec.name,
             brief=brief,
             task=task,
-            limits=self._limits(limits, spec, chosen),
+            limits=limits_of(spec, limits, delegates=bool(chosen)),
             policy=policy,
-            windows=self._windows(spec.name, policy),
+            windows=self._rights.windows(spec.name, policy),
             manner=Manner(stays=stays),
             inherits=inherits,
             label=label,
@@ -225,7 +200,7 @@ class Retinue:
                 return self.handle((await self.supervisor.accept(wish, session_id=self.session_id)).run_id)
             started = await self.supervisor.spawn(wish, session_id=self.session_id, key=key)
         except PolicyError as refused:
-            raise _escalation(refused) from refused
+            raise escalation(refused) from refused
         if started.existed:
             return await self.resume(started.run_id)
         return RunHandle(self.supervisor, started.run_id)
@@ -235,7 +210,7 @@ class Retinue:
     ) -> tuple[ToolSpec, ...]:
         """What the model of a run would be shown that is started like this."""
         chosen = self._chosen if dialects is None else tuple(dialects)
-        brief = self._brief(self._agent(agent), chosen, tools=tools, model=None, system="", think=False)
+        brief = self._briefing.brief(self._briefing.agent(agent), chosen, tools=tools)
         seen = visible(brief, self.supervisor.parts.rules.ceiling_of(brief.identity))
         found = (self._tools.find(name, chosen) for name in seen.offered)
         return tuple(tool.spec for tool in found if tool is not None)
@@ -254,12 +229,7 @@ class Retinue:
         It has the other's rights and draws on the same windows; `policy` can only narrow that.
         """
         origin = await self.supervisor.recall(_id(run))
-        rights = await self._driver.adoption.policy_of_today(origin, {})
-        rights = intersect(rights, self.supervisor.parts.rules.ceiling_of(_identity(origin)))
-        try:
-            rights = inherit(rights, policy)
-        except PolicyError as refused:
-            raise _escalation(refused) from refused
+        rights = await self._rights.of_fork(origin, policy)
         wish = Spawn(
             agent=origin.accepted.agent,
             brief=origin.brief,
@@ -269,7 +239,7 @@ class Retinue:
             manner=Manner(stays=stays),
             inherits=HistoryRef(origin.run_id, origin.seq, last_turns),
             dialect=origin.accepted.dialect,
-            windows=await self._windows_along(origin, rights, own=policy),
+            windows=await self._rights.windows_of_fork(origin, rights, own=policy),
         )
         started = await self.supervisor.spawn(wish, session_id=self.session_id)
         return RunHandle(self.supervisor, started.run_id)
@@ -336,124 +306,6 @@ class Retinue:
     async def deny(self, question: Approval | str, *, note: str = "") -> None:
         """Answer a question with no."""
         await self._approvals.answer(question, allow=False, note=note)
-
-    # Building a root
-
-    def _windows(self, identity: str, policy: Policy | None) -> tuple[Window, ...]:
-        """Limits by the hour and day, where somebody wrote down a policy."""
-        given = policy if policy is not None else self.supervisor.parts.rules.given_to(identity)
-        return () if given is None else windows_of(identity, given)
-
-    async def _windows_along(self, origin: Run, rights: Policy, *, own: Policy | None) -> tuple[Window, ...]:
-        """The windows that a run draws on, those of the runs above it included: a fork must not leave them."""
-        windows = {window.name: window for window in self._windows(_identity(origin), own)}
-        above: Run | None = origin
-        while above is not None:
-            for window in above.accepted.windows:
-                windows.setdefault(window.name, window)
-            parent_id = above.accepted.parent_id
-            above = await self.supervisor.recall(parent_id) if parent_id is not None else None
-        return tightened(tuple(windows.values()), rights)
-
-    def _agent(self, name: str | None) -> Agent:
-        if name is None:
-            return Agent(name="main", tools=self._tools.offered, no_tools=not self._tools.offered)
-        if name not in self.agents:
-            raise UnknownName("agent", name, tuple(self.agents))
-        return self.agents[name]
-
-    def _brief(
-        self,
-        agent: Agent,
-        chosen: tuple[str, ...],
-        *,
-        tools: Sequence[str] | None,
-        model: str | None,
-        system: str,
-        think: bool,
-    ) -> Brief:
-        dialects = [self._dialect(name) for name in chosen]
-        self._tools.check_together(chosen)
-        own = _own_tools(agent, dialects) if tools is None else tuple(tools)
-        unknown = [name for name in own if name not in self._tools.registry and not self._is_dialect_tool(name, chosen)]
-        if unknown:
-            raise UnknownName("tool", unknown[0], self._tools.registry)
-        delegation = tuple(name for dialect in dialects for name in dialect.offered(depth=0))
-        offered = tuple(dict.fromkeys((*own, *delegation)))
-        agents = tuple(self.agents.values())
-        texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
-        chosen_model = model or agent.model
-        first = self._providers.first
-        provider, name = self._providers.split(chosen_model, first) if chosen_model else (first, self._model)
-        return Brief(
-            agent=agent.name,
-            system="\n\n".join(text for text in texts if text),
-            offered=offered,
-            dialects=chosen,
-            provider=provider,
-            model=name,
-            fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
-            temperature=self._providers.temperature(provider),
-            think=think or agent.think,
-            workspace=agent.workspace or str(Path.cwd()),
-            identity=agent.name,
-            memory_from=agent.memory_from,
-            setup=self.setup.text() if self.setup is not None else "",
-        )
-
-    def _dialect(self, name: str) -> Dialect:
-        """The dialect of that name; a run may choose one that the retinue was not opened with."""
-        if name not in self._dialects:
-            dialect = make_dialect(name, self._desk, self._settings.get(name))
-            self._dialects[name] = dialect
-            self._tools.add(dialect)
-        return self._dialects[name]
-
-    def _is_dialect_tool(self, name: str, chosen: tuple[str, ...]) -> bool:
-        return self._tools.find(name, chosen) is not None
-
-    def _limits(self, limits: Limits | None, agent: Agent, chosen: tuple[str, ...]) -> Limits:
-        if limits is None:
-            # The dialects' limits are exact; without one, the last turn is set aside for an answer.
-            limits = replace(agent.limits, max_turns=agent.max_turns or MAX_TURNS, wrap_up=not chosen)
-        elif limits.max_turns is None and agent.max_turns is not None:
-            limits = replace(limits, max_turns=agent.max_turns)
-        return limits
-
-
-def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:
-    """The tools that an agent names, or what a dialect has for one that names none."""
-    if agent.tools or agent.no_tools:
-        return agent.tools
-    supplied = (dialect.default_tools(agent) for dialect in dialects if isinstance(dialect, SuppliesTools))
-    return tuple(dict.fromkeys(name for names in supplied for name in names))
-
-
-def _escalation(refused: PolicyError) -> PolicyError:
-    return PolicyError(
-        f"subagent policy override escalates beyond parent: {refused}",
-        field=refused.field,
-        asked=refused.asked,
-        allowed=refused.allowed,
-    )
-
-
-def _narrowed_memory(asked: Sequence[str], brief: Brief) -> tuple[str, ...]:
-    """Whose memory a run may read besides its own: what it asks for, out of what its agent may."""
-    for name in asked:
-        if name not in (brief.identity, *brief.memory_from):
-            raise PolicyError(
-                f"subagent allowlist override contains alias {json.dumps(name, ensure_ascii=False)} not present on "
-                "parent's memory allowlist; SubAgent overrides may only narrow",
-                field="memory_from",
-                asked=name,
-                allowed=brief.memory_from,
-            )
-    return tuple(name for name in brief.memory_from if name in asked)
-
-
-def _identity(run: Run) -> str:
-    return run.brief.identity or run.accepted.agent
 
 
 def _id(run: Which) -> RunId:

@@ -10,11 +10,11 @@ from retinue.app.wires import WIRES, Contact, called, contact
 from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
-from retinue.config.providers import providers_section
+from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
 from retinue.config.tools import TOOLS
-from retinue.core.errors import PRESCRIBED
+from retinue.core.errors import PRESCRIBED, BadInput
 from retinue.dialects import buzzllm_settings, meerkat_settings, spec_settings, xzatoma_settings
 
 log = logging.getLogger("retinue.config")
@@ -48,13 +48,27 @@ DIALECT_SECTIONS: dict[str, Section] = {
 
 SECTIONS: tuple[Section, ...] = (
     AGENTS,
-    providers_section(tuple(WIRES)),
+    providers_section(tuple(WIRES), mistakes=lambda settled: _wrong_of_provider(settled)),
     TOOLS,
     *DIALECT_SECTIONS.values(),
     RISK_PROFILES,
     RUNTIME_PROFILES,
     CRON,
 )
+
+
+def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
+    """What its wire finds wrong with a provider: its address, or how it is to write."""
+    wire, address = settled.wire, settled.base_url
+    try:
+        contact(wire, wire=wire, base_url=address)
+    except BadInput as wrong:
+        return (("base_url", str(wrong)),)
+    try:
+        contact(wire, wire=wire, base_url=address, responses_wire=settled.responses_wire)
+    except BadInput as wrong:
+        return (("responses_wire", str(wrong)),)
+    return ()
 
 
 def _unknown_provider(section: xzatoma_settings.XzatomaSettings, providers: Sequence[str]) -> Sequence[tuple[str, str]]:

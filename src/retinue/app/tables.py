@@ -131,6 +131,8 @@ class ProviderTable:
 
     def find(self, name: str) -> Provider | None:
         """The provider of that name; a wire that nobody configured is its vendor's."""
+        if name in self._reached:  # asked in every turn
+            return self._reached[name]
         name = self._called(name)
         if name not in self._reached and name in (*self._contacts, *WIRES):
             self._reached[name] = reach(self._contacts.get(name) or contact(name))

@@ -16,6 +16,7 @@ from retinue.core.ports import Provider
 from retinue.providers.pricing import Priced, Rates, Tariff
 from retinue.providers.windows import ContextWindows
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"key|token|secret|password|auth|sig", re.IGNORECASE)
 
 
@@ -145,15 +146,18 @@ def contact(
     prices: Mapping[str, Rates] | None = None,
     context_window: int | None = None,
     responses_wire: ResponsesWire | None = None,
+    whole_url: bool = False,
 ) -> Contact:
     """A provider by the name of its wire or of a local server, with the vendor's address and key unless others are
     given.
 
-    The vendor's key goes to the vendor only: with another address, no key is sent unless its variable is named.
+    The vendor's key goes to the vendor only: with another address, no key is sent unless its variable is named. With
+    `whole_url`, what is wrong is told to whoever wrote the fields of `retinue call`.
 
     >>> contact("openai-chat", base_url="http://localhost:9/v1").api_key_env
     ''
     """
+    check_variable(api_key_env, "api_key_name" if whole_url else "api_key_env")
     if wire is None:
         name = wire = called(name)
     spoken = WIRES.get(wire)
@@ -169,8 +173,9 @@ def contact(
     if not address:
         raise BadInput(f"{wire} has no address of its own: give its base URL, such as {spoken.example}")
     if not address.startswith(("http://", "https://")):
-        raise BadInput(f"base URL {address!r} is not an address: it has to begin with http:// or https://")
-    _check_no_secret(address)
+        field = "url" if whole_url else "base URL"
+        raise BadInput(f"{field} {address!r} is not an address: it has to begin with http:// or https://")
+    _check_address(address, whole_url=whole_url)
     vendors_own = address.rstrip("/") == spoken.base_url
     key = api_key_env if api_key_env is not None else spoken.api_key_env if vendors_own else ""
     return Contact(
@@ -208,14 +213,35 @@ def moved(known: Contact, base_url: str | None, api_key_env: str | None) -> Cont
     )
 
 
-def _check_no_secret(address: str) -> None:
+def check_variable(name: str | None, field: str = "api_key_env") -> None:
+    """Refuse what is no name of a variable: it may be the key itself, which is neither stored nor shown.
+
+    >>> check_variable("sk-1234567890")
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: api_key_env: found a string of 13 characters; expected the name of an environment \
+variable, never a key itself
+    """
+    if name and not _VARIABLE.fullmatch(name):
+        raise BadInput(
+            f"{field}: found a string of {len(name)} characters; expected the name of an environment variable, never a "
+            "key itself"
+        )
+
+
+def _check_address(address: str, *, whole_url: bool) -> None:
     """An address is shown and stored, a key never is: a key inside an address is refused before it goes anywhere."""
-    parts = urlsplit(address)
+    field = "url" if whole_url else "base URL"
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # half of an IPv6 address, or a port that there is not; what else is in it may be a secret
+        raise BadInput(f"the {field} is not an address: what follows the // is no host with a port") from None
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if "@" in parts.netloc or any(_SECRET.search(name) for name in names):
+        name = '"api_key_name": "NAME"' if whole_url else '--api-key-env NAME, api_key_env = "NAME"'
         raise BadInput(
-            f"the base URL for {parts.hostname} has a secret in it: put the key into an environment variable and name "
-            'that (--api-key-env NAME, api_key_env = "NAME")'
+            f"the {field} for {host} has a secret in it: put the key into an environment variable and name that "
+            f"({name})"
         )
 
 

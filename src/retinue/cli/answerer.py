@@ -11,7 +11,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.sections import contacts
-from retinue.app.wires import LOCAL, SCRIPTED_NAME, WIRES, Contact, called, contact, keys_found, moved, tariff
+from retinue.app.wires import (
+    LOCAL,
+    SCRIPTED_NAME,
+    WIRES,
+    Contact,
+    called,
+    check_variable,
+    contact,
+    keys_found,
+    moved,
+    tariff,
+)
 from retinue.cli.servers import Server, answering
 from retinue.config.choice import Choice, Flags, layer
 from retinue.config.settings import Settings
@@ -119,6 +130,7 @@ def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
 def _by_key(choice: Choice, environ: Mapping[str, str]) -> Contact | None:
     """The vendor whose key is in the environment, or in the variable that was named: a key goes to nobody else."""
     named = choice.api_key_env
+    check_variable(named)
     for name, wire in WIRES.items():
         if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
             return contact(name)

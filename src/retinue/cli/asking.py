@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 import typer
 
-from retinue.cli.terminal import say
+from retinue.cli.terminal import console, say
 from retinue.cli.words import clean, one_line, short
 from retinue.core.run import Approval
 from retinue.engine.approval import Unanswered, open_questions
@@ -27,6 +27,8 @@ MODES: tuple[Mode, ...] = ("ask", "wait", "deny")
 
 MOST_SHOWN = 4000
 """Characters of a call's arguments that a person is shown."""
+
+NARROWEST = 20
 
 
 class Pauses(Protocol):
@@ -175,20 +177,26 @@ class Asking(AtTheTerminal):
 
 def described(question: Approval) -> list[str]:
     """The question for a person: who asks, what exactly would be done, and why that needs an answer."""
-    arguments = clean(_in_letters(question.arguments)).replace("\n", "\n  ")
+    arguments = clean(_as_understood(question.arguments))
     if (more := len(arguments) - MOST_SHOWN) > 0:
         arguments = f"{arguments[:MOST_SHOWN]}… and {more} characters more: see retinue approvals --json"
     return [
         f"{one_line(question.path, 200)} wants to call {one_line(question.tool)}",
-        f"  {arguments}",
+        *_indented(arguments),
         *([f"  {one_line(question.reason, 400)}"] if question.reason else []),
     ]
 
 
-def _in_letters(arguments: str) -> str:
-    """The arguments as they will be understood: letters can be spelled as numbers, and a person reads letters."""
-    if "\\u" not in arguments:
-        return arguments
+def _indented(text: str) -> list[str]:
+    """The text in lines that fit: if the terminal broke them, what a model wrote could begin a line of its own."""
+    from rich.cells import chop_cells
+
+    room = max(console(stderr=True).width - 3, NARROWEST)
+    return [f"  {piece}" for line in text.split("\n") for piece in chop_cells(line, room) or [""]]
+
+
+def _as_understood(arguments: str) -> str:
+    """The arguments as they will be understood: letters can be spelled as numbers, and room can hide what follows."""
     try:
         return msgspec.json.encode(msgspec.json.decode(arguments)).decode()
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

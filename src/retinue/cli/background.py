@@ -12,6 +12,9 @@ from retinue.core.ids import RunId
 
 FOLDER = "logs"
 
+PYTHON = (sys.executable, "-P")
+"""`-P`: the folder in which somebody works must not be where a process finds its modules."""
+
 
 def begin(run_id: RunId, *flags: str) -> Path:
     """Start a process that resumes the run with these flags; where its output goes."""
@@ -21,7 +24,7 @@ def begin(run_id: RunId, *flags: str) -> Path:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         subprocess.Popen(
-            [sys.executable, "-m", "retinue", "runs", "resume", run_id, "--quiet", *flags],
+            [*PYTHON, "-m", "retinue", "runs", "resume", run_id, "--quiet", *flags],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import signal
-import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from importlib import import_module
@@ -26,6 +23,7 @@ from retinue.app.compose import open as open_retinue
 from retinue.app.handle import RunHandle
 from retinue.app.wires import WIRES, Contact, contact, reach
 from retinue.cli.call_order import PROVIDERS, CallOrder, read_order
+from retinue.cli.call_parent import Counted, Parent
 from retinue.cli.outlet import Outlet
 from retinue.cli.process import INTERRUPTED, interrupts, perform
 from retinue.cli.sse import SseStream
@@ -47,8 +45,6 @@ ROUNDS = 10
 
 AGENT = "subagent"
 NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
-PATIENCE = 2.0
-"""Seconds that the work has to stop when the parent is gone, before everything here is killed."""
 
 
 def carry_out(stdin: BinaryIO) -> int:
@@ -63,7 +59,8 @@ def carry_out(stdin: BinaryIO) -> int:
             return 1  # whoever started this has gone without a word
     order = read_order(stdin.read())
     given = grant or _plain(order)
-    return perform(_answer(order, _provider(order, given.reaching), given, granted, _tallies(told)))
+    parent = None if granted is None else Parent(granted, told)
+    return perform(_answer(order, _provider(order, given.reaching), given, parent, _tallies(told)))
 
 
 def _is_wanted(granted: int) -> bool:
@@ -108,17 +105,18 @@ def _provider(order: CallOrder, known: Reaching | None) -> Contact:
         headers=known.headers if known is not None else None,
         prices=known.prices if known is not None else None,
         responses_wire=known.responses_wire if known is not None else None,
+        whole_url=True,
     )
     return replace(reached, base_url=order.url)
 
 
 async def _answer(
-    order: CallOrder, where: Contact, grant: Grant, granted: int | None, tell: Callable[[Tally], None]
+    order: CallOrder, where: Contact, grant: Grant, parent: Parent | None, tell: Callable[[Tally], None]
 ) -> int:
     retinue = open_retinue(
         provider=where.name,
         providers={where.name: reach(where, spelled_out=True, whole_url=True)},
-        tools=_tools(order, grant),
+        tools=_tools(order, grant, parent),
         tool_options=grant.tool_options,
         policy=grant.policy,
         dialects=(),
@@ -126,8 +124,8 @@ async def _answer(
         home=grant.home or None,
     )
     with interrupts() as asked_to_stop:
-        if granted is not None:
-            _watch_parent(granted, asked_to_stop)
+        if parent is not None:
+            parent.watch(asked_to_stop)
         async with retinue:
             started = await retinue.supervisor.spawn(_wish(order, where, grant), session_id=retinue.session_id)
             run = RunHandle(retinue.supervisor, started.run_id)
@@ -159,7 +157,7 @@ def _wish(order: CallOrder, where: Contact, grant: Grant) -> Spawn:
     return Spawn(agent=AGENT, brief=brief, task=order.prompt, limits=limits)
 
 
-def _tools(order: CallOrder, grant: Grant) -> list[Tool]:
+def _tools(order: CallOrder, grant: Grant, parent: Parent | None) -> list[Tool]:
     """The tools of the order and no others, not even one to read on with."""
     options = grant.tool_options
 
@@ -176,11 +174,13 @@ def _tools(order: CallOrder, grant: Grant) -> list[Tool]:
             web_search=options.web_search,
             memory=options.memory,
             max_result=options.max_result,
+            program_memory_mb=options.program_memory_mb,
             settings=tuple(map(Path, options.protected)),
         )
 
     builtin = Builtin(kit)
-    return [tool for name in order.tools if (tool := builtin.find(name)) is not None]
+    tools = [tool for name in order.tools if (tool := builtin.find(name)) is not None]
+    return [Counted(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
 
 
 async def _told(
@@ -238,21 +238,3 @@ def _tallies(told: int | None) -> Callable[[Tally], None]:
                 os.write(told, tally.line())
 
     return tell
-
-
-def _watch_parent(granted: int, asked_to_stop: asyncio.Event) -> None:
-    """Stop when the parent lets go of the grant, or is no more; and leave in any case, whatever hangs here."""
-    loop = asyncio.get_running_loop()
-
-    def watch() -> None:
-        with suppress(OSError):
-            while os.read(granted, 4096):
-                pass
-        with suppress(RuntimeError):  # the loop is closed: this is over anyway
-            loop.call_soon_threadsafe(asked_to_stop.set)
-        time.sleep(PATIENCE)
-        if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="retinue-parent", daemon=True).start()

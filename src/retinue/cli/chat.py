@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from retinue.cli.options import (
     QuietFlag,
     VerboseFlag,
     YesFlag,
+    countable,
 )
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def chat(
         tools=None if tools is None else tuple(name.strip() for name in tools.split(",") if name.strip()),
         max_turns=max_turns,
         max_tokens=max_tokens,
-        max_cost=_finite(max_cost),
+        max_cost=countable("--max-cost", max_cost),
         config=config,
         approvals=mode_of(approvals, yes=yes),
         yes=yes,
@@ -137,16 +137,12 @@ def chat(
 
 def carry_out(order: Order) -> int:
     """Open a room, find out who answers, and let the person talk until they leave."""
-    from msgspec.structs import replace
-
     from retinue.app.sections import load_settings
     from retinue.cli.chat_room import open_room
     from retinue.cli.process import leave_at_once
     from retinue.core.errors import UnknownName
 
     settings = load_settings(order.config)
-    if order.no_sandbox:
-        settings = replace(settings, tool_options=replace(settings.tool_options, sandbox="off"))
     if order.agent is not None and order.agent not in settings.agents:
         raise UnknownName("agent", order.agent, tuple(settings.agents))
     with open_room() as room:
@@ -178,7 +174,14 @@ def _talk(order: Order, settings: Settings, room: Room) -> int:
     approver, floor = with_a_floor(approver_for(order.approvals, yes=order.yes))
     if floor is not None:
         room.do(floor.take())
-    retinue = open_new(answerer, settings, dialects=delegation.chosen, session=order.session, approvals=approver)
+    retinue = open_new(
+        answerer,
+        settings,
+        dialects=delegation.chosen,
+        session=order.session,
+        approvals=approver,
+        no_sandbox=order.no_sandbox,
+    )
     room.do(retinue.__aenter__())
     try:
         room.do(_check_tools(retinue, manners, delegation))
@@ -291,9 +294,3 @@ def _dialects(named: list[str] | None) -> tuple[str, ...] | None:
     if "none" in names and len(names) > 1:
         raise typer.BadParameter("--dialect none and another dialect exclude each other")
     return () if names == ("none",) else names
-
-
-def _finite(number: float | None) -> float | None:
-    if number is not None and not math.isfinite(number):
-        raise typer.BadParameter(f"{number} is not a number that can be counted to")
-    return number

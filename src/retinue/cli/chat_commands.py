@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from textwrap import wrap
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -82,13 +83,24 @@ def _unknown(word: str) -> str:
     return f"there is no command /{word}{hint} (/help lists them, // sends a slash)"
 
 
-def help_lines() -> list[str]:
-    """All commands, one line each, and how to write more than one line."""
+def help_lines(columns: int) -> list[str]:
+    """All commands, one line each where there is room, and how to write more than one line.
+
+    >>> print("\\n".join(help_lines(48)[-1:]))
+    twice at the prompt, or Ctrl-D, leaves.
+    """
     shown = [(f"/{name} {argument}".rstrip(), about) for name, (argument, about) in COMMANDS.items()]
     width = max(len(left) for left, _ in shown)
-    return [
-        *(f"{left:<{width}}  {about}" for left, about in shown),
-        "",
+    texts = (
         'A line that ends in \\ goes on; lines between """ and """ are one input; // begins text with a slash.',
         "Ctrl-C stops an answer, or clears the line; twice at the prompt, or Ctrl-D, leaves.",
+    )
+    return [
+        *(line for left, about in shown for line in _wrapped(f"{left:<{width}}  {about}", columns, indent=width + 2)),
+        "",
+        *(line for text in texts for line in _wrapped(text, columns)),
     ]
+
+
+def _wrapped(text: str, columns: int, *, indent: int = 0) -> list[str]:
+    return wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)

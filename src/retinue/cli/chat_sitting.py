@@ -15,12 +15,14 @@ from retinue.cli.chat_room import Room
 from retinue.cli.chat_tables import Standing, show_agents, show_cost, show_status, show_tools
 from retinue.cli.chat_turn import Floor, take_turn
 from retinue.cli.process import INTERRUPTED, first_of
-from retinue.cli.terminal import answer, say
+from retinue.cli.terminal import answer, console, say
 from retinue.cli.words import many
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.run import Outcome
 
 LEAVE_HINT = "(Ctrl-C again or Ctrl-D leaves)"
+WIDE = 200
+"""Columns where nobody counts them, as in a pipe."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +116,8 @@ class Sitting:
     def _obey(self, command: Command) -> None:
         match command.name:
             case "help":
-                answer("\n".join(help_lines()))
+                screen = console()
+                answer("\n".join(help_lines(screen.width if screen.is_terminal else WIDE)))
             case "status":
                 show_status(self._standing(), self.room.do(self.conversation.trees()))
             case "tools":

@@ -13,9 +13,9 @@ from retinue.cli.chat_screen import ChatScreen
 from retinue.cli.chat_speech import Speech
 from retinue.cli.driving import tell
 from retinue.cli.rows import total
-from retinue.cli.terminal import say
+from retinue.cli.terminal import say, stdout_for_answers_alone
 from retinue.cli.watching import TreeWatch, shown
-from retinue.cli.words import count, many, money
+from retinue.cli.words import count, many, money, tokens
 from retinue.core.run import Approval, Outcome
 from retinue.engine.parts import Approver
 from retinue.engine.view import RunView
@@ -66,7 +66,7 @@ def _helped(children: Sequence[RunView]) -> str:
     facts = [
         many(len(children), "child run"),
         many(sum(view.turns for view in children), "turn"),
-        f"{count(usage.input)} tokens in, {count(usage.output)} out",
+        f"{tokens(usage.input)} in, {count(usage.output)} out",
         *(["cost unknown" if cost is None else money(cost)] if cost != 0 else []),
     ]
     if running := sum(view.outcome is None for view in children):
@@ -102,14 +102,15 @@ async def take_turn(
     """Ask, tell the answer while it comes, and say what went wrong; `stop` ends it early."""
     screen = ChatScreen(quiet=quiet, verbose=verbose)
     speech = Speech(screen, verbose=verbose)
-    run_id, key = await conversation.begin(text, dialects)
-    async with _the_floor_is_free(floor, retinue, screen):
-        watch = TreeWatch(retinue.supervisor, run_id, await retinue.tree(run_id))
-        try:
-            async with shown(watch, screen):
-                outcome = await conversation.answer(key, speech.hear, stop)
-        finally:
-            screen.close()
+    with stdout_for_answers_alone():
+        run_id, key = await conversation.begin(text, dialects)
+        async with _the_floor_is_free(floor, retinue, screen):
+            watch = TreeWatch(retinue.supervisor, run_id, await retinue.tree(run_id))
+            try:
+                async with shown(watch, screen):
+                    outcome = await conversation.answer(key, speech.hear, stop)
+            finally:
+                screen.close()
     if children := [view for view in screen.rows if view.parent_id is not None]:
         screen.note(_helped(children))
     if outcome.result == "cancelled" and stop.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sqlite3
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,15 +14,20 @@ from msgspec import Struct
 from retinue.app.compose import default_home, open_archive
 from retinue.app.modules import load_tools
 from retinue.app.sections import contacts, load_settings
+from retinue.app.strangers import strangers_in
 from retinue.app.wires import LOCAL, contact, keys_found
 from retinue.cli.servers import answering
 from retinue.cli.words import many
 from retinue.config.settings import FILE, Settings
 from retinue.core.errors import RetinueError
+from retinue.net.http import UnknownProxy, named_proxies
 from retinue.version import __version__
 
 WITHOUT_THE_BUG = (3, 51, 3)
 """The first SQLite in which two connections that write at the same instant cannot damage a write-ahead log."""
+
+SCARCE = 10_000_000
+"""Bytes of free room below which it is a wonder that anything can be stored."""
 
 
 class Finding(Struct, frozen=True):
@@ -42,10 +48,12 @@ async def examine() -> list[Finding]:
         _package("aiohttp", "asks models over HTTP", needed=True),
         _package("uvloop", "makes streams cheaper; optional", needed=False),
         *await _state(),
+        *_room(default_home()),
         about_settings,
-        _tools(settings),
+        *_tools(settings),
         await _sandbox(settings),
         *(Finding(f"key {name}", "set" if there else "not set") for name, there in _keys(settings).items()),
+        *_proxies(),
         Finding("local servers", await _servers(settings)),
     ]
 
@@ -68,8 +76,9 @@ def _package(name: str, what_for: str, *, needed: bool) -> Finding:
 
 async def _state() -> list[Finding]:
     home = default_home()
-    if not (home / "retinue.db").exists():
-        return [Finding("state", f"{home} (nothing there yet)", broken=not _can_be_made(home))]
+    if not _is_used(home):
+        hindrance = _hindrance(home)
+        return [Finding("state", f"{home} ({hindrance or 'nothing there yet'})", broken=bool(hindrance))]
     size = sum(_size(path) for path in home.rglob("*"))
     try:
         async with open_archive() as archive:
@@ -88,9 +97,33 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _can_be_made(home: Path) -> bool:
-    there = next((path for path in (home, *home.absolute().parents) if path.exists()), None)
-    return there is not None and there.is_dir() and os.access(there, os.W_OK)
+def _is_used(home: Path) -> bool:
+    return os.path.lexists(home / "retinue.db")
+
+
+def _hindrance(home: Path) -> str:
+    """Why nothing can be kept there; empty if nothing is in the way."""
+    there = _nearest(home)
+    if not os.path.isdir(there):
+        return f"nothing can be kept there: {there} is no folder"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"nothing can be kept there: {there} cannot be written to"
+    return ""
+
+
+def _room(home: Path) -> list[Finding]:
+    """That the disk is full: a database has other words for it, and hardly anybody guesses."""
+    try:
+        left = shutil.disk_usage(_nearest(home)).free
+    except OSError:
+        return []
+    if left >= SCARCE:
+        return []
+    return [Finding("disk", f"{left / 1_000_000:.1f} MB are left where state is kept: make room", broken=True)]
+
+
+def _nearest(home: Path) -> Path:
+    return next(path for path in (home, *home.absolute().parents) if os.path.lexists(path))
 
 
 def _settings() -> tuple[Settings, Finding]:
@@ -104,14 +137,16 @@ def _settings() -> tuple[Settings, Finding]:
     return settings, Finding("settings", f"{settings.source} is valid ({facts})")
 
 
-def _tools(settings: Settings) -> Finding:
-    if not settings.tool_modules:
-        return Finding("tools", "no modules in the settings")
+def _tools(settings: Settings) -> list[Finding]:
+    """The tools of the settings' modules, and names in the settings that mean none."""
     try:
-        tools = load_tools(settings.tool_modules)
+        own = [tool.spec.name for tool in load_tools(settings.tool_modules)]
     except RetinueError as error:
-        return Finding("tools", str(error), broken=True)
-    return Finding("tools", ", ".join(tool.spec.name for tool in tools))
+        return [Finding("tools", str(error), broken=True)]
+    return [
+        Finding("tools", ", ".join(own) if settings.tool_modules else "no modules in the settings"),
+        *(Finding("tool name", str(stranger), broken=True) for stranger in strangers_in(settings, own)),
+    ]
 
 
 async def _sandbox(settings: Settings) -> Finding:
@@ -129,6 +164,14 @@ def _keys(settings: Settings) -> dict[str, bool]:
         each.api_key_env: bool(os.environ.get(each.api_key_env)) for each in contacts(settings) if each.api_key_env
     }
     return keys_found() | named
+
+
+def _proxies() -> list[Finding]:
+    try:
+        named = named_proxies()
+    except UnknownProxy as unknown:
+        return [Finding("proxy", str(unknown), broken=True)]
+    return [Finding("proxy", ", ".join(f"{proxy} ({variable})" for variable, proxy in named.items()))] if named else []
 
 
 async def _servers(settings: Settings) -> str:

@@ -60,7 +60,7 @@ def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = F
             return
         archived = ", archived" if context["archived"] else ""
         taken = f", snapshot {clean(snapshot)} of {context['taken_at']}" if snapshot is not None else ""
-        answer(f"session {clean(name)}{archived}{taken}, {len(context['entries'])} entries")
+        answer(f"session {clean(name)}{archived}{taken}, {_entries(len(context['entries']))}")
         if labels := context.get("snapshots"):
             answer(f"snapshots: {', '.join(map(clean, labels))}")
         for entry in context["entries"]:
@@ -73,6 +73,8 @@ def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = F
 @app.command(epilog="Example: retinue context create audit")
 def create(name: NameArgument) -> int:
     """Create an empty session."""
+    if not name.strip():
+        raise typer.BadParameter("the name of the session is empty")
     return _with_sessions(lambda sessions: sessions.create(name), f"created session {name}")
 
 
@@ -82,7 +84,7 @@ def snapshot(name: NameArgument, label: LabelOption) -> int:
     from retinue.cli.terminal import say
 
     async def work(sessions: Sessions) -> None:
-        say(f"kept {await sessions.snapshot(name, label)} entries of session {name} as {label}")
+        say(f"kept {_entries(await sessions.snapshot(name, label))} of session {name} as {label}")
 
     return _with_sessions(work)
 
@@ -112,6 +114,10 @@ def _with_sessions(work: Callable[[Sessions], Awaitable[None]], done: str = "") 
         return 0
 
     return perform(main())
+
+
+def _entries(number: int) -> str:
+    return f"{number} {'entry' if number == 1 else 'entries'}"
 
 
 def _table(rows: list[dict[str, Any]]) -> None:

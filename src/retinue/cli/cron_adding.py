@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retinue.app.sections import load_settings
+from retinue.app.wires import check_variable
 from retinue.config.choice import VARIABLES, Flags
 from retinue.config.cron import CRON, CronSettings
 from retinue.config.settings import Settings
@@ -143,6 +144,7 @@ def _place(wish: Wish, settings: Settings) -> Place:
     said["api_key_env"] = wish.flags.api_key_env
     if not any(said.values()):
         said = {name: os.environ.get(variable) or None for name, variable in VARIABLES.items()}
+    check_variable(said["api_key_env"])
     return Place(
         workspace=str(Path.cwd()),
         config=str(settings.source or ""),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from contextlib import suppress
 
 from retinue.app.compose import SystemClock, default_home, open_archive
 from retinue.app.sections import load_settings
+from retinue.cli.background import PYTHON
 from retinue.cli.cron_firing import myself
 from retinue.cli.process import interrupts
 from retinue.cli.terminal import say
@@ -59,7 +59,7 @@ class Processes:
             return "the daemon was stopping"
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "retinue", "cron", "fire", claim.name, claim.born, str(claim.attempt)),
+                *(*PYTHON, "-m", "retinue", "cron", "fire", claim.name, claim.born, str(claim.attempt)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 env=os.environ | {"RETINUE_HOME": str(default_home().absolute())},

@@ -23,6 +23,7 @@ from retinue.cli.cron_going_on import go_on
 from retinue.cli.driving import see_through, what_went_wrong
 from retinue.cli.process import first_of
 from retinue.cli.run import MAX_TURNS
+from retinue.cli.terminal import stdout_for_answers_alone
 from retinue.config.choice import Flags
 from retinue.config.cron import CRON, CronSettings
 from retinue.config.settings import Settings
@@ -102,7 +103,8 @@ async def do(doing: Doing) -> Done | None:
         raise Blocked(f"{BLOCKED}: action budget exhausted")
     match job.work:
         case AgentWork():
-            return await _ask(doing, job.work, agent, settings)
+            with stdout_for_answers_alone():
+                return await _ask(doing, job.work, agent, settings)
         case ShellWork():
             return await _execute(doing, job.work, agent, policy, settings)
         case _:
@@ -171,7 +173,12 @@ async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) 
         prompt = await _memories(work, agent, settings) + prompt
     approver = doing.approver(settings.section(CRON.name, CronSettings))
     async with open_new(
-        answerer, settings, dialects=(DIALECT,), session=doing.session_id, approvals=approver
+        answerer,
+        settings,
+        dialects=(DIALECT,),
+        session=doing.session_id,
+        approvals=approver,
+        no_sandbox=place.no_sandbox,
     ) as retinue:
         try:
             root = await retinue.spawn(
@@ -236,6 +243,7 @@ async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, 
         clock=SystemClock(),
         home=default_home(),
         network=options.network,
+        program_memory_mb=options.program_memory_mb,
         settings=(*settings.tool_modules, *([settings.source] if settings.source is not None else [])),
     )
     context = CallContext(

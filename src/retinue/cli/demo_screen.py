@@ -13,7 +13,7 @@ from retinue.cli.demo_lines import USER, Line
 from retinue.cli.live import LiveTree
 from retinue.cli.rows import name_of, status_of
 from retinue.cli.terminal import can_redraw, console
-from retinue.cli.words import clean, count, elapsed, many, money, one_line
+from retinue.cli.words import clean, elapsed, many, money, one_line, tokens
 from retinue.core.ids import RunId
 from retinue.engine.view import RunView
 
@@ -51,7 +51,7 @@ class DemoScreen:
         for view in views:
             status = status_of(view)
             if self._statuses.get(view.run_id) != status and (view.outcome is not None or status == "interrupted"):
-                spent = f"{many(view.turns, 'turn')}, {count(view.usage.total)} tokens, {money(view.cost)}"
+                spent = f"{many(view.turns, 'turn')}, {tokens(view.usage.total)}, {money(view.cost)}"
                 self.say(f"        {clean(name_of(view)):<{WHO}}  {status}: {spent}")
             self._statuses[view.run_id] = status
 

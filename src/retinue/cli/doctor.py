@@ -9,6 +9,9 @@ import typer
 if TYPE_CHECKING:
     from retinue.cli.checkup import Finding
 
+ROOM = 40
+"""Columns besides the names that make it worth to keep what was found in a column of its own."""
+
 
 def doctor(json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False) -> int:
     """Check versions, state, settings, keys and local servers; exit 1 if something is broken.
@@ -41,8 +44,18 @@ def _print(findings: list[Finding]) -> None:
 
     screen = console()
     width = max(len(finding.name) for finding in findings)
+    indent = width + 4 if screen.width >= width + ROOM else 4
     for finding in findings:
-        line = Text("✗ " if finding.broken else "  ", style="red")
-        line.append(finding.name.ljust(width), style="bold")
-        line.append(f"  {finding.found}", style="red" if finding.broken else "")
-        screen.print(line, soft_wrap=not screen.is_terminal)
+        told = f"{'✗' if finding.broken else ' '} {finding.name.ljust(width)}  {finding.found}"
+        lines = [told] if not screen.is_terminal else _wrapped(told, screen.width, indent)
+        for number, line in enumerate(lines):
+            text = Text(line, style="red" if finding.broken else "")
+            text.stylize("bold", 2, 2 + width if number == 0 else 2)
+            screen.print(text, soft_wrap=True)
+
+
+def _wrapped(text: str, columns: int, indent: int) -> list[str]:
+    from textwrap import wrap
+
+    # A path that is cut can be copied by nobody.
+    return wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)

@@ -26,6 +26,9 @@ from retinue.version import __version__
 
 BAD_USAGE = 2
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""What is wrong with a place and not with the program: it has no room, or lets nobody in."""
 WIDE = 72
 WIDEST = 100
 """Columns that help needs for boxes, and the most that it uses without them."""
@@ -104,15 +107,28 @@ def main(arguments: Sequence[str]) -> int:
         say(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            _tell_bug(error, verbose)
-        else:
+        if error.errno in FULL:
             forget_stdout()
             say(f"error: cannot write: {error.strerror}; a run that has ended is not lost: see retinue runs")
+        elif error.errno in CLOSED and error.filename is not None and not verbose:
+            say(f"error: {error.filename}: {error.strerror} (-v shows where)")
+        elif _folder_is_gone():
+            say("error: the current folder is gone: change to another one")
+            return BAD_USAGE
+        else:
+            _tell_bug(error, verbose)
         return 1
     except Exception as bug:
         _tell_bug(bug, verbose)
         return 1
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _can_show_panels(columns: int) -> bool:
@@ -129,6 +145,10 @@ def _listen_to_logs(verbose: bool) -> None:
 
 
 def _tell_usage(error: typer.TyperException) -> None:
+    if type(error).__name__ == "NoArgsIsHelpError":  # a class that typer keeps to itself
+        if told := error.format_message():  # with boxes it is on the screen already
+            say(told)
+        return
     where = getattr(getattr(error, "ctx", None), "command_path", None) or "retinue"
     say(f"error: {error.format_message()}\nTry '{where} --help' for help.")
 

@@ -36,14 +36,19 @@ def open_new(
     dialects: tuple[str, ...],
     session: SessionId | None,
     approvals: Approver = "deny",
+    no_sandbox: bool = False,
 ) -> Retinue:
-    """A retinue for a new run. It adopts nothing: who asks one question does not expect to pay for older ones."""
+    """A retinue for a new run. It adopts nothing: who asks one question does not expect to pay for older ones.
+
+    `no_sandbox` is what a flag says about this run, whatever the settings say then and later.
+    """
+    options = settings.tool_options
     retinue = open_retinue(
         model=answerer.model,
         provider=answerer.contact.name,
         contacts=answerer.everyone,
         tools=load_tools(settings.tool_modules),
-        tool_options=settings.tool_options,
+        tool_options=changed(options, sandbox="off") if no_sandbox else options,
         dialects=dialects,
         dialect_settings=dialect_settings(settings),
         agents=settings.core_agents(),
@@ -58,7 +63,7 @@ def open_new(
         tool_modules=tuple(str(path) for path in settings.tool_modules),
         config=str(settings.source or ""),
         workspace=str(Path.cwd()),
-        no_sandbox=settings.tool_options.sandbox == "off",
+        no_sandbox=no_sandbox,
     )
     return retinue
 
@@ -113,9 +118,30 @@ def _settings_of(setup: Setup, config: str | None) -> Settings:
 
 
 def _as_of_today(stored: Sequence[Agent], settings: Settings) -> tuple[Agent, ...]:
-    """The agents that a run was started with, allowed no more than the settings of today say."""
-    today = {agent.name: agent.policy for agent in settings.core_agents()}
-    return tuple(changed(agent, policy=_shared(agent.policy, today.get(agent.name))) for agent in stored)
+    """The agents that a run was started with, allowed no more than the settings of today say.
+
+    One that is gone from the settings stays: a run can be resumed without them. One that is switched off does not.
+    """
+    today = {agent.name: agent for agent in settings.core_agents()}
+    switched_off = settings.agents.keys() - today.keys()
+    return tuple(_cut(agent, today.get(agent.name)) for agent in stored if agent.name not in switched_off)
+
+
+def _cut(stored: Agent, today: Agent | None) -> Agent:
+    if today is None:
+        return stored
+    then, now = stored.runtime, today.runtime
+    return changed(
+        stored,
+        policy=_shared(stored.policy, today.policy),
+        memory_from=tuple(name for name in stored.memory_from if name in today.memory_from),
+        runtime=changed(
+            then,
+            agentic=then.agentic and now.agentic,
+            max_delegation_depth=min(then.max_delegation_depth, now.max_delegation_depth),
+            delegation_ceiling="caller" if "caller" in (then.delegation_ceiling, now.delegation_ceiling) else "target",
+        ),
+    )
 
 
 def _shared(stored: Policy | None, today: Policy | None) -> Policy | None:

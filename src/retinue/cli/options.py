@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -10,6 +11,8 @@ ANSWERS = "Who answers"
 LIMITS = "How much it may use"
 OUTPUT = "What is shown"
 RIGHTS = "What it may do"
+MOST = 1_000_000_000
+"""Dollars or seconds, as in the settings."""
 
 ProviderFlag = Annotated[
     str | None,
@@ -88,3 +91,13 @@ YesFlag = Annotated[
 RunArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A run's id, or 4 or more characters of its beginning or end.")
 ]
+
+
+def countable(flag: str, number: float | None, *, zero: bool = True) -> float | None:
+    """What a flag was given, if it is an amount that can be spent."""
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"{flag}: {number} is not a number that can be counted to")
+    if number is not None and (number > MOST or (number == 0 and not zero)):
+        least = "from 0 to" if zero else "above 0 and up to"
+        raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MOST}")
+    return number

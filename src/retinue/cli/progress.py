@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from retinue.cli.rows import name_of, status_of, total
 from retinue.cli.terminal import can_redraw, console, say
 from retinue.cli.watching import Screen
-from retinue.cli.words import clean, count, elapsed, many, money, one_line
+from retinue.cli.words import clean, count, elapsed, many, money, one_line, tokens
 from retinue.core.ids import RunId
 from retinue.engine.view import RunView
 from retinue.telemetry.logs import VARIABLE
@@ -81,7 +81,7 @@ class PlainLines:
 
 def _spent(view: RunView) -> str:
     cost = "" if view.cost in (None, 0) else f", {money(view.cost)}"
-    return f"{count(view.usage.total)} tokens{cost}"
+    return f"{tokens(view.usage.total)}{cost}"
 
 
 def summary(rows: Sequence[RunView]) -> str:
@@ -92,7 +92,7 @@ def summary(rows: Sequence[RunView]) -> str:
         status_of(root),
         many(len(rows), "run"),
         many(sum(view.turns for view in rows), "turn"),
-        f"{count(usage.input)} tokens in, {count(usage.output)} out",
+        f"{tokens(usage.input)} in, {count(usage.output)} out",
     ]
     if cost != 0:
         facts.append("cost unknown" if cost is None else money(cost))

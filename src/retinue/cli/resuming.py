@@ -17,7 +17,7 @@ from retinue.cli.driving import see_through, tell, tell_interrupted
 from retinue.cli.names import find_run
 from retinue.cli.opening import open_again
 from retinue.cli.process import interrupts
-from retinue.cli.terminal import say
+from retinue.cli.terminal import say, stdout_for_answers_alone
 from retinue.config.choice import Flags
 from retinue.core.agent import Brief
 from retinue.core.errors import NotAdoptable, RunIsOver
@@ -44,7 +44,7 @@ class Again:
 
 async def resume_run(again: Again) -> int:
     """Go on with the run's tree until it has ended, and print the answer; the exit code is that of the run."""
-    with interrupts() as asked_to_stop:
+    with interrupts() as asked_to_stop, stdout_for_answers_alone():
         found = await _look_up(again)
         if isinstance(found.view.outcome, Outcome):
             return _tell(again, found.view.run_id, found.view.outcome)

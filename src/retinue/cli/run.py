@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from retinue.cli.options import (
     QuietFlag,
     VerboseFlag,
     YesFlag,
+    countable,
 )
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def run(
         tools=None if tools is None else tuple(name.strip() for name in tools.split(",") if name.strip()),
         max_turns=max_turns,
         max_tokens=max_tokens,
-        max_cost=_finite(max_cost),
-        timeout=_finite(timeout),
+        max_cost=countable("--max-cost", max_cost),
+        timeout=countable("--timeout", timeout, zero=False),
         config=config,
         approvals=mode_of(approvals, yes=yes, detach=detach),
         yes=yes,
@@ -191,24 +191,20 @@ def run(
 
 async def carry_out(order: Order) -> int:
     """Find out who answers, start the run, and see it through or leave it to a background process."""
-    from msgspec.structs import replace
-
     from retinue.app.sections import load_settings
     from retinue.cli.answerer import find_answerer, unpriced
     from retinue.cli.asking import approver_for
     from retinue.cli.driving import see_through, tell, tell_interrupted, told_as_sse
     from retinue.cli.opening import open_new
     from retinue.cli.process import interrupts
-    from retinue.cli.terminal import say
+    from retinue.cli.terminal import say, stdout_for_answers_alone
     from retinue.core.errors import UnknownName
     from retinue.dialects.buzzllm_prompts import prompt_named
 
     settings = load_settings(order.config)
-    if order.no_sandbox:
-        settings = replace(settings, tool_options=replace(settings.tool_options, sandbox="off"))
     if order.agent is not None and order.agent not in settings.agents:
         raise UnknownName("agent", order.agent, tuple(settings.agents))
-    with interrupts() as asked_to_stop:
+    with interrupts() as asked_to_stop, stdout_for_answers_alone():
         answerer = await find_answerer(order.flags, settings, agent=order.agent)
         if not order.quiet:
             say(str(answerer))
@@ -220,7 +216,12 @@ async def carry_out(order: Order) -> int:
                 say(warning)
         approver = approver_for(order.approvals, yes=order.yes)
         async with open_new(
-            answerer, settings, dialects=order.dialects, session=order.session, approvals=approver
+            answerer,
+            settings,
+            dialects=order.dialects,
+            session=order.session,
+            approvals=approver,
+            no_sandbox=order.no_sandbox,
         ) as retinue:
             root = await retinue.spawn(
                 order.prompt,
@@ -309,12 +310,6 @@ def _output(schema: str | None, any_object: bool) -> Output | None:
     from retinue.app.structured import demanded
 
     return demanded(dict if schema is None else Path(schema))
-
-
-def _finite(number: float | None) -> float | None:
-    if number is not None and not math.isfinite(number):
-        raise typer.BadParameter(f"{number} is not a number that can be counted to")
-    return number
 
 
 def _dialects(named: list[str] | None) -> tuple[str, ...]:

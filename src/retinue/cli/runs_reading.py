@@ -13,7 +13,7 @@ from retinue.cli.names import find_run
 from retinue.cli.rows import name_of, run_row, status_of, total, usage_row
 from retinue.cli.terminal import answer, answer_json, console, say
 from retinue.cli.transcript import entries, lines
-from retinue.cli.words import clean, count, elapsed, many, moment, money, seconds, short
+from retinue.cli.words import clean, count, elapsed, many, moment, money, seconds, short, tokens
 from retinue.core.errors import RunIsOver
 from retinue.core.usage import dollars
 from retinue.engine.view import RunView
@@ -101,7 +101,7 @@ def print_tree(views: Sequence[RunView]) -> None:
     usage, cost = total(views)
     turns = sum(each.turns for each in views)
     answer(
-        f"{many(len(views), 'run')}, {many(turns, 'turn')}, {count(usage.input)} tokens in, {count(usage.output)} out, "
+        f"{many(len(views), 'run')}, {many(turns, 'turn')}, {tokens(usage.input)} in, {count(usage.output)} out, "
         f"{'cost unknown' if cost is None else money(cost)}"
     )
 

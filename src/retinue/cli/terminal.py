@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import msgspec
 
@@ -13,25 +17,47 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """A line for the person at the terminal, on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    """A line for the person at the terminal, on stderr; if nobody can hear it any more, the work goes on without."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        _forget(sys.stderr)
 
 
 def answer(text: str) -> None:
     """What was asked for, on stdout: the text as it is, with a newline at its end."""
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-    sys.stdout.flush()
+    write(text if text.endswith("\n") else f"{text}\n")
 
 
 def write(text: str) -> None:
     """A piece of what was asked for, on stdout, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    stdout = _Answers.stdout or sys.stdout
+    stdout.write(text)
+    stdout.flush()
+
+
+class _Answers:
+    stdout: ClassVar[TextIO | None] = None
+    """Where answers go while `sys.stdout` is what tools print to."""
+
+
+@contextmanager
+def stdout_for_answers_alone() -> Generator[None]:
+    """Let what tools print go to stderr for as long as the block lasts: whoever reads stdout wants the answer."""
+    before, _Answers.stdout = _Answers.stdout, _Answers.stdout or sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _Answers.stdout = before
 
 
 def answer_json(value: Any) -> None:
-    """What was asked for, as JSON."""
-    answer(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """What was asked for, as JSON, in which characters that would steer a terminal are spelled as numbers."""
+    from retinue.cli.words import STEERING
+
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    answer(re.sub(f"[{STEERING}]", lambda found: json.dumps(found[0])[1:-1], text))
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -48,7 +74,13 @@ def can_redraw(screen: Console) -> bool:
 
 
 def never_fail_to_print() -> None:
-    """Let a terminal that lacks a character show a substitute, and not an error."""
+    """Let a terminal that lacks a character show a substitute, and not an error; and what was closed be nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free number is the one that is missing: no file of a store may come to be taken for stderr.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, mode))
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -57,8 +89,13 @@ def never_fail_to_print() -> None:
 
 def forget_stdout() -> None:
     """Nobody reads stdout any more: let what is still buffered go nowhere, instead of failing again at the exit."""
+    _forget(sys.stdout)
+
+
+def _forget(stream: TextIO) -> None:
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
     except (OSError, ValueError):
         pass  # not a file, for example in a test

@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
-from retinue.cli.words import clean, count, money
+from retinue.cli.words import clean, count, many, money, tokens
 from retinue.core.events import (
     AgentDefined,
     CallParked,
@@ -109,7 +109,7 @@ def _compaction(event: HistoryCompacted) -> str:
             what = f"{first} were left out without a summary"
         case _:
             assert_never(event.way)
-    sizes = f": about {count(event.before)} tokens became {count(event.after)}" if event.before else ""
+    sizes = f": about {tokens(event.before)} became {count(event.after)}" if event.before else ""
     return f"to make room, {what}{sizes}"
 
 
@@ -137,7 +137,7 @@ def _mail(at: str, item: Item) -> Iterator[Entry]:
 
 def _end(at: str, outcome: Outcome) -> Entry:
     facts = f"{outcome.result} ({outcome.reason})"
-    spent = f"{outcome.usage.input} tokens in, {outcome.usage.output} out"
+    spent = f"{many(outcome.usage.input, 'token')} in, {outcome.usage.output} out"
     cost = "" if outcome.cost in (None, 0) else f", {money(outcome.cost)}"
     error = f": {outcome.error}" if outcome.error else ""
     return Entry(at=at, kind="end", text=f"{facts}{error}, {spent}{cost}", failed=not outcome.ok)

@@ -14,7 +14,9 @@ SHORT = 8
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+STEERING = r"\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f"
+"""Characters beyond the first ones that steer a terminal, turn the direction of text, or cannot be seen at all."""
+_CONTROL = re.compile(f"[\\x00-\\x08\\x0b-\\x1f{STEERING}]")
 
 
 def short(run_id: RunId) -> str:
@@ -35,6 +37,15 @@ def count(number: int) -> str:
     if number < 1000:
         return str(number)
     return f"{number / 1000:.1f}k" if number < 1_000_000 else f"{number / 1_000_000:.1f}M"
+
+
+def tokens(number: int) -> str:
+    """A number of tokens, with the word.
+
+    >>> tokens(1), tokens(950), tokens(12_345)
+    ('1 token', '950 tokens', '12.3k tokens')
+    """
+    return f"{count(number)} token{'' if number == 1 else 's'}"
 
 
 def money(cost: int | None) -> str:

@@ -49,6 +49,9 @@ class LimitSettings(Struct, frozen=True, kw_only=True):
     model_timeout: Annotated[Seconds | None, Meta(description="Seconds for one answer of a model.", examples=[300])] = (
         None
     )
+    first_timeout: Annotated[
+        Seconds | None, Meta(description="Seconds of silence before the first word of an answer.", examples=[300])
+    ] = None
     idle_timeout: Annotated[Seconds | None, Meta(description="Seconds of silence within an answer.", examples=[60])] = (
         None
     )
@@ -197,6 +200,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             "max_calls": said.max_calls,
             "seconds": said.timeout,
             "model_seconds": said.model_timeout,
+            "first_seconds": said.first_timeout,
             "idle_seconds": said.idle_timeout,
             "tool_seconds": said.tool_timeout,
             "wrap_up": said.wrap_up,

@@ -6,12 +6,13 @@ An agent names one of each. Together they are its policy; what neither says is t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from retinue.config.checking import Complaint
 from retinue.config.sections import Named, Section
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, DEFAULT_COMMANDS, Autonomy, Policy
 from retinue.core.profiles import RuntimeProfile
@@ -84,7 +85,7 @@ class RiskSettings(Struct, frozen=True, kw_only=True):
         Entries, Meta(description="Tools that may not be used, even if allowed above.", examples=[["python_execute"]])
     ] = ()
     sandbox_enabled: Annotated[
-        bool, Meta(description="Whether programs that the agent starts are fenced in.", examples=[True])
+        bool, Meta(description="Programs are fenced in; false changes nothing, [tools] sandbox does.", examples=[True])
     ] = True
 
     def policy(self, runtime: RuntimeSettings, folder: Path) -> Policy:
@@ -170,6 +171,21 @@ def _absolute(paths: Iterable[str], folder: Path) -> tuple[str, ...]:
     return tuple(absolute(path, folder) for path in paths)
 
 
+def without_effect(profiles: Mapping[str, RiskSettings]) -> Iterator[Complaint]:
+    """What a profile asks for that is not to be had for one agent alone."""
+    for name, risk in profiles.items():
+        if not risk.sandbox_enabled:
+            text = 'not supported, and left out of account: [tools] sandbox = "off" switches it off for every agent'
+            yield Complaint(path=(RISK_PROFILES.name, name, "sandbox_enabled"), text=text, is_warning=True)
+
+
+def _contradiction(settled: RiskSettings) -> list[tuple[str, str]]:
+    level, autonomy = settled.level, settled.autonomy
+    if level is None or autonomy is None or level == autonomy:
+        return []
+    return [("autonomy", f"{autonomy} contradicts level = {level}; leave one of them out")]
+
+
 _NAMES = {"pattern": r"[A-Za-z0-9_-]{1,64}", "expected": "1 to 64 letters, digits, _ and -"}
 
 RISK_PROFILES = Section(
@@ -178,6 +194,7 @@ RISK_PROFILES = Section(
     about="What agents may do; an agent names one of these with risk_profile.",
     named=Named(example="careful", **_NAMES),
     unsupported=("sandbox_backend", "firejail_args"),
+    mistakes=lambda settled: _contradiction(settled),
 )
 
 RUNTIME_PROFILES = Section(

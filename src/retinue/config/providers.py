@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -96,8 +96,13 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         return {model: priced.rates() for model, priced in self.prices.items()}
 
 
-def providers_section(wires: Sequence[str]) -> Section:
-    """The section, where these wires are known; a provider that has the name of a wire changes that wire's defaults."""
+def providers_section(
+    wires: Sequence[str], mistakes: Callable[[ProviderSettings], Sequence[tuple[str, str]]] = lambda settled: ()
+) -> Section:
+    """The section, where these wires are known; a provider that has the name of a wire changes that wire's defaults.
+
+    `mistakes` finds what only those who know the wires can find.
+    """
     return Section(
         name="providers",
         type=ProviderSettings,
@@ -109,4 +114,5 @@ def providers_section(wires: Sequence[str]) -> Section:
         ),
         choices={"wire": wires},
         implied=lambda name: {"wire": name} if name in wires else {},
+        mistakes=mistakes,
     )

@@ -47,7 +47,7 @@ class Section:
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     implied: Callable[[str], Mapping[str, object]] = _nothing
     mistakes: Callable[[Any], Sequence[tuple[str, str]]] = lambda section: ()
-    """What is wrong between several keys of a section: each key with its complaint."""
+    """What is wrong between several keys of a section, or of each of its named tables: each key with its complaint."""
     strangers: Callable[[Any, Sequence[str]], Sequence[tuple[str, str]]] = lambda section, providers: ()
     """The same for keys that name a provider, given those that the file describes."""
     unsupported: Sequence[str] = ()

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from retinue.config.agents import AGENTS, AgentSettings, misnamed
 from retinue.config.checking import Complaint, check
 from retinue.config.document import Document, Reader
-from retinue.config.keys import dotted
-from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings
+from retinue.config.keys import KeyPath, dotted
+from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, without_effect
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Section
 from retinue.config.toml import read_toml
+from retinue.config.tool_names import named_tools
 from retinue.config.tools import TOOLS, ToolsSettings, missing_modules, module_files
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
@@ -58,6 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     source: Path | None = None
     warnings: tuple[Problem, ...] = ()
     """What stands in the file and is left out of account."""
+    tools_named: tuple[Problem, ...] = ()
+    """Every place where the file names a tool, which is `found` there; nobody has complained yet."""
 
     def section(self, name: str, kind: type[S]) -> S:
         """A section of that name and type, or its defaults."""
@@ -136,6 +139,7 @@ def _settings(
     document: Document | None = None,
 ) -> Settings:
     checked, complaints = check(values, sections)
+    everything = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
     tools = checked.pop(TOOLS.name, None)
     tools = tools if isinstance(tools, ToolsSettings) else ToolsSettings()
     modules = tools.modules
@@ -145,6 +149,7 @@ def _settings(
     providers = _tables(checked.pop("providers", None), ProviderSettings)
     risk_profiles = _tables(checked.pop(RISK_PROFILES.name, None), RiskSettings)
     runtime_profiles = _tables(checked.pop(RUNTIME_PROFILES.name, None), RuntimeSettings)
+    complaints += without_effect(risk_profiles)
     # By what is written: whoever names a table with a mistake in it is not to blame for that.
     complaints += misnamed(
         agents,
@@ -152,6 +157,10 @@ def _settings(
         {section: _names(values, section) for section in (AGENTS.name, RISK_PROFILES.name, RUNTIME_PROFILES.name)},
     )
     for section in sections:
+        for name, table in everything.get(section.name, {}).items():
+            complaints += [
+                Complaint(path=(section.name, name, key), text=text) for key, text in section.mistakes(table)
+            ]
         if isinstance(settled := checked.get(section.name), Struct):
             found = (*section.mistakes(settled), *section.strangers(settled, tuple(providers)))
             complaints += [Complaint(path=(*section.name.split("."), key), text=text) for key, text in found]
@@ -164,6 +173,17 @@ def _settings(
         risk_profiles=risk_profiles,
         runtime_profiles=runtime_profiles,
         warnings=tuple(_in_order(complaints, shown, document)),
+        tools_named=tuple(
+            _in_order(
+                [
+                    Complaint(path=path, text="", found=name)
+                    for path, name in named_tools(agents, risk_profiles)
+                    if _is_written(path, values)
+                ],
+                shown,
+                document,
+            )
+        ),
         tool_modules=module_files(modules, folder),
         tool_options=replace(
             tools.options(),
@@ -172,6 +192,12 @@ def _settings(
         sections={name: value for name, value in checked.items() if isinstance(value, Struct)},
         source=source,
     )
+
+
+def _is_written(path: KeyPath, values: Mapping[str, object]) -> bool:
+    """Whether the file says so, and not a default."""
+    section, name, key = map(str, path[:3])
+    return key in cast("dict[str, dict[str, object]]", values[section])[name]
 
 
 def _names(values: Mapping[str, object], section: str) -> list[str]:

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from retinue.config.checking import Complaint
 from retinue.config.keys import quoted
 from retinue.config.sections import Section
-from retinue.tools.kit import ToolOptions
+from retinue.tools.kit import PROGRAM_MEMORY_MB, ToolOptions
 
 
 class ToolsSettings(Struct, frozen=True, kw_only=True):
@@ -61,6 +61,15 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
             examples=[50_000],
         ),
     ] = 50_000
+    program_memory_mb: Annotated[
+        int,
+        Meta(
+            ge=64,
+            le=1_048_576,
+            description="MiB of memory that a command of shell and terminal may use, with all that it starts.",
+            examples=[2048],
+        ),
+    ] = PROGRAM_MEMORY_MB
 
     def options(self) -> ToolOptions:
         """How the built-in tools work."""
@@ -70,6 +79,7 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
             web_search=self.web_search,
             memory=self.memory,
             max_result=self.max_result,
+            program_memory_mb=self.program_memory_mb,
         )
 
 

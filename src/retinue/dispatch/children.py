@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from retinue.dispatch.grant import GRANT_FD, USAGE_FD, Tally, last_tally
+from retinue.dispatch.grant import GRANT_FD, MAY_I_ACT, NO, USAGE_FD, YES, Tally, last_tally
 from retinue.sandbox.process import end_group, gone
 
 COMMAND = (sys.executable, "-P", "-m", "retinue", "call")
@@ -54,6 +54,7 @@ class Child:
         finally:
             os.close(grant)
             os.close(usage)
+        self._told = b""
         self._ended = _descriptor_of(self._process.pid)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             os.set_blocking(_number(pipe), False)
@@ -88,11 +89,24 @@ class Child:
 
     def tally(self) -> Tally:
         """What it has told of its usage."""
-        told = b""
         with suppress(BlockingIOError):
             while piece := os.read(self._usage, CHUNK):
-                told += piece
-        return last_tally(told)
+                self._told += piece
+        return last_tally(self._told)
+
+    async def asks(self) -> AsyncIterator[None]:
+        """Something for each time that it asks whether it may act; it waits for the answer."""
+        half = b""
+        async for piece in _pieces(self._usage):
+            self._told += piece
+            *lines, half = (half + piece).split(b"\n")
+            for line in lines:
+                if line + b"\n" == MAY_I_ACT:
+                    yield
+
+    async def answer(self, *, allow: bool) -> None:
+        """Answer the next question."""
+        await _pour(self._grant, YES if allow else NO)
 
     async def code(self) -> int:
         """Wait for its end; the exit code. Whatever is left of its group is killed."""

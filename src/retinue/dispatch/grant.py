@@ -56,6 +56,8 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state folder of the parent, which no tool may show."""
     tool_options: ToolOptions = ToolOptions()
     reaching: Reaching | None = None
+    counts: bool = False
+    """Whether each action has to be asked for before it is performed: the parent counts them with its own."""
 
     def line(self) -> bytes:
         """As it is written."""
@@ -76,6 +78,12 @@ class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NOTHING = Tally()
+
+MAY_I_ACT = b"act\n"
+"""The line among the tallies with which a child asks whether it may act once more."""
+
+YES, NO = b"y", b"n"
+"""The answers, in the order of the questions, behind the grant."""
 
 
 def last_tally(told: bytes) -> Tally:

@@ -22,6 +22,7 @@ from retinue.core.text import cut
 from retinue.dispatch.call_stream import CallStream
 from retinue.dispatch.children import Child, Nursery
 from retinue.dispatch.grant import Grant, Reaching, Tally
+from retinue.engine.calls import take_action
 from retinue.engine.supervisor import Supervisor
 from retinue.tools.kit import ToolOptions
 
@@ -124,6 +125,7 @@ class ProcessProvider:
         publish(StartDelta())
         words = asyncio.ensure_future(self._hear(child, stream, publish))
         complaints = asyncio.ensure_future(child.stderr())
+        actions = asyncio.ensure_future(self._count_actions(child, grant.run_id))
         end = asyncio.ensure_future(child.code())
         try:
             await child.tell(grant.line(), msgspec.json.encode(order))
@@ -137,9 +139,15 @@ class ProcessProvider:
                 words.result()
             return code, complaints.result() if complaints.done() else ""
         finally:
-            for task in (words, complaints, end):
+            for task in (words, complaints, actions, end):
                 task.cancel()
-            await asyncio.gather(words, complaints, end, return_exceptions=True)
+            await asyncio.gather(words, complaints, actions, end, return_exceptions=True)
+
+    async def _count_actions(self, child: Child, run_id: RunId) -> None:
+        """Let the child act as often as its run may, which shares its windows with the runs above it."""
+        async for _ in child.asks():
+            driven = self._supervisor.roster.live.get(run_id)
+            await child.answer(allow=driven is not None and await take_action(driven, self._supervisor.parts))
 
     async def _hear(self, child: Child, stream: CallStream, publish: Publish) -> None:
         async for piece in child.stdout():
@@ -165,6 +173,7 @@ class ProcessProvider:
             home=self._surroundings.home,
             tool_options=self._surroundings.tool_options,
             reaching=reaching,
+            counts=self._supervisor.parts.accounts.counts_actions(run_id),
         )
 
     def _limits(self, run_id: RunId) -> Limits:
