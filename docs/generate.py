@@ -184,10 +184,12 @@ calls it broken."""
 NOTES = {
     "allowed_commands": """\
 The list holds for every command of a line, and for what a command is told to start (`find -exec`, `xargs`, `env`,
-`timeout`). A line that cannot be read with certainty is refused: one with a substitution or a here-document, or one
-that sets a variable by which programs are found. A program of the list that runs code of its own (`python`, `node`,
-`npm`, `awk`, `git` with a hook or an alias) does what that code says: what it can reach is for the
-[sandbox](../explanation/sandbox.md) to say.""",
+`timeout`). A name in the list is that of an installed program; one by its path is allowed if the list has that path.
+Words of the shell itself that start nothing (`cd`, `test`, `printf`, `export`, `read`, `set -e`, `wait`) need not be in
+it. A line that cannot be read with certainty is refused: one with a substitution, a here-document whose end is not in
+quotes (`<<'EOF'`), or one that sets a variable by which programs are found. A program of the list that runs code of its
+own (`python`, `node`, `npm`, `awk`, `git` with a hook or an alias) does what that code says: what it can reach is for
+the [sandbox](../explanation/sandbox.md) to say.""",
 }
 """What is worth more than a sentence."""
 

@@ -18,7 +18,7 @@ from retinue.core.agent import Agent
 from retinue.core.errors import PolicyError
 from retinue.core.messages import ToolMessage
 from retinue.core.policy import Autonomy, Policy, delegated, intersect
-from retinue.core.ports import Request
+from retinue.core.ports import CallContext, Request
 from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.state import Run
@@ -266,6 +266,39 @@ async def test_a_resumed_run_of_an_agent_that_extends_another_is_cut_by_what_tha
     await second.close()
 
     assert policies == [wide, intersect(wide, reader)]
+
+
+async def test_whose_memory_a_run_may_read_is_cut_by_the_settings_of_today_and_never_widened() -> None:
+    read: list[tuple[str, tuple[str, ...]]] = []
+
+    @retinue.tool(kind="pure")
+    async def look(context: CallContext) -> str:
+        """Look."""
+        read.append((context.agent, context.memory_from))
+        return "seen"
+
+    def agents(*memories: str) -> list[Agent]:
+        tools = ("look", "nap")
+        return [
+            worker("lead", memory_from=memories, tools=tools),
+            worker("reader", memory_from=("a", "b"), tools=tools),
+        ]
+
+    store = MemoryStore()
+    first = Harness(store=store, agents=agents("a", "b"), tools=[look, nap])
+    await first.open()
+    first.script("lead", hands_over("reader"), calls("nap"), calls("look"), says("done"))
+    first.script("reader", calls("nap"), calls("look"), says("done"))
+    root = await first.retinue.spawn("go", agent="lead")
+    await asyncio.sleep(1)
+    await first.kill()
+    second = Harness(store=store, provider=first.provider, agents=agents("b", "c"), tools=[look, nap])
+    async with second:
+        await (await second.retinue.resume(root.run_id)).wait()
+        second.script("lead", calls("look"), says("done again"), task="again")
+        await (await second.retinue.fork(root.run_id, "again")).wait()
+
+    assert sorted(read) == [("lead", ("b",)), ("lead", ("b",)), ("reader", ("a", "b"))]
 
 
 async def test_the_hours_actions_of_a_resumed_run_are_those_of_today() -> None:

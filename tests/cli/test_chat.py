@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from retinue.app.compose import open as open_retinue
 from retinue.cli.chat_delegation import WORDS
+from retinue.cli.chat_presence import Presence
 from retinue.core.errors import ProviderError
-from retinue.providers.script import Line, calls, fails, says
+from retinue.providers.script import Line, Script, calls, fails, says
+from retinue.providers.scripted import ScriptedProvider
 from retinue.testing.fake_chat import ChatScript, FakeChat, Played
 from retinue.testing.fake_server import Heard
 from tests.cli.conftest import Cli
@@ -428,3 +431,23 @@ def test_quiet_says_nothing_but_the_answer(chat: Opens) -> None:
     ended = chat(says("Hello."))("Hi!", flags=("--quiet",))
 
     assert ended == Ended(0, "Hello.\n", "")
+
+
+async def test_a_chat_that_is_over_or_crashed_shares_its_session_with_nobody(tmp_path: Path) -> None:
+    async with open_retinue(provider=ScriptedProvider(Script()), home=tmp_path, session="audit") as first:
+        there = Presence(first)
+        async with open_retinue(provider=ScriptedProvider(Script()), home=tmp_path, session="audit") as second:
+            here = Presence(second)
+            alone = await there.come()
+            shared = await here.come()
+            news = await there.news(), await there.news()
+            await here.go()
+            again = await there.come()
+            await here.come()  # and it leaves without a word, as one that crashes
+        gone = await there.news()
+
+    assert (alone, shared, again, gone) == (False, True, False, None)
+    assert news == (
+        "warning: session audit was opened by another process as well; neither chat hears what is said in the other",
+        None,
+    )

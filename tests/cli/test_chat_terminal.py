@@ -290,6 +290,24 @@ async def test_a_session_that_is_open_elsewhere_is_gone_on_with_from_where_it_st
     assert [sent(heard)[-2:] for heard in vendor.heard[1:]] == [["Hello.", "What did I say?"], ["Hello.", "And to me?"]]
 
 
+async def test_two_chats_that_share_a_session_hear_of_each_other_although_nothing_was_said_yet() -> None:
+    async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
+        somebody = person(vendor, "--session", "audit")
+        await somebody.sees("> ")
+        another = person(vendor, "--session", "audit")
+        await another.sees("warning: session audit is open in another process; neither chat hears what is said in the")
+        await another.sees("> ")
+        somebody.types("Hi!")
+        await somebody.sees("warning: session audit was opened by another process as well; neither chat hears")
+        await somebody.sees("Hello.")
+        await somebody.sees("> ")
+        another.types("/quit")
+        somebody.types("/quit")
+        left = [await another.left(), await somebody.left()]
+
+    assert [each.code for each in left] == [0, 0]
+
+
 async def test_a_question_of_the_background_waits_until_nobody_types() -> None:
     put: list[str] = []
 

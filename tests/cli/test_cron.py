@@ -255,6 +255,20 @@ def test_every_log_line_of_a_job_says_whose_it_is(cli: Cli, at_vendor: tuple[str
     assert "Dig twice." not in told.stderr
 
 
+def test_a_limit_on_cost_that_cannot_be_counted_is_in_the_log_of_a_job(
+    cli: Cli, folder: Path, at_vendor: tuple[str, ...]
+) -> None:
+    (folder / "retinue.toml").write_text(f"{SETTINGS}max_cost_per_day_cents = 100\n")
+    cli("cron", "add", "dear", "--every", "1h", "--agent", "rare", "--prompt", "Dig.", *at_vendor)
+
+    done = cli("cron", "run-now", "dear", "--quiet")
+
+    assert (done.code, done.stdout) == (0, "Found it.\n")
+    (line,) = done.stderr.splitlines()
+    span = 'subagent category="cron" agent_alias=rare cron_job_id=dear spawn_site="cron"'
+    assert f"{span} nobody knows what m at openai-chat costs, so a limit on cost cannot be enforced; " in line
+
+
 @pytest.mark.promise("ZC-CRON-RECALL")
 @pytest.mark.parametrize("kind", ["sqlite", "markdown"])
 def test_an_agent_is_shown_what_it_remembers(

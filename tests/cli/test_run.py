@@ -134,6 +134,64 @@ def test_every_model_that_may_be_asked_is_looked_at_for_its_price(
     assert warned == [f"warning: nobody knows what {model}" for model in without_a_price]
 
 
+BY_THE_DAY = """
+[providers.priced]
+wire = "openai-chat"
+base_url = "{url}"
+prices = {{ "known" = {{ input = 1.0, output = 2.0 }} }}
+
+[runtime_profiles.thrifty]
+max_cost_per_day_cents = 100
+
+[agents.lead]
+description = "Leads"
+model = "priced:unknown"
+runtime_profile = "thrifty"
+
+[agents.dig]
+description = "Digs"
+runtime_profile = "thrifty"
+
+[agents.rest]
+description = "Rests"
+model = "priced:other"
+"""
+UNKNOWN = (
+    "warning: nobody knows what unknown at priced costs, so a limit on cost cannot be enforced; "
+    "say its price in the settings ([providers.priced] prices), or limit --max-tokens instead\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (("--agent", "lead", "--dialect", "none"), UNKNOWN),
+        (("--agent", "lead", "--dialect", "none", "--max-cost", "1"), UNKNOWN),
+        (("--agent", "lead"), UNKNOWN + UNKNOWN.replace("unknown", "other")),
+        (("--model", "priced:unknown"), UNKNOWN),
+        (("--model", "priced:known", "--agent", "lead", "--dialect", "none"), ""),
+        (("--model", "priced:unknown", "--dialect", "none"), ""),
+    ],
+    ids=["its own", "once", "and those below it", "of one below", "at a known price", "nobody's"],
+)
+def test_a_policys_limit_on_cost_by_the_day_is_warned_of_where_it_cannot_be_counted(
+    cli: Cli, folder: Path, flags: tuple[str, ...], warned: str
+) -> None:
+    with serving(says("Yes.")) as vendor:
+        (folder / "retinue.toml").write_text(BY_THE_DAY.format(url=vendor.base_url))
+        ended = cli("run", "--quiet", *flags, "Is it?")
+
+    assert ended == Ended(0, "Yes.\n", warned)
+
+
+def test_a_chat_warns_of_a_limit_on_cost_that_the_settings_have(cli: Cli, folder: Path) -> None:
+    with serving(says("Yes.")) as vendor:
+        (folder / "retinue.toml").write_text(BY_THE_DAY.format(url=vendor.base_url))
+        ended = cli("chat", "--quiet", "--agent", "lead", stdin=b"Is it?\n")
+
+    assert (ended.code, ended.stderr.count(UNKNOWN)) == (0, 1)
+
+
 def test_a_cost_that_nobody_knows_is_null_and_a_question_mark(cli: Cli) -> None:
     with serving(says("Yes.")) as vendor:
         ended = cli(*asking(vendor), "--json", "Is it?")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -9,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from retinue.app.compose import default_home
+from retinue.app.compose import open as open_retinue
+from retinue.app.setup import Setup
+from retinue.app.wires import contact
+from retinue.cli.driving import what_went_wrong
 from retinue.core.errors import ProviderError
+from retinue.core.run import LimitMet, Outcome
 from retinue.engine import ask
 from retinue.providers.script import calls, calls_verbatim, fails, says
 from retinue.testing.fake_chat import ChatScript, Played, failed
@@ -270,3 +277,61 @@ def test_stdin_that_is_closed_has_no_prompt(folder: Path) -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "stdin has no prompt" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        (None, "the script FILE cannot be read: No such file or directory"),
+        ("x", "FILE: the script cannot be read: JSON is malformed: invalid character (byte 0)"),
+    ],
+)
+def test_a_script_that_nobody_can_play_is_bad_usage_and_no_failed_run(
+    cli: Cli, folder: Path, home: Path, written: str | None, complaint: str
+) -> None:
+    file = folder / "lines.json"
+    if written is not None:
+        file.write_text(written)
+
+    run, chat = cli("run", "--model", "scripted:lines.json", "hi"), cli("chat", "--model", "scripted:lines.json")
+
+    assert run == Ended(2, "", f"error: {complaint.replace('FILE', str(file))}\n")
+    assert (chat.code, chat.stderr, home.exists()) == (2, run.stderr, False)
+
+
+def test_a_run_whose_script_is_gone_stays_interrupted(cli: Cli, folder: Path) -> None:
+    file = folder / "lines.json"
+    file.write_text('[{"say": "Let me th", "ending": "silence"}]')
+
+    async def abandoned() -> str:
+        setup = Setup(model=str(file), contacts=(contact("scripted"),), workspace=str(folder))
+        async with open_retinue(model=f"scripted:{file}", home=default_home(), dialects=()) as owner:
+            owner.setup = setup
+            return (await owner.spawn("Think.")).run_id
+
+    run_id = asyncio.run(abandoned())
+    file.unlink()
+    gone = cli("runs", "resume", run_id)
+    file.write_text('[{"say": "I thought."}]')
+    resumed = cli("runs", "resume", run_id, "--quiet")
+
+    assert gone == Ended(2, "", f"error: the script {file} cannot be read: No such file or directory\n")
+    assert resumed == Ended(0, "I thought.\n", "")
+
+
+def test_a_limit_that_the_first_question_does_not_fit_in_is_told_so(cli: Cli, folder: Path) -> None:
+    (folder / "lines.json").write_text('[{"say": "42"}]')
+
+    ended = cli("run", "--model", "scripted:lines.json", "--quiet", "--max-tokens", "1", "hi")
+
+    assert ended == Ended(1, "", "exhausted: the first question alone would need more than max_tokens 1\n")
+
+
+def test_a_limit_that_the_next_question_does_not_fit_in_is_told_so() -> None:
+    met = LimitMet("max_tokens", 500, 600)
+    error = "the token budget is spent: used 500, limit 600"
+    outcome = Outcome(result="exhausted", reason="max_tokens", limit=met, turns=2, error=error)
+
+    assert what_went_wrong(outcome) == (
+        "exhausted: 500 of max_tokens 600 used, and the next question would need more than is left"
+    )

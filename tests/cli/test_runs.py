@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from retinue.app.compose import open as open_retinue
+from retinue.cli.worked import seconds_worked
 from retinue.core.errors import ProviderError
+from retinue.core.events import Event, MailTaken, RunAdopted, RunLeft
 from retinue.core.messages import TextDelta
+from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
 from tests.cli.conftest import Cli
@@ -224,3 +227,66 @@ def test_prune_forgets_what_ended_long_ago(cli: Cli, tree: str) -> None:
     assert (pruned.code, pruned.stderr) == (0, "removed 2 runs that ended more than 0s ago\n")
     assert cli("runs", "--all", "--json").json == []
     assert (wrong.code, "'soon' is not a duration" in wrong.stderr) == (2, True)
+
+
+class Hand:
+    """A clock that a test sets."""
+
+    at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_the_time_in_which_nobody_works_on_an_interrupted_run_does_not_count(cli: Cli, home: Path) -> None:
+    hand = Hand()
+
+    async def left_after_half_a_minute() -> str:
+        provider = ScriptedProvider(Script().play("main", hangs("Let me th")))
+        async with open_retinue(provider=provider, home=home, clock=hand) as owner:
+            run = await owner.spawn("Think.", limits=Limits(seconds=3600))
+            async for event in run.events():
+                if isinstance(event, TextDelta):
+                    break
+            hand.at = 1030.0
+            return run.run_id
+
+    run_id = asyncio.run(left_after_half_a_minute())
+
+    listed, tree = cli("runs").stdout.splitlines()[1], cli("runs", "tree", run_id).stdout.splitlines()[0]
+    assert (listed.split()[2], listed[-6:], tree[-6:]) == ("interrupted", "30.0 s", "30.0 s")
+    assert cli("runs", "--json").json[0]["ended_at"] is None
+
+
+def heard(at: float) -> MailTaken:
+    return MailTaken(at=at, items=())
+
+
+def adopted(at: float) -> RunAdopted:
+    return RunAdopted(at=at, driver_id="d")
+
+
+@pytest.mark.parametrize(
+    ("events", "until", "seconds"),
+    [
+        ([heard(100.0), heard(107.0)], 110.0, 10.0),
+        ([heard(100.0), heard(107.0)], None, 7.0),
+        ([heard(100.0), RunLeft(at=109.0)], None, 9.0),
+        ([heard(100.0), RunLeft(at=109.0), adopted(500.0)], 503.0, 12.0),
+        ([heard(100.0), heard(107.0), adopted(500.0), heard(502.0)], None, 9.0),
+        ([heard(100.0), heard(107.0), adopted(500.0), adopted(900.0)], 901.0, 8.0),
+        ([], None, 0.0),
+    ],
+    ids=["at work", "crashed", "left", "taken over", "crashed twice", "taken over at once", "nothing known"],
+)
+def test_a_run_was_worked_on_while_somebody_had_it(events: list[Event], until: float | None, seconds: float) -> None:
+    assert seconds_worked(events, until=until) == seconds
+
+
+def test_limit_lists_the_newest_few(cli: Cli, home: Path, tree: str) -> None:
+    newer = asyncio.run(told(home, answering()))
+
+    listed = cli("runs", "--limit", "1", "--json")
+
+    assert [row["run_id"] for row in listed.json] == [newer]
+    assert (cli("runs", "--limit", "0").code, cli("runs", "--limit", "2", "show", newer).code) == (2, 2)

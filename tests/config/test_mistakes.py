@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -360,3 +363,28 @@ def test_two_settings_files_in_one_folder(tmp_path: Path) -> None:
     (tmp_path / "retinue.yaml").touch()
 
     assert complaint(tmp_path, "") == "retinue.toml: retinue.toml and retinue.yaml are both here; keep one of them"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither")
+def test_what_would_be_waited_for_or_has_no_end_is_no_settings_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "retinue.toml")
+    assert complaint(tmp_path) == "retinue.toml: found a pipe; expected a file"
+
+    (tmp_path / "retinue.toml").unlink()
+    (tmp_path / "retinue.toml").symlink_to("/dev/zero")
+    assert complaint(tmp_path) == "retinue.toml: found a device; expected a file"
+    assert complaint(tmp_path, path="/dev/zero") == "/dev/zero: found a device; expected a file"
+
+    (tmp_path / "retinue.toml").unlink()
+    (tmp_path / "retinue.toml").symlink_to("/dev/null")
+    assert load(cwd=tmp_path, sections=SECTIONS).agents == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_a_pipe_that_somebody_names_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writing = threading.Thread(target=(tmp_path / "pipe").write_text, args=('[agents.dig]\nsystem_prompt = "Dig."\n',))
+    writing.start()
+
+    assert list(load("pipe", cwd=tmp_path, sections=SECTIONS).agents) == ["dig"]
+    writing.join()

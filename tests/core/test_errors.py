@@ -21,6 +21,7 @@ from retinue.core.errors import (
     RetinueError,
     RunIsOver,
     SessionClosed,
+    StoreNotOpened,
     StoreUnavailable,
     ToolCrashed,
     TooManyRunning,
@@ -123,6 +124,11 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
             StoreUnavailable("disk full"),
             "the store cannot be written: disk full; runs stopped where they were and can be resumed",
             {"reason": "disk full"},
+        ),
+        (
+            StoreNotOpened("no room"),
+            "the store cannot be opened: no room",
+            {"reason": "no room"},
         ),
         (
             UnknownFormat("run r1", found=3, known=1),

@@ -51,6 +51,15 @@ async def test_everyone_is_stopped_at_their_own_time_whoever_began_first() -> No
     assert ends == ["done after 5 s", "stopped after 3 s", "done after 5 s", "stopped after 3 s", "stopped after 1 s"]
 
 
+async def test_a_deadline_is_met_although_a_clock_rounds() -> None:
+    deadlines = Deadlines()
+
+    await asyncio.sleep(0.1)
+
+    assert 0.1 + 0.05 > 0.15  # as floats have it, while the timer fires at 0.15
+    assert await waits(deadlines, 0.05, 1.0) == "stopped after 0.05 s"
+
+
 async def test_a_bound_inside_another_ends_only_its_own_block() -> None:
     deadlines = Deadlines()
 
@@ -101,3 +110,27 @@ async def test_an_error_of_the_block_is_not_a_timeout() -> None:
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+class Stubborn(asyncio.Future[None]):
+    """Does not let itself be cancelled, and is loud about it."""
+
+    def cancel(self, msg: object = None) -> bool:
+        raise RuntimeError("never")
+
+
+async def test_who_waits_for_what_cannot_be_cancelled_keeps_nobody_elses_deadline_away() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context.get("exception"))))
+    deadlines, future = Deadlines(), Stubborn()
+
+    async def waits_in_vain() -> None:
+        with deadlines.within(1.0):
+            await future
+
+    stuck = asyncio.create_task(waits_in_vain())
+    ends = await asyncio.gather(waits(deadlines, 1.0, 5.0), waits(deadlines, 2.0, 5.0))
+    future.set_result(None)
+    await stuck
+
+    assert (ends, told) == (["stopped after 1 s", "stopped after 2 s"], ["never"])

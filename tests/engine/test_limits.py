@@ -450,6 +450,39 @@ async def test_no_time_passes_while_nobody_drives_a_run_that_was_left_in_good_or
         assert now() == 3600 + 90
 
 
+async def test_no_time_passes_for_a_run_that_was_left_before_it_began_to_work() -> None:
+    async with harness() as r:
+        r.script("main", hangs())
+        handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
+        await r.close()
+        await asyncio.sleep(3600)
+        await r.open(adopt=True)
+        await r.close()
+        await asyncio.sleep(3600)
+        await r.open(adopt=True)
+        outcome = await r.retinue.handle(handle.run_id).wait()
+
+        assert (outcome.result, outcome.reason) == ("timed_out", "deadline")
+        assert now() == 3600 + 3600 + 90
+
+
+async def test_no_time_passes_for_a_run_that_was_left_while_it_waited_for_another() -> None:
+    r, _ = with_delegation()
+    async with r:
+        then = delegates("then", wait=False, after=["dig"], limits={"seconds": 90})
+        r.script("main", delegates("dig", wait=False), then, hangs())
+        r.script("dig", hangs())
+        await r.retinue.spawn("go")
+        await asyncio.sleep(60)
+        await r.close()
+        await asyncio.sleep(3600)
+        await r.open(adopt=True)
+        outcome = await r.retinue.handle(r.run_of("then")).wait()
+
+        assert outcome.result == "timed_out"
+        assert now() == 3600 + 90
+
+
 async def test_a_model_that_does_not_answer_in_time_is_asked_again_and_then_given_up() -> None:
     async with harness() as r:
         r.script("main", hangs("Well"))
@@ -493,6 +526,14 @@ async def test_a_model_may_think_for_longer_before_its_first_word_than_between_w
 
         assert (outcome.result, outcome.text) == ("completed", "well well ")
         assert now() == 418
+
+
+async def test_a_model_that_may_not_pause_within_its_answer_may_still_think_before_it() -> None:
+    async with retinue.open(provider=Pondering(299), home=retinue.MEMORY, dialects=()) as r:
+        outcome = await r.run("go", limits=Limits(idle_seconds=0))
+
+        assert (outcome.result, outcome.text) == ("completed", "well ")
+        assert now() == 299
 
 
 @pytest.mark.parametrize(

@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
 import mmap
 import os
-import platform
-import signal
-import socket
 import stat
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
-Facts = dict[str, Any]
-Attempt = Callable[[Facts], object]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Facts: TypeAlias = dict[str, Any]
+    Attempt: TypeAlias = Callable[[Facts], object]
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-X86 = platform.machine() == "x86_64"
+X86 = os.uname().machine == "x86_64"
 EPERM, ENOSYS = 1, 38
 NOT_MAPPED = ctypes.c_void_p(-1).value
 MEGABYTE = b"\0" * (1024 * 1024)
@@ -256,6 +255,8 @@ def find_our_environment_in_memory(facts: Facts) -> object:
 
 
 def learn_the_name_of_the_machine(facts: Facts) -> object:
+    import socket
+
     return socket.gethostname() == facts["hostname"]
 
 
@@ -263,6 +264,8 @@ def learn_the_name_of_the_machine(facts: Facts) -> object:
 
 
 def kill_another_process(facts: Facts) -> object:
+    import signal
+
     os.kill(int(facts["sibling"]), signal.SIGKILL)
 
 
@@ -313,6 +316,8 @@ def leave_a_daemon_behind(facts: Facts) -> object:
 
 
 def leave_a_daemon_behind_when_its_time_is_over(facts: Facts) -> object:
+    import signal
+
     _daemon()
     signal.pause()
 
@@ -321,6 +326,8 @@ def leave_a_daemon_behind_when_its_time_is_over(facts: Facts) -> object:
 
 
 def have_many_processes(facts: Facts) -> object:
+    import signal
+
     children: list[int] = []
     try:
         for _ in range(facts["many"]):
@@ -375,6 +382,7 @@ def have_much_memory_in_many_processes(facts: Facts) -> object:
 
 def have_much_memory_behind_threads_that_have_ended(facts: Facts) -> object:
     """A process whose first thread has ended looks as if it had nothing."""
+    import signal
     import threading
 
     def hoard() -> object:
@@ -399,6 +407,8 @@ def have_much_memory_behind_threads_that_have_ended(facts: Facts) -> object:
 
 
 def have_much_memory_in_sockets(facts: Facts) -> object:
+    import socket
+
     def hoard() -> object:
         pairs = [socket.socketpair() for _ in range(80)]
         for end in (each for pair in pairs for each in pair):
@@ -480,6 +490,8 @@ def have_pages_of_a_file_in_a_pipe_by_sending_it(facts: Facts) -> object:
 
 
 def have_large_buffers_in_a_socket(facts: Facts) -> object:
+    import socket
+
     one, other = socket.socketpair()
     with one, other:
         before = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
@@ -535,40 +547,56 @@ def let_others_wait_for_a_read_only_file(facts: Facts) -> object:
 
 
 def reach_a_port_of_this_machine(facts: Facts) -> object:
+    import socket
+
     _connect(socket.AF_INET, ("127.0.0.1", facts["port"]))
 
 
 def send_a_datagram_to_this_machine(facts: Facts) -> object:
+    import socket
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.sendto(b"hello", ("127.0.0.1", facts["udp_port"]))
 
 
 def reach_the_world(facts: Facts) -> object:
     """An address of the documentation: to have a route there is all it takes, nothing is sent."""
+    import socket
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
         line.connect(("198.51.100.1", 9))
         return line.getsockname()[0] != "0.0.0.0"
 
 
 def see_the_interfaces_of_the_machine(facts: Facts) -> object:
+    import socket
+
     return any(name != "lo" for _, name in socket.if_nameindex())
 
 
 def reach_an_abstract_socket(facts: Facts) -> object:
+    import socket
+
     _connect(socket.AF_UNIX, "\0" + facts["abstract"])
 
 
 def reach_a_socket_in_a_read_only_folder(facts: Facts) -> object:
+    import socket
+
     _connect(socket.AF_UNIX, facts["socket"])
 
 
 def send_a_datagram_to_a_socket_in_a_folder(facts: Facts) -> object:
+    import socket
+
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with one, other:
         one.sendto(b"hello", facts["datagrams"])
 
 
 def reach_the_host_of_a_virtual_machine(facts: Facts) -> object:
+    import socket
+
     vsock = 40
     with socket.socket(vsock, socket.SOCK_STREAM):
         return True
@@ -603,6 +631,8 @@ def mount_in_namespaces_of_its_own(facts: Facts) -> object:
 
 
 def make_namespaces_by_clone(facts: Facts) -> object:
+    import signal
+
     child = LIBC.syscall(56 if X86 else 220, NEW_USER | signal.SIGCHLD, 0, 0, 0, 0)
     if child == 0:
         os._exit(0)
@@ -610,6 +640,8 @@ def make_namespaces_by_clone(facts: Facts) -> object:
 
 
 def make_namespaces_by_clone3(facts: Facts) -> object:
+    import signal
+
     arguments = (ctypes.c_uint64 * 8)(NEW_USER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
     child = LIBC.syscall(435, ctypes.byref(arguments), ctypes.sizeof(arguments))
     if child == 0:
@@ -737,6 +769,8 @@ def _fill(folder: str, megabytes: int) -> bool:
 
 def _together(facts: Facts, hoard: Callable[[], object]) -> bool:
     """Whether several processes can each have what they hoard, all at the same time and for a while."""
+    import signal
+
     reading, facts["filled"] = os.pipe()
     children: list[int] = []
     try:
@@ -774,6 +808,8 @@ def _shared_memory(file: int, flags: int) -> bool:
 
 
 def _connect(family: int, address: str | tuple[str, int]) -> None:
+    import socket
+
     with socket.socket(family) as line:
         line.settimeout(2)
         line.connect(address)
@@ -817,7 +853,7 @@ def _looked_at(result: int) -> bool:
 
 
 def main() -> None:
-    name, facts = sys.argv[1], json.loads(sys.argv[2])
+    name, facts = sys.argv[1], eval(sys.argv[2], {})
     got = ATTEMPTS[name](facts)
     if got is True:
         print("GOT OUT")

@@ -90,7 +90,7 @@ async def test_output_that_just_fits_is_not_cut(sandbox: Sandbox, program: Calls
 async def test_when_its_time_is_over_a_program_and_all_its_children_are_killed(
     sandbox: Sandbox, program: Calls, line: Line
 ) -> None:
-    running = asyncio.create_task(sandbox.run(program("sh", "-c", HOLDS_THE_LINE, seconds=2.0)))
+    running = asyncio.create_task(sandbox.run(program("sh", "-c", HOLDS_THE_LINE, seconds=1.0)))
 
     assert await line.read() == b"started\n"
     assert await running == Ended(code=-signal.SIGKILL, timed_out=True)
@@ -346,6 +346,7 @@ print("enough")
 
 
 PYTHON = os.path.realpath(sys.executable)
+HOSTS = Path("/etc/hosts").read_bytes()
 
 
 async def together(sandbox: Sandbox, program: Calls, *words: str) -> Ended:
@@ -375,7 +376,7 @@ async def test_a_large_process_may_start_others_which_have_its_memory_for_a_mome
     sandbox: Sandbox, program: Calls
 ) -> None:
     start = (
-        "import subprocess, time; kept = b'1' * (90 << 20); end = time.time() + 1.5\n"
+        "import subprocess, time; kept = b'1' * (90 << 20); end = time.time() + 0.6\n"
         "while time.time() < end: subprocess.run(['/bin/true'], close_fds=False)\n"
         "print('enough')"
     )
@@ -430,6 +431,32 @@ async def test_files_are_copied_although_the_kernel_does_not_send_them(
     assert (copied, piped) == (Ended(code=0), Ended(code=0))
     for name in ("by python", "by cp", "by cat"):
         assert (work / name).read_bytes() == b"content" * 100_000
+
+
+async def test_a_program_may_reserve_more_than_it_may_use(sandbox: Sandbox, program: Calls) -> None:
+    limit = "ulimit -v"
+
+    used = await sandbox.run(program("sh", "-c", limit, memory=256 * 1024 * 1024))
+    reserved = await sandbox.run(program("sh", "-c", limit, memory=256 * 1024 * 1024, reserved=1024 * 1024 * 1024))
+
+    assert (used.stdout, reserved.stdout) == (b"262144\n", b"1048576\n")
+
+
+async def test_without_a_network_a_program_finds_itself_by_name_and_nobody_else(
+    sandbox: Sandbox, program: Calls
+) -> None:
+    look = (
+        "import socket\n"
+        "for name in 'localhost', socket.gethostname(), 'example.com':\n"
+        "    try: print({place[0] for *_, place in socket.getaddrinfo(name, 80)} <= {'127.0.0.1', '::1'})\n"
+        "    except OSError: print('nobody')\n"
+    )
+
+    ended = await together(sandbox, program, look)
+
+    assert ended == Ended(code=0, stdout=b"True\nTrue\nnobody\n")
+    granted = await sandbox.run(program("cat", "/etc/hosts", readable=("/etc/hosts",)))
+    assert granted == Ended(code=0, stdout=HOSTS)
 
 
 async def test_zeros_can_be_read_as_ever(sandbox: Sandbox, program: Calls) -> None:

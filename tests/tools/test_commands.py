@@ -88,6 +88,41 @@ def names(command: str) -> list[str] | str:
         ("x='-v a[$(id>f)]'; [ $x ]", "unreadable"),
         ("x=-v; test \"$x\" 'a[$(id)]'", "unreadable"),
         ('[ -f "$x" ] && [ "$x" = y ] && ls', ["[", "[", "ls"]),
+        ("[ $? -eq 0 ] && ls", ["[", "ls"]),
+        ("[[ -f x ]]", "unreadable"),
+        ("python - <<'EOF'\nrm x; echo $(id) '\nEOF\nls", ["python", "ls"]),
+        ('cat > x <<"E" && ls\nrm\nE', ["cat", "ls"]),
+        ("cat <<'A' <<-'B' | wc\nA \nA\n\t\tB\nrm", ["cat", "wc", "rm"]),
+        ("cat <<'A'\n\tA\nrm\nA\nls", ["cat", "ls"]),
+        ("cat <<'A'\nrm", "unreadable"),
+        ("cat <<'A'", "unreadable"),
+        ("cat <<A'B'\nAB\nrm", "unreadable"),
+        ("cat <<'A' '\nA\n'\nrm", "unreadable"),
+        ("cat <<'A' \\\nA\nrm\nA", "unreadable"),
+        ("cat <<'A' \"\nA\n\"\nrm", "unreadable"),
+        ("NODE_ENV=test npm test; RUST_BACKTRACE=1 cargo test", ["npm", "cargo"]),
+        ("GIT_EDITOR=true git rebase --continue; GIT_PAGER= git log", ["git", "git"]),
+        ("GIT_EDITOR=./evil git commit", "unreadable"),
+        ("GIT_EDITOR=$x git commit", "unreadable"),
+        ("PYTHONPATH=src python -m pytest; PYTHONPATH=. pytest", ["python", "pytest"]),
+        ("PYTHONPATH=. pip list", "unreadable"),
+        ("PYTHONPATH=.; pip list", "unreadable"),
+        ("while IFS= read -r line; do echo $line; done < x", ["read", "echo"]),
+        ("IFS=x; ls", "unreadable"),
+        ("read PATH < x; ls", "unreadable"),
+        ("read $x; ls", "unreadable"),
+        ("read GIT_EDITOR < x; git commit", "unreadable"),
+        ("export GIT_EDITOR; git commit", "unreadable"),
+        ("export GIT_EDITOR=true; git commit", ["export", "git"]),
+        ("set -euo pipefail; export A=b C; ls & wait", ["set", "export", "ls", "wait"]),
+        ("set -k; ls PATH=.", "unreadable"),
+        ("set -$x; ls", "unreadable"),
+        ("export PATH=.; ls", "unreadable"),
+        ("export 'PA'TH=.; ls", "unreadable"),
+        ("export A=$x; ls", "unreadable"),
+        ('export "$x"; ls', "unreadable"),
+        ('export A="$x"; ls', ["export", "ls"]),
+        ("for i in a b; do ls $i && break; done", ["ls", "break"]),
     ],
 )
 def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
@@ -167,6 +202,15 @@ def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
         ("date -d tomorrow +%F", Risk.LOW),
         ("hostname evil", Risk.MEDIUM),
         ("hostname -f", Risk.LOW),
+        ("git -c user.name=A -c user.email='a@b' commit -m x", Risk.MEDIUM),
+        ("git -c user.name=A -c core.pager=sh log", Risk.HIGH),
+        ("git -c", Risk.HIGH),
+        ("export A=b; set -e; ls & wait", Risk.LOW),
+        ("PYTHONPATH=. python --version", Risk.MEDIUM),
+        ("cat <<'E' > x\nE", Risk.MEDIUM),
+        ("grep x <<'E'\nx\nE", Risk.LOW),
+        ('find "./$x" -name y', Risk.LOW),
+        ('find "$x" -name y', Risk.HIGH),
     ],
 )
 def test_the_worst_part_of_a_command_is_its_risk(command: str, risk: Risk) -> None:
@@ -208,6 +252,9 @@ def test_a_program_may_be_listed_by_its_path() -> None:
         ("timeout -k 1 5 rm x", "rm"),
         ("nice -5 nohup rm x", "rm"),
         ("xargs env rm", "rm"),
+        ("find . -exec nice rm {} +", "rm"),
+        ("find . -exec ls {} ';' -exec nice rm {} ';'", "rm"),
+        ("timeout --signal=KILL 5 rm *", "rm"),
     ],
 )
 def test_the_list_of_commands_holds_for_what_another_command_is_told_to_start(command: str, program: str) -> None:
@@ -220,9 +267,58 @@ def test_the_list_of_commands_holds_for_what_another_command_is_told_to_start(co
     )
 
 
-@pytest.mark.parametrize("command", ["x=-exec; find . $x rm {} +", "find ?exec rm", "env -S 'rm x'", "xargs --null rm"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "x=-exec; find . $x rm {} +",
+        "find ?exec rm",
+        'find "$x" rm {} +',
+        "env -S 'rm x'",
+        "env --split-string='rm x'",
+        "xargs --null rm",
+        "echo rm x | xargs env",
+        "echo -exec rm | xargs find .",
+        "echo rm | xargs -I ls ls",
+        "echo rm | xargs -I X env X",
+        "find . -exec env {} ';'",
+        "find . -exec {} ';'",
+        "timeout 5 * x",
+        'env "$x" ls',
+        "env $x ls",
+    ],
+)
 def test_what_nobody_can_tell_is_not_started_by_another_command(command: str) -> None:
-    assert "nobody can tell what" in str(refusal_of(command, Policy(allowed_commands=("find", "env", "xargs"))))
+    policy = Policy(allowed_commands=("echo", "ls", "find", "env", "xargs", "timeout"))
+
+    assert "nobody can tell what" in str(refusal_of(command, policy))
+
+
+def test_a_variable_by_which_programs_are_found_is_not_set_by_another_command_either() -> None:
+    policy = Policy(allowed_commands=("ls", "env", "nice", "xargs", "python"))
+
+    for command in ("env PATH=. ls", "nice env A=b LD_PRELOAD=x ls", "xargs env PATH=. ls"):
+        assert "changes what programs mean; leave it out" in str(refusal_of(command, policy))
+    assert refusal_of("env A=b NODE_ENV=test ls", policy) is None
+    assert refusal_of("env PYTHONPATH=src python x.py", policy) is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "find . -name *.py",
+        "find ~/src src/* -type f",
+        'for d in a b; do find "./$d" -name x; done',
+        "timeout 60 python -m pytest tests/test_*.py $x",
+        "timeout --signal=KILL 60s python x.py",
+        "env LANG=C ls *.txt",
+        "ls | xargs -I {} grep x {}",
+        "find . -name '*.py' -exec nice grep x {} +",
+    ],
+)
+def test_what_cannot_change_which_program_is_started_does_not_matter(command: str) -> None:
+    policy = Policy(allowed_commands=("ls", "find", "env", "nice", "timeout", "xargs", "grep", "python"))
+
+    assert refusal_of(command, policy) is None
 
 
 def test_a_command_may_start_others_of_the_list() -> None:
@@ -273,6 +369,14 @@ PIECES = (
         "printf ",
         "[ ",
         "time ",
+        "<<'a' ",
+        '<<-"a"',
+        "\na\n",
+        "\n\ta\n",
+        "export ",
+        "set -e;",
+        "read x",
+        "$?",
     ),
 )
 

@@ -118,9 +118,7 @@ async def test_a_page_without_an_article_is_all_its_text() -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize(
-    "html", ["<p>Only a few words.</p>", "Only a few words.", "<!doctype html><p>Only a few words."]
-)
+@pytest.mark.parametrize("html", ["Only a few words.", "<!doctype html><p>Only a few words."])
 async def test_a_fragment_is_read_too(html: str) -> None:
     async with serving(html) as server:
         assert await told(web(server)["scrape_webpage"], url=server.url) == "Only a few words."
@@ -272,7 +270,7 @@ async def test_a_reader_that_never_stops_talking_is_left_in_time(monkeypatch: py
             await readable(page, seconds=0.1)
 
 
-@pytest.mark.parametrize("html", ["<html><body></body></html>", "", "<script>only()</script>"])
+@pytest.mark.parametrize("html", ["", "<script>only()</script>"])
 async def test_a_page_without_text_says_so(html: str) -> None:
     async with serving(html) as server:
         said = await refused(web(server)["scrape_webpage"], url=server.url)

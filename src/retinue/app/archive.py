@@ -10,7 +10,7 @@ from types import TracebackType
 from retinue.app.approvals import Approvals
 from retinue.app.sessions import Sessions
 from retinue.app.setup import Setup, setup_of
-from retinue.core.errors import UnknownName
+from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import RunId, SessionId
 from retinue.core.records import Charge, DriverRow, Prune, RunQuery, RunRow
@@ -22,10 +22,14 @@ from retinue.engine.view import RunView
 
 
 class Archive:
-    """An open store without a driver of its own; an async context manager. Made by `compose.open_archive`."""
+    """An open store without a driver of its own; an async context manager. Made by `compose.open_archive`.
 
-    def __init__(self, supervisor: Supervisor, watcher: Driver) -> None:
+    `unwritable` says why it can only be looked at, if that is so.
+    """
+
+    def __init__(self, supervisor: Supervisor, watcher: Driver, *, unwritable: StoreError | None = None) -> None:
         self.supervisor = supervisor
+        self.unwritable = unwritable
         self.sessions = Sessions(supervisor)
         self.approvals = Approvals(supervisor)
         self.shelf = StoreShelf(supervisor.parts)

@@ -39,6 +39,9 @@ log = logging.getLogger("retinue.app")
 MEMORY = ":memory:"
 """As `home`: keep everything in memory, and forget it when the retinue is closed."""
 
+STORE = "retinue.db"
+"""The store's file, in the folder where state is kept."""
+
 
 class SystemClock:
     """The wall clock of the machine."""
@@ -123,7 +126,11 @@ def open(
         table,
         clock=clock,
         ids=ids,
-        rules=Rules(session=policy, agents={each.name: each.policy for each in agents if each.policy is not None}),
+        rules=Rules(
+            session=policy,
+            agents={each.name: each.policy for each in agents if each.policy is not None},
+            memories={each.name: each.memory_from for each in agents},
+        ),
         approver=approvals,
         durable=durability == "power",
     )
@@ -183,7 +190,16 @@ def _folder(home: str | Path | None) -> Path | None:
 
 
 def open_archive(*, home: str | Path | None = None, store: Store | None = None) -> Archive:
-    """The runs of a store to look at, ready to be entered with `async with`; nobody is asked and nothing driven."""
+    """The runs of a store to look at, ready to be entered with `async with`; nobody is asked and nothing driven.
+
+    Where the store cannot be written, it can still be looked at, as far as SQLite can read it.
+    """
+    unwritable = None
+    if store is None and home != MEMORY:
+        from retinue.store.sqlite_looking import LookingStore, open_or_look
+
+        store = open_or_look((Path(home) if home is not None else default_home()) / STORE)
+        unwritable = store.why if isinstance(store, LookingStore) else None
     parts = _parts(
         store if store is not None else _open_store(home, "process"),
         Toolset(()),
@@ -195,7 +211,7 @@ def open_archive(*, home: str | Path | None = None, store: Store | None = None) 
         durable=False,
     )
     supervisor = Supervisor(parts)
-    return Archive(supervisor, Driver(supervisor))
+    return Archive(supervisor, Driver(supervisor), unwritable=unwritable)
 
 
 def _providers(
@@ -279,7 +295,7 @@ def _open_store(home: str | Path | None, durability: Literal["process", "power"]
     from retinue.store.sqlite import SqliteStore
 
     folder = Path(home) if home is not None else default_home()
-    return SqliteStore(folder / "retinue.db", durability=durability)
+    return SqliteStore(folder / STORE, durability=durability)
 
 
 def default_home() -> Path:

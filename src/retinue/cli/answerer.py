@@ -75,21 +75,24 @@ async def find_answerer(
         check_key(chosen, environ)
         model = choice.model or await _only_model(chosen)
         if chosen.wire == SCRIPTED_NAME:
-            model = _from_anywhere(model)
+            model = script_of(model)
     others = tuple(each for each in settled if each.name != chosen.name)
     return Answerer(contact=chosen, model=model, others=others)
 
 
-def unpriced(answerer: Answerer, agents: Sequence[Agent] = (), fallback: Sequence[str] = ()) -> list[str]:
+def unpriced(
+    answerer: Answerer, agents: Sequence[Agent] = (), fallback: Sequence[str] = (), *, first: bool = True
+) -> list[str]:
     """The warnings that a limit on money cannot be enforced: one for each model that nobody knows the price of.
 
-    Looks at every model that may be asked: the first one, those of the `agents` it may delegate to, and those that step
-    in, for them or for the first one (`fallback`). `wire:name` is a model elsewhere, and a bare name one of the first
-    one's provider, as everywhere.
+    Looks at every model that may be asked: the `first` one, those of the `agents` it may delegate to, and those that
+    step in, for them or for the first one (`fallback`). `wire:name` is a model elsewhere, and a bare name one
+    of the first one's provider, as everywhere.
     """
     known = {each.name: each for each in answerer.everyone}
     wished = [*fallback, *(model for agent in agents for model in (agent.model, *agent.fallback) if model)]
-    asked = [(answerer.contact.name, answerer.model), *(_place_of(model, answerer) for model in wished)]
+    asked = [(answerer.contact.name, answerer.model)] if first else []
+    asked += [_place_of(model, answerer) for model in wished]
     return [
         f"warning: nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
         f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
@@ -172,9 +175,20 @@ async def _only_model(chosen: Contact) -> str:
     raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
 
 
-def _from_anywhere(file: str) -> str:
-    """The path of a file in full: a run can be resumed from another folder."""
-    return str(Path(file).expanduser().absolute())
+def script_of(file: str) -> str:
+    """The path of a script in full: a run can be resumed from another folder. One that nobody can play is refused."""
+    from retinue.providers.script_file import read_script
+
+    path = Path(file).expanduser().absolute()
+    try:
+        if not path.is_fifo() and not path.is_char_device():  # a pipe can be read only once
+            read_script(path.read_bytes())
+    except (OSError, ValueError) as wrong:
+        reason = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+        raise BadInput(f"the script {path} cannot be read: {reason}") from None
+    except BadInput as wrong:
+        raise BadInput(f"{path}: {wrong}") from None
+    return str(path)
 
 
 def check_key(chosen: Contact, environ: Mapping[str, str]) -> None:

@@ -21,6 +21,8 @@ from retinue.cli.options import (
     VerboseFlag,
     YesFlag,
     countable,
+    dialects_of,
+    listed,
 )
 
 if TYPE_CHECKING:
@@ -30,11 +32,10 @@ if TYPE_CHECKING:
     from retinue.cli.chat_conversation import Manners
     from retinue.cli.chat_delegation import Delegation
     from retinue.cli.chat_past import Past
+    from retinue.cli.chat_presence import Presence
     from retinue.cli.chat_room import Room
     from retinue.config.choice import Flags
     from retinue.config.settings import Settings
-
-MAX_TURNS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +117,11 @@ def chat(
 
     order = Order(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
-        dialects=_dialects(dialect),
+        dialects=dialects_of(dialect),
         agent=agent,
         session=session,
         system=system,
-        tools=None if tools is None else tuple(name.strip() for name in tools.split(",") if name.strip()),
+        tools=listed(tools),
         max_turns=max_turns,
         max_tokens=max_tokens,
         max_cost=countable("--max-cost", max_cost),
@@ -137,14 +138,11 @@ def chat(
 
 def carry_out(order: Order) -> int:
     """Open a room, find out who answers, and let the person talk until they leave."""
-    from retinue.app.sections import load_settings
     from retinue.cli.chat_room import open_room
     from retinue.cli.process import leave_at_once
-    from retinue.core.errors import UnknownName
+    from retinue.cli.starting import settings_for
 
-    settings = load_settings(order.config)
-    if order.agent is not None and order.agent not in settings.agents:
-        raise UnknownName("agent", order.agent, tuple(settings.agents))
+    settings = settings_for(order.config, agent=order.agent)
     with open_room() as room:
         code = _talk(order, settings, room)
     if room.cannot_close:
@@ -159,9 +157,11 @@ def _talk(order: Order, settings: Settings, room: Room) -> int:
     from retinue.cli.chat_conversation import Conversation
     from retinue.cli.chat_history import FILE, HistoryFile
     from retinue.cli.chat_input import lines_of_stdin
+    from retinue.cli.chat_presence import Presence
     from retinue.cli.chat_sitting import Sitting
     from retinue.cli.chat_turn import with_a_floor
     from retinue.cli.opening import open_new
+    from retinue.cli.starting import uncounted
     from retinue.cli.terminal import say
 
     with room.listening(str):  # whoever looks for a server may take a while
@@ -170,7 +170,9 @@ def _talk(order: Order, settings: Settings, room: Room) -> int:
     delegation = delegation_of(order, settings)
     if not order.quiet:
         say(str(answerer))
-    _warn_of_prices(order, settings, answerer)
+    # With all of its agents: delegation can be switched on in the middle.
+    for warning in uncounted(answerer, settings, manners.limits, agent=order.agent, delegates=True):
+        say(warning)
     approver, floor = with_a_floor(approver_for(order.approvals, yes=order.yes))
     if floor is not None:
         room.do(floor.take())
@@ -183,15 +185,17 @@ def _talk(order: Order, settings: Settings, room: Room) -> int:
         no_sandbox=order.no_sandbox,
     )
     room.do(retinue.__aenter__())
+    presence = Presence(retinue)
     try:
         room.do(_check_tools(retinue, manners, delegation))
-        past = room.do(_look_back(retinue, order))
+        past = room.do(_look_back(retinue, order, presence))
         sitting = Sitting(
             room=room,
             lines=lines_of_stdin(HistoryFile(default_home() / FILE)),
             retinue=retinue,
             conversation=Conversation(retinue, manners, past),
             delegation=delegation,
+            presence=presence,
             model=manners.model,
             agent=order.agent,
             tools=manners.tools,
@@ -203,6 +207,7 @@ def _talk(order: Order, settings: Settings, room: Room) -> int:
         sitting.leave()
         return code
     finally:
+        room.do(presence.go())
         room.do(retinue.__aexit__(None, None, None))
 
 
@@ -211,18 +216,22 @@ async def _check_tools(retinue: Retinue, manners: Manners, delegation: Delegatio
     retinue.offers(agent=manners.agent, dialects=delegation.dialects, tools=manners.tools)
 
 
-async def _look_back(retinue: Retinue, order: Order) -> Past | None:
-    """The conversation that the session has had, and a line about it."""
+async def _look_back(retinue: Retinue, order: Order, presence: Presence) -> Past | None:
+    """The conversation that the session has had, and a line about it, and about others who have it open."""
     from retinue.cli.chat_past import earlier_chat
     from retinue.cli.terminal import say
     from retinue.cli.words import clean, many, moment
 
     if not order.quiet and sys.stdin.isatty():
         say("/help lists the commands; Ctrl-D leaves")
+    is_shared = await presence.come()
     past = None if order.session is None else await earlier_chat(retinue)
+    name = clean(retinue.session_id)
     if past is None:
+        if is_shared:
+            say(f"warning: session {name} is open in another process; neither chat hears what is said in the other")
         return None
-    name, last = clean(retinue.session_id), past.last
+    last = past.last
     if not order.quiet:
         since = moment(last.ended_at or last.started_at)
         say(f"going on with session {name}: {many(past.messages, 'message')}, last run {last.run_id} of {since}")
@@ -231,29 +240,23 @@ async def _look_back(retinue: Retinue, order: Order) -> Past | None:
             f"its last answer was interrupted: your next words go on without it, or leave and have it finished with: "
             f"retinue runs resume {last.run_id}"
         )
-    elif last.state not in ("interrupted", "ended"):
-        say(f"session {name} is open in another process; this chat goes on from what was said there until now")
+    elif is_shared or last.state not in ("interrupted", "ended"):
+        say(
+            f"warning: session {name} is open in another process; this chat goes on from what was said there until "
+            "now, and neither hears what is said in the other from then on"
+        )
     return past
 
 
 def manners_of(order: Order, settings: Settings, answerer: Answerer) -> Manners:
     """How every run of the chat is started: what the flags say, on top of what the settings say about the agent."""
-    from msgspec.structs import replace
-
     from retinue.cli.chat_conversation import Manners
-    from retinue.core.run import Limits
-    from retinue.core.usage import NANO
+    from retinue.cli.starting import limits_for
 
-    limits = Limits(max_turns=MAX_TURNS)
     settled = settings.agents.get(order.agent) if order.agent is not None else None
-    if settled is not None:
-        limits = settled.limits_over(limits)
-    said = {
-        "max_turns": order.max_turns,
-        "max_tokens": order.max_tokens,
-        "max_cost": None if order.max_cost is None else round(order.max_cost * NANO),
-    }
-    limits = replace(limits, **{name: value for name, value in said.items() if value is not None})
+    limits = limits_for(
+        settings, order.agent, max_turns=order.max_turns, max_tokens=order.max_tokens, max_cost=order.max_cost
+    )
     # An agent's turns and everything that is counted hold for whole runs, and here they are meant for each answer.
     whole = (limits.max_tokens, limits.max_input_tokens, limits.max_output_tokens, limits.max_cost, limits.max_calls)
     return Manners(
@@ -276,21 +279,3 @@ def delegation_of(order: Order, settings: Settings) -> Delegation:
     if order.dialects is None:
         return Delegation(is_on=bool(getattr(section, "chat_enabled", False)))
     return Delegation(chosen=order.dialects or DEFAULT, is_on=bool(order.dialects), hears_words=bool(order.dialects))
-
-
-def _warn_of_prices(order: Order, settings: Settings, answerer: Answerer) -> None:
-    from retinue.cli.answerer import unpriced
-    from retinue.cli.terminal import say
-
-    if order.max_cost is not None:
-        for warning in unpriced(answerer, settings.core_agents()):
-            say(warning)
-
-
-def _dialects(named: list[str] | None) -> tuple[str, ...] | None:
-    if not named:
-        return None
-    names = tuple(dict.fromkeys(named))
-    if "none" in names and len(names) > 1:
-        raise typer.BadParameter("--dialect none and another dialect exclude each other")
-    return () if names == ("none",) else names

@@ -11,6 +11,7 @@ from retinue.cli.chat_commands import Command, Mistake, Prompt, help_lines, unde
 from retinue.cli.chat_conversation import Conversation
 from retinue.cli.chat_delegation import Delegation
 from retinue.cli.chat_input import Lines, NotText, Piped, Unclosed, whole_input
+from retinue.cli.chat_presence import Presence
 from retinue.cli.chat_room import Room
 from retinue.cli.chat_tables import Standing, show_agents, show_cost, show_status, show_tools
 from retinue.cli.chat_turn import Floor, take_turn
@@ -34,6 +35,7 @@ class Sitting:
     retinue: Retinue
     conversation: Conversation
     delegation: Delegation
+    presence: Presence
     model: str
     agent: str | None = None
     tools: tuple[str, ...] | None = None
@@ -85,6 +87,8 @@ class Sitting:
         return True
 
     def _ask(self, text: str) -> bool:
+        if others := self.room.do(self.presence.news()):
+            say(others)
         if news := self.delegation.hear(text):
             say(news)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from retinue.app.compose import default_home, open_archive
+from retinue.app.compose import STORE, default_home, open_archive
 from retinue.app.modules import load_tools
 from retinue.app.sections import contacts, load_settings
 from retinue.app.strangers import strangers_in
@@ -87,7 +87,10 @@ async def _state() -> list[Finding]:
         return [Finding("state", f"{home}: {error}", broken=True)]
     unfinished = sum(view.outcome is None for view in runs)
     told = many(len(runs), "run") + (f", {unfinished} unfinished" if unfinished else "")
-    return [Finding("state", f"{home} ({size / 1_000_000:.1f} MB)"), Finding("runs", told)]
+    where = f"{home} ({size / 1_000_000:.1f} MB)"
+    if archive.unwritable is not None:
+        where += f": can only be looked at: {archive.unwritable}"
+    return [Finding("state", where, broken=archive.unwritable is not None), Finding("runs", told)]
 
 
 def _size(path: Path) -> int:
@@ -98,7 +101,7 @@ def _size(path: Path) -> int:
 
 
 def _is_used(home: Path) -> bool:
-    return os.path.lexists(home / "retinue.db")
+    return os.path.lexists(home / STORE)
 
 
 def _hindrance(home: Path) -> str:

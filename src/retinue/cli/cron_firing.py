@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -35,6 +36,35 @@ def myself() -> Owner:
     return Owner(this_host(), this_process())
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a job's log says about one time that it is done: written when it begins, and again as more is known."""
+
+    crontab: Crontab
+    firing: Firing
+
+    async def begun(self) -> None:
+        """It begins."""
+        await self.crontab.remember(self.firing)
+
+    async def running(self, run_id: str) -> None:
+        """This is its agent's run."""
+        await self.crontab.remember(replace(self.firing, run_id=run_id))
+
+    async def ended(self, done: Done) -> None:
+        """This became of it."""
+        await self.crontab.remember(
+            replace(
+                self.firing,
+                ended_at=time.time(),
+                status=done.status,
+                error=done.error,
+                output=done.output,
+                run_id=done.run_id,
+            )
+        )
+
+
 # ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
@@ -45,15 +75,12 @@ async def by_hand(name: str, *, json: bool, quiet: bool, verbose: bool) -> int:
             crontab = Crontab(archive.shelf)
             job = await crontab.job(name)
             session = str(uuid.uuid4())
-            firing = Firing(name=name, due=None, started_at=time.time(), owner=myself())
+            entry = Entry(crontab, Firing(name=name, due=None, started_at=time.time(), owner=myself()))
 
             async def begin(charges: Sequence[Charge]) -> bool:
                 await crontab.charge(charges)
-                await crontab.remember(firing)
+                await entry.begun()
                 return True
-
-            async def running(run_id: str) -> None:
-                await crontab.remember(replace(firing, run_id=run_id))
 
             doing = Doing(
                 job=job,
@@ -62,7 +89,7 @@ async def by_hand(name: str, *, json: bool, quiet: bool, verbose: bool) -> int:
                 archive=archive,
                 asked_to_stop=asked_to_stop,
                 begin=begin,
-                running=running,
+                running=entry.running,
                 approver=lambda settings: approver_for(settings.approvals, yes=False),
                 quiet=quiet or json,
                 verbose=verbose,
@@ -71,24 +98,18 @@ async def by_hand(name: str, *, json: bool, quiet: bool, verbose: bool) -> int:
                 done = await do(doing)
                 assert done is not None  # nobody can take it away
             except RetinueError as error:
-                await _keep(crontab, job, firing, Done(status="failed", error=str(error)))
+                await _keep(entry, job, Done(status="failed", error=str(error)))
                 if isinstance(error, BadInput):
                     raise
                 done = Done(status="failed", error=str(error))
             else:
-                await _keep(crontab, job, firing, done)
+                await _keep(entry, job, done)
     return _tell(job, done, json=json, quiet=quiet)
 
 
-async def _keep(crontab: Crontab, job: Job, firing: Firing, done: Done) -> None:
-    await crontab.remember(_ended(firing, done))
-    await crontab.note(job, started=firing.started_at or time.time(), status=done.status)
-
-
-def _ended(firing: Firing, done: Done) -> Firing:
-    return replace(
-        firing, ended_at=time.time(), status=done.status, error=done.error, output=done.output, run_id=done.run_id
-    )
+async def _keep(entry: Entry, job: Job, done: Done) -> None:
+    await entry.ended(done)
+    await entry.crontab.note(job, started=entry.firing.started_at or time.time(), status=done.status)
 
 
 def _tell(job: Job, done: Done, *, json: bool, quiet: bool) -> int:
@@ -121,16 +142,14 @@ async def claimed(name: str, born: str, attempt: int) -> int:
             if job is None:  # it was removed since
                 await crontab.finish(claim, "interrupted")
                 return 0
-            firing = Firing(name=name, due=claim.due, started_at=time.time(), owner=myself())
+            me = myself()
+            entry = Entry(crontab, Firing(name=name, due=claim.due, started_at=time.time(), owner=me))
 
             async def begin(charges: Sequence[Charge]) -> bool:
-                if not await crontab.start(claim, owner=firing.owner, now=time.time(), charges=charges):
+                if not await crontab.start(claim, owner=me, now=time.time(), charges=charges):
                     return False
-                await crontab.remember(firing)
+                await entry.begun()
                 return True
-
-            async def running(run_id: str) -> None:
-                await crontab.remember(replace(firing, run_id=run_id))
 
             doing = Doing(
                 job=job,
@@ -139,7 +158,7 @@ async def claimed(name: str, born: str, attempt: int) -> int:
                 archive=archive,
                 asked_to_stop=asked_to_stop,
                 begin=begin,
-                running=running,
+                running=entry.running,
                 approver=lambda settings: settings.approvals,
                 counted=claim.counted,
             )
@@ -151,7 +170,7 @@ async def claimed(name: str, born: str, attempt: int) -> int:
                 await asyncio.gather(beating, return_exceptions=True)
             if done is None:
                 return 0
-            return await _settle(crontab, job, claim, firing, done)
+            return await _settle(entry, job, claim, done)
 
 
 async def _done(doing: Doing) -> Done | None:
@@ -165,14 +184,14 @@ async def _done(doing: Doing) -> Done | None:
         return Done(status="failed", error=f"this is a bug in retinue: {type(bug).__name__}: {bug}")
 
 
-async def _settle(crontab: Crontab, job: Job, claim: Claim, firing: Firing, done: Done) -> int:
+async def _settle(entry: Entry, job: Job, claim: Claim, done: Done) -> int:
     if done.status == "interrupted" and isinstance(job.work, AgentWork):
-        if await crontab.release(claim):
-            await crontab.remember(_ended(firing, Done(status="interrupted", error=PUT_OFF, run_id=done.run_id)))
+        if await entry.crontab.release(claim):
+            await entry.ended(Done(status="interrupted", error=PUT_OFF, run_id=done.run_id))
         return INTERRUPTED
     # What became of it goes first: whoever takes the claim over would call it interrupted.
-    await crontab.remember(_ended(firing, done))
-    await crontab.finish(claim, done.status)
+    await entry.ended(done)
+    await entry.crontab.finish(claim, done.status)
     return 0 if done.status == "ok" else 1
 
 

@@ -22,7 +22,7 @@ from retinue.cli.cron_adding import PLAIN
 from retinue.cli.cron_going_on import go_on
 from retinue.cli.driving import see_through, what_went_wrong
 from retinue.cli.process import first_of
-from retinue.cli.run import MAX_TURNS
+from retinue.cli.starting import limits_for, uncounted
 from retinue.cli.terminal import stdout_for_answers_alone
 from retinue.config.choice import Flags
 from retinue.config.cron import CRON, CronSettings
@@ -34,7 +34,7 @@ from retinue.core.policy import Autonomy, Policy, Verdict, verdict
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import windows_of
 from retinue.core.records import Charge
-from retinue.core.run import Limits, Outcome
+from retinue.core.run import Outcome
 from retinue.dialects.lines import line
 from retinue.dispatch.firings import MOST_OUTPUT
 from retinue.dispatch.jobs import AgentWork, Job, ShellWork
@@ -167,7 +167,10 @@ async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) 
     flags = Flags(model=place.model, provider=place.provider, base_url=place.base_url, api_key_env=place.api_key_env)
     settled = settings.agents.get(agent.name)
     answerer = await find_answerer(flags, settings, agent=agent.name if settled is not None else None)
-    limits = Limits(max_turns=MAX_TURNS, wrap_up=False)
+    limits = limits_for(settings, agent.name)
+    with in_span(span(job)):
+        for warning in uncounted(answerer, settings, limits, agent=agent.name, delegates=True):
+            log.warning("%s", warning.removeprefix("warning: "))
     prompt = f"[cron:{job.name} {job.name}] {work.prompt}"
     if work.uses_memory:
         prompt = await _memories(work, agent, settings) + prompt
@@ -185,7 +188,7 @@ async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) 
                 prompt,
                 agent=agent.name if settled is not None else None,
                 key=doing.key,
-                limits=limits if settled is None else settled.limits_over(limits),
+                limits=limits,
                 model=f"{answerer.contact.name}:{answerer.model}",
             )
         except NotAdoptable as driven:

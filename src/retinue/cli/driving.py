@@ -125,6 +125,13 @@ def what_went_wrong(outcome: Outcome) -> str:
                 f"{outcome.result}: {dollars_in_full(limit.used)} of {dollars_in_full(limit.limit)} spent, "
                 "and the next call may cost more than is left"
             )
+        if limit.reason == "max_tokens" and limit.used < limit.limit:  # the next question is held against what is left
+            if not outcome.turns and not limit.used:
+                return f"{outcome.result}: the first question alone would need more than max_tokens {limit.limit}"
+            return (
+                f"{outcome.result}: {limit.used} of max_tokens {limit.limit} used, "
+                "and the next question would need more than is left"
+            )
         return clean(
             f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used. {outcome.error}".rstrip(". ")
         )

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from retinue.cli.rows import name_of, status_of
 from retinue.cli.words import clean, count, elapsed, money, one_line, short
+from retinue.cli.worked import NO_TIMES
 from retinue.core.ids import RunId
 from retinue.engine.view import RunView
 
@@ -120,16 +121,27 @@ def draw(
     width: int,
     height: int,
     tasks: Mapping[RunId, str] = NO_TASKS,
+    times: Mapping[RunId, float] = NO_TIMES,
     ascii_only: bool = False,
 ) -> RenderableType:
-    """The tree as a table that fits into `width` and `height`; what does not fit is counted in its last line."""
+    """The tree as a table that fits into `width` and `height`; what does not fit is counted in its last line.
+
+    `times` are the seconds that runs took, where that is known better than from their start and end.
+    """
     lines = _outline(rows, _GUIDES[ascii_only])
     hidden = 0
     if len(lines) > height:
         room = max(1, height - 1)
         lines, hidden = _most_lively(lines, room), len(lines) - room
     cells = [
-        _cells(guide, view, now=now, wide=width >= NARROW, task=tasks.get(view.run_id, "")) for guide, view in lines
+        _cells(
+            guide,
+            view,
+            took=times.get(view.run_id, (view.ended_at if view.ended_at is not None else now) - view.started_at),
+            wide=width >= NARROW,
+            task=tasks.get(view.run_id, ""),
+        )
+        for guide, view in lines
     ]
     numbers = [max(cell.cell_len for cell in column) for column in list(zip(*cells, strict=True))[1:]]
     grid = Table.grid(padding=(0, GAP, 0, 0))
@@ -145,7 +157,7 @@ def draw(
     return grid
 
 
-def _cells(guide: str, view: RunView, *, now: float, wide: bool, task: str) -> list[Text]:
+def _cells(guide: str, view: RunView, *, took: float, wide: bool, task: str) -> list[Text]:
     status = status_of(view)
     name = Text()
     name.append(guide, style="dim")
@@ -157,7 +169,6 @@ def _cells(guide: str, view: RunView, *, now: float, wide: bool, task: str) -> l
     cells = [name, Text(status, style=_STYLES.get(status, "dim")), Text(f"{view.turns} t")]
     if wide:
         cells += [Text(f"{count(view.usage.total)} tok"), Text(money(view.cost), style="dim")]
-    took = (view.ended_at if view.ended_at is not None else now) - view.started_at
     return [*cells, Text(elapsed(took), style="dim")]
 
 

@@ -16,8 +16,8 @@ from retinue.app.retinue import Retinue
 from retinue.app.sections import contacts, dialect_settings, load_settings
 from retinue.app.setup import Setup
 from retinue.app.tables import Closes
-from retinue.app.wires import Contact, reach
-from retinue.cli.answerer import Answerer, check_key, instead
+from retinue.app.wires import SCRIPTED_NAME, Contact, reach
+from retinue.cli.answerer import Answerer, check_key, instead, script_of
 from retinue.cli.terminal import say
 from retinue.config.choice import Flags
 from retinue.config.settings import Settings
@@ -84,6 +84,8 @@ def open_again(
     first = instead(first, flags, settings)
     check_key(first, os.environ)
     answerer = Answerer(contact=first, model=flags.model or setup.model, others=tuple(others))
+    if first.wire == SCRIPTED_NAME:
+        script_of(answerer.model)
     providers: dict[str, Provider] = {}
     if flags.model is not None and flags.model != setup.model:
         providers[first.name] = OtherModel(reach(first), setup.model, flags.model)

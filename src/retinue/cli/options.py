@@ -101,3 +101,26 @@ def countable(flag: str, number: float | None, *, zero: bool = True) -> float | 
         least = "from 0 to" if zero else "above 0 and up to"
         raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MOST}")
     return number
+
+
+def listed(names: str | None) -> tuple[str, ...] | None:
+    """What a flag was given that takes names with commas.
+
+    >>> listed("grep, file_read,"), listed(""), listed(None)
+    (('grep', 'file_read'), (), None)
+    """
+    return None if names is None else tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def dialects_of(named: list[str] | None) -> tuple[str, ...] | None:
+    """The dialects that flags name; `none` alone stands for none of them.
+
+    >>> dialects_of(["spec", "spec"]), dialects_of(["none"]), dialects_of(None)
+    (('spec',), (), None)
+    """
+    if not named:
+        return None
+    names = tuple(dict.fromkeys(named))
+    if "none" in names and len(names) > 1:
+        raise typer.BadParameter("--dialect none and another dialect exclude each other")
+    return () if names == ("none",) else names

@@ -70,12 +70,12 @@ def _store(db_path: str | None) -> Store | None:
     from pathlib import Path
 
     from retinue.core.errors import BadInput
-    from retinue.store.sqlite import SqliteStore
+    from retinue.store.sqlite_looking import open_or_look
 
     path = Path(db_path).expanduser()
     if not path.is_file():
         raise BadInput(f"there is no database at {path}")
-    return SqliteStore(path)
+    return open_or_look(path)
 
 
 def _list(page: Sequence[Conversation], limit: int, offset: int) -> Iterator[str]:

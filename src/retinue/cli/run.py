@@ -24,6 +24,8 @@ from retinue.cli.options import (
     VerboseFlag,
     YesFlag,
     countable,
+    dialects_of,
+    listed,
 )
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
     from retinue.config.choice import Flags
     from retinue.config.settings import Settings
     from retinue.core.agent import Output
-    from retinue.core.run import Limits
 
-MAX_TURNS = 50
+DIALECTS = ("spec",)
+"""How a run delegates when nobody says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +166,11 @@ def run(
     order = Order(
         prompt=_prompt(prompt),
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
-        dialects=_dialects(dialect),
+        dialects=DIALECTS if (chosen := dialects_of(dialect)) is None else chosen,
         agent=agent,
         session=session,
         system=_text(system, "--system"),
-        tools=None if tools is None else tuple(name.strip() for name in tools.split(",") if name.strip()),
+        tools=listed(tools),
         max_turns=max_turns,
         max_tokens=max_tokens,
         max_cost=countable("--max-cost", max_cost),
@@ -191,29 +193,31 @@ def run(
 
 async def carry_out(order: Order) -> int:
     """Find out who answers, start the run, and see it through or leave it to a background process."""
-    from retinue.app.sections import load_settings
-    from retinue.cli.answerer import find_answerer, unpriced
+    from retinue.cli.answerer import find_answerer
     from retinue.cli.asking import approver_for
     from retinue.cli.driving import see_through, tell, tell_interrupted, told_as_sse
     from retinue.cli.opening import open_new
     from retinue.cli.process import interrupts
+    from retinue.cli.starting import limits_for, settings_for, uncounted
     from retinue.cli.terminal import say, stdout_for_answers_alone
-    from retinue.core.errors import UnknownName
     from retinue.dialects.buzzllm_prompts import prompt_named
 
-    settings = load_settings(order.config)
-    if order.agent is not None and order.agent not in settings.agents:
-        raise UnknownName("agent", order.agent, tuple(settings.agents))
+    settings = settings_for(order.config, agent=order.agent)
     with interrupts() as asked_to_stop, stdout_for_answers_alone():
         answerer = await find_answerer(order.flags, settings, agent=order.agent)
         if not order.quiet:
             say(str(answerer))
-        limits = limits_of(order, settings)
-        if limits.max_cost is not None:
-            agents = settings.core_agents()
-            fallback = [model for agent in agents if agent.name == order.agent for model in agent.fallback]
-            for warning in unpriced(answerer, agents if order.dialects else (), fallback):
-                say(warning)
+        limits = limits_for(
+            settings,
+            order.agent,
+            wrap_up=not order.dialects,  # a dialect's limits are exact; without one, the last turn is for an answer
+            max_turns=order.max_turns,
+            max_tokens=order.max_tokens,
+            max_cost=order.max_cost,
+            timeout=order.timeout,
+        )
+        for warning in uncounted(answerer, settings, limits, agent=order.agent, delegates=bool(order.dialects)):
+            say(warning)
         approver = approver_for(order.approvals, yes=order.yes)
         async with open_new(
             answerer,
@@ -261,26 +265,6 @@ def tools_of(order: Order, settings: Settings) -> tuple[str, ...] | None:
     return (*(order.tools or ()), *added)
 
 
-def limits_of(order: Order, settings: Settings) -> Limits:
-    """What the flags allow, on top of what the settings say about the agent."""
-    from msgspec.structs import replace
-
-    from retinue.core.run import Limits
-    from retinue.core.usage import NANO
-
-    # The limits of a dialect are exact; without one, the last turn is set aside for an answer.
-    limits = Limits(max_turns=MAX_TURNS, wrap_up=not order.dialects)
-    if order.agent is not None:
-        limits = settings.agents[order.agent].limits_over(limits)
-    said = {
-        "max_turns": order.max_turns,
-        "max_tokens": order.max_tokens,
-        "max_cost": None if order.max_cost is None else round(order.max_cost * NANO),
-        "seconds": order.timeout,
-    }
-    return replace(limits, **{name: value for name, value in said.items() if value is not None})
-
-
 def _prompt(prompt: str) -> str:
     text = _text(sys.stdin.buffer.read().decode(errors="surrogateescape") if prompt == "-" else prompt, "the prompt")
     if not text.strip():
@@ -310,13 +294,6 @@ def _output(schema: str | None, any_object: bool) -> Output | None:
     from retinue.app.structured import demanded
 
     return demanded(dict if schema is None else Path(schema))
-
-
-def _dialects(named: list[str] | None) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(named or ["spec"]))
-    if "none" in names and len(names) > 1:
-        raise typer.BadParameter("--dialect none and another dialect exclude each other")
-    return () if names == ("none",) else names
 
 
 def _leave_to_background(run_id: str, order: Order) -> int:

@@ -35,17 +35,20 @@ def runs(
         bool, typer.Option("--all", metavar="", help="Every run, not only the roots of trees.")
     ] = False,
     session: Annotated[str | None, typer.Option("--session", metavar="NAME", help="Those of one session.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="The newest N. [all of them]")
+    ] = None,
     json: JsonFlag = False,
 ) -> int:
     """List runs, newest first; with a command, look into one, go on with it or stop it."""
     if context.invoked_subcommand is not None:
-        if everyone or session is not None or json:
+        if everyone or session is not None or limit is not None or json:
             raise typer.BadParameter(f"put flags after the command: retinue runs {context.invoked_subcommand} ...")
         return 0
     from retinue.cli.process import perform
     from retinue.cli.runs_reading import list_runs
 
-    return perform(list_runs(everyone=everyone, session=session, json=json))
+    return perform(list_runs(everyone=everyone, session=session, limit=limit, json=json))
 
 
 @app.command(epilog="Example: retinue runs show 3f2a9c01 --json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -14,7 +14,9 @@ from retinue.cli.rows import name_of, run_row, status_of, total, usage_row
 from retinue.cli.terminal import answer, answer_json, console, say
 from retinue.cli.transcript import entries, lines
 from retinue.cli.words import clean, count, elapsed, many, moment, money, seconds, short, tokens
+from retinue.cli.worked import NO_TIMES, times_of
 from retinue.core.errors import RunIsOver
+from retinue.core.ids import RunId
 from retinue.core.usage import dollars
 from retinue.engine.view import RunView
 
@@ -30,21 +32,28 @@ COLUMNS: list[Column[RunView]] = [
     Column(title="COST", cell=lambda view: money(view.cost), right=True, least_width=70),
     Column(title="DIALECT", cell=lambda view: view.dialect or "-", least_width=100),
     Column(title="STARTED", cell=lambda view: moment(view.started_at), least_width=80),
-    Column(title="TOOK", cell=lambda view: elapsed((view.ended_at or time.time()) - view.started_at), least_width=110),
 ]
 
 
-async def list_runs(*, everyone: bool, session: str | None, json: bool) -> int:
-    """Runs, newest first."""
+async def list_runs(*, everyone: bool, session: str | None, limit: int | None, json: bool) -> int:
+    """Runs, newest first; the newest few with a limit."""
     async with open_archive() as archive:
-        views = await archive.list(everyone=everyone, session=session)
+        views = await archive.list(everyone=everyone, session=session, limit=limit)
+        times = NO_TIMES if json else await times_of(archive, views, now=time.time())
     if json:
         answer_json([run_row(view) for view in views])
     elif views:
-        print_table(views, COLUMNS)
+        print_table(views, [*COLUMNS, _took(times)])
     else:
         say("no runs yet; start one with: retinue run PROMPT")
     return 0
+
+
+def _took(times: Mapping[RunId, float]) -> Column[RunView]:
+    def cell(view: RunView) -> str:
+        return elapsed(times[view.run_id]) if view.run_id in times else "?"
+
+    return Column(title="TOOK", cell=cell, least_width=110)
 
 
 async def show_run(name: str, *, json: bool) -> int:
@@ -78,25 +87,26 @@ async def show_tree(name: str, *, json: bool) -> int:
     async with open_archive() as archive:
         view = await find_run(archive, name)
         everyone = await archive.tree(view.root_id)
+        times = NO_TIMES if json else await times_of(archive, everyone, now=time.time())
     views = subtree(view, sorted(everyone, key=lambda each: (each.started_at, each.run_id)))
     if json:
         usage, cost = total(views)
         totals = {"runs": len(views), "usage": usage_row(usage), "cost": dollars(cost)}
         answer_json({"run_id": view.run_id, "runs": [run_row(each) for each in views], "total": totals})
         return 0
-    print_tree(views)
+    print_tree(views, times)
     return 0
 
 
-def print_tree(views: Sequence[RunView]) -> None:
-    """A tree for people, and a line with what all of its runs used."""
+def print_tree(views: Sequence[RunView], times: Mapping[RunId, float] = NO_TIMES) -> None:
+    """A tree for people, with the seconds that each of its runs took, and a line with what all of them used."""
     from retinue.cli.live import draw
 
     screen = console()
     # In a pipe there is no width to keep to, and nobody to fold long lines for.
     width = screen.width if screen.is_terminal else max(120, screen.width)
     ascii_only = not screen.encoding.lower().startswith("utf")
-    picture = draw(views, now=time.time(), width=width, height=len(views), ascii_only=ascii_only)
+    picture = draw(views, now=time.time(), width=width, height=len(views), times=times, ascii_only=ascii_only)
     screen.print(picture, width=width, crop=False)
     usage, cost = total(views)
     turns = sum(each.turns for each in views)

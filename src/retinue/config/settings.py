@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
@@ -89,11 +90,13 @@ def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Sectio
 
     Raises `ConfigError` for a file that is not there, cannot be read or is wrong, with every mistake that was found.
     """
+    named = path is not None
     if path is None:
         path = _found_in(cwd)
     if path is None:
         return _settings({}, None, FILE, sections)
     source = Path(os.path.abspath(cwd / path))
+    _check_kind(source, str(path), named=named)
     document = _read(source, str(path))
     return _settings(document.values, source, str(path), sections, document)
 
@@ -105,14 +108,31 @@ def _found_in(cwd: Path) -> str | None:
     return there[0] if there else None
 
 
+def _check_kind(source: Path, shown: str, *, named: bool) -> None:
+    """Refuse what has no end, or would be waited for: a pipe is read only where somebody named it."""
+    try:
+        mode = os.stat(source).st_mode
+    except (OSError, ValueError):
+        return  # whoever reads it says why it cannot be read
+    if stat.S_ISDIR(mode):
+        found = "a folder"
+    elif stat.S_ISFIFO(mode) and not named:
+        found = "a pipe"
+    elif stat.S_ISSOCK(mode):
+        found = "a socket"
+    elif (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not os.path.samefile(source, os.devnull):
+        found = "a device"
+    else:
+        return
+    raise ConfigError(Problem(file=shown, complaint=f"found {found}; expected a file", found=found))
+
+
 def _read(source: Path, shown: str) -> Document:
     return READERS.get(source.suffix.lower(), read_toml)(_text(source, shown), shown)
 
 
 def _text(source: Path, shown: str) -> str:
     try:
-        if source.is_dir():
-            raise ConfigError(Problem(file=shown, complaint="found a folder; expected a file", found="a folder"))
         body = source.read_bytes()
     except FileNotFoundError:
         raise ConfigError(Problem(file=shown, complaint="there is no such file", found="nothing")) from None

@@ -22,6 +22,7 @@
     ├── ToolCrashed                   a tool raised something it did not announce
     └── StoreError                    what is remembered cannot be reached or trusted
         ├── StoreUnavailable          the store refuses writes (disk full, read-only): runs stop where they are
+        │   └── StoreNotOpened        it could not even be opened: nothing was begun
         ├── StoreCorrupt              what was read is not what was written
         ├── UnknownFormat             written by a newer retinue than this one
         └── Fenced                    this process was declared dead: nothing it writes is accepted
@@ -306,6 +307,14 @@ class StoreUnavailable(StoreError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the store cannot be written: {reason}; runs stopped where they were and can be resumed")
         self.reason = reason
+
+
+class StoreNotOpened(StoreUnavailable):
+    """The store could not even be opened, so nothing was begun; the reason also says what to do."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.args = (f"the store cannot be opened: {reason}",)
 
 
 class StoreCorrupt(StoreError):

@@ -41,10 +41,14 @@ class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The policies that somebody wrote down: for everyone (`session`), and for agents by name."""
+    """The policies that somebody wrote down: for everyone (`session`), and for agents by name.
+
+    `memories` says of each agent that is written down whose memory it may read besides its own.
+    """
 
     session: Policy | None = None
     agents: Mapping[str, Policy] = {}
+    memories: Mapping[str, tuple[str, ...]] = {}
 
     def given_to(self, agent: str) -> Policy | None:
         """What was written down for an agent, or None where nobody wrote anything.
@@ -62,6 +66,15 @@ class Rules(Struct, frozen=True, kw_only=True):
         """All that an agent may do when a person starts it."""
         given = self.given_to(agent)
         return UNWRITTEN if given is None else given
+
+    def still_readable(self, agent: str, memory_from: tuple[str, ...]) -> tuple[str, ...]:
+        """Of these memories, those that an agent may read; all, where nobody wrote anything about it.
+
+        >>> Rules(memories={"reader": ("b", "c")}).still_readable("reader", ("a", "b"))
+        ('b',)
+        """
+        allowed = self.memories.get(agent)
+        return memory_from if allowed is None else tuple(name for name in memory_from if name in allowed)
 
 
 UNWRITTEN = Policy()

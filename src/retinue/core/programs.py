@@ -28,7 +28,12 @@ class Program(Struct, frozen=True, kw_only=True):
     """Wall time; after it the program and all its children are killed."""
     cpu_seconds: int | None = None
     memory: int = 512 * 1024 * 1024
-    """Bytes: the address space of each process, and the memory that all of them use together, /tmp included."""
+    """Bytes of memory that all its processes use together, /tmp included."""
+    reserved: int | None = None
+    """Bytes of address space of each process, used or not; None for no more than `memory`.
+
+    A sandbox that does not see how much memory is used takes `memory` in any case.
+    """
     processes: int = 64
     file_size: int = 64 * 1024 * 1024
     scratch: int = 64 * 1024 * 1024

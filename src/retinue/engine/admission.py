@@ -13,6 +13,7 @@ from retinue.core.errors import DepthExceeded, TooManyRunning, TreeCancelled
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy, Risk, Verdict, inherit, verdict
+from retinue.core.profiles import Rules
 from retinue.core.run import HistoryRef, Limits, Manner
 from retinue.engine.driven import Driven
 from retinue.engine.parts import Parts
@@ -78,7 +79,7 @@ def admit(
     if wish.max_running is not None and running >= wish.max_running:
         raise TooManyRunning(running=running, limit=wish.max_running)
     policy = inherit(ceiling, wish.policy)
-    brief = visible(wish.brief, policy)
+    brief = remembering(visible(wish.brief, policy), wish.agent, parts.rules)
     accepted = RunAccepted(
         at=parts.clock.now(),
         run_id=run_id,
@@ -113,3 +114,11 @@ def visible(brief: Brief, policy: Policy) -> Brief:
         name for name in brief.offered if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
     )
     return brief if kept == brief.offered else replace(brief, offered=kept)
+
+
+def remembering(brief: Brief, agent: str, rules: Rules) -> Brief:
+    """A brief that was made under other settings gives no memory to read that those of today take away."""
+    if not brief.memory_from:
+        return brief
+    kept = rules.still_readable(brief.identity or agent, brief.memory_from)
+    return brief if kept == brief.memory_from else replace(brief, memory_from=kept)

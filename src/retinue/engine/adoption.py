@@ -17,6 +17,7 @@ from retinue.core.policy import Policy, intersect
 from retinue.core.profiles import ACTIONS, tightened, windows_of
 from retinue.core.records import Adopt, RunQuery, RunRow
 from retinue.core.state import Run
+from retinue.engine.admission import remembering
 from retinue.engine.driven import Bench, Driven
 from retinue.engine.roster import Ended
 from retinue.engine.supervisor import Supervisor
@@ -99,6 +100,7 @@ class Adoption:
             run = await self._supervisor.recall(row.run_id)
             above = _living_ancestor(row, ended)
             run.policy = await self.policy_of_today(run, policies)
+            run.brief = remembering(run.brief, run.accepted.agent, self._parts.rules)
             windows = self._windows_of_today(run)
             await self._parts.accounts.learn(windows)
             driven = self._supervisor.take_up(run)

@@ -17,6 +17,7 @@ from retinue.core.run import Approval
 from retinue.core.state import Run
 from retinue.engine.calls import NOBODY
 from retinue.engine.driven import Driven
+from retinue.engine.escapes import words_of
 from retinue.engine.parts import Approver, Parts
 
 log = logging.getLogger("retinue.engine")
@@ -75,7 +76,7 @@ async def _ask(driven: Driven, question: Approval, approver: Approver, parts: Pa
         return
     except Exception as error:
         log.exception("the approval callback failed")
-        allow, note = False, f"the approval callback failed: {error}"
+        allow, note = False, f"the approval callback failed: {words_of(error) or type(error).__name__}"
     answer = answer_to(question, allow=allow, note=note)
     if driven.deliver(answer):
         parts.journal.write(Post(run_id=driven.run_id, item=answer))

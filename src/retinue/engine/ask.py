@@ -24,8 +24,9 @@ from retinue.core.records import Charge
 from retinue.core.run import LimitMet, Limits
 from retinue.core.step import Ask
 from retinue.core.usage import NO_USAGE, Usage, add_cost
-from retinue.engine.deadline import Deadline, Deadlines
+from retinue.engine.deadline import RESOLUTION, Deadline, Deadlines
 from retinue.engine.driven import Driven
+from retinue.engine.escapes import is_its_own_doing, kind_and_words_of
 from retinue.engine.gate import Gate
 from retinue.engine.parts import Parts
 
@@ -37,6 +38,8 @@ LONGEST_PAUSE = 600.0
 """Seconds that a provider may ask to wait; who asks for more is told to a person instead."""
 WAITS = 20
 """How often a call may be refused while others get through; such a refusal is no attempt, but a place in a queue."""
+A_MOMENT = 0.05
+"""Seconds between two looks at a model that has not said a word yet, at least."""
 
 
 class Question(Struct, frozen=True):
@@ -366,15 +369,19 @@ async def _attempt(
             return await provider.answer(request, patience.publish)
     except ProviderError:
         raise
-    except TimeoutError:
+    except TimeoutError as error:
+        if not patience.expired:  # a bound of the provider's own, which may be shorter
+            raise ProviderError(kind_and_words_of(error), fault="timeout") from error
         after = f"{patience.silence:g} s of silence" if patience.fell_silent else f"{limits.model_seconds:g} s"
         raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
     except asyncio.CancelledError as error:
         if driven.stopping:
             raise
         raise ProviderError("the provider gave up without a reason", fault="cut") from error
-    except Exception as error:
-        raise ProviderError(f"{type(error).__name__}: {error}", fault="internal") from error
+    except BaseException as error:
+        if not is_its_own_doing(error, driven.busy.values()):
+            raise
+        raise ProviderError(kind_and_words_of(error), fault="internal") from error
 
 
 class _Patience(Deadline):
@@ -411,8 +418,8 @@ class _Patience(Deadline):
         """It has taken as long as it may, or has at least been silent for a while."""
         silent_at, now = self._heard + self.silence, self._time()
         last = min(self._ends, silent_at)
-        if now < last:
-            self.due = min(last, now + self._idle)
+        if now + RESOLUTION < last:
+            self.due = min(last, now + max(self._idle, A_MOMENT))
         else:
             self.fell_silent = silent_at < self._ends
             super().is_due()

@@ -17,6 +17,7 @@ from retinue.core.ports import CallContext, KnowsWhyHidden, Tool, ToolResult, We
 from retinue.core.records import Record
 from retinue.core.state import OpenCall
 from retinue.engine.driven import Driven
+from retinue.engine.escapes import is_its_own_doing, kind_and_words_of, words_of
 from retinue.engine.parts import Parts
 
 log = logging.getLogger("retinue.engine")
@@ -149,7 +150,7 @@ async def _guarded(
         with scope:
             return await tool.call(call.call.arguments, context), False
     except ToolError as error:
-        return ToolResult(str(error), failed=True), False
+        return ToolResult(words_of(error), failed=True), False
     except StoreError:
         raise  # not the tool's doing: the run stops where it is
     except TimeoutError as error:
@@ -161,7 +162,9 @@ async def _guarded(
         if driven.stopping:
             raise
         return _crash(call, error, driven)  # nobody cancelled the call: the tool waited for something that was
-    except (Exception, SystemExit) as error:  # a tool that leaves does not take the whole process with it
+    except BaseException as error:  # a tool that leaves does not take the whole process with it
+        if not is_its_own_doing(error, driven.busy.values()):
+            raise
         return _crash(call, error, driven)
 
 
@@ -170,8 +173,8 @@ def _crash(call: OpenCall, error: BaseException, driven: Driven) -> tuple[ToolRe
     log.warning("tool %s failed unexpectedly: %s", name, kind)
     log.debug("tool %s failed unexpectedly", name, exc_info=error)
     if driven.run.accepted.manner.crash_fails:
-        return ToolResult(str(error) or kind, failed=True), True  # nobody but the caller will read it
-    return ToolResult(f"{name} failed: {kind}: {error}" if str(error) else f"{name} failed: {kind}", failed=True), True
+        return ToolResult(words_of(error) or kind, failed=True), True  # nobody but the caller will read it
+    return ToolResult(f"{name} failed: {kind_and_words_of(error)}", failed=True), True
 
 
 def _context(driven: Driven, call: OpenCall, stale: bool) -> CallContext:

@@ -11,6 +11,11 @@ from math import inf
 from types import TracebackType
 from typing import Self
 
+RESOLUTION = 1e-5
+"""Seconds by which time may be up too early: timers fire a little early, by the resolution of their loop's clock, and
+must not be set again for that.
+"""
+
 
 class Deadlines:
     """The deadlines under way on one event loop."""
@@ -46,10 +51,13 @@ class Deadlines:
         self._alarm = asyncio.get_running_loop().call_at(at, self._ring) if at < inf else None
 
     def _ring(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for deadline in [each for each in self._under_way if each.due <= now]:
-            deadline.is_due()
-        self._set_alarm(min((each.due for each in self._under_way), default=inf))
+        now = asyncio.get_running_loop().time() + RESOLUTION
+        try:
+            for deadline in [each for each in self._under_way if each.due <= now]:
+                deadline.is_due()
+        finally:
+            # Also when somebody waits for what cannot be cancelled: without an alarm no other deadline would be met.
+            self._set_alarm(min((each.due for each in self._under_way), default=inf))
 
 
 class Deadline:

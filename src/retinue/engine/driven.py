@@ -25,6 +25,7 @@ from retinue.core.records import Accepted, Charge, Phase, Progress, Record, Writ
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, Situation, answer_to_judge
+from retinue.engine.escapes import in_code, is_its_own_doing
 from retinue.engine.feed import Feed
 from retinue.engine.journal import Ticket
 from retinue.engine.parts import Parts
@@ -302,9 +303,11 @@ class Driven:
                 index, work = following
                 self.busy[index] = task
                 await work
-        except Exception as error:
+        except BaseException as error:
+            if not is_its_own_doing(error, (task,)):
+                raise
             if not self._stopping:
-                self.trouble = error
+                self.trouble = error if isinstance(error, Exception) else RuntimeError(f"{in_code(error)} was raised")
             elif not isinstance(error, StoreError):
                 log.exception("while %s was being stopped", self.run.accepted.path)
         finally:

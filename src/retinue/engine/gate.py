@@ -14,9 +14,7 @@ from types import TracebackType
 from typing import TypeAlias, cast
 
 from retinue.core.ids import RunId
-
-RESOLUTION = 1e-5
-"""Seconds by which a pause may be over too early."""
+from retinue.engine.deadline import RESOLUTION
 
 _Waiting: TypeAlias = tuple[int, int, "asyncio.Future[None]"]
 
@@ -136,7 +134,6 @@ class Gate:
             self.admit()
 
     def _pausing(self) -> bool:
-        # A timer may fire a little early, by the resolution of its loop's clock; it must not be set again for that.
         return asyncio.get_running_loop().time() + RESOLUTION < self._not_before
 
     async def _queue(self, tree: RunId, depth: int) -> None:

@@ -34,6 +34,7 @@ from retinue.engine.ask import ask
 from retinue.engine.calls import perform
 from retinue.engine.compaction import compact
 from retinue.engine.driven import Driven, Work
+from retinue.engine.escapes import in_code
 from retinue.engine.parts import Parts
 
 log = logging.getLogger("retinue.engine")
@@ -75,7 +76,7 @@ async def drive(driven: Driven, parts: Parts, hooks: Hooks) -> None:
         if isinstance(bug, StoreError) and parts.journal.broken is not None:
             raise  # nobody's bug: the run stays as the store knows it
         log.exception("run %s ended by a bug", driven.run_id)
-        failed = Exchange(result="failed", reason="bug", error=f"internal error: {bug!r}", text=driven.run.text)
+        failed = Exchange(result="failed", reason="bug", error=f"internal error: {in_code(bug)}", text=driven.run.text)
         await _end(driven, End(failed), parts, hooks)
 
 

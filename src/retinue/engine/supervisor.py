@@ -320,11 +320,22 @@ class Supervisor(Waiting):
         for driven in stopped:
             if driven.deadline is not None:
                 driven.deadline.cancel()
-                if leaving and driven.acceptance is None and self.parts.journal.broken is None:
-                    driven.record(RunLeft(at=self.parts.clock.now()))
+            if leaving:
+                await self._leave(driven)
             self.parts.accounts.close(driven.run_id)
             self.roster.lose(driven)
             driven.feed.stop(why)
+
+    async def _leave(self, driven: Driven) -> None:
+        """Let no time pass for a run from now on, if its time is limited: also for one that has not begun to work."""
+        run = driven.run
+        if run.accepted.limits.seconds is None or run.outcome is not None or self.parts.journal.broken is not None:
+            return
+        try:
+            if driven.acceptance is None or driven.hear_acceptance(await driven.acceptance.wait()):
+                driven.record(RunLeft(at=self.parts.clock.now()))
+        except StoreError:
+            pass  # the journal has told everyone already
 
     def broke(self, error: StoreError) -> None:
         """The journal is broken: whoever waits hears why, and nobody works on."""

@@ -31,6 +31,11 @@ HOSTNAME = "sandbox"
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ANY_REPOSITORY = b"[safe]\n\tdirectory = *\n"
 """Git distrusts folders of other owners; the unused user owns none, and everything it sees was granted to it."""
+ITSELF = {
+    "/etc/hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost {HOSTNAME}\n".encode(),
+    "/etc/nsswitch.conf": b"hosts: files\n",
+}
+"""Without a network a program still finds itself: what tests a server asks for localhost."""
 FIRST_SIGNAL, LAST_SIGNAL = 128 + 1, 128 + 64
 NOT_FOUND = 127
 
@@ -61,7 +66,7 @@ class Bubblewrap:
             words = self._words(program, start)
             # The dropped user's processes are this program's, and bwrap's own two; other users have more.
             processes = program.processes + 2 if user is not None else None
-            limits = limited(program, prlimit=self._prlimit, processes=processes)
+            limits = limited(program, prlimit=self._prlimit, processes=processes, reserved=program.reserved)
             process = start.process([*limits, self._bwrap], words, program)
             ended = await start.watched(process, program)
         return _understood(ended)
@@ -76,7 +81,7 @@ class Bubblewrap:
         for root in roots:
             words += self._bound(root, start) if root.path != "/" else []
         words += links(program, roots)
-        words += _made_up(start, roots)
+        words += _made_up(start, roots, network=program.network)
         words += for_root_alone() if start.user is not None else ()
         words += covered(program, roots)
         for name, value in program.environment.items():
@@ -91,9 +96,10 @@ class Bubblewrap:
         return [f"{kind}-fd", start.opened(root.path), root.path]
 
 
-def _made_up(start: _Start, roots: Iterable[Root]) -> list[str]:
+def _made_up(start: _Start, roots: Iterable[Root], *, network: bool) -> list[str]:
     """Files of /etc that tell a program who it is, and nothing about who else there is."""
-    if any(within("/etc", root.path) for root in roots):
+    granted = [root.path for root in roots]
+    if any(within("/etc", path) for path in granted):
         return []
     user, group = (os.getuid(), os.getgid()) if start.user is None else (start.user, start.user)
     files = {
@@ -102,6 +108,8 @@ def _made_up(start: _Start, roots: Iterable[Root]) -> list[str]:
     }
     if start.user is not None:
         files["/etc/gitconfig"] = ANY_REPOSITORY
+    if not network:
+        files |= {path: text for path, text in ITSELF.items() if path not in granted}
     return [word for path, text in files.items() for word in ("--ro-bind-data", start.given(text), path)]
 
 

@@ -18,10 +18,11 @@ SHARED_MEMORY = 16 * 1024 * 1024
 """Bytes of /dev/shm."""
 
 
-def limited(program: Program, *, prlimit: str, processes: int | None) -> tuple[str, ...]:
+def limited(program: Program, *, prlimit: str, processes: int | None, reserved: int | None = None) -> tuple[str, ...]:
     """The words in front of those that start something within the program's limits.
 
     `processes` is None where the kernel would count those of others too; then their number is not limited here.
+    `reserved` are bytes of address space where somebody else watches the memory that is used.
 
     >>> limited(Program(argv=("true",), folder="/"), prlimit="prlimit", processes=9)[-3:]
     ('--msgqueue=0', '--nproc=9', '--')
@@ -29,7 +30,7 @@ def limited(program: Program, *, prlimit: str, processes: int | None) -> tuple[s
     # A program that may run for a minute cannot use more than that on one core; more cores need more processes.
     cpu = program.cpu_seconds if program.cpu_seconds is not None else math.ceil(program.seconds) + 1
     limits = {
-        "as": _within(resource.RLIMIT_AS, program.memory),
+        "as": _within(resource.RLIMIT_AS, program.memory if reserved is None else reserved),
         "cpu": _within(resource.RLIMIT_CPU, cpu),
         # Less, and the few lines that the sandbox makes up for itself would not fit.
         "fsize": _within(resource.RLIMIT_FSIZE, max(program.file_size, 1024)),

@@ -11,17 +11,18 @@ import os
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from retinue.core.errors import Fenced, StoreUnavailable
+from retinue.core.errors import Fenced, StoreNotOpened, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.records import Write, Written
 from retinue.store import rules
 from retinue.store.codec import Codec
 from retinue.store.lockfile import LockFile
 from retinue.store.migrations import migrate
-from retinue.store.sqlite_errors import explained
+from retinue.store.sqlite_errors import explained, not_opened
 from retinue.store.sqlite_reading import Reading
 from retinue.store.sqlite_writing import Writing
 
@@ -65,7 +66,7 @@ class SqliteStore(Reading):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._turns = LockFile(Path(f"{self._file}.lock"))
         except OSError as wrong:
-            raise StoreUnavailable(f"{self._file} cannot be opened ({wrong})") from wrong
+            raise not_opened(self._file, wrong) from wrong
         try:
             with self._turns:
                 self._writer = _open_to_write(self._file)
@@ -73,8 +74,10 @@ class SqliteStore(Reading):
                 self._version = self._data_version()
         except BaseException as wrong:
             self._turns.close()
-            if isinstance(wrong, sqlite3.Error):
-                raise explained(self._file, wrong) from wrong
+            if isinstance(wrong, sqlite3.Error | OSError):
+                raise not_opened(self._file, wrong) from wrong
+            if isinstance(wrong, StoreUnavailable):
+                raise StoreNotOpened(wrong.reason) from wrong
             raise
         self._writing = Writing(self._writer, codec)
 
@@ -234,9 +237,5 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _make_private(path: Path) -> None:
     """Make the file before SQLite does, so that only its owner can read it; the files next to it follow suit."""
-    try:
+    with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        pass
-    except OSError as wrong:
-        raise StoreUnavailable(f"{path} cannot be made ({wrong})") from wrong

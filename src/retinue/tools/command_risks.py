@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from itertools import pairwise
 
 from retinue.core.policy import Risk
-from retinue.tools.command_starters import Untold, started_by
+from retinue.tools.command_starters import Untold, may_be_one_of, started_by
 from retinue.tools.commands import Step, Unreadable, steps_of
 
 HIGH_RISK = frozenset(
@@ -31,6 +31,7 @@ READING = frozenset(
         *("uniq", "sort", "diff", "cmp", "comm", "join", "paste", "nl", "fold", "basename", "dirname", "realpath"),
         *("readlink", "seq", "sleep", "md5sum", "sha1sum", "sha256sum", "sha512sum", "cksum", "od", "hexdump", "jq"),
         *("strings", "tac", "rev", "ps", "nproc", "arch", "cd", "true", "false", ":", "test", "[", "exit"),
+        *("wait", "break", "continue", "set", "export", "read"),
     )
 )
 """Programs that change nothing, whatever they are told, but for what `_DANGEROUS` and `_WRITES` name."""
@@ -84,6 +85,10 @@ _STARTERS = frozenset(
 _GIT_TAKES_A_WORD = frozenset(
     ("-C", "-c", "--config-env", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source")
 )
+_SETS_LITTLE = re.compile(
+    r"user\.(?:name|email)=.*|commit\.gpgsign=false|color\.ui=[a-z]+|init\.defaultBranch=[\w./-]+", re.DOTALL
+)
+"""Settings of git by which nothing else is started."""
 _QUESTIONS = (("--version",), ("--help",), ("-V",))
 _SHOWS_LINES = re.compile(r"[0-9$]+(?:,[0-9$]+)?p")
 _RANKS = (Risk.LOW, Risk.MEDIUM, Risk.HIGH)
@@ -107,26 +112,20 @@ def _risk_of_step(step: Step) -> Risk:
         return Risk.HIGH
     if any(_is_dangerous(name, argument) for argument in arguments):
         return Risk.HIGH
-    if name == "find" and (step.varies or any(map(_may_be_dangerous_to_find, step.patterns))):
+    if name == "find" and (step.varying or any(may_be_one_of(_DANGEROUS["find"], each) for each in step.patterns)):
         return Risk.HIGH
     if name == "git" and _has_other_settings(arguments):
         return Risk.HIGH
     if name in _STARTERS:
         return _worst((Risk.MEDIUM, *map(_risk_of_argument, arguments), *_risks_of_started(step)))
-    unsure = step.varies or any(_may_be_an_option(name, pattern) for pattern in step.patterns)
-    guessed = step.program != name or (unsure and (name not in READING or name in _TAKES_ORDERS))
+    unsure = (step.varies and name != "find") or any(_may_be_an_option(name, pattern) for pattern in step.patterns)
+    guessed = step.led or step.program != name or (unsure and (name not in READING or name in _TAKES_ORDERS))
     return Risk.MEDIUM if step.writes or guessed or not _only_reads(name, arguments) else Risk.LOW
 
 
 def _may_be_an_option(name: str, pattern: str) -> bool:
     """Whether a file's name that fits could be more than a file to the program; `uniq` writes its second one."""
     return name == "uniq" or (name != "find" and pattern.startswith(("-", "*", "?", "[")))
-
-
-def _may_be_dangerous_to_find(pattern: str) -> bool:
-    """Whether a file could be named so that it fits and is an order to `find`."""
-    before, bracket, _ = pattern.partition("[")
-    return any(fnmatchcase(word, before + ("*" if bracket else "")) for word in _DANGEROUS["find"])
 
 
 def _only_reads(name: str, arguments: Sequence[str]) -> bool:
@@ -159,8 +158,12 @@ def _is_dangerous(name: str, argument: str) -> bool:
 
 def _has_other_settings(arguments: Sequence[str]) -> bool:
     """Whether git gets other settings or other programs than those of the repository, before its subcommand."""
-    options = {argument.partition("=")[0] for argument in arguments[: _git_subcommand(arguments)]}
-    return not options.isdisjoint(("-c", "--config-env", "--exec-path"))
+    before = arguments[: _git_subcommand(arguments)]
+    options = {argument.partition("=")[0] for argument in before}
+    given = [setting for option, setting in pairwise(before) if option == "-c"]
+    return not options.isdisjoint(("--config-env", "--exec-path")) or not (
+        len(given) == before.count("-c") and all(map(_SETS_LITTLE.fullmatch, given))
+    )
 
 
 def _subcommand(name: str, arguments: Sequence[str]) -> str:
@@ -183,7 +186,9 @@ def _risks_of_started(step: Step) -> list[Risk]:
         started = started_by(step.name, step.arguments)
     except Untold:
         return []
-    return [_risk_of_step(Step(each.program, each.arguments, varies=step.varies)) for each in started]
+    return [
+        _risk_of_step(Step(each.program, each.arguments, varies=step.varies, varying=step.varying)) for each in started
+    ]
 
 
 def _risk_of_argument(argument: str) -> Risk:

@@ -13,7 +13,7 @@ from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, Tool, ToolResult, Weight
 from retinue.core.programs import Ended, Program
 from retinue.tools.command_risks import risk_of
-from retinue.tools.commands import refusal_of
+from retinue.tools.commands import Unreadable, refusal_of, steps_of
 from retinue.tools.fence import Fence, environment_of, fence_of, run_fenced, settings_in
 from retinue.tools.function import FunctionTool
 from retinue.tools.kit import Kit
@@ -25,6 +25,8 @@ MAX_OUTPUT = MIB
 PROCESSES = 256
 MAX_FILE = 1024 * MIB
 SCRATCH = 256 * MIB
+RESERVED = 64 * 1024 * MIB
+"""Address space of each process: node takes 10 GB of it for one module of WebAssembly, and uses next to nothing."""
 LONGEST = 86_400.0
 """Seconds; the policy's own limit is nearly always shorter, and ends the program by itself."""
 ASIDE = ".made-by-an-agent"
@@ -64,9 +66,14 @@ def tools(kit: Kit) -> Sequence[Tool]:
 
 
 def weigh(arguments: str) -> Weight:
-    """What there is to lose by a call: the risk of its command. Arguments that do not fit will start nothing."""
+    """What there is to lose by a call: the risk of its command.
+
+    Arguments that do not fit start nothing, and neither does a command that cannot be read: `closed_by` says why, and a
+    refusal for its risk would leave the model guessing.
+    """
     command = _command_in(arguments)
-    return Weight(Risk.LOW if command is None else risk_of(command), acts=True)
+    starts_nothing = command is None or isinstance(steps_of(command), Unreadable)
+    return Weight(Risk.LOW if command is None or starts_nothing else risk_of(command), acts=True)
 
 
 def closed_by(policy: Policy, arguments: str) -> str | None:
@@ -117,6 +124,7 @@ def _program(command: str, fence: Fence, context: CallContext, kit: Kit, *, seco
         seconds=float(seconds),
         max_output=MAX_OUTPUT,
         memory=kit.program_memory_mb * MIB,
+        reserved=RESERVED,
         processes=PROCESSES,
         file_size=MAX_FILE,
         scratch=SCRATCH,

@@ -11,12 +11,18 @@ import re
 from msgspec import Struct
 
 SUBSTITUTION = "substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself"
+ARITHMETIC = "$((...)) is not read; write the number out"
+HERE_DOCUMENT = "here-documents are read only where their end stands in quotes, such as <<'EOF', in a line of its own"
 BROKEN_LINE = "the line is broken in the middle of a sign; break it between two words"
 
 _MAY_GROW = frozenset("<>&|;")
 """Operators that are another one if more of the same follows, be it on the next line."""
 _OPERATOR = re.compile(r"&>>|<<<|&&|\|\||\|&|>>|>\||<<|<>|&>|>&|<&|;;|[();<>|&\n]")
 _NUMBER = re.compile(r"[0-9]+")
+_NUMBERS = frozenset(("$?", "$#", "$$"))
+"""Parameters that are one number and never several words."""
+_END_OF_TEXT = re.compile(r"(-?)[ \t]*(['\"])([A-Za-z_][A-Za-z0-9_]*)\2(?=[ \t\n;&|()<>])")
+"""What follows << where nothing in the text is for the shell: the word in quotes that stands at its end."""
 _PLAIN_PARAMETER = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
 
@@ -60,6 +66,7 @@ class _Cutter:
         self._command = command
         self._at = 0
         self._found: list[Word | Operator] = []
+        self._texts: list[tuple[str, bool]] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -122,6 +129,8 @@ class _Cutter:
                     self._letters.append(character)
                     self._at += 1
         self._end_word()
+        if self._texts:
+            raise Unclear(HERE_DOCUMENT)
         return self._found
 
     def _operator(self) -> None:
@@ -138,11 +147,47 @@ class _Cutter:
         self._end_word()
         self._found.append(Operator(found[0]))
         self._at = found.end()
+        if found[0] == "<<":
+            self._begin_text()
+        elif found[0] == "\n":
+            self._skip_texts()
+
+    def _begin_text(self) -> None:
+        """A here-document: its text begins on the next line."""
+        found = _END_OF_TEXT.match(self._command, self._at)
+        if found is None:
+            raise Unclear(HERE_DOCUMENT)
+        self._texts.append((found[3], bool(found[1])))
+        self._found.append(Word(found[3], plain=False))
+        self._at = found.end()
+
+    def _skip_texts(self) -> None:
+        """The texts that begin on this line, in order; what is in them is for a program."""
+        for end, indented in self._texts:
+            while (line := self._line()) is not None and (line.lstrip("\t") if indented else line) != end:
+                pass
+            if line is None:
+                raise Unclear(HERE_DOCUMENT)
+        self._texts = []
+
+    def _line(self) -> str | None:
+        """The next line as it stands, and past it; None if there is none."""
+        if self._at >= len(self._command):
+            return None
+        line, _, _ = self._command[self._at :].partition("\n")
+        self._at += len(line) + 1
+        return line
+
+    def _check_break(self, passage: str) -> None:
+        """A line that is broken within quotes, before a here-document of it: shells differ in where that begins."""
+        if self._texts and "\n" in passage:
+            raise Unclear(HERE_DOCUMENT)
 
     def _escape(self) -> None:
         escaped = self._next(1)
         if not escaped:
             raise Unclear("the command cannot be read (no escaped character)")
+        self._check_break(escaped)
         self._at += 2
         if escaped != "\n":  # a line that goes on leaves nothing behind, not even the end of a word
             self._quote()
@@ -156,6 +201,7 @@ class _Cutter:
         end = self._command.find("'", self._at + 1)
         if end < 0:
             raise Unclear("the command cannot be read (no closing quotation)")
+        self._check_break(self._command[self._at : end])
         self._quote()
         self._letters.append(self._command[self._at + 1 : end])
         self._at = end + 1
@@ -164,6 +210,7 @@ class _Cutter:
         self._quote()
         self._at += 1
         while (character := self._next()) != '"':
+            self._check_break(character)
             match character:
                 case "":
                     raise Unclear("the command cannot be read (no closing quotation)")
@@ -183,7 +230,7 @@ class _Cutter:
     def _parameter(self, *, quoted: bool) -> None:
         after = self._next(1)
         if after == "(":
-            raise Unclear(SUBSTITUTION)
+            raise Unclear(ARITHMETIC if self._next(2) == "(" else SUBSTITUTION)
         if self._goes_on(self._at + 1):  # a substitution may be what comes of it
             raise Unclear(BROKEN_LINE)
         if after in ("'", '"') and after and not quoted:
@@ -193,6 +240,6 @@ class _Cutter:
             raise Unclear("expansions such as ${name:-text} are not read; write the value out")
         text = "$" if found is None else found[0]
         self._varies = self._varies or found is not None
-        self._splits = self._splits or (found is not None and not quoted)
+        self._splits = self._splits or (found is not None and not quoted and text not in _NUMBERS)
         self._letters.append(text)
         self._at += len(text)
