@@ -148,7 +148,7 @@ def _growth(few: Costs, many: Costs) -> Row:
 IMPORTS = {
     FLOOR.name: "asyncio, aiohttp, msgspec",
     MEMORY.name: "retinue",
-    SQLITE.name: "retinue.app.compose, retinue.providers.openai_chat, retinue.store.sqlite",
+    SQLITE.name: "retinue.app.open, retinue.providers.openai_chat.provider, retinue.store.sqlite.store",
 }
 """What is loaded before the work can begin; in the column of SQLite everything that a run with a store needs."""
 

@@ -21,14 +21,15 @@ from msgspec import Struct
 
 from bench.bare_wires import BARE
 from bench.replaying import replaying
-from retinue.app.wires import contact, reach
 from retinue.core.messages import Delta, UserMessage
 from retinue.core.ports import Request
 from retinue.net.sse import EventReader
-from retinue.providers.http_provider import HttpProvider
-from retinue.providers.script import Speaks, streams
-from retinue.testing import fake_anthropic, fake_chat, fake_gemini, fake_responses
+from retinue.providers.catalog import contact, reach
+from retinue.providers.http import HttpProvider
+from retinue.providers.scripted.script import Speaks, streams
+from retinue.testing import fake_chat
 from retinue.testing.fake_server import Heard
+from tests.providers.fakes import anthropic, gemini, responses
 
 EVENTS = 400
 STREAMS = 8
@@ -53,11 +54,11 @@ def answer_pieces(wire: str, line: Speaks) -> Sequence[bytes]:
         case "openai-chat":
             return fake_chat.answer_of(line, heard).pieces
         case "openai-responses":
-            return fake_responses.answer_of(line, heard).pieces
+            return responses.answer_of(line, heard).pieces
         case "gemini":
-            return fake_gemini.answer_of(line, heard).pieces
+            return gemini.answer_of(line, heard).pieces
         case _:
-            return fake_anthropic.answer_of(line, heard, fake_anthropic.Prompt(total=10)).pieces
+            return anthropic.answer_of(line, heard, anthropic.Prompt(total=10)).pieces
 
 
 async def cost_of(wire: str, *, rounds: int) -> WireCost:

@@ -17,17 +17,18 @@ import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from retinue.app.builtin import shown
-from retinue.app.tables import DIALECTS, make_dialect
+from retinue.app.registries import DIALECTS, make_dialect
 from retinue.cli.main import app
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.template import fields_of, told, toml
 from retinue.core.errors import PolicyError
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
-from retinue.dialects import promises
-from retinue.dialects.desk import Desk
-from retinue.dialects.promises import Promise
+from retinue.dialects.context import Desk
+from retinue.tools.builtin import shown
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.dialects.promise import Promise
 
 REFERENCE = Path(__file__).parent / "reference"
 MADE = "This page is made from the code by `make docs`."
@@ -264,7 +265,7 @@ def _listed(entries: Iterable[str]) -> str:
 def dialect_page(name: str) -> str:
     """A dialect's tools with their parameters, and its promises."""
     module = import_module(DIALECTS[name].partition(":")[0])
-    listed: tuple[Promise, ...] = import_module(f"{promises.__name__}.{name}").PROMISES
+    listed: tuple[Promise, ...] = import_module(f"tests.dialects.{name}.promises").PROMISES
     # Nobody works at this desk: the tools are only looked at.
     desk = Mock(spec_set=Desk, **dict.fromkeys(Desk.__annotations__, Mock()) | {"agents": ()})
     tools = make_dialect(name, cast("Desk", desk)).tools()

@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from retinue.testing.held import HeldLoop, describe_task
+from retinue.testing.virtual_time import HeldLoop, describe_task
 
 STRESS: bool = os.environ.get("RETINUE_STRESS") == "1"
 """Whether `make stress` asked for full sizes."""

@@ -3,7 +3,7 @@
 Open one, and work with it:
 
 >>> import asyncio, retinue
->>> from retinue.providers.scripted import Script, ScriptedProvider, says
+>>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
 >>> model = ScriptedProvider(Script().play("main", says("It was the connection pool.")))
 >>> async def main() -> str:
 ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from retinue.version import __version__
 
 if TYPE_CHECKING:
-    from retinue.app.compose import MEMORY as MEMORY
-    from retinue.app.compose import open as open
     from retinue.app.handle import RunHandle as RunHandle
+    from retinue.app.open import MEMORY as MEMORY
+    from retinue.app.open import open as open
     from retinue.app.retinue import Retinue as Retinue
     from retinue.app.sync import open_sync as open_sync
     from retinue.core.agent import Agent as Agent
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 # Where each public name lives; imported when it is first used, so that `import retinue` stays light.
 _HOMES = {
-    "MEMORY": "retinue.app.compose:MEMORY",
-    "open": "retinue.app.compose:open",
+    "MEMORY": "retinue.app.open:MEMORY",
+    "open": "retinue.app.open:open",
     "open_sync": "retinue.app.sync:open_sync",
     "Retinue": "retinue.app.retinue:Retinue",
     "RunHandle": "retinue.app.handle:RunHandle",

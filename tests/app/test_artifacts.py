@@ -5,12 +5,12 @@ import re
 from retinue.app.handle import RunHandle
 from retinue.core.events import CallReturned
 from retinue.core.ports import Request
-from retinue.providers.scripted import Speaks, calls, says
-from retinue.store.memory import MemoryStore
+from retinue.providers.scripted.provider import Speaks, calls, says
+from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from retinue.tools.artifacts import artifact_id
+from retinue.tools.dependencies import ToolOptions
 from retinue.tools.function import tool
-from retinue.tools.kit import ToolOptions
 
 LOG = "".join(f"line {number:03}\n" for number in range(100))
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.app.sections import contacts, load_settings
-from retinue.app.wires import Contact, contact, reach
+from retinue.app.settings_file import contacts, load_settings
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request, Windows
+from retinue.providers.catalog import Contact, contact, reach
+from retinue.providers.context_windows import ContextWindows, listed_windows
 from retinue.providers.pricing import Priced, Tariff, list_prices
-from retinue.providers.windows import ContextWindows, listed_windows
 
 
 def window(where: Contact, model: str) -> int | None:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from retinue.app.compose import open as open_retinue
-from retinue.app.wires import keys_found
+from retinue.app.open import open as open_retinue
 from retinue.core.agent import Agent
-from retinue.providers.scripted import ScriptedProvider
+from retinue.providers.catalog import keys_found
+from retinue.providers.scripted.provider import ScriptedProvider
 from retinue.testing.fake_chat import FakeChat, Played
 from retinue.testing.fake_server import FakeServer
 

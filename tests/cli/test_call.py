@@ -1,6 +1,6 @@
 """`retinue call` as other programs start it: a real process with real pipes.
 
-What it says and what it refuses is in tests/dialects/test_buzzllm_call.py.
+What it says and what it refuses is in tests/dialects/buzzllm/test_call.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.script import hangs, says, streams
+from retinue.providers.scripted.script import hangs, says, streams
 from retinue.testing.fake_chat import FakeChat
 from tests.cli.conftest import Cli
 from tests.cli.stage import Command, retinue

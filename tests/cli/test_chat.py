@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.compose import open as open_retinue
-from retinue.cli.chat_delegation import WORDS
-from retinue.cli.chat_presence import Presence
+from retinue.app.chat.delegation import WORDS
+from retinue.app.chat.open_chats import Presence
+from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
-from retinue.providers.script import Line, Script, calls, fails, says
-from retinue.providers.scripted import ScriptedProvider
+from retinue.providers.scripted.provider import ScriptedProvider
+from retinue.providers.scripted.script import Line, Script, calls, fails, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, Played
 from retinue.testing.fake_server import Heard
 from tests.cli.conftest import Cli

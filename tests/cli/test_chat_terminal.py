@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.cli.asking import AtTheTerminal
-from retinue.cli.chat_history import LONGEST, MOST, HistoryFile
-from retinue.cli.chat_nudge import unheard_signals
-from retinue.cli.chat_turn import Floor
+from retinue.cli.chat.input import LONGEST, MOST, HistoryFile
+from retinue.cli.chat.loop_thread import unheard_signals
+from retinue.cli.chat.turn import Floor
+from retinue.cli.output.approval_prompt import AtTheTerminal
 from retinue.core.run import Approval
-from retinue.providers.script import Line, calls, hangs, says, together
+from retinue.providers.scripted.script import Line, calls, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import Heard
 from tests.cli.person import Person

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from retinue.core.text import rfc3339
-from retinue.providers.script import calls, says
+from retinue.providers.scripted.script import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
-from retinue.tools.memory import open_memory
-from retinue.tools.memory_backend import Note
+from retinue.tools.memory.backend import Note
+from retinue.tools.memory.memory_tools import open_memory
 from tests.cli.conftest import Cli
 from tests.cli.stage import serving
 
@@ -357,10 +357,10 @@ def test_keys_are_not_kept_and_the_variables_of_this_shell_are(cli: Cli, home: P
 
 
 def test_a_hundred_firings_are_kept_of_each_job(cli: Cli) -> None:
-    from retinue.app.compose import open_archive
-    from retinue.cli.process import perform
-    from retinue.dispatch.crontab import Crontab
-    from retinue.dispatch.firings import Firing
+    from retinue.app.open import open_archive
+    from retinue.cli.event_loop import perform
+    from retinue.dispatch.cron.history import Firing
+    from retinue.dispatch.cron.table import Crontab
 
     cli("cron", "add", "a", *WHEN, *WHAT)
 

@@ -16,13 +16,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from retinue.app.compose import open_archive
-from retinue.core.records import Adopt, Decision, DriverRow, Enlist
+from retinue.app.open import open_archive
+from retinue.core.commands import Adopt, Decision, DriverRow, Enlist
 from retinue.core.text import rfc3339
-from retinue.dispatch.crontab import Crontab
-from retinue.dispatch.jobs import SPACE, Owner
-from retinue.providers.script import Line, hangs, says
-from retinue.store.sqlite import SqliteStore
+from retinue.dispatch.cron.jobs import SPACE, Owner
+from retinue.dispatch.cron.table import Crontab
+from retinue.providers.scripted.script import Line, hangs, says
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import Heard
 from tests.cli.conftest import Cli as InThisProcess

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from retinue.app.modules import load_tools
-from retinue.app.sections import load_settings
-from retinue.cli import demo_story as story
-from retinue.cli.demo import tell
-from retinue.cli.demo_screen import DemoScreen
-from retinue.cli.demo_viewer import FAST, WentWrong, last_words, play, worker_command
-from retinue.cli.demo_worker import log_of
+from retinue.app.settings_file import load_settings
+from retinue.app.tool_modules import load_tools
+from retinue.cli.demo import story as story
+from retinue.cli.demo.command import tell
+from retinue.cli.demo.screen import DemoScreen
+from retinue.cli.demo.viewer import FAST, WentWrong, last_words, play, worker_command
+from retinue.cli.demo.worker import log_of
 from retinue.core.errors import ToolError
-from retinue.providers.script import says
+from retinue.providers.scripted.script import says
 from tests.cli.conftest import Cli
 from tests.cli.screen import on_screen
 from tests.cli.stage import Ended, serving

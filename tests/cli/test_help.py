@@ -89,7 +89,7 @@ def test_help_loads_neither_the_engine_nor_the_network() -> None:
     loaded = loaded_by("--help")
 
     assert "typer" in loaded
-    assert not {"asyncio", "aiohttp", "sqlite3", "retinue.engine", "retinue.config", "retinue.app.compose"} & loaded
+    assert not {"asyncio", "aiohttp", "sqlite3", "retinue.engine", "retinue.config", "retinue.app.open"} & loaded
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

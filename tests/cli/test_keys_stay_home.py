@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from retinue.providers.script import calls, says
-from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.providers.scripted.script import calls, says
 from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, Played
-from retinue.testing.fake_gemini import FakeGemini
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import Answer, FakeServer, Heard
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, open_in_a_thread
+from tests.providers.fakes.anthropic import FakeAnthropic
+from tests.providers.fakes.gemini import FakeGemini
+from tests.providers.fakes.responses import FakeResponses
 
 KEY = "hush-7f3a9c51e2d84b60-quiet"
 TOKEN = "silent/0b1c2d3e4f5a6978+whisper="

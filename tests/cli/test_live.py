@@ -7,14 +7,14 @@ import io
 import pytest
 from rich.console import Console
 
-from retinue.cli.live import LiveTree, draw
-from retinue.cli.progress import PlainLines, summary
-from retinue.cli.watching import TreeWatch, shown
+from retinue.cli.output.live import LiveTree, draw
+from retinue.cli.output.progress import PlainLines, summary
+from retinue.cli.output.tree_poll import TreeWatch, shown
 from retinue.core.agent import Agent
 from retinue.core.run import HandleRef, Outcome, State
 from retinue.core.usage import NANO, Usage
-from retinue.engine.view import RunView
-from retinue.providers.scripted import calls, says
+from retinue.engine.run_view import RunView
+from retinue.providers.scripted.provider import calls, says
 from retinue.testing.harness import Harness
 
 

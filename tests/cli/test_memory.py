@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.tools.memory import open_memory
-from retinue.tools.memory_backend import Note
+from retinue.tools.memory.backend import Note
+from retinue.tools.memory.memory_tools import open_memory
 from tests.cli.conftest import Cli
 
 STYLE = {

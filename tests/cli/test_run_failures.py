@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.compose import default_home
-from retinue.app.compose import open as open_retinue
-from retinue.app.setup import Setup
-from retinue.app.wires import contact
-from retinue.cli.driving import what_went_wrong
+from retinue.app.launch_config import Setup
+from retinue.app.open import default_home
+from retinue.app.open import open as open_retinue
+from retinue.cli.follow import what_went_wrong
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
-from retinue.engine import ask
-from retinue.providers.script import calls, calls_verbatim, fails, says
+from retinue.engine import model_call
+from retinue.providers.catalog import contact
+from retinue.providers.scripted.script import calls, calls_verbatim, fails, says
 from retinue.testing.fake_chat import ChatScript, Played, failed
 from retinue.testing.fake_server import Answer
 from tests.cli.conftest import Cli
@@ -27,7 +27,7 @@ from tests.cli.stage import Ended, serving
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(model_call, "FIRST_PAUSE", 0.0)
 
 
 @pytest.mark.parametrize(

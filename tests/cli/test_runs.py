@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from retinue.app.compose import open as open_retinue
-from retinue.cli.worked import seconds_worked
+from retinue.app.active_time import seconds_worked
+from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
 from retinue.core.events import Event, MailTaken, RunAdopted, RunLeft
 from retinue.core.messages import TextDelta
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
+from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, fails, hangs, says
 from tests.cli.conftest import Cli
 from tests.cli.stage import serving, told
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from retinue.cli.sse import sse
+from retinue.cli.output.sse import sse
 from retinue.core.errors import ProviderError
-from retinue.providers.script import calls, fails, says, together
+from retinue.providers.scripted.script import calls, fails, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import Answer
 from tests.cli.conftest import Cli

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.cli.sse_reply import LiveReply, Piece, Teller
+from retinue.cli.output.sse import LiveReply, Piece, Teller
 from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, CallDelta, Delta, Reply, StartDelta, TextDelta, Thinking, ToolCall
-from retinue.providers.script import Line, calls, fails, hangs, says, streams, together
-from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.providers.scripted.script import Line, calls, fails, hangs, says, streams, together
 from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_gemini import FakeGemini
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import Heard
 from tests.cli.conftest import Cli
 from tests.cli.stage import Command, open_in_a_thread, retinue
 from tests.cli.test_sse import PARIS, Told, events
+from tests.providers.fakes.anthropic import FakeAnthropic
+from tests.providers.fakes.gemini import FakeGemini
+from tests.providers.fakes.responses import FakeResponses
 
 AnyVendor = FakeChat | FakeResponses | FakeAnthropic | FakeGemini
 

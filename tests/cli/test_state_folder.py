@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import StoreNotOpened
-from retinue.providers.scripted import Script, ScriptedProvider, says
-from retinue.store import sqlite_errors
-from retinue.store.sqlite import SqliteStore
+from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+from retinue.store.sqlite import errors
+from retinue.store.sqlite.store import SqliteStore
 from tests.cli.conftest import Cli
 from tests.cli.rights import as_anybody
 from tests.cli.stage import told
@@ -98,7 +98,7 @@ def test_a_full_disk_is_called_so_when_the_store_is_opened(
     def nearly_full(folder: Path) -> object:
         return usage
 
-    monkeypatch.setattr(sqlite_errors.shutil, "disk_usage", nearly_full)
+    monkeypatch.setattr(errors.shutil, "disk_usage", nearly_full)
 
     with no_file_can_grow(), pytest.raises(StoreNotOpened) as refused:
         SqliteStore(home / "retinue.db")

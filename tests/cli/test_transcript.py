@@ -1,6 +1,6 @@
 """A run's events as people read them."""
 
-from retinue.cli.transcript import Entry, entries
+from retinue.cli.output.transcript import Entry, entries
 from retinue.core.events import CompactedBy, HistoryCompacted
 from retinue.core.messages import UserMessage
 

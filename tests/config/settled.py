@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.sections import SECTIONS
+from retinue.app.settings_file import SECTIONS
 from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
 from retinue.core.errors import ConfigError

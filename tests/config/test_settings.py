@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.sections import DIALECT_SECTIONS, SECTIONS, contacts, dialect_settings, load_settings
-from retinue.app.wires import Contact
+from retinue.app.settings_file import DIALECT_SECTIONS, SECTIONS, contacts, dialect_settings, load_settings
 from retinue.config.agents import AgentSettings, LimitSettings
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings, load
 from retinue.core.agent import Agent
 from retinue.core.errors import Problem
 from retinue.core.run import Limits
-from retinue.dialects.xzatoma_settings import XzatomaSettings
+from retinue.dialects.xzatoma.settings import XzatomaSettings
+from retinue.providers.catalog import Contact
 from retinue.providers.pricing import Rates
-from retinue.tools.kit import ToolOptions
+from retinue.tools.dependencies import ToolOptions
 from tests.config.settled import settings
 
 EVERYTHING = """\

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 from msgspec import Struct, inspect
 
-from retinue.app.sections import SECTIONS
-from retinue.config.checking import wanted
+from retinue.app.settings_file import SECTIONS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.settings import load
 from retinue.config.template import template
-from retinue.dialects.meerkat_settings import MeerkatSettings
+from retinue.config.validation import wanted
+from retinue.dialects.meerkat.settings import MeerkatSettings
 from tests.config.settled import settings
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.app.sections import SECTIONS, dialect_settings
+from retinue.app.settings_file import SECTIONS, dialect_settings
 from retinue.config.settings import Settings, load
-from retinue.config.yaml_file import MOST_VALUES, read_yaml
+from retinue.config.yaml import MOST_VALUES, read_yaml
 from retinue.core.errors import ConfigError, Problem
-from retinue.dialects.xzatoma_settings import XzatomaSettings
+from retinue.dialects.xzatoma.settings import XzatomaSettings
 from tests.config.settled import complaint, settings
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

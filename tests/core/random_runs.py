@@ -31,7 +31,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History
-from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.inbox import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Policy
 from retinue.core.run import LimitMet, Limits, Manner

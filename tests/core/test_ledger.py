@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from retinue.core.amounts import DIMENSIONS, Amount, Caps, Window
+from retinue.core.budget import DIMENSIONS, Amount, Caps, Window
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ledger import Exhausted, Held, HoldAnswer, Ledger, MustWait, NoRoom, Opened, Standing
 from retinue.core.usage import Usage

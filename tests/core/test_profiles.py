@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.core.amounts import Caps, Window
+from retinue.core.budget import Caps, Window
 from retinue.core.policy import Autonomy, Policy, Risk, Verdict, intersect, verdict
 from retinue.core.profiles import DAY, HOUR, Rules, tightened, windows_of
 

@@ -27,7 +27,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import LEFT_OUT, NOT_MADE, NOT_OFFERED, STILL_OPEN, UNFINISHED, History
-from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, HistoryRef, LimitMet, Outcome
 from retinue.core.state import Run, apply, fold

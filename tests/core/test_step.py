@@ -21,7 +21,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import STILL_OPEN
-from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import EndReason, Exchange, LimitMet, Limits, Manner, Outcome
 from retinue.core.state import Run, apply, fold

@@ -2,7 +2,7 @@
 
 from retinue.core.compaction import Crowded
 from retinue.core.events import Event, MailTaken, ReplyReceived, WrapUpAsked
-from retinue.core.mail import Cancel, Input, Words
+from retinue.core.inbox import Cancel, Input, Words
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.run import Exchange, LimitMet, Limits
 from retinue.core.state import Run, apply

@@ -6,7 +6,7 @@ import pytest
 
 from retinue.core.agent import Judged
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RepairAsked, ReplyReceived, WrapUpAsked
-from retinue.core.mail import Input, Words
+from retinue.core.inbox import Input, Words
 from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall
 from retinue.core.run import Exchange, LimitMet, Limits, Manner
 from retinue.core.state import Run, fold

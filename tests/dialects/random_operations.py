@@ -20,7 +20,7 @@ from retinue.core.ids import call_key
 from retinue.core.messages import AssistantMessage, Reply, UserMessage
 from retinue.core.ports import CallContext, Publish, Request
 from retinue.core.usage import Usage
-from retinue.store.memory import MemoryStore
+from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 
 CALLERS = 8

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import pkgutil
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -10,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.dialects import promises
-from retinue.dialects.promises import Promise
+from tests.dialects.promise import Promise
 
 LISTS: dict[str, tuple[Promise, ...]] = {
-    module.name: importlib.import_module(f"{promises.__name__}.{module.name}").PROMISES
-    for module in pkgutil.iter_modules(promises.__path__)
+    file.parent.name: importlib.import_module(f"tests.dialects.{file.parent.name}.promises").PROMISES
+    for file in sorted(Path(__file__).parent.glob("*/promises.py"))
 }
 
 

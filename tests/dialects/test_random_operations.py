@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pytest
 
 import retinue
-from retinue.dialects.meerkat_settings import ConcurrencyLimits, MeerkatSettings
-from retinue.dialects.meerkat_views import name_of
-from retinue.dialects.spec_settings import SpecSettings
-from retinue.store.memory import MemoryStore
+from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
+from retinue.dialects.meerkat.views import name_of
+from retinue.dialects.spec.settings import SpecSettings
+from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from tests.conftest import STRESS
 from tests.dialects.random_operations import Answer, Mind, Operation, Play, World

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from retinue.core.commands import Change, Decide, Written
 from retinue.core.ids import Key, SessionId
-from retinue.core.records import Change, Decide, Written
-from retinue.dispatch.claims import MOST_CRASHES
-from retinue.dispatch.crontab import Crontab
-from retinue.dispatch.daemon import GONE, LEASE, POLL, Daemon
-from retinue.dispatch.firings import Firing
-from retinue.dispatch.jobs import AgentWork, Claim, Job, Owner, ShellWork, Work
-from retinue.dispatch.schedule import Every
-from retinue.engine.process import this_host, this_process
-from retinue.store.memory import MemoryStore
-from retinue.testing.held import HeldClock
+from retinue.dispatch.cron.claims import MOST_CRASHES
+from retinue.dispatch.cron.daemon import GONE, LEASE, POLL, Daemon
+from retinue.dispatch.cron.history import Firing
+from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Owner, ShellWork, Work
+from retinue.dispatch.cron.schedule import Every
+from retinue.dispatch.cron.table import Crontab
+from retinue.engine.process_identity import this_host, this_process
+from retinue.store.memory.store import MemoryStore
+from retinue.testing.virtual_time import HeldClock
 
 HERE = Owner(this_host(), this_process())
 ELSEWHERE = Owner("elsewhere", "1")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from retinue.core.policy import Policy
-from retinue.dispatch.grant import Grant, read_grant
-from retinue.tools.kit import ToolOptions
+from retinue.dispatch.worker.grant import Grant, read_grant
+from retinue.tools.dependencies import ToolOptions
 
 
 def test_a_grant_arrives_as_it_was_sent_with_the_files_that_no_tool_may_write() -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from retinue.core.errors import BadInput
-from retinue.dispatch import claims, jobs
-from retinue.dispatch.claims import GRACE, MOST_CRASHES, NOBODY, Overlooked, Verdicts
-from retinue.dispatch.jobs import AgentWork, Claim, Job, Missed, Owner, ShellWork, Table, Work
-from retinue.dispatch.schedule import At, Every, Schedule
+from retinue.dispatch.cron import claims, jobs
+from retinue.dispatch.cron.claims import GRACE, MOST_CRASHES, NOBODY, Overlooked, Verdicts
+from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Missed, Owner, ShellWork, Table, Work
+from retinue.dispatch.cron.schedule import At, Every, Schedule
 
 OFTEN = Every(10_000)
 HERE = Owner("host", "1")

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from retinue.core.errors import BadInput
-from retinue.dispatch.schedule import Cron, Every, at, cron, every, next_due
+from retinue.dispatch.cron.schedule import Cron, Every, at, cron, every, next_due
 
 YEAR = 2026
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]

@@ -13,10 +13,10 @@ import pytest
 import typer
 from msgspec import inspect
 
-from retinue.app.sections import SECTIONS
-from retinue.app.wires import SCRIPTED_NAME, WIRES
+from retinue.app.settings_file import SECTIONS
 from retinue.cli.main import app
-from retinue.config.checking import wanted
+from retinue.config.validation import wanted
+from retinue.providers.catalog import SCRIPTED_NAME, WIRES
 from tests.docs.pages import DOCS, PAGES, README, ROOT, Page, read
 
 SOURCES = (ROOT / "src" / "retinue", ROOT)

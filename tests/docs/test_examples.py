@@ -25,8 +25,8 @@ import msgspec
 import pytest
 
 from retinue.__main__ import main
-from retinue.app.sections import load_settings
-from retinue.app.wires import WIRES, keys_found
+from retinue.app.settings_file import load_settings
+from retinue.providers.catalog import WIRES, keys_found
 from tests.docs.pages import PAGES, Block, Page
 from tests.docs.vendor import Vendors
 

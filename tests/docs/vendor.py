@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from retinue.app.wires import LOCAL, WIRES, Wire
-from retinue.providers.script import Line, calls, hangs, says
-from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.providers.catalog import LOCAL, WIRES, Wire
+from retinue.providers.scripted.script import Line, calls, hangs, says
 from retinue.testing.fake_chat import FakeChat, replies
-from retinue.testing.fake_gemini import FakeGemini
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import Answer, FakeServer, Heard
+from tests.providers.fakes.anthropic import FakeAnthropic
+from tests.providers.fakes.gemini import FakeGemini
+from tests.providers.fakes.responses import FakeResponses
 
 ADDRESS = "http://localhost:8000/v1"
 """Where pages say that a model is; the examples are run with the address of this one."""

@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from retinue.app.retinue import Retinue
 from retinue.core.agent import RESULTS, ToolKind, ToolSpec
-from retinue.core.amounts import Window
+from retinue.core.budget import Window
+from retinue.core.commands import RunQuery
 from retinue.core.errors import Refused, ToolError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
-from retinue.core.records import RunQuery
 from retinue.core.run import Limits, Manner, Outcome
 from retinue.engine.admission import Spawn
 from retinue.engine.supervisor import Started, Supervisor
-from retinue.providers.scripted import Speaks, calls
+from retinue.providers.scripted.provider import Speaks, calls
 from retinue.testing.harness import Harness
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from retinue.core.messages import Message
 from retinue.core.ports import Request
-from retinue.providers.scripted import Improvised, Line
+from retinue.providers.scripted.provider import Improvised, Line
 
 
 def in_turn(*lines: Line) -> Improvised:

@@ -1,6 +1,6 @@
 """Stores for stories about several processes: one that others can reach, and one that takes its time."""
 
-from retinue.store.memory import MemoryStore
+from retinue.store.memory.store import MemoryStore
 
 
 class SharedMemory(MemoryStore):

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from retinue.app.compose import open as open_retinue
+from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import Agent
 from retinue.core.messages import ToolMessage
 from retinue.core.policy import Policy
 from retinue.core.ports import Request, Tool
 from retinue.core.run import Outcome
-from retinue.providers.scripted import Line, Script, ScriptedProvider, Speaks, calls, says, together
+from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, Speaks, calls, says, together
 from retinue.tools.function import tool
 
 KEY = "the-story"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import retinue
 from retinue.core.agent import Agent
-from retinue.core.amounts import Window
+from retinue.core.budget import Window
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.messages import Reply
@@ -21,9 +21,9 @@ from retinue.core.ports import Publish, Request, Weight
 from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.usage import Usage
-from retinue.engine.calls import INTERRUPTED, NO_ACTIONS_LEFT
-from retinue.providers.scripted import Script, ScriptedProvider, Speaks, calls, says, together
-from retinue.store.sqlite import SqliteStore
+from retinue.engine.tool_calls import INTERRUPTED, NO_ACTIONS_LEFT
+from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, calls, says, together
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.shared_memory import SharedMemory

@@ -15,8 +15,8 @@ from retinue.core.ports import CallContext, Publish, Request
 from retinue.core.run import Manner, Outcome
 from retinue.core.usage import Usage
 from retinue.engine.admission import Spawn
-from retinue.engine.view import RunView
-from retinue.providers.scripted import Hangs, Line, calls, hangs, says, streams, together
+from retinue.engine.run_view import RunView
+from retinue.providers.scripted.provider import Hangs, Line, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import in_turn

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.core.agent import Agent, Brief
-from retinue.core.amounts import Caps, Window
+from retinue.core.budget import Caps, Window
+from retinue.core.commands import RunQuery
 from retinue.core.compaction import MAX_IN_A_ROW, total
 from retinue.core.errors import ProviderError, ProviderFault, StoreError
 from retinue.core.events import CallReturned, HistoryCompacted, ReplyReceived, TurnFailed
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage, UserMessage
 from retinue.core.ports import Publish, Request
-from retinue.core.records import RunQuery
 from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine.admission import Spawn
-from retinue.engine.ask import ATTEMPTS
 from retinue.engine.compaction import NOTHING_LEFT
-from retinue.providers.scripted import (
+from retinue.engine.model_call import ATTEMPTS
+from retinue.providers.scripted.provider import (
     Improvised,
     Line,
     Script,
@@ -36,7 +36,7 @@ from retinue.providers.scripted import (
     says,
     together,
 )
-from retinue.store.memory import MemoryStore
+from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 
 TASK = "Find the leak in the pool."

@@ -10,27 +10,28 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.app.wires import contact, reach
 from retinue.core.compaction import SUMMARISER
 from retinue.core.events import HistoryCompacted
 from retinue.core.run import Outcome
-from retinue.providers.scripted import Line, calls, says, together
-from retinue.testing import fake_anthropic, fake_chat, fake_gemini, fake_responses
-from retinue.testing.fake_anthropic import FakeAnthropic
+from retinue.providers.catalog import contact, reach
+from retinue.providers.scripted.provider import Line, calls, says, together
+from retinue.testing import fake_chat
 from retinue.testing.fake_chat import FakeChat
-from retinue.testing.fake_gemini import FakeGemini
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import Answer, Heard
 from retinue.testing.harness import Harness
+from tests.providers.fakes import anthropic, gemini, responses
+from tests.providers.fakes.anthropic import FakeAnthropic
+from tests.providers.fakes.gemini import FakeGemini
+from tests.providers.fakes.responses import FakeResponses
 
 Vendor: TypeAlias = FakeChat | FakeAnthropic | FakeResponses | FakeGemini
 Played: TypeAlias = Callable[[Heard], Line | Answer]
 
 VENDORS: dict[str, tuple[Callable[[Played], Vendor], Callable[..., Answer]]] = {
     "openai-chat": (FakeChat, fake_chat.failed),
-    "anthropic": (FakeAnthropic, fake_anthropic.failed),
-    "openai-responses": (FakeResponses, fake_responses.failed),
-    "gemini": (FakeGemini, partial(fake_gemini.failed, kind="INVALID_ARGUMENT")),
+    "anthropic": (FakeAnthropic, anthropic.failed),
+    "openai-responses": (FakeResponses, responses.failed),
+    "gemini": (FakeGemini, partial(gemini.failed, kind="INVALID_ARGUMENT")),
 }
 MOST = 12_000
 """Bytes of a request that the vendor takes."""

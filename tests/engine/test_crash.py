@@ -7,15 +7,15 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.app.compose import open as open_retinue
+from retinue.app.open import open as open_retinue
+from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned
-from retinue.core.records import RunQuery
-from retinue.engine.calls import INTERRUPTED
-from retinue.providers.scripted import ScriptedProvider
-from retinue.store.sqlite import SqliteStore
+from retinue.engine.tool_calls import INTERRUPTED
+from retinue.providers.scripted.provider import ScriptedProvider
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
-from retinue.testing.held import HeldClock
+from retinue.testing.virtual_time import HeldClock
 from tests.engine import story
 
 

@@ -5,11 +5,11 @@ from contextlib import suppress
 from typing import Any
 
 from retinue.core.errors import StoreError
-from retinue.core.mail import Words
+from retinue.core.inbox import Words
 from retinue.core.messages import Origin, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.scripted import Script, ScriptedProvider, Speaks, says, streams
-from retinue.store.memory import MemoryStore
+from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, says, streams
+from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import Delegate, delegates, with_delegation
 

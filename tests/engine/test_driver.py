@@ -12,19 +12,19 @@ import pytest
 from msgspec.structs import replace
 
 import retinue
+from retinue.core.commands import Beat, DriverRow, RunQuery, Write, Written
 from retinue.core.errors import Fenced, NotAdoptable, RunIsOver, StoreError, StoreUnavailable
 from retinue.core.events import Event, MailTaken, RunAdopted
 from retinue.core.ids import DriverId, RunId
-from retinue.core.mail import Item
+from retinue.core.inbox import Item
 from retinue.core.messages import Delta
 from retinue.core.ports import Store
-from retinue.core.records import Beat, DriverRow, RunQuery, Write, Written
 from retinue.core.run import Limits, Manner
 from retinue.core.usage import Usage
-from retinue.engine.process import describe, this_host, this_process
-from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
-from retinue.store.memory import MemoryStore
-from retinue.store.sqlite import SqliteStore
+from retinue.engine.process_identity import describe, this_host, this_process
+from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, hangs, says, together
+from retinue.store.memory.store import MemoryStore
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import Delegate, delegates
 

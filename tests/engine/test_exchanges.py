@@ -12,7 +12,17 @@ from retinue.core.messages import Message, UserMessage
 from retinue.core.ports import Request, Store
 from retinue.core.run import Exchange, LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider, Speaks, calls, hangs, says, together
+from retinue.providers.scripted.provider import (
+    Improvised,
+    Line,
+    Script,
+    ScriptedProvider,
+    Speaks,
+    calls,
+    hangs,
+    says,
+    together,
+)
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import hearing

@@ -12,9 +12,9 @@ from retinue.core.messages import AssistantMessage, Reply, ToolCall
 from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.engine.ask import ATTEMPTS
 from retinue.engine.compaction import NOTHING_LEFT
-from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, says
+from retinue.engine.model_call import ATTEMPTS
+from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, fails, says
 from retinue.testing.harness import Harness
 
 

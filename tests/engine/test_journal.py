@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import retinue
+from retinue.core.commands import Beat, Bury, Change, Decision, DriverRow, Enlist, Write, Written
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
-from retinue.core.records import Beat, Bury, Change, Decision, DriverRow, Enlist, Write, Written
 from retinue.engine.journal import FEW, LINGER, Journal
-from retinue.providers.scripted import calls, says, together
-from retinue.store.memory import MemoryStore
-from retinue.store.sqlite import SqliteStore
+from retinue.providers.scripted.provider import calls, says, together
+from retinue.store.memory.store import MemoryStore
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 
 SPACE = "notes"

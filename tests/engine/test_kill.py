@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.compose import open as open_retinue
+from retinue.app.open import open as open_retinue
+from retinue.core.commands import RunQuery
 from retinue.core.events import CallReturned, ReplyReceived
-from retinue.core.records import RunQuery
-from retinue.engine.calls import INTERRUPTED
-from retinue.providers.scripted import ScriptedProvider, played
-from retinue.store.sqlite import SqliteStore
+from retinue.engine.tool_calls import INTERRUPTED
+from retinue.providers.scripted.provider import ScriptedProvider, played
+from retinue.store.sqlite.store import SqliteStore
 from tests.conftest import STRESS
 from tests.engine import story
 

@@ -16,8 +16,8 @@ from retinue.core.messages import AssistantMessage, Message, Reply, StartDelta, 
 from retinue.core.ports import Publish, Request, Tool
 from retinue.core.run import LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.engine.ask import ATTEMPTS
-from retinue.providers.scripted import (
+from retinue.engine.model_call import ATTEMPTS
+from retinue.providers.scripted.provider import (
     Improvised,
     Line,
     Script,
@@ -31,8 +31,8 @@ from retinue.providers.scripted import (
     together,
 )
 from retinue.testing.harness import Harness
-from retinue.testing.held import HeldClock
 from retinue.testing.ids import CountedIds
+from retinue.testing.virtual_time import HeldClock
 from tests.engine.delegation import Delegate, delegates, with_delegation
 from tests.engine.lines import hearing
 

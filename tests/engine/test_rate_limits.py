@@ -9,16 +9,16 @@ from math import ceil, log
 
 import pytest
 
-from retinue.app.compose import MEMORY
-from retinue.app.compose import open as open_retinue
+from retinue.app.open import MEMORY
+from retinue.app.open import open as open_retinue
+from retinue.core.commands import RunQuery
 from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Provider, Publish, Request
-from retinue.core.records import RunQuery
 from retinue.core.run import Limits
-from retinue.engine.ask import ATTEMPTS, WAITS
-from retinue.providers.openai_chat import OpenAIChatProvider
-from retinue.providers.scripted import Line, Script, ScriptedProvider, fails, says
+from retinue.engine.model_call import ATTEMPTS, WAITS
+from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, fails, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, failed
 from retinue.testing.fake_server import Answer, Heard
 from retinue.testing.harness import Harness

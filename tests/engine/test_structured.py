@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.app.structured import DEEPEST, BadSchema, demanded, judge, schema_of
+from retinue.app.structured_output import DEEPEST, BadSchema, demanded, judge, schema_of
 from retinue.core.agent import Output
 from retinue.core.errors import BadInput, RetinueError
 from retinue.core.events import RepairAsked, ReplyReceived
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.core.run import Exchange, Limits
-from retinue.providers.scripted import Line, calls, says
+from retinue.providers.scripted.provider import Line, calls, says
 from retinue.testing.harness import Harness
 
 PARIS = '{"capital":"Paris","country":"France"}'

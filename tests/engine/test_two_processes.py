@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 import retinue
+from retinue.core.commands import RunQuery
 from retinue.core.events import CallReturned, Event, MailTaken, RunAdopted, RunEnded
-from retinue.core.records import RunQuery
 from tests.engine.owner import open_here
 
 pytestmark = [

@@ -9,8 +9,8 @@ from retinue.app.handle import RunHandle
 from retinue.core.errors import UnknownName
 from retinue.core.ports import Request
 from retinue.core.run import Limits, Outcome
-from retinue.engine.gate import Gates
-from retinue.providers.scripted import Line, Script, ScriptedProvider, says, streams, together
+from retinue.engine.rate_limiter import Gates
+from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.shared_memory import SharedMemory, SlowMemory

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from retinue.core.agent import Brief
-from retinue.core.amounts import Caps, Window
+from retinue.core.budget import Caps, Window
 from retinue.core.run import Outcome
 from retinue.core.usage import Usage
 from retinue.engine.admission import Spawn
-from retinue.providers.scripted import calls, hangs, says
+from retinue.providers.scripted.provider import calls, hangs, says
 from retinue.testing.harness import Harness
 from retinue.tools.function import tool
 

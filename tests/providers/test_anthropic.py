@@ -23,15 +23,15 @@ from retinue.core.messages import (
 )
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.anthropic import AnthropicProvider
+from retinue.providers.anthropic.provider import AnthropicProvider
 from retinue.providers.pricing import Priced, Rates, Tariff
-from retinue.providers.scripted import Line, calls, fails, says, together
+from retinue.providers.scripted.provider import Line, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, question
-from retinue.testing.fake_anthropic import FakeAnthropic, answer_of, event, failed, replies
-from retinue.testing.fake_anthropic_rules import signature_of
 from retinue.testing.fake_chat import EVENTS
 from retinue.testing.fake_prompts import Prompt
 from retinue.testing.fake_server import Answer, Heard
+from tests.providers.fakes.anthropic import FakeAnthropic, answer_of, event, failed, replies
+from tests.providers.fakes.anthropic_rules import signature_of
 
 
 @asynccontextmanager

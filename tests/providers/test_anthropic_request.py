@@ -13,9 +13,9 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.anthropic import Decoder, encode
-from retinue.testing.fake_anthropic_rules import objection, signature_of
+from retinue.providers.anthropic.provider import Decoder, encode
 from retinue.testing.fake_server import Heard
+from tests.providers.fakes.anthropic_rules import objection, signature_of
 
 MARK = {"type": "ephemeral"}
 TOOLS = (ToolSpec("search", "Search.", '{"type":"object","properties":{"q":{}}}'), ToolSpec("list_files"))

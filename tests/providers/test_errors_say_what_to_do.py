@@ -10,19 +10,20 @@ import pytest
 from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Provider, Request
-from retinue.providers.anthropic import AnthropicProvider
-from retinue.providers.gemini import GeminiProvider
-from retinue.providers.openai_chat import OpenAIChatProvider
-from retinue.providers.openai_responses import OpenAIResponsesProvider
-from retinue.providers.scripted import says
-from retinue.providers.vertexai_anthropic import VertexAIAnthropicProvider
-from retinue.testing import fake_anthropic, fake_chat, fake_gemini
+from retinue.providers.anthropic.provider import AnthropicProvider
+from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
+from retinue.providers.gemini.provider import GeminiProvider
+from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+from retinue.providers.scripted.provider import says
+from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import Listener
-from retinue.testing.fake_anthropic import FakeAnthropic
 from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_gemini import FakeGemini
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import Answer, FakeServer
+from tests.providers.fakes import anthropic, gemini
+from tests.providers.fakes.anthropic import FakeAnthropic
+from tests.providers.fakes.gemini import FakeGemini
+from tests.providers.fakes.responses import FakeResponses
 
 pytestmark = pytest.mark.real_time
 
@@ -43,17 +44,17 @@ class Wire(NamedTuple):
 
 def googles(status: int, message: str) -> Answer:
     kinds = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
-    return fake_gemini.failed(status, message, kinds.get(status, "INVALID_ARGUMENT"))
+    return gemini.failed(status, message, kinds.get(status, "INVALID_ARGUMENT"))
 
 
 WIRES: dict[str, Wire] = {
-    "anthropic": Wire(FakeAnthropic, AnthropicProvider, "", "/v1/messages", fake_anthropic.failed),
+    "anthropic": Wire(FakeAnthropic, AnthropicProvider, "", "/v1/messages", anthropic.failed),
     "vertexai-anthropic": Wire(
         FakeAnthropic,
         VertexAIAnthropicProvider,
         "/v1/projects/p/locations/l",
         "/publishers/anthropic/models/some-model:streamRawPredict",
-        fake_anthropic.failed,
+        anthropic.failed,
     ),
     "openai-chat": Wire(FakeChat, OpenAIChatProvider, "/v1", "/chat/completions", fake_chat.failed),
     "openai-responses": Wire(FakeResponses, OpenAIResponsesProvider, "/v1", "/responses", fake_chat.failed),

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from retinue.app.wires import contact, reach
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.gemini import GeminiProvider
-from retinue.providers.script import Line, Speaks, calls, fails, says, together
+from retinue.providers.catalog import contact, reach
+from retinue.providers.gemini.provider import GeminiProvider
+from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
-from retinue.testing.fake_gemini import FakeGemini, failed, retry_in
 from retinue.testing.fake_server import Answer, Heard
+from tests.providers.fakes.gemini import FakeGemini, failed, retry_in
 
 
 @asynccontextmanager

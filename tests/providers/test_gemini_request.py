@@ -11,8 +11,8 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.gemini import encode
-from retinue.testing.fake_gemini import objection
+from retinue.providers.gemini.provider import encode
+from tests.providers.fakes.gemini import objection
 from tests.providers.gemini_events import call, decoded, parts, text
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')

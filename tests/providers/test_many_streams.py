@@ -16,11 +16,11 @@ import pytest
 import retinue
 from bench.replaying import replaying
 from bench.wires import answer_pieces
-from retinue.app.wires import contact, reach
 from retinue.core.messages import Delta, Reply, TextDelta, UserMessage
 from retinue.core.ports import Request
-from retinue.engine.gate import open_file_room
-from retinue.providers.script import streams
+from retinue.engine.rate_limiter import open_file_room
+from retinue.providers.catalog import contact, reach
+from retinue.providers.scripted.script import streams
 
 STREAMS = 500
 WORDS = [f"word{number} " for number in range(20)]

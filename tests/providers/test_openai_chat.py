@@ -15,8 +15,8 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Reply, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.net.http import Http
-from retinue.providers.openai_chat import OpenAIChatProvider, encode
-from retinue.providers.scripted import Line, calls, fails, says, streams, together
+from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
+from retinue.providers.scripted.provider import Line, calls, fails, says, streams, together
 from retinue.testing.contracts.provider import PROMISES, Listener, Promise, question
 from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Played, event
 from retinue.testing.fake_server import Answer
@@ -184,7 +184,7 @@ async def test_a_run_works_over_the_wire_with_tools_and_retries() -> None:
 
 def test_importing_retinue_does_not_import_an_http_client() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "import sys, retinue, retinue.app.compose; print('aiohttp' in sys.modules)"],
+        [sys.executable, "-c", "import sys, retinue, retinue.app.open; print('aiohttp' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from retinue.core.errors import ProviderFault
-from retinue.providers.openai_chat import OpenAIChatProvider
-from retinue.providers.scripted import says
+from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.scripted.provider import says
 from retinue.testing.contracts.provider import question
 from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, event, failed
 from retinue.testing.fake_server import Answer, Heard

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from retinue.app.wires import contact, reach
 from retinue.core.errors import ProviderError
 from retinue.core.messages import Message, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.openai_responses import OpenAIResponsesProvider
-from retinue.providers.script import Line, Speaks, calls, fails, says, together
+from retinue.providers.catalog import contact, reach
+from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import Heard
+from tests.providers.fakes.responses import FakeResponses
 
 
 @asynccontextmanager

@@ -6,11 +6,11 @@ import pytest
 
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
-from retinue.providers.openai_responses import Continuing, OpenAIResponsesProvider, Spelling
-from retinue.providers.script import Speaks, calls, says, together
+from retinue.providers.openai_responses.provider import Continuing, OpenAIResponsesProvider, Spelling
+from retinue.providers.scripted.script import Speaks, calls, says, together
 from retinue.testing.contracts.provider import TOOLS, Listener
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import Heard
+from tests.providers.fakes.responses import FakeResponses
 from tests.providers.responses_events import decoded
 
 pytestmark = pytest.mark.real_time

@@ -11,8 +11,8 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.openai_responses import Spelling, encode
-from retinue.testing.fake_responses import objection
+from retinue.providers.openai_responses.provider import Spelling, encode
+from tests.providers.fakes.responses import objection
 from tests.providers.responses_events import COMPLETED, decoded, done, item, said
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')

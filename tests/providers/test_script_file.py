@@ -8,7 +8,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, UserMessage
 from retinue.core.ports import Request
 from retinue.core.usage import Usage
-from retinue.providers.script_file import ScriptFileProvider
+from retinue.providers.scripted.file import ScriptFileProvider
 from retinue.testing.contracts.provider import Listener
 
 

@@ -27,7 +27,7 @@ from retinue.core.messages import (
 )
 from retinue.core.ports import Prices, Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.scripted import (
+from retinue.providers.scripted.provider import (
     Asked,
     Line,
     Script,

@@ -7,9 +7,12 @@ import msgspec
 import pytest
 
 from retinue.core.usage import Usage
-from retinue.providers import anthropic, gemini, openai_chat, openai_responses
-from retinue.providers.decoder import AnswerDecoder
+from retinue.providers.anthropic import provider as anthropic
+from retinue.providers.gemini import provider as gemini
+from retinue.providers.openai_chat import provider as openai_chat
+from retinue.providers.openai_responses import provider as openai_responses
 from retinue.providers.pricing import Rates
+from retinue.providers.stream_decoder import AnswerDecoder
 
 RATES = Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)
 

@@ -11,16 +11,16 @@ import pytest
 from aiohttp import ClientConnectionError
 from yarl import URL
 
-from retinue.app.wires import WIRES, contact, reach
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Delta
 from retinue.core.ports import Provider
 from retinue.net.http import Http
-from retinue.providers.scripted import Line, says
-from retinue.providers.vertexai_anthropic import GoogleToken, VertexAIAnthropicProvider, is_googles
+from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_googles
+from retinue.providers.catalog import WIRES, contact, reach
+from retinue.providers.scripted.provider import Line, says
 from retinue.testing.contracts.provider import PROMISES, Promise, question
-from retinue.testing.fake_anthropic import FakeAnthropic
 from retinue.testing.fake_server import Answer
+from tests.providers.fakes.anthropic import FakeAnthropic
 
 
 def unheard(_: Delta) -> None:

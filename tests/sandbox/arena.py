@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.errors import RetinueError
-from retinue.core.programs import Program, Sandbox
+from retinue.core.ports import Program, Sandbox
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.probe import examined
 from tests.sandbox import attempts

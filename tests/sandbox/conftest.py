@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.programs import Program, Sandbox
+from retinue.core.ports import Program, Sandbox
 from retinue.sandbox.probe import verdict
 
 

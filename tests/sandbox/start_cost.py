@@ -12,9 +12,9 @@ from functools import partial
 from statistics import median
 from time import perf_counter
 
-from retinue.core.programs import Ended, Program, Sandbox
+from retinue.core.ports import Ended, Program, Sandbox
 from retinue.sandbox.probe import verdict
-from retinue.sandbox.process import end_group, finish
+from retinue.sandbox.subprocess import end_group, finish
 
 ROUNDS, PAIRS = 40, 5
 

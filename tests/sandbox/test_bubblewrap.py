@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import ToolError
-from retinue.core.programs import Ended, Program, Sandbox
+from retinue.core.ports import Ended, Program, Sandbox
 from retinue.sandbox import bubblewrap
-from retinue.sandbox.identity import UNUSED
+from retinue.sandbox.mounts import Root
 from retinue.sandbox.seccomp import MACHINES, Machine
-from retinue.sandbox.view import Root
+from retinue.sandbox.uid import UNUSED
 from tests.sandbox.conftest import Calls, Line
 
 pytestmark = pytest.mark.real_time

@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from retinue.core.errors import SandboxUnavailable
-from retinue.core.programs import Ended, Program, Sandbox
+from retinue.core.ports import Ended, Program, Sandbox
 from retinue.sandbox import probe
+from retinue.sandbox.none import Unfenced
 from retinue.sandbox.probe import HOW_TO_ALLOW, HOW_TO_INSTALL, Required, Verdict, attacked, choose, examined, verdict
-from retinue.sandbox.unfenced import Unfenced
 from tests.sandbox.conftest import Calls
 
 pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="there is none but on Linux")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.programs import Sandbox
+from retinue.core.ports import Sandbox
 
 AT_MOST = 0.025
 ROOT = Path(__file__).parents[2]

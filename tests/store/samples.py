@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.core.agent import Brief, Output
-from retinue.core.amounts import Caps, Window
+from retinue.core.budget import Caps, Window
 from retinue.core.events import (
     FORMAT,
     AgentDefined,
@@ -29,7 +29,7 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 from retinue.core.events import RunAccepted
-from retinue.core.mail import Words
+from retinue.core.inbox import Words
 from retinue.core.policy import Policy
 from retinue.core.run import Outcome
 from retinue.store.codec import LARGE, Codec, Kind, Tree, blob_name, checked_blob, readable, split_large

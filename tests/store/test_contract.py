@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from retinue.core.ports import Store
-from retinue.store.memory import MemoryStore
-from retinue.store.sqlite import SqliteStore
+from retinue.store.memory.store import MemoryStore
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.contracts.store import LastingStoreContract, StoreContract
 
 

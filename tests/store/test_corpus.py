@@ -8,7 +8,7 @@ import pytest
 
 from retinue.core.agent import Brief
 from retinue.core.events import FORMAT, Event, RunAccepted, RunEnded
-from retinue.core.mail import Item
+from retinue.core.inbox import Item
 from retinue.core.run import Outcome
 from retinue.core.state import fold
 from retinue.store.codec import Codec

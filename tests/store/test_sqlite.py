@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from retinue.core.commands import Accepted, OpenSession, RunQuery
 from retinue.core.errors import Fenced, StoreCorrupt, StoreUnavailable, UnknownFormat
-from retinue.core.records import Accepted, OpenSession, RunQuery
-from retinue.store import sqlite as module
 from retinue.store.codec import Codec
-from retinue.store.lockfile import LockFile
-from retinue.store.migrations import APPLICATION_ID, STEPS, migrate
-from retinue.store.sqlite import SqliteStore
+from retinue.store.sqlite import store as module
+from retinue.store.sqlite.lockfile import LockFile
+from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS, migrate
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.contracts.store_case import BRIEF, accept, born, enlist, over, record, row, said
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from retinue.core.commands import RunQuery
 from retinue.core.events import ReplyReceived
-from retinue.core.mail import Words
-from retinue.core.records import RunQuery
-from retinue.store.sqlite import SqliteStore
+from retinue.core.inbox import Words
+from retinue.store.sqlite.store import SqliteStore
 from tests.store import worker
 
 WORKER = [sys.executable, "-m", "tests.store.worker"]

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from retinue.core.commands import Change, Decision, OpenSession, Post
 from retinue.core.errors import StoreUnavailable
-from retinue.core.mail import Words
-from retinue.core.records import Change, Decision, OpenSession, Post
-from retinue.store import sqlite
-from retinue.store.sqlite import SqliteStore
+from retinue.core.inbox import Words
+from retinue.store.sqlite import store as sqlite
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.contracts.store_case import accept, enlist, record, said
 
 

@@ -7,7 +7,7 @@ import hypothesis
 import hypothesis.strategies as some
 import pytest
 
-from retinue.testing.held import HeldLoop
+from retinue.testing.virtual_time import HeldLoop
 from tests.conftest import as_plain_function
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None

@@ -11,15 +11,15 @@ from retinue.core.agent import ToolSpec
 from retinue.core.messages import AssistantMessage, Message, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.anthropic import AnthropicProvider
-from retinue.providers.openai_chat import OpenAIChatProvider
-from retinue.providers.openai_responses import OpenAIResponsesProvider
-from retinue.providers.scripted import says
+from retinue.providers.anthropic.provider import AnthropicProvider
+from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+from retinue.providers.scripted.provider import says
 from retinue.testing.contracts.provider import TOOLS, Listener
-from retinue.testing.fake_anthropic import FakeAnthropic
 from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_responses import FakeResponses
 from retinue.testing.fake_server import FakeServer
+from tests.providers.fakes.anthropic import FakeAnthropic
+from tests.providers.fakes.responses import FakeResponses
 
 pytestmark = pytest.mark.real_time
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from retinue.core.commands import Change, Decide, Written
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Store, Tool, ToolResult
-from retinue.core.records import Change, Decide, Written
-from retinue.engine.shelf import StoreShelf
+from retinue.engine.key_value import StoreShelf
 from retinue.testing.harness import Harness
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
+from retinue.core.commands import Decide, Written
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
-from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.programs import Ended, Program
-from retinue.core.records import Decide, Written
-from retinue.tools.kit import Kit
+from retinue.core.ports import CallContext, Ended, Program, Tool, ToolResult
+from retinue.tools.dependencies import Kit
 
 
 class NoSandbox:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.tools.memory_backend import Memory, MemoryBackend, Note, Recalled, Search
+from retinue.tools.memory.backend import Memory, MemoryBackend, Note, Recalled, Search
 
 
 def note(key: str, content: str = "something", *, agent: str = "me", category: str = "core", at: float = 1.0) -> Note:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from retinue.tools.memory import open_memory
-from retinue.tools.memory_backend import Note
+from retinue.tools.memory.backend import Note
+from retinue.tools.memory.memory_tools import open_memory
 
 
 def main(kind: str, folder: str, name: str, count: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.app.builtin import BUILTIN, shown
+from retinue.tools.builtin import BUILTIN, shown
 
 
 def test_each_tool_has_its_kind_its_deadline_and_its_risk() -> None:

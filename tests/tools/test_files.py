@@ -15,9 +15,9 @@ import pytest
 
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import Tool, Weight, weight_of
-from retinue.tools import files, writing
-from retinue.tools.lines import MAX_FILE
-from retinue.tools.paths import Spot
+from retinue.tools.files import atomic_write, file_tools
+from retinue.tools.files.excerpt import MAX_FILE
+from retinue.tools.files.paths import Spot
 from tests.tools.file_stage import Desk, kit
 
 NOBODY = 65534
@@ -27,7 +27,7 @@ NOBODY = 65534
 def desk(tmp_path: Path) -> Desk:
     (tmp_path / "ws").mkdir()
     (tmp_path / "outside").write_text("secret")
-    return Desk(files.tools(kit()), tmp_path / "ws")
+    return Desk(file_tools.tools(kit()), tmp_path / "ws")
 
 
 def put(desk: Desk, path: str, content: bytes | str) -> Path:
@@ -45,7 +45,7 @@ def names(desk: Desk) -> list[str]:
 
 
 def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
-    assert {tool.spec.name: (tool.kind, tool.timeout, weight_of(tool, "{}")) for tool in files.tools(kit())} == {
+    assert {tool.spec.name: (tool.kind, tool.timeout, weight_of(tool, "{}")) for tool in file_tools.tools(kit())} == {
         "file_read": ("pure", 60.0, Weight(Risk.LOW)),
         "file_write": ("idempotent", 60.0, Weight(Risk.MEDIUM, acts=True)),
         "file_edit": ("once", 60.0, Weight(Risk.MEDIUM, acts=True)),
@@ -60,7 +60,7 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
         assert all(said.get("description") for said in schema["properties"].values())
         return list(schema["properties"]), schema["required"]
 
-    assert {tool.spec.name: arguments(tool) for tool in files.tools(kit())} == {
+    assert {tool.spec.name: arguments(tool) for tool in file_tools.tools(kit())} == {
         "file_read": (["path", "offset", "limit"], ["path"]),
         "file_write": (["path", "content"], ["path", "content"]),
         "file_edit": (["path", "old_string", "new_string", "replace_all"], ["path", "old_string", "new_string"]),
@@ -87,7 +87,7 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
     ],
 )
 def test_file_ops_that_only_look_weigh_little(arguments: str, weight: Weight) -> None:
-    (tool,) = (tool for tool in files.tools(kit()) if tool.spec.name == "file_ops")
+    (tool,) = (tool for tool in file_tools.tools(kit()) if tool.spec.name == "file_ops")
     assert weight_of(tool, arguments) == weight
 
 
@@ -397,13 +397,13 @@ async def test_an_edit_of_a_file_that_somebody_else_changes_is_given_up(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = put(desk, "a.py", "old")
-    check = writing._check_unchanged
+    check = atomic_write._check_unchanged
 
     def late(spot: Spot, seen: os.stat_result | None) -> None:
         file.write_text("somebody else's")
         check(spot, seen)
 
-    monkeypatch.setattr(writing, "_check_unchanged", late)
+    monkeypatch.setattr(atomic_write, "_check_unchanged", late)
     assert await desk.refused("file_edit", path="a.py", old_string="old", new_string="new") == (
         "the file was changed by somebody else meanwhile; read it again: a.py"
     )

@@ -19,8 +19,8 @@ from retinue.core.agent import ToolSpec
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.providers.scripted import calls, says
-from retinue.store.sqlite import SqliteStore
+from retinue.providers.scripted.provider import calls, says
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools.function import FunctionTool, as_text, tool
 from retinue.tools.threads import AT_ONCE

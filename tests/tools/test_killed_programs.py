@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 
 from retinue.core.policy import Autonomy, Policy
-from retinue.core.programs import Ended, Program
-from retinue.store.memory import MemoryStore
-from retinue.tools import python, shell
-from retinue.tools.kit import Kit
+from retinue.core.ports import Ended, Program
+from retinue.store.memory.store import MemoryStore
+from retinue.tools import python
+from retinue.tools.dependencies import Kit
+from retinue.tools.shell import shell_tool
 from tests.tools.calling import DirectShelf, FixedClock, context, refused, told
 
 WHY = "Killed: all its processes used 700 MB of memory together, and may use 512 MB"
@@ -27,7 +28,7 @@ class Kills:
 
 async def test_a_program_that_was_killed_for_a_reason_is_shown_with_it(tmp_path: Path) -> None:
     kit = Kit(sandbox=Kills(), shelf=DirectShelf(MemoryStore()), clock=FixedClock())
-    tools = {tool.spec.name: tool for tool in (*shell.tools(kit), *python.tools(kit))}
+    tools = {tool.spec.name: tool for tool in (*shell_tool.tools(kit), *python.tools(kit))}
     where = context(policy=POLICY, workspace=str(tmp_path))
 
     command = await refused(tools["shell"], where, command="echo begun")

@@ -13,12 +13,12 @@ from retinue.core.errors import StoreError
 from retinue.core.policy import Autonomy, Policy, Risk
 from retinue.core.ports import Store, Weight, weight_of
 from retinue.engine.admission import Spawn
-from retinue.providers.scripted import calls, says
-from retinue.store.sqlite import SqliteStore
+from retinue.providers.scripted.provider import calls, says
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
-from retinue.tools.kit import Kit
-from retinue.tools.memory import MAX_CONTENT_CHARACTERS, memory_tools, open_memory, tools
-from retinue.tools.memory_backend import Note, Search
+from retinue.tools.dependencies import Kit
+from retinue.tools.memory.backend import Note, Search
+from retinue.tools.memory.memory_tools import MAX_CONTENT_CHARACTERS, memory_tools, open_memory, tools
 from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
 
 KINDS = ("sqlite", "markdown")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.tools.memory import open_memory
-from retinue.tools.memory_backend import Memory, MemoryBackend, MemoryUnavailable, Recalled, Search
-from retinue.tools.memory_markdown import MarkdownMemory
-from retinue.tools.memory_sqlite import SqliteMemory
+from retinue.tools.memory.backend import Memory, MemoryBackend, MemoryUnavailable, Recalled, Search
+from retinue.tools.memory.markdown import MarkdownMemory
+from retinue.tools.memory.memory_tools import open_memory
+from retinue.tools.memory.sqlite import SqliteMemory
 from tests.tools.memory_contract import LastingMemoryContract, MemoryContract, everything, keys, note
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
-from retinue.tools import walking
-from retinue.tools.paths import OutOfReach, Reach, Unusable
-from retinue.tools.writing import blocks, replace
+from retinue.tools.files import path_walk
+from retinue.tools.files.atomic_write import blocks, replace
+from retinue.tools.files.paths import OutOfReach, Reach, Unusable
 from tests.conftest import STRESS
 
 SECRET = b"SECRET"
@@ -416,7 +416,7 @@ def test_a_process_with_too_many_open_files_says_so(base: Path, monkeypatch: pyt
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(walking.os, "open", full)
+    monkeypatch.setattr(path_walk.os, "open", full)
     monkeypatch.setattr(os, "supports_dir_fd", {full})
     for act in (lambda: Reach(Policy(), str(base / "ws")), lambda: read(reach, "file"), lambda: write(reach, "file")):
         with pytest.raises(Unusable, match="Too many open files"):

@@ -14,12 +14,12 @@ import pytest
 
 from retinue.core.messages import ToolMessage
 from retinue.core.policy import Autonomy, Policy
-from retinue.core.ports import Request
-from retinue.core.programs import Ended, Program
-from retinue.providers.scripted import Speaks, calls, calls_verbatim, says, together
+from retinue.core.ports import Ended, Program, Request
+from retinue.providers.scripted.provider import Speaks, calls, calls_verbatim, says, together
 from retinue.testing.harness import Harness
-from retinue.tools import python, shell
-from retinue.tools.kit import Kit, NoShelf, ToolOptions
+from retinue.tools import python
+from retinue.tools.dependencies import Kit, NoShelf, ToolOptions
+from retinue.tools.shell import shell_tool
 from tests.tools.file_stage import Desk, Noon
 
 pytestmark = [
@@ -279,7 +279,7 @@ async def test_a_machine_that_can_start_nothing_more_says_so(
     workspace: Path, tool: str, arguments: dict[str, str]
 ) -> None:
     kit = Kit(sandbox=FullMachine(), shelf=NoShelf(), clock=Noon())
-    desk = Desk([*shell.tools(kit), *python.tools(kit)], workspace)
+    desk = Desk([*shell_tool.tools(kit), *python.tools(kit)], workspace)
 
     assert await desk.refused(tool, **arguments) == "the program could not be run: Too many open files"
 

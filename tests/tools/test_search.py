@@ -23,13 +23,15 @@ from hypothesis import strategies as st
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import Weight, weight_of
-from retinue.tools import finding, matching, places, search
-from retinue.tools.matching import _rg, matches
-from retinue.tools.paths import Reach
-from retinue.tools.patterns import compiled
-from retinue.tools.places import Places
-from retinue.tools.query import LEFT_OUT, Query, query_of
-from retinue.tools.scan import Scan
+from retinue.tools.files.paths import Reach
+from retinue.tools.search import collector, search_tools
+from retinue.tools.search import find as finding
+from retinue.tools.search import ripgrep as matching
+from retinue.tools.search.collector import Places
+from retinue.tools.search.fallback import Scan
+from retinue.tools.search.query import LEFT_OUT, Query, query_of
+from retinue.tools.search.regex import compiled
+from retinue.tools.search.ripgrep import _rg, matches
 from tests.conftest import STRESS
 from tests.tools.file_stage import Desk, kit
 
@@ -44,7 +46,7 @@ def desk(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     if request.param == "fallback":
         monkeypatch.setenv("PATH", str(tmp_path / "no programs"))
     (tmp_path / "ws").mkdir()
-    return Desk(search.tools(kit()), tmp_path / "ws")
+    return Desk(search_tools.tools(kit()), tmp_path / "ws")
 
 
 def put(desk: Desk, path: str, content: bytes | str = "") -> None:
@@ -59,13 +61,13 @@ def page(results: list[str], **changes: Any) -> dict[str, Any]:
 
 
 def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
-    assert {tool.spec.name: (tool.kind, tool.timeout, weight_of(tool, "{}")) for tool in search.tools(kit())} == {
+    assert {tool.spec.name: (tool.kind, tool.timeout, weight_of(tool, "{}")) for tool in search_tools.tools(kit())} == {
         name: ("pure", 40.0, Weight(Risk.LOW)) for name in ("bash_find", "bash_ripgrep", "grep")
     }
 
 
 def test_the_arguments_are_those_of_the_published_tools() -> None:
-    schemas = {tool.spec.name: json.loads(tool.spec.parameters) for tool in search.tools(kit())}
+    schemas = {tool.spec.name: json.loads(tool.spec.parameters) for tool in search_tools.tools(kit())}
     assert {
         name: {argument: said.get("default") for argument, said in schema["properties"].items()}
         for name, schema in schemas.items()
@@ -89,7 +91,7 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
 
 @pytest.fixture
 def finder(tmp_path: Path) -> Desk:
-    desk = Desk(search.tools(kit()), tmp_path / "ws")
+    desk = Desk(search_tools.tools(kit()), tmp_path / "ws")
     for path in ("b.py", "a/x.py", "a/y.txt", "a-b", ".hidden", "a/deep/er/z.py"):
         put(desk, path, path)
     (desk.workspace / "link").symlink_to("/etc")
@@ -163,12 +165,12 @@ async def test_find_and_ripgrep_stay_inside(desk: Desk) -> None:
 
 
 async def test_a_find_that_takes_too_long_is_stopped(finder: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "SECONDS", -1.0)
+    monkeypatch.setattr(search_tools, "SECONDS", -1.0)
     assert json.loads(await finder.refused("bash_find")) == {"error": "Command timed out after 30 seconds"}
 
 
 async def test_a_page_of_paths_stays_bounded(tmp_path: Path) -> None:
-    desk = Desk(search.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(kit()), tmp_path)
     for number in range(400):
         put(desk, f"{number:0200}")
     text = await desk("bash_find", limit=0)
@@ -333,7 +335,7 @@ FOR_EVER = "(a|a)*b"
 async def test_a_search_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(matching, "SECONDS", 0.5)
-    desk = Desk(search.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(kit()), tmp_path)
     put(desk, "a", "a" * 60)
     assert json.loads(await desk.refused("bash_ripgrep", pattern=FOR_EVER)) == {
         "error": "Command timed out after 0.5 seconds"
@@ -367,7 +369,7 @@ async def test_a_search_without_descriptors_says_so(desk: Desk, monkeypatch: pyt
 
 async def test_a_cancelled_search_stops_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    desk = Desk(search.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(kit()), tmp_path)
     put(desk, "a", "a" * 60)
     started = asyncio.Event()
     start = asyncio.create_subprocess_exec
@@ -395,14 +397,14 @@ def children() -> list[str]:
             fields = status.read_text().rpartition(")")[2].split()
             if int(fields[1]) == os.getpid() and fields[0] != "Z":
                 command = status.with_name("cmdline").read_bytes().decode()
-                found += [command] if "retinue.tools.scan" in command else []
+                found += [command] if "retinue.tools.search.fallback" in command else []
     return found
 
 
 async def test_a_program_that_an_agent_could_have_written_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(search.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(kit()), tmp_path)
     put(desk, "bin/rg", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "bin" / "rg").chmod(0o755)
     put(desk, "a", "match")
@@ -476,7 +478,7 @@ def test_a_page_is_the_same_however_little_is_kept_for_it(
     whole = [f"{path}:{n + 1}" for path in sorted(files, key=lambda path: path.split("/")) for n in range(files[path])]
     with tempfile.TemporaryDirectory() as base, pytest.MonkeyPatch.context() as patch:
         reach = Reach(Policy(), base)
-        patch.setattr(places, "MAX_KEPT", (offset + limit + 40) * 45 + 70)  # the page, and the rest of its last file
+        patch.setattr(collector, "MAX_KEPT", (offset + limit + 40) * 45 + 70)  # the page, and the rest of its last file
         told = places_of(told_of(files), query_of("x"), wanted=offset + limit, piece=piece)
         with reach.folder(".") as folder:
             shown = told.page(reach, folder, "", offset, limit)
@@ -487,7 +489,7 @@ def test_a_page_is_the_same_however_little_is_kept_for_it(
 async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "MAX_KEPT", 1500)
+    monkeypatch.setattr(collector, "MAX_KEPT", 1500)
     for name in "abcdefgh":
         put(desk, name, "match\n" * 70)
     seen: list[str] = []
@@ -504,7 +506,7 @@ async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(
 async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "MAX_KEPT", 5000)
+    monkeypatch.setattr(collector, "MAX_KEPT", 5000)
     monkeypatch.setattr(matching, "PIPE_SIZE", 4096)
     put(desk, "a", "match\n" * 100_000)
     put(desk, "0", b"match\n" * 100_000 + b"\0")
@@ -518,7 +520,7 @@ async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(
 
 
 async def test_a_file_with_very_many_matches_hides_none_before_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MAX_KEPT", 5000)
+    monkeypatch.setattr(collector, "MAX_KEPT", 5000)
     monkeypatch.setattr(matching, "PIPE_SIZE", 4096)
     put(desk, "a", "match\n" * 3)
     put(desk, "b", "match\n" * 100_000)
@@ -531,7 +533,7 @@ async def test_a_file_with_very_many_matches_hides_none_before_it(desk: Desk, mo
 
 
 async def test_all_matches_are_counted_though_few_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MAX_KEPT", 150_000)
+    monkeypatch.setattr(collector, "MAX_KEPT", 150_000)
     for name in "abcdefgh":
         put(desk, name, "match\n" * 1000)
     found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=1999))
@@ -667,7 +669,7 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
     chance = random.Random(1)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(5000)]
     text = "\n".join(" ".join(chance.choices(words, k=12)) for _ in range(1500))
-    desk = Desk(search.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(kit()), tmp_path)
     for number in range(2100):
         put(desk, f"{number % 50}/{number}", text + ("\nNEEDLE\n" if number % 100 == 0 else "\n"))
     assert 2100 * len(text) > 200_000_000
@@ -686,6 +688,6 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
 
 
 def test_the_tests_of_find_are_all_named_for_the_model() -> None:
-    (find,) = (tool for tool in search.tools(kit()) if tool.spec.name == "bash_find")
+    (find,) = (tool for tool in search_tools.tools(kit()) if tool.spec.name == "bash_find")
     described = json.loads(find.spec.parameters)["properties"]["extra_args"]["description"]
     assert [test for test in finding._TESTS if test not in described] == []

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from retinue.core.commands import CloseSession, OpenSession
 from retinue.core.errors import StoreError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Store, Tool, Weight, weight_of
-from retinue.core.records import CloseSession, OpenSession
-from retinue.providers.scripted import calls, says, together
-from retinue.store.sqlite import SqliteStore
+from retinue.providers.scripted.provider import calls, says, together
+from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools import todo
-from retinue.tools.kit import Kit
+from retinue.tools.dependencies import Kit
 from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
 
 SHOWN: dict[str, Any] = {

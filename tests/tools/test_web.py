@@ -15,12 +15,12 @@ from retinue.core.policy import Risk
 from retinue.core.ports import Tool, Weight, weight_of
 from retinue.net.fetcher import Bounds, Fetched, Fetcher
 from retinue.net.guard import Guard
-from retinue.store.memory import MemoryStore
+from retinue.store.memory.store import MemoryStore
 from retinue.testing.fake_server import Answer, FakeServer
-from retinue.tools.kit import Kit
-from retinue.tools.web import tools
-from retinue.tools.web_findings import Finding
-from retinue.tools.web_text import MISSING, UnreadablePage, decoded, readable
+from retinue.tools.dependencies import Kit
+from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
+from retinue.tools.web.search import Finding
+from retinue.tools.web.web_tools import tools
 from tests.tools.calling import DirectShelf, FixedClock, NoSandbox, refused, told
 
 KIT = Kit(sandbox=NoSandbox(), shelf=DirectShelf(MemoryStore()), clock=FixedClock())

@@ -1,1 +1,19 @@
 """The composition root: a retinue as a program holds it in its hand."""
+
+__all__ = [
+    "active_time",
+    "chat",
+    "conversations",
+    "handle",
+    "launch",
+    "launch_config",
+    "open",
+    "read_only",
+    "registries",
+    "retinue",
+    "sessions",
+    "settings_file",
+    "structured_output",
+    "sync",
+    "tool_modules",
+]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName
 from retinue.core.ids import RunId
-from retinue.core.mail import Answer
-from retinue.core.records import RunQuery
+from retinue.core.inbox import Answer
 from retinue.core.run import Approval
-from retinue.engine.approval import answer_to, open_questions
+from retinue.engine.approvals import answer_to, open_questions
 from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.app")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from retinue.core.commands import RunQuery, RunRow
 from retinue.core.ids import RunId
-from retinue.core.records import RunQuery, RunRow
-from retinue.dialects.xzatoma_keeping import SPACE
-from retinue.dialects.xzatoma_record import Conversation, conversation, kept
+from retinue.dialects.xzatoma import SPACE, Conversation, conversation, kept
 from retinue.engine.supervisor import Supervisor
 
 

@@ -8,18 +8,18 @@ from contextlib import suppress
 from retinue.core.errors import BadInput, RunIsOver, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId
-from retinue.core.mail import Close, Input, Words
+from retinue.core.inbox import Close, Input, Words
 from retinue.core.messages import Delta
 from retinue.core.run import Exchange, Outcome
+from retinue.engine.run_view import RunView
 from retinue.engine.supervisor import Supervisor
-from retinue.engine.view import RunView
 
 
 class RunHandle:
     """A run that was started, here or elsewhere, in this process or an earlier one.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     mind = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
     ...     async with retinue.open(provider=mind, home=retinue.MEMORY) as r:

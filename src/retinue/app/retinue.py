@@ -9,28 +9,28 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from retinue.app.apart import APART, BUZZLLM, Apart
 from retinue.app.approvals import Approvals
-from retinue.app.briefing import Briefing, limits_of
+from retinue.app.grants import Rights, escalation, narrowed_memory
 from retinue.app.handle import RunHandle
-from retinue.app.rights import Rights, escalation, narrowed_memory
+from retinue.app.launch_config import Setup
+from retinue.app.registries import ProviderTable, Toolset
+from retinue.app.run_spec import Briefing, limits_of
 from retinue.app.sessions import Sessions
-from retinue.app.setup import Setup
-from retinue.app.structured import Demand, demanded
-from retinue.app.tables import ProviderTable, Toolset
+from retinue.app.structured_output import Demand, demanded
 from retinue.core.agent import Agent, ToolSpec
+from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy
-from retinue.core.records import RunQuery
 from retinue.core.run import Approval, HistoryRef, Limits, Manner, Outcome
+from retinue.dialects.buzzllm import APART, BUZZLLM, Apart
 from retinue.engine.admission import Spawn, visible
 from retinue.engine.driver import Driver
+from retinue.engine.run_view import RunView
 from retinue.engine.supervisor import Supervisor
-from retinue.engine.view import RunView
-from retinue.tools.kit import ToolOptions
+from retinue.tools.dependencies import ToolOptions
 
 WAIT_MODES: dict[str, int | None] = {"all": None, "any": 1}
 
@@ -43,7 +43,7 @@ class Retinue:
     Made by `retinue.open`. What is unfinished when it closes stays in the store and can be resumed.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     mind = ScriptedProvider(Script().play("main", says("Four.")))
     ...     async with retinue.open(provider=mind, home=retinue.MEMORY) as r:

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from retinue.core.commands import Change, CloseSession, OpenSession, SessionRow, ShelfClosed
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.ports import Clock
-from retinue.core.records import Change, CloseSession, OpenSession, SessionRow, ShelfClosed
-from retinue.dialects import shared_context_admin
-from retinue.dialects.coded import Coded, code_of
-from retinue.dialects.shared_context import decide, space_of
-from retinue.dialects.shared_context_requests import TakeSnapshot, label_of
+from retinue.dialects.arguments import Coded, code_of
+from retinue.dialects.shared_context import TakeSnapshot, admin, decide, label_of, space_of
 from retinue.engine.supervisor import Supervisor
 
 OPERATOR = "operator"
@@ -59,7 +57,7 @@ class Sessions:
         """All sessions, oldest first, with the size of their shared context."""
         rows = await self._parts.journal.read(self._parts.store.sessions)
         now = self._clock.now()
-        return [shared_context_admin.overview(row, await self._shelf(row), now) for row in rows]
+        return [admin.overview(row, await self._shelf(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
         """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
@@ -67,8 +65,8 @@ class Sessions:
         if row is None:
             raise UnknownName("session", session_id)
         if snapshot is not None:
-            return shared_context_admin.snapshot(row, await self._shelf(row), snapshot)
-        return shared_context_admin.contents(row, await self._shelf(row), self._clock.now())
+            return admin.snapshot(row, await self._shelf(row), snapshot)
+        return admin.contents(row, await self._shelf(row), self._clock.now())
 
     async def snapshot(self, session_id: SessionId, label: str) -> int:
         """Keep a session's shared context as it is now under a label; how many entries that are."""

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from retinue.app.compose import open as open_retinue
 from retinue.app.handle import RunHandle
+from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue, Which
 from retinue.core.events import Event
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta
 from retinue.core.run import Approval, Exchange, Outcome
-from retinue.engine.view import RunView
+from retinue.engine.run_view import RunView
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def open_sync(**options: Any) -> SyncRetinue:
     """A retinue to be entered with plain `with`; takes what `retinue.open` takes.
 
     >>> import retinue
-    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
     >>> model = ScriptedProvider(Script().play("main", says("Four.")))
     >>> with retinue.open_sync(provider=model, home=retinue.MEMORY, dialects=()) as r:
     ...     r.run("What is two and two?").text

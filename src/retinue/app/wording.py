@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from retinue.core.events import RunAccepted
 from retinue.core.run import Outcome
 from retinue.dialects.base import Announces, Dialect, HandsOver
-from retinue.engine.parts import PlainWording
+from retinue.engine.context import PlainWording
 
 
 class DialectWording(PlainWording):

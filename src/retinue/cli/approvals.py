@@ -26,28 +26,28 @@ NoteFlag = Annotated[
 
 def approvals(json: JsonFlag = False) -> int:
     """List the calls that wait for a person, of all runs, whoever drives them."""
-    from retinue.cli.process import perform
+    from retinue.cli.event_loop import perform
 
     return perform(_list(json=json))
 
 
 def approve(question: QuestionArgument, note: NoteFlag = "") -> int:
     """Let a call be made that waits for a person."""
-    from retinue.cli.process import perform
+    from retinue.cli.event_loop import perform
 
     return perform(_answer(question, allow=True, note=note))
 
 
 def deny(question: QuestionArgument, note: NoteFlag = "") -> int:
     """Refuse a call that waits for a person; the model reads so, and goes on."""
-    from retinue.cli.process import perform
+    from retinue.cli.event_loop import perform
 
     return perform(_answer(question, allow=False, note=note))
 
 
 async def _list(*, json: bool) -> int:
-    from retinue.app.compose import open_archive
-    from retinue.cli.terminal import answer_json, say
+    from retinue.app.open import open_archive
+    from retinue.cli.output.terminal import answer_json, say
 
     async with open_archive() as archive:
         questions = await archive.approvals.open()
@@ -61,9 +61,9 @@ async def _list(*, json: bool) -> int:
 
 
 async def _answer(name: str, *, allow: bool, note: str) -> int:
-    from retinue.app.compose import open_archive
-    from retinue.cli.terminal import say
-    from retinue.cli.words import one_line
+    from retinue.app.open import open_archive
+    from retinue.cli.output.format import one_line
+    from retinue.cli.output.terminal import say
 
     async with open_archive() as archive:
         question = await archive.approvals.find(name.strip())
@@ -104,8 +104,8 @@ def _value(arguments: str) -> Any:
 
 
 def _table(questions: Sequence[Approval]) -> None:
-    from retinue.cli.columns import Column, print_table
-    from retinue.cli.words import clean, one_line, short
+    from retinue.cli.output.format import clean, one_line, short
+    from retinue.cli.output.table import Column, print_table
 
     columns: list[Column[Approval]] = [
         Column(

@@ -31,7 +31,7 @@ SnapshotOption = Annotated[
 @app.command("list", epilog="Example: retinue context list --json")
 def list_sessions(json: JsonFlag = False) -> int:
     """List sessions, oldest first, with the size of their shared context."""
-    from retinue.cli.terminal import answer_json, say
+    from retinue.cli.output.terminal import answer_json, say
 
     def tell(rows: list[dict[str, Any]]) -> None:
         if json:
@@ -50,8 +50,8 @@ def list_sessions(json: JsonFlag = False) -> int:
 @app.command(epilog="Example: retinue context show audit --json")
 def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = False) -> int:
     """Show everything in a session's shared context, values included, or what was there at a snapshot."""
-    from retinue.cli.terminal import answer, answer_json
-    from retinue.cli.words import clean
+    from retinue.cli.output.format import clean
+    from retinue.cli.output.terminal import answer, answer_json
 
     async def work(sessions: Sessions) -> None:
         context: dict[str, Any] = await sessions.context(name, snapshot=snapshot)
@@ -81,7 +81,7 @@ def create(name: NameArgument) -> int:
 @app.command(epilog="Example: retinue context snapshot audit --label before-the-change")
 def snapshot(name: NameArgument, label: LabelOption) -> int:
     """Keep a session's shared context as it is now under a label."""
-    from retinue.cli.terminal import say
+    from retinue.cli.output.terminal import say
 
     async def work(sessions: Sessions) -> None:
         say(f"kept {_entries(await sessions.snapshot(name, label))} of session {name} as {label}")
@@ -102,9 +102,9 @@ def delete(name: NameArgument) -> int:
 
 
 def _with_sessions(work: Callable[[Sessions], Awaitable[None]], done: str = "") -> int:
-    from retinue.app.compose import open_archive
-    from retinue.cli.process import perform
-    from retinue.cli.terminal import say
+    from retinue.app.open import open_archive
+    from retinue.cli.event_loop import perform
+    from retinue.cli.output.terminal import say
 
     async def main() -> int:
         async with open_archive() as archive:
@@ -121,8 +121,8 @@ def _entries(number: int) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    from retinue.cli.columns import Column, print_table
-    from retinue.cli.words import clean
+    from retinue.cli.output.format import clean
+    from retinue.cli.output.table import Column, print_table
 
     columns: list[Column[dict[str, Any]]] = [
         Column(title="SESSION", cell=lambda row: clean(row["session_id"]), shrinks=True),

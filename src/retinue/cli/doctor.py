@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from retinue.cli.checkup import Finding
+    from retinue.app.launch.checks import Finding
 
 ROOM = 40
 """Columns besides the names that make it worth to keep what was found in a column of its own."""
@@ -18,9 +18,9 @@ def doctor(json: Annotated[bool, typer.Option("--json", metavar="", help="Print 
 
     Keys are told by the name of their variable, never by their value.
     """
-    from retinue.cli.checkup import examine
-    from retinue.cli.process import perform
-    from retinue.cli.terminal import answer_json
+    from retinue.app.launch.checks import examine
+    from retinue.cli.event_loop import perform
+    from retinue.cli.output.terminal import answer_json
 
     findings: list[Finding] = []
 
@@ -40,7 +40,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", metavar="", help="Print 
 def _print(findings: list[Finding]) -> None:
     from rich.text import Text
 
-    from retinue.cli.terminal import console
+    from retinue.cli.output.terminal import console
 
     screen = console()
     width = max(len(finding.name) for finding in findings)

@@ -13,8 +13,8 @@ def init(
     """Write ./retinue.toml with every setting there is, explained and commented out."""
     from pathlib import Path
 
-    from retinue.app.sections import SECTIONS
-    from retinue.cli.terminal import say
+    from retinue.app.settings_file import SECTIONS
+    from retinue.cli.output.terminal import say
     from retinue.config.settings import FILE, FILES
     from retinue.config.template import template
     from retinue.core.errors import BadInput

@@ -10,16 +10,18 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, cron, memory, runs
+from retinue.cli import context, memory
 from retinue.cli.approvals import approvals, approve, deny
-from retinue.cli.call import call
-from retinue.cli.chat import chat
-from retinue.cli.demo import demo
+from retinue.cli.call.command import call
+from retinue.cli.chat.command import chat
+from retinue.cli.cron import commands as cron
+from retinue.cli.demo.command import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
+from retinue.cli.output.terminal import forget_stdout, never_fail_to_print, say
 from retinue.cli.replay import replay
 from retinue.cli.run import run
-from retinue.cli.terminal import forget_stdout, never_fail_to_print, say
+from retinue.cli.runs import commands as runs
 from retinue.cli.tools import tools
 from retinue.core.errors import BadInput, RetinueError
 from retinue.version import __version__

@@ -11,7 +11,7 @@ from retinue.cli.options import JsonFlag
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retinue.tools.memory_backend import Memory, MemoryBackend
+    from retinue.tools.memory import Memory, MemoryBackend
 
 app = typer.Typer(
     name="memory",
@@ -31,9 +31,9 @@ MaybeAgentArgument = Annotated[
 @app.command("list", epilog="Example: retinue memory list researcher --json")
 def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> int:
     """List what agents remember, newest first."""
-    from retinue.cli.terminal import answer_json, say
-    from retinue.cli.words import clean
-    from retinue.tools.memory_backend import Search, newest_first
+    from retinue.cli.output.format import clean
+    from retinue.cli.output.terminal import answer_json, say
+    from retinue.tools.memory import Search, newest_first
 
     rows: list[Memory] = []
     for place in _places():
@@ -52,8 +52,8 @@ def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> i
 @app.command(epilog="Example: retinue memory show researcher style")
 def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
     """Show something that an agent remembers, whole."""
-    from retinue.cli.terminal import answer, answer_json
-    from retinue.cli.words import clean
+    from retinue.cli.output.format import clean
+    from retinue.cli.output.terminal import answer, answer_json
 
     memory = next((found for place in _places() if (found := place.find(agent, key)) is not None), None)
     if memory is None:
@@ -68,8 +68,8 @@ def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
 @app.command(epilog="Example: retinue memory forget researcher style")
 def forget(agent: AgentArgument, key: KeyArgument) -> int:
     """Remove something that an agent remembers."""
-    from retinue.cli.terminal import say
-    from retinue.cli.words import clean
+    from retinue.cli.output.format import clean
+    from retinue.cli.output.terminal import say
 
     forgotten = [place.forget(agent, key) for place in _places()]
     if not any(forgotten):
@@ -80,12 +80,11 @@ def forget(agent: AgentArgument, key: KeyArgument) -> int:
 
 def _places() -> Sequence[MemoryBackend]:
     """Every place of the state folder where memories are; looking makes none."""
-    from retinue.app.compose import default_home
-    from retinue.tools import memory_markdown, memory_sqlite
-    from retinue.tools.memory import open_memory
+    from retinue.app.open import default_home
+    from retinue.tools.memory import markdown, open_memory, sqlite
 
     home = default_home()
-    files = {"sqlite": memory_sqlite.FILE, "markdown": memory_markdown.FOLDER}
+    files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
     return [open_memory(kind, home) for kind, name in files.items() if (home / name).exists()]
 
 
@@ -111,8 +110,8 @@ def _as_json(memory: Memory) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Memory]) -> None:
-    from retinue.cli.columns import Column, print_table
-    from retinue.cli.words import clean
+    from retinue.cli.output.format import clean
+    from retinue.cli.output.table import Column, print_table
     from retinue.core.text import rfc3339
 
     columns: list[Column[Memory]] = [

@@ -9,10 +9,10 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from retinue.core.commands import RunRow
     from retinue.core.messages import Message
     from retinue.core.ports import Store
-    from retinue.core.records import RunRow
-    from retinue.dialects.xzatoma_record import Conversation
+    from retinue.dialects.xzatoma import Conversation
 
 NOT_MET = 1
 
@@ -30,8 +30,8 @@ def replay(
     ] = None,
 ) -> int:
     """Show conversations of subagents of the dialect xzatoma that were kept (persistence_enabled)."""
-    from retinue.cli.process import perform
-    from retinue.cli.terminal import say
+    from retinue.cli.event_loop import perform
+    from retinue.cli.output.terminal import say
 
     if id is None and not listed and not tree:
         say("Error: Must specify --list or --id")
@@ -40,9 +40,9 @@ def replay(
 
 
 async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offset: int, db_path: str | None) -> int:
-    from retinue.app.compose import open_archive
     from retinue.app.conversations import Conversations
-    from retinue.cli.terminal import answer, say
+    from retinue.app.open import open_archive
+    from retinue.cli.output.terminal import answer, say
 
     async with open_archive(store=_store(db_path)) as archive:
         conversations = Conversations(archive.supervisor)
@@ -70,7 +70,7 @@ def _store(db_path: str | None) -> Store | None:
     from pathlib import Path
 
     from retinue.core.errors import BadInput
-    from retinue.store.sqlite_looking import open_or_look
+    from retinue.store.sqlite import open_or_look
 
     path = Path(db_path).expanduser()
     if not path.is_file():
@@ -79,7 +79,7 @@ def _store(db_path: str | None) -> Store | None:
 
 
 def _list(page: Sequence[Conversation], limit: int, offset: int) -> Iterator[str]:
-    from retinue.dialects.render import rfc3339
+    from retinue.dialects.text import rfc3339
 
     yield f"Conversations (showing {limit} starting at {offset}):"
     for each in page:
@@ -97,7 +97,7 @@ def _list(page: Sequence[Conversation], limit: int, offset: int) -> Iterator[str
 def _whole(found: Conversation) -> Iterator[str]:
     import json
 
-    from retinue.dialects.render import rfc3339
+    from retinue.dialects.text import rfc3339
 
     yield f"=== Conversation {found.id} ==="
     yield f"Label: {_one_line(found.label)}"
@@ -157,6 +157,6 @@ def _one_line(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    from retinue.cli.words import clean
+    from retinue.cli.output.format import clean
 
     return clean(text)

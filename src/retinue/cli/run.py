@@ -29,8 +29,8 @@ from retinue.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from retinue.cli.asking import Mode
-    from retinue.config.choice import Flags
+    from retinue.cli.output.approval_prompt import Mode
+    from retinue.config.precedence import Flags
     from retinue.config.settings import Settings
     from retinue.core.agent import Output
 
@@ -156,9 +156,9 @@ def run(
 
     The answer alone goes to stdout. Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
     """
-    from retinue.cli.asking import mode_of
-    from retinue.cli.process import perform
-    from retinue.config.choice import Flags
+    from retinue.cli.event_loop import perform
+    from retinue.cli.output.approval_prompt import mode_of
+    from retinue.config.precedence import Flags
 
     _exclude({"--sse": sse, "--json": json, "--quiet": quiet})
     _exclude({"--sse": sse, "--detach": detach})
@@ -193,14 +193,14 @@ def run(
 
 async def carry_out(order: Order) -> int:
     """Find out who answers, start the run, and see it through or leave it to a background process."""
-    from retinue.cli.answerer import find_answerer
-    from retinue.cli.asking import approver_for
-    from retinue.cli.driving import see_through, tell, tell_interrupted, told_as_sse
-    from retinue.cli.opening import open_new
-    from retinue.cli.process import interrupts
-    from retinue.cli.starting import limits_for, settings_for, uncounted
-    from retinue.cli.terminal import say, stdout_for_answers_alone
-    from retinue.dialects.buzzllm_prompts import prompt_named
+    from retinue.app.launch.limits import limits_for, settings_for, uncounted
+    from retinue.app.launch.model_choice import find_answerer
+    from retinue.app.launch.open import open_new
+    from retinue.cli.event_loop import interrupts
+    from retinue.cli.follow import see_through, tell, tell_interrupted, told_as_sse
+    from retinue.cli.output.approval_prompt import approver_for
+    from retinue.cli.output.terminal import say, stdout_for_answers_alone
+    from retinue.dialects.buzzllm import prompt_named
 
     settings = settings_for(order.config, agent=order.agent)
     with interrupts() as asked_to_stop, stdout_for_answers_alone():
@@ -257,7 +257,7 @@ async def carry_out(order: Order) -> int:
 
 def tools_of(order: Order, settings: Settings) -> tuple[str, ...] | None:
     """What the root is offered: what the flags say, else what its agent has (None); a named prompt adds its own."""
-    from retinue.dialects.buzzllm_prompts import prompt_named
+    from retinue.dialects.buzzllm import prompt_named
 
     added = prompt_named(order.system).tools
     if order.tools is None and order.agent is not None:
@@ -291,14 +291,14 @@ def _exclude(flags: dict[str, bool]) -> None:
 def _output(schema: str | None, any_object: bool) -> Output | None:
     if schema is None and not any_object:
         return None
-    from retinue.app.structured import demanded
+    from retinue.app.structured_output import demanded
 
     return demanded(dict if schema is None else Path(schema))
 
 
 def _leave_to_background(run_id: str, order: Order) -> int:
-    from retinue.cli.background import begin
-    from retinue.cli.terminal import answer, answer_json, say
+    from retinue.cli.detach import begin
+    from retinue.cli.output.terminal import answer, answer_json, say
 
     log = begin(run_id, *(["--yes"] if order.yes else ["--approvals", order.approvals]))
     if not order.quiet:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def tools(config: ConfigFlag = None, json: JsonFlag = False) -> int:
     """List the tools that agents can be given, with --tools or in the settings."""
-    from retinue.app.builtin import shown
-    from retinue.app.modules import load_tools
-    from retinue.app.sections import load_settings
-    from retinue.cli.terminal import answer_json
+    from retinue.app.settings_file import load_settings
+    from retinue.app.tool_modules import load_tools
+    from retinue.cli.output.terminal import answer_json
+    from retinue.tools.builtin import shown
 
     own = load_tools(load_settings(config).tool_modules)
     hidden = {tool.spec.name for tool in own}
@@ -40,8 +40,8 @@ def _as_json(tool: Tool, *, is_own: bool) -> dict[str, object]:
 
 
 def _table(found: Sequence[Tool], own: Sequence[Tool]) -> None:
-    from retinue.cli.columns import Column, print_table
-    from retinue.cli.words import clean
+    from retinue.cli.output.format import clean
+    from retinue.cli.output.table import Column, print_table
 
     columns: list[Column[Tool]] = [
         Column(title="TOOL", cell=lambda tool: clean(tool.spec.name)),

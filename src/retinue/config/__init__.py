@@ -2,3 +2,16 @@
 
 Config knows how settings are read and checked. Which sections there are is told by whoever loads them.
 """
+
+__all__ = [
+    "agents",
+    "cron",
+    "messages",
+    "precedence",
+    "profiles",
+    "providers",
+    "sections",
+    "settings",
+    "template",
+    "tools",
+]

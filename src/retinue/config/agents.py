@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from retinue.config import words
-from retinue.config.checking import Complaint
-from retinue.config.keys import KeyPath
+from retinue.config import messages
+from retinue.config.key_paths import KeyPath
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Named, Section
+from retinue.config.validation import Complaint
 from retinue.core.agent import Agent
 from retinue.core.policy import Policy
 from retinue.core.profiles import RuntimeProfile
@@ -251,10 +251,10 @@ def misnamed(
 def _misnamed(path: KeyPath, name: str | None, known: Sequence[str], section: str) -> Iterator[Complaint]:
     if name is None or name in known:
         return
-    allowed = words.one_of(known) if known else f"the name of a table [{section}.NAME], and there is none"
-    meant = words.nearest(name, known)
+    allowed = messages.one_of(known) if known else f"the name of a table [{section}.NAME], and there is none"
+    meant = messages.nearest(name, known)
     hint = f"; did you mean {meant}?" if meant else ""
-    found = words.found(name, with_kind=False)
+    found = messages.found(name, with_kind=False)
     yield Complaint(path=path, text=f"found {found}; expected {allowed}{hint}", found=found, allowed=allowed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from retinue.config.keys import KeyPath
+from retinue.config.key_paths import KeyPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

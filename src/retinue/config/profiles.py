@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.checking import Complaint
 from retinue.config.sections import Named, Section
+from retinue.config.validation import Complaint
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, DEFAULT_COMMANDS, Autonomy, Policy
 from retinue.core.profiles import RuntimeProfile
 

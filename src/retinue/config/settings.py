@@ -12,18 +12,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import AGENTS, AgentSettings, misnamed
-from retinue.config.checking import Complaint, check
 from retinue.config.document import Document, Reader
-from retinue.config.keys import KeyPath, dotted
+from retinue.config.key_paths import KeyPath, dotted
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, without_effect
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Section
 from retinue.config.toml import read_toml
 from retinue.config.tool_names import named_tools
 from retinue.config.tools import TOOLS, ToolsSettings, missing_modules, module_files
+from retinue.config.validation import Complaint, check
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
-from retinue.tools.kit import ToolOptions
+from retinue.tools.dependencies import ToolOptions
 
 S = TypeVar("S", bound=Struct)
 
@@ -33,7 +33,7 @@ FILES = (FILE, "retinue.yaml", "retinue.yml")
 
 
 def _read_yaml(text: str, file: str) -> Document:
-    from retinue.config.yaml_file import read_yaml  # most people have TOML, and need not wait for this
+    from retinue.config.yaml import read_yaml  # most people have TOML, and need not wait for this
 
     return read_yaml(text, file)
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from retinue.config.checking import wanted
-from retinue.config.keys import dotted
+from retinue.config.key_paths import dotted
 from retinue.config.sections import Section
+from retinue.config.validation import wanted
 
 HEADING = """\
 # Settings of retinue.

@@ -1,15 +1,149 @@
-"""Reads TOML, and says where it is not."""
+"""On which line of a TOML text each key stands, which the standard library's reader does not tell.
+
+The text has been read by `tomllib` or is about to be complained about, so nothing is checked here: what is not
+understood is passed over, and its keys have no line.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from bisect import bisect_left
+from contextlib import suppress
 from functools import cache
+from typing import Any, Literal, NamedTuple, cast
 
 from retinue.config.document import Document
-from retinue.config.keys import KeyPath, dotted
-from retinue.config.toml_lines import KeyLines
+from retinue.config.key_paths import KeyPath, dotted
 from retinue.core.errors import ConfigError, Problem
+
+_PART = r"""(?:"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)"""
+_DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_KEY = re.compile(rf"({_DOTTED})[ \t]*=[ \t]*")
+_HEADER = re.compile(rf"(\[\[?)[ \t]*({_DOTTED})[ \t]*\]")
+_STRING = re.compile(r'''"""(?:\\.|[^\\])*?"""+|\'\'\'.*?\'\'\'+|"(?:\\.|[^"\\\n])*"|'[^'\n]*\'''', re.DOTALL)
+_SCALAR = re.compile(r"[^,\[\]{}#\n]*")
+_LINE = re.compile(r"[^\n]*\n?")
+
+
+class Repeat(NamedTuple):
+    """A key or table that is written a second time."""
+
+    path: KeyPath
+    first: int
+    line: int
+
+
+class KeyLines:
+    """The lines of all keys and array items; of a key that is written twice, the first."""
+
+    def __init__(self, text: str) -> None:
+        self.repeats: list[Repeat] = []
+        self._lines: dict[KeyPath, int] = {}
+        self._written: set[KeyPath] = set()
+        self._arrays: dict[KeyPath, int] = {}
+        self._text = text
+        self._breaks = [found.start() for found in re.finditer("\n", text)]
+        # Arrays in arrays, deeper than anyone settles something: the lines found so far have to do.
+        with suppress(RecursionError):
+            self._document()
+
+    def find(self, path: KeyPath) -> int | None:
+        """The line of that key, counted from 1."""
+        return self._lines.get(path)
+
+    def _document(self) -> None:
+        table: KeyPath = ()
+        at = _skip(_BLANK, self._text, 0)
+        while at < len(self._text):
+            if header := _HEADER.match(self._text, at):
+                table = self._table(header[1] == "[[", _names(header[2]), at)
+                at = header.end()
+            elif _KEY.match(self._text, at):
+                at = self._setting(table, at)
+            else:
+                at = _skip(_LINE, self._text, at)
+            at = _skip(_BLANK, self._text, at)
+
+    def _table(self, is_item: bool, names: tuple[str, ...], at: int) -> KeyPath:
+        """The path of the table that begins here; below an array of tables it belongs to the latest of them."""
+        path: KeyPath = ()
+        for place, name in enumerate(names):
+            path += (name,)
+            is_last = place == len(names) - 1
+            self._note(path, at, "written" if is_last and not is_item else "implied")
+            if is_item and is_last:
+                self._arrays[path] = self._arrays.get(path, -1) + 1
+            if path in self._arrays:
+                path += (self._arrays[path],)
+                self._note(path, at, "implied")
+        return path
+
+    def _setting(self, table: KeyPath, at: int) -> int:
+        found = _KEY.match(self._text, at)
+        if found is None:
+            return at
+        names = _names(found[1])
+        for end in range(1, len(names)):
+            self._note((*table, *names[:end]), at, "implied")
+        path = (*table, *names)
+        self._note(path, at, "written")
+        return self._value(path, found.end())
+
+    def _value(self, path: KeyPath, at: int) -> int:
+        match self._text[at : at + 1]:
+            case "[":
+                return self._items(path, at + 1, close="]")
+            case "{":
+                return self._items(path, at + 1, close="}")
+            case '"' | "'":
+                return _skip(_STRING, self._text, at)
+            case _:
+                return _skip(_SCALAR, self._text, at)
+
+    def _items(self, path: KeyPath, at: int, *, close: Literal["]", "}"]) -> int:
+        place = 0
+        while (at := _skip(_BLANK, self._text, at)) < len(self._text) and self._text[at] != close:
+            begin = at
+            if close == "}":
+                at = self._setting(path, at)
+            else:
+                self._note((*path, place), at, "implied")
+                at = self._value((*path, place), at)
+                place += 1
+            at = _skip(_BLANK, self._text, at)
+            if self._text[at : at + 1] == "," or at == begin:
+                at += 1
+        return at + 1
+
+    def _note(self, path: KeyPath, at: int, how: Literal["written", "implied"]) -> None:
+        line = bisect_left(self._breaks, at) + 1
+        first = self._lines.setdefault(path, line)
+        if how == "implied":
+            return
+        if path in self._written:
+            self.repeats.append(Repeat(path, first, line))
+        self._written.add(path)
+
+
+def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return at if found is None else found.end()
+
+
+def _names(key: str) -> tuple[str, ...]:
+    """The names in a dotted key, read by the one who knows how quotes and escapes are meant."""
+    names: list[str] = []
+    try:
+        below: Any = tomllib.loads(f"{key} = 0")
+    except ValueError:
+        return (key,)
+    while isinstance(below, dict):
+        ((name, below),) = cast("dict[str, Any]", below).items()
+        names.append(name)
+    return tuple(names)
+
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 _TWICE = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline table key")

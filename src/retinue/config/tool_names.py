@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from retinue.config.agents import AGENTS, AgentSettings
-from retinue.config.keys import KeyPath
+from retinue.config.key_paths import KeyPath
 from retinue.config.profiles import RISK_PROFILES, RiskSettings
 
 

@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.checking import Complaint
-from retinue.config.keys import quoted
+from retinue.config.key_paths import quoted
 from retinue.config.sections import Section
-from retinue.tools.kit import PROGRAM_MEMORY_MB, ToolOptions
+from retinue.config.validation import Complaint
+from retinue.tools.dependencies import PROGRAM_MEMORY_MB, ToolOptions
 
 
 class ToolsSettings(Struct, frozen=True, kw_only=True):

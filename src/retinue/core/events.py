@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.amounts import Window
+from retinue.core.budget import Window
 from retinue.core.ids import DriverId, Key, RunId, SessionId
-from retinue.core.mail import Item
+from retinue.core.inbox import Item
 from retinue.core.messages import Message, Reply
 from retinue.core.policy import Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome

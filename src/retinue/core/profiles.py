@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.amounts import Caps, Window
+from retinue.core.budget import Caps, Window
 from retinue.core.policy import Policy, intersect
 
 HOUR = 3600.0

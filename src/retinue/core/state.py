@@ -32,7 +32,7 @@ from retinue.core.events import (
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History, forked
 from retinue.core.ids import Key, RunId
-from retinue.core.mail import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
 from retinue.core.messages import AssistantMessage, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, LimitMet, Outcome
 from retinue.core.usage import NO_USAGE, Usage, add_cost

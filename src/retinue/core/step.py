@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from retinue.core.agent import Judged
 from retinue.core.compaction import Crowded
-from retinue.core.mail import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.inbox import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
 from retinue.core.run import EndReason, Exchange, LimitMet, Result
 from retinue.core.state import Run
 

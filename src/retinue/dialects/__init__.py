@@ -3,3 +3,16 @@
 A dialect's tool names, fields and phrases live in its own files and nowhere else; the engine never learns which one
 is speaking.
 """
+
+__all__ = [
+    "arguments",
+    "base",
+    "buzzllm",
+    "context",
+    "log_format",
+    "meerkat",
+    "shared_context",
+    "spec",
+    "text",
+    "xzatoma",
+]

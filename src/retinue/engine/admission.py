@@ -8,15 +8,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import Brief
-from retinue.core.amounts import Window
+from retinue.core.budget import Window
 from retinue.core.errors import DepthExceeded, TooManyRunning, TreeCancelled
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy, Risk, Verdict, inherit, verdict
 from retinue.core.profiles import Rules
 from retinue.core.run import HistoryRef, Limits, Manner
-from retinue.engine.driven import Driven
-from retinue.engine.parts import Parts
+from retinue.engine.context import Parts
+from retinue.engine.live_run import Driven
 
 
 class Spawn(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import assert_never
 
+from retinue.core.commands import Charge
 from retinue.core.compaction import (
     CHARACTERS_PER_TOKEN,
     MAX_IN_A_ROW,
@@ -28,13 +29,12 @@ from retinue.core.errors import ProviderError
 from retinue.core.events import CompactedBy, HistoryCompacted
 from retinue.core.messages import Delta, Message, UserMessage
 from retinue.core.ports import Provider, Request
-from retinue.core.records import Charge
 from retinue.core.run import LimitMet
 from retinue.core.step import Compact
 from retinue.core.usage import NO_USAGE, Usage, add_cost
-from retinue.engine.ask import NoReply, Question, Replied, fail, first_reply, temperature_for
-from retinue.engine.driven import Driven
-from retinue.engine.parts import Parts
+from retinue.engine.context import Parts
+from retinue.engine.live_run import Driven
+from retinue.engine.model_call import NoReply, Question, Replied, fail, first_reply, temperature_for
 
 log = logging.getLogger("retinue.engine")
 

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from retinue.core.commands import Beat, Bury, DriverRow, Enlist, Leave
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
-from retinue.core.records import Beat, Bury, DriverRow, Enlist, Leave
-from retinue.engine.adoption import Adoption
-from retinue.engine.parts import Parts
-from retinue.engine.process import is_gone, this_host, this_process
+from retinue.engine.context import Parts
+from retinue.engine.process_identity import is_gone, this_host, this_process
+from retinue.engine.recovery import Adoption
 from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.engine")

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from retinue.core.commands import Write, Written
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import CommitsAtOnce, Store
-from retinue.core.records import Write, Written
 
 P = ParamSpec("P")
 T = TypeVar("T")

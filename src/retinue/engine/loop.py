@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from retinue.core.errors import StoreError
 from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
 from retinue.core.ids import RunId
-from retinue.core.mail import ChildEnded, Deadline, DependencyEnded, Item
+from retinue.core.inbox import ChildEnded, Deadline, DependencyEnded, Item
 from retinue.core.ports import does_wait
 from retinue.core.run import Exchange, Outcome, WaitingFor
 from retinue.core.step import (
@@ -29,13 +29,13 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
-from retinue.engine.approval import ask_for_approvals
-from retinue.engine.ask import ask
-from retinue.engine.calls import perform
+from retinue.engine.approvals import ask_for_approvals
 from retinue.engine.compaction import compact
-from retinue.engine.driven import Driven, Work
-from retinue.engine.escapes import in_code
-from retinue.engine.parts import Parts
+from retinue.engine.context import Parts
+from retinue.engine.foreign_errors import in_code
+from retinue.engine.live_run import Driven, Work
+from retinue.engine.model_call import ask
+from retinue.engine.tool_calls import perform
 
 log = logging.getLogger("retinue.engine")
 

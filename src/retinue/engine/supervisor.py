@@ -8,26 +8,30 @@ the order in which it made them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.errors import RunIsOver, SessionClosed, StoreError, TooManyRunning, TreeCancelled, UnknownName
-from retinue.core.events import ResultCollected, RunAccepted, RunLeft
+from retinue.core.commands import Accept, Accepted, CancelTree, NotBorn, Post, RunQuery, RunRow, Written
+from retinue.core.errors import Fenced, RunIsOver, SessionClosed, StoreError, TooManyRunning, TreeCancelled, UnknownName
+from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded, RunLeft
+from retinue.core.history import History
 from retinue.core.ids import Key, RunId, SessionId
-from retinue.core.mail import Cancel, DependencyEnded, Item
+from retinue.core.inbox import Cancel, DependencyEnded, Item
+from retinue.core.messages import Delta
 from retinue.core.ports import CallContext
-from retinue.core.records import Accept, Accepted, CancelTree, NotBorn, Post, Written
-from retinue.core.run import EndReason, HandleRef, HistoryRef, Outcome
+from retinue.core.run import EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import Spawn, admit
-from retinue.engine.driven import Bench, Driven
+from retinue.engine.context import Parts
 from retinue.engine.journal import Ticket
+from retinue.engine.key_value import Handles
+from retinue.engine.live_run import Bench, Driven
 from retinue.engine.loop import Posts, drive, handover
-from retinue.engine.parts import Parts
-from retinue.engine.shelf import Handles
-from retinue.engine.waiting import Waiting
+from retinue.engine.registry import Roster
+from retinue.engine.replay import Recall
+from retinue.engine.run_view import RunView, of_driven, of_row
 
 
 class Started(Struct, frozen=True):
@@ -38,11 +42,13 @@ class Started(Struct, frozen=True):
     existed: bool = False
 
 
-class Supervisor(Waiting):
+class Supervisor:
     """All runs of this process, and the verbs on every run that the store knows: those that act, wait and look."""
 
     def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
+        self.parts = parts
+        self.roster = Roster()
+        self._recall = Recall(parts, self.roster)
         self.handles = Handles(parts)
         self._benches: dict[tuple[tuple[str, ...], tuple[str, ...]], Bench] = {}
 
@@ -280,6 +286,203 @@ class Supervisor(Waiting):
             driven.deliver(item)
         return ticket
 
+    # Views
+
+    async def recall(self, run_id: RunId) -> Run:
+        """A run as its stored events tell it, whoever drives it; starts nothing."""
+        return await self._recall.run(run_id)
+
+    async def inherited(self, inherits: HistoryRef | None) -> History | None:
+        """The history that a run with this inheritance begins with."""
+        return await self._recall.history(inherits)
+
+    async def acceptance(self, run_id: RunId) -> RunAccepted | None:
+        """How a run came to be; None if there is none, or nothing is kept of it."""
+        if (driven := self.here(run_id)) is not None:
+            return driven.run.accepted
+        events = await self.parts.journal.read(self.parts.store.events, run_id)
+        return events[0][1] if events and isinstance(events[0][1], RunAccepted) else None
+
+    async def origins(self, root_id: RunId) -> tuple[RunId, ...]:
+        """The roots of the trees whose conversation this one goes on with, the latest first."""
+        found: list[RunId] = []
+        accepted = await self.acceptance(root_id)
+        while accepted is not None and accepted.inherits is not None:
+            accepted = await self.acceptance(accepted.inherits.run_id)
+            if accepted is not None and accepted.root_id not in (root_id, *found[-1:]):
+                found.append(accepted.root_id)
+        return tuple(found)
+
+    async def look(self, run_id: RunId) -> RunView | None:
+        """A run as it stands now, or None if there is none."""
+        if (driven := self.here(run_id)) is not None:
+            return of_driven(driven)
+        if (ended := self.roster.ended.get(run_id)) is not None:
+            return ended.view
+        row = await self.parts.journal.read(self.parts.store.run, run_id)
+        return None if row is None else of_row(row, alive=await self._is_driven(row))
+
+    async def list(self, query: RunQuery) -> list[RunView]:
+        """Runs as they stand now, newest first; looking starts nothing."""
+        rows = await self.parts.journal.read(self.parts.store.runs, query)
+        awaited = {row.parent_id for row in rows if row.awaited and row.progress.phase != "ended"}
+        living = await self.parts.living() if self.parts.living is not None else frozenset[str]()
+        return [
+            of_driven(driven)
+            if (driven := self.here(row.run_id)) is not None
+            else of_row(row, alive=row.driver_id in living, has_awaited_child=row.run_id in awaited)
+            for row in rows
+        ]
+
+    async def events(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Event | Delta]:
+        """What happens in a run, from its beginning until its end, with deltas while it streams here.
+
+        Of a run that another process drives, whatever it stores; of one that nobody drives, what is stored.
+        """
+        driven = self.here(run_id)
+        if driven is None:
+            async for event in self._events_elsewhere(run_id, after):
+                yield event
+            return
+
+        async def catch_up(told: int) -> list[tuple[int, Event]]:
+            events = await self.parts.journal.read(self.parts.store.events, run_id, told)
+            outcome = driven.run.outcome
+            if not events and outcome is not None and told < driven.run.seq:  # its messages were not to be kept
+                return [(driven.run.seq, RunEnded(at=self.parts.clock.now(), outcome=outcome))]
+            return events
+
+        reader = driven.feed.join(after)
+        try:
+            async for what in reader.read(catch_up):
+                if isinstance(what, RunEnded) and driven.last_write is not None:
+                    await driven.last_write.wait()  # like every waiter, a reader hears of an end once it is on disk
+                yield what
+        finally:
+            driven.feed.leave(reader)
+
+    async def _events_elsewhere(self, run_id: RunId, after: int) -> AsyncIterator[Event]:
+        with self.roster.watch((run_id,)) as watch:
+            while True:
+                row = await self.row(run_id)
+                for seq, event in await self.parts.journal.read(self.parts.store.events, run_id, after):
+                    after = seq
+                    yield event
+                    if isinstance(event, RunEnded):
+                        return
+                if row.progress.phase == "ended" or not await self._is_driven(row):
+                    return
+                await watch.news()
+
+    def here(self, run_id: RunId) -> Driven | None:
+        """The run, if it is driven here; a process that was declared dead drives nothing any more."""
+        return None if isinstance(self.parts.journal.broken, Fenced) else self.roster.live.get(run_id)
+
+    async def row(self, run_id: RunId) -> RunRow:
+        """What the store lists of a run; raises for one that is not there."""
+        row = await self.parts.journal.read(self.parts.store.run, run_id)
+        if row is None:
+            raise UnknownName("run", run_id)
+        return row
+
+    async def _is_driven(self, row: RunRow) -> bool:
+        return self.parts.living is not None and row.driver_id in await self.parts.living()
+
+    def check_open(self) -> None:
+        """Raise why nothing more is heard or written here, if that is so."""
+        if self.parts.journal.broken is not None:
+            raise self.parts.journal.broken
+
+    # Waiting
+
+    async def wait(
+        self, run_ids: Sequence[RunId], *, count: int | None = None, timeout: float | None = None, outside: bool = False
+    ) -> dict[RunId, Outcome]:
+        """How these runs ended: all of them, or the first `count`, or those that did within `timeout` seconds.
+
+        A caller from outside hears of an end once it is on disk. The order is that of the ends.
+        """
+        needed = len(set(run_ids)) if count is None else min(count, len(set(run_ids)))
+        ended: dict[RunId, tuple[float, Outcome]] = {}
+        with self.roster.watch(run_ids) as watch:
+            try:
+                with self.parts.deadlines.within(timeout):
+                    news = list(dict.fromkeys(run_ids))
+                    while True:
+                        for run_id in news:
+                            if run_id not in ended and (end := await self._end(run_id, outside=outside)):
+                                ended[run_id] = end
+                        if len(ended) >= needed:
+                            break
+                        self.check_open()
+                        news = await watch.news()
+            except TimeoutError:
+                pass
+        # Some may have ended before anyone waited: then the news are in the order of the asking.
+        first = sorted(ended.items(), key=lambda item: item[1][0])[:needed]
+        return {run_id: outcome for run_id, (_, outcome) in first}
+
+    async def outcome(self, run_id: RunId, *, outside: bool = False) -> Outcome | None:
+        """How a run ended, or None if it has not."""
+        end = await self._end(run_id, outside=outside)
+        return None if end is None else end[1]
+
+    async def _end(self, run_id: RunId, *, outside: bool) -> tuple[float, Outcome] | None:
+        """When and how a run ended."""
+        if self.here(run_id) is not None:
+            return None
+        if (ended := self.roster.ended.get(run_id)) is not None:
+            if outside and ended.ticket is not None:
+                await ended.ticket.wait()
+            return ended.view.ended_at or 0.0, ended.outcome
+        progress = (await self.row(run_id)).progress
+        return None if progress.outcome is None else (progress.ended_at or 0.0, progress.outcome)
+
+    async def exchange(self, run_id: RunId, number: int, *, outside: bool = False) -> Exchange:
+        """The answer to a run's `number`-th input, counted from 1; of a run that ended before, how it ended.
+
+        A caller from outside hears of it once it is on disk.
+        """
+        with self.roster.watch((run_id,)) as watch:
+            while True:
+                driven = self.here(run_id)
+                if driven is not None and len(driven.run.exchanges) >= number:
+                    if outside and driven.last_write is not None:
+                        await driven.last_write.wait()
+                    return driven.run.exchanges[number - 1]
+                if driven is None and (known := await self._exchange_elsewhere(run_id, number)) is not None:
+                    return known
+                self.check_open()
+                await watch.news()
+
+    async def reply_to(self, run_id: RunId, key: Key, *, outside: bool = False) -> Exchange:
+        """The answer to the input that was posted with this key; of a run that ended before it, how it ended."""
+        with self.roster.watch((run_id,)) as watch:
+            while True:
+                driven = self.here(run_id)
+                run = driven.run if driven is not None else await self.recall(run_id)
+                if (number := run.inputs.get(key)) is not None:
+                    return await self.exchange(run_id, number, outside=outside)
+                if run.outcome is not None:
+                    return _as_exchange(run.outcome)
+                self.check_open()
+                await watch.news()
+
+    async def _exchange_elsewhere(self, run_id: RunId, number: int) -> Exchange | None:
+        """An exchange of a run that is over, or that another process drives."""
+        if (outcome := await self.outcome(run_id)) is not None:
+            return await self._past_exchange(run_id, number, outcome)
+        exchanges = (await self.recall(run_id)).exchanges
+        return exchanges[number - 1] if len(exchanges) >= number else None
+
+    async def _past_exchange(self, run_id: RunId, number: int, outcome: Outcome) -> Exchange:
+        ended = self.roster.ended.get(run_id)
+        if ended is None or ended.exchanges >= number:  # a run that was never born has no events to recall
+            run = await self.recall(run_id)
+            if len(run.exchanges) >= number:
+                return run.exchanges[number - 1]
+        return _as_exchange(outcome)
+
     # What the loop tells
 
     def could_begin(self, driven: Driven) -> None:
@@ -360,3 +563,10 @@ async def _let_go(driven: Driven) -> None:
 def _cancel_item(reason: EndReason, note: str) -> Cancel:
     """A run is cancelled once: every cancel has the same key."""
     return Cancel(key="cancel", reason=reason, note=note)
+
+
+def _as_exchange(outcome: Outcome) -> Exchange:
+    """What whoever still waits for an answer hears of a run that is over."""
+    return Exchange(
+        result=outcome.result, reason=outcome.reason, text=outcome.text, error=outcome.error, limit=outcome.limit
+    )

@@ -1,1 +1,3 @@
 """How bytes travel: one HTTP session, one reader of event streams."""
+
+__all__ = ["fetcher", "guard", "http", "sse"]

@@ -19,13 +19,13 @@ from contextlib import ExitStack, suppress
 from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
-from retinue.core.programs import Ended, Program
-from retinue.sandbox.identity import CAPABILITIES, Users, map_ids
-from retinue.sandbox.limits import limit_processes, limited
-from retinue.sandbox.memory import look_into, outgrown
-from retinue.sandbox.process import end_group, finish, gone
+from retinue.core.ports import Ended, Program
+from retinue.sandbox.memory_watch import look_into, outgrown
+from retinue.sandbox.mounts import Root, covered, for_root_alone, links, roots_of, system, within
+from retinue.sandbox.rlimits import limit_processes, limited
 from retinue.sandbox.seccomp import Machine, filter_for
-from retinue.sandbox.view import Root, covered, for_root_alone, links, roots_of, system, within
+from retinue.sandbox.subprocess import end_group, finish, gone
+from retinue.sandbox.uid import CAPABILITIES, Users, map_ids
 
 HOSTNAME = "sandbox"
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")

@@ -25,9 +25,9 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from retinue.core.errors import RetinueError, SandboxUnavailable
-from retinue.core.programs import Ended, Program, Sandbox
-from retinue.sandbox.process import end_group, finish
+from retinue.core.ports import Ended, Program, Sandbox
 from retinue.sandbox.seccomp import MACHINES, Machine
+from retinue.sandbox.subprocess import end_group, finish
 
 HOW_TO_INSTALL = (
     "install bubblewrap (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap, "
@@ -59,7 +59,7 @@ def choose(setting: Literal["required", "off"]) -> Sandbox:
         case "off":
             if sys.platform == "win32":
                 return Required()
-            from retinue.sandbox.unfenced import Unfenced
+            from retinue.sandbox.none import Unfenced
 
             return Unfenced()
         case _:

@@ -2,3 +2,5 @@
 
 Every store speaks `core.ports.Store` and passes the contract in `retinue.testing.contracts.store`.
 """
+
+__all__ = ["memory", "sqlite"]

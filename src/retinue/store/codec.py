@@ -16,7 +16,7 @@ import msgspec
 from retinue.core.agent import Brief, blob_hash
 from retinue.core.errors import PolicyError, StoreCorrupt, UnknownFormat
 from retinue.core.events import FORMAT, Event
-from retinue.core.mail import Item
+from retinue.core.inbox import Item
 from retinue.core.run import Outcome
 
 LARGE: Final = 16 * 1024
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Codec:
     """Writes one format and reads it and every older one.
 
-    >>> from retinue.core.mail import Words
+    >>> from retinue.core.inbox import Words
     >>> codec = Codec()
     >>> codec.encode(Words(key="k", text="hello"))
     b'1{"type":"words","key":"k","text":"hello"}'

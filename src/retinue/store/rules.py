@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
+from retinue.core.commands import Accept, Enlist, Progress, Record, Write
 from retinue.core.errors import StoreCorrupt
 from retinue.core.events import Event, ExchangeEnded, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
-from retinue.core.mail import Cancel, Item
-from retinue.core.records import Accept, Enlist, Progress, Record, Write
+from retinue.core.inbox import Cancel, Item
 from retinue.core.run import Outcome
 
 QUEUED = Progress(phase="queued")

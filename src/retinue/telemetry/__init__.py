@@ -1,1 +1,3 @@
 """Who watches: readers of what happens, for people and for machines."""
+
+__all__ = ["logs", "otel"]

@@ -21,7 +21,7 @@ import msgspec
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
-from retinue.providers.script import Fails, Hangs, Line, Speaks
+from retinue.providers.scripted import Fails, Hangs, Line, Speaks
 from retinue.testing.fake_prompts import Block, PromptCache
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
 

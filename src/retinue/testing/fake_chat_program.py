@@ -26,7 +26,7 @@ import msgspec
 from msgspec import field
 
 from retinue.core.errors import BadInput
-from retinue.providers.script_file import WrittenLine
+from retinue.providers.scripted import WrittenLine
 from retinue.testing.fake_chat import ChatScript, FakeChat, answer_of, failed
 from retinue.testing.fake_server import HOST, Answer, Heard
 

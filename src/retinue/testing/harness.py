@@ -7,28 +7,28 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
-from retinue.app.compose import SystemClock
-from retinue.app.compose import open as open_retinue
+from retinue.app.open import SystemClock
+from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import Agent
+from retinue.core.commands import Bury, RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, ReplyReceived
 from retinue.core.ids import RandomIds, RunId
 from retinue.core.ports import Store, Tool
-from retinue.core.records import Bury, RunQuery
 from retinue.core.run import Outcome
 from retinue.engine.journal import Journal
 from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
-from retinue.testing.brittle import BrittleStore
-from retinue.testing.held import HeldClock, HeldLoop
+from retinue.testing.crashing_store import BrittleStore
+from retinue.testing.virtual_time import HeldClock, HeldLoop
 
 
 class Harness:
     """Scripts, opens, kills and reopens a retinue.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted import says
+    >>> from retinue.providers.scripted.provider import says
     >>> async def story() -> str:
     ...     async with Harness(dialects=()) as retinue:
     ...         retinue.script("main", says("hello"))

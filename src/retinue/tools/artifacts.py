@@ -14,12 +14,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from retinue.core.commands import Decide, Decision
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, RunId
 from retinue.core.ports import CallContext, Shelf, Tool
-from retinue.core.records import Decide, Decision
+from retinue.tools.dependencies import Kit, Origins
 from retinue.tools.function import FunctionTool
-from retinue.tools.kit import Kit, Origins
 
 READER = "artifact_read"
 """The tool that pages through artifacts."""

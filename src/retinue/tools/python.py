@@ -12,12 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, Tool
-from retinue.core.programs import Ended, Program
+from retinue.core.ports import CallContext, Ended, Program, Tool
 from retinue.core.text import cut
-from retinue.tools.fence import environment_of, fence_of, run_fenced
+from retinue.tools.dependencies import Kit
 from retinue.tools.function import FunctionTool
-from retinue.tools.kit import Kit
+from retinue.tools.sandbox_mounts import environment_of, fence_of, run_fenced
 from retinue.tools.threads import in_thread
 
 LONGEST = 10_000

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
+from retinue.core.commands import Decision, ShelfClosed
 from retinue.core.errors import ToolError
 from retinue.core.ids import SessionId
 from retinue.core.ports import CallContext, Clock, Shelf, Tool
-from retinue.core.records import Decision, ShelfClosed
 from retinue.core.text import rfc3339
+from retinue.tools.dependencies import Kit
 from retinue.tools.function import FunctionTool
-from retinue.tools.kit import Kit
 
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
 Priority = Literal["low", "medium", "high"]

@@ -25,7 +25,7 @@ from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.messages import CallDelta, Delta, Reply, TextDelta, ThinkingDelta, ToolCall, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.script import Line, calls, fails, hangs, says, streams, together
+from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
 
 Stage: TypeAlias = Callable[[Line], AbstractAsyncContextManager[Provider]]
 Promise: TypeAlias = Callable[[Stage], Awaitable[None]]

@@ -19,21 +19,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from retinue.core.commands import Accepted, Adopt, Bury, CancelTree, Change, Charge, Leave, Post, Retire, RunQuery
 from retinue.core.errors import Fenced
-from retinue.core.mail import Cancel, Words
+from retinue.core.inbox import Cancel, Words
 from retinue.core.ports import Store
-from retinue.core.records import (
-    Accepted,
-    Adopt,
-    Bury,
-    CancelTree,
-    Change,
-    Charge,
-    Leave,
-    Post,
-    Retire,
-    RunQuery,
-)
 from retinue.core.run import HandleRef
 from retinue.testing.contracts.store_births import BirthContract
 from retinue.testing.contracts.store_case import BRIEF, accept, driver, end, one, over, record, row, said, tree

@@ -8,11 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from retinue.core.agent import Brief
-from retinue.core.errors import StoreCorrupt
-from retinue.core.ids import RunId
-from retinue.core.mail import Cancel
-from retinue.core.ports import Store
-from retinue.core.records import (
+from retinue.core.commands import (
     Accept,
     Accepted,
     Adopt,
@@ -25,6 +21,10 @@ from retinue.core.records import (
     RunQuery,
     RunRow,
 )
+from retinue.core.errors import StoreCorrupt
+from retinue.core.ids import RunId
+from retinue.core.inbox import Cancel
+from retinue.core.ports import Store
 from retinue.core.run import HandleRef
 from retinue.testing.contracts.store_case import (
     BRIEF,

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from retinue.core.agent import Brief
+from retinue.core.commands import Accept, Accepted, DriverRow, Enlist, OpenSession, Record, RunRow, Write, Written
 from retinue.core.events import Event, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.policy import Policy
 from retinue.core.ports import Store
-from retinue.core.records import Accept, Accepted, DriverRow, Enlist, OpenSession, Record, RunRow, Write, Written
 from retinue.core.run import Manner, Outcome
 from retinue.core.usage import Usage
 

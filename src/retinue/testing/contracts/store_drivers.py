@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from retinue.core.commands import Adopt, Beat, Bury, CancelTree, Enlist, Leave, Post, Progress, Record, RunQuery
 from retinue.core.errors import Fenced
 from retinue.core.events import RunEnded
-from retinue.core.mail import Cancel, Words
+from retinue.core.inbox import Cancel, Words
 from retinue.core.ports import Store
-from retinue.core.records import Adopt, Beat, Bury, CancelTree, Enlist, Leave, Post, Progress, Record, RunQuery
 from retinue.core.run import Outcome
 from retinue.core.usage import NO_USAGE, Usage
 from retinue.testing.contracts.store_births import ids

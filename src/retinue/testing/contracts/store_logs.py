@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from retinue.core.commands import Charge, Post, Progress, Record
 from retinue.core.errors import Fenced, StoreCorrupt
 from retinue.core.events import CallReturned, MailTaken, RunEnded
-from retinue.core.mail import Answer, Cancel, ChildEnded, Input, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Input, Words
 from retinue.core.ports import Store
-from retinue.core.records import Charge, Post, Progress, Record
 from retinue.core.run import Outcome
 from retinue.core.usage import Usage
 from retinue.testing.contracts.store_case import StoreCase, accept, born, end, one, over, record, row, said, tree

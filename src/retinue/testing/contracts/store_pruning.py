@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from retinue.core.mail import Words
+from retinue.core.commands import Accept, Accepted, Bury, Change, Charge, Forget, Post, Prune, Retire, RunQuery
+from retinue.core.inbox import Words
 from retinue.core.ports import Store
-from retinue.core.records import Accept, Accepted, Bury, Change, Charge, Forget, Post, Prune, Retire, RunQuery
 from retinue.core.run import HandleRef, HistoryRef
 from retinue.testing.contracts.store_case import BRIEF, StoreCase, accept, born, end, one, over, record, said, tree
 from retinue.testing.contracts.store_sessions import put

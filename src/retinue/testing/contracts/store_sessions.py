@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from retinue.core.ports import Store
-from retinue.core.records import (
+from retinue.core.commands import (
     Accepted,
     Change,
     Charge,
@@ -19,6 +18,7 @@ from retinue.core.records import (
     SessionRow,
     ShelfClosed,
 )
+from retinue.core.ports import Store
 from retinue.core.run import HandleRef
 from retinue.testing.contracts.store_births import ids
 from retinue.testing.contracts.store_case import StoreCase, accept, one

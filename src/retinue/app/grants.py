@@ -1,0 +1,77 @@
+"""What a run may do that a program starts: as much as its agent, or as the run that it is a fork of, and never more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from retinue.core.agent import Brief
+from retinue.core.budget import Window
+from retinue.core.errors import PolicyError
+from retinue.core.policy import Policy, inherit, intersect
+from retinue.core.profiles import tightened, windows_of
+from retinue.core.state import Run
+from retinue.engine.driver import Driver
+from retinue.engine.supervisor import Supervisor
+
+
+class Rights:
+    """Finds out what the settings and the runs before allow."""
+
+    def __init__(self, supervisor: Supervisor, driver: Driver) -> None:
+        self._supervisor = supervisor
+        self._rules = supervisor.parts.rules
+        self._driver = driver
+
+    def windows(self, identity: str, policy: Policy | None) -> tuple[Window, ...]:
+        """Limits by the hour and day, where somebody wrote down a policy."""
+        given = policy if policy is not None else self._rules.given_to(identity)
+        return () if given is None else windows_of(identity, given)
+
+    async def of_fork(self, origin: Run, policy: Policy | None) -> Policy:
+        """What a fork may do: what its origin may today, narrowed by `policy`."""
+        rights = await self._driver.adoption.policy_of_today(origin, {})
+        rights = intersect(rights, self._rules.ceiling_of(_identity(origin)))
+        try:
+            return inherit(rights, policy)
+        except PolicyError as refused:
+            raise escalation(refused) from refused
+
+    async def windows_of_fork(self, origin: Run, rights: Policy, *, own: Policy | None) -> tuple[Window, ...]:
+        """The windows that a run draws on, those of the runs above it included: a fork must not leave them."""
+        windows = {window.name: window for window in self.windows(_identity(origin), own)}
+        above: Run | None = origin
+        while above is not None:
+            for window in above.accepted.windows:
+                windows.setdefault(window.name, window)
+            parent_id = above.accepted.parent_id
+            above = await self._supervisor.recall(parent_id) if parent_id is not None else None
+        return tightened(tuple(windows.values()), rights)
+
+
+def escalation(refused: PolicyError) -> PolicyError:
+    """The error for a policy that asks for more than there is, in the words for whoever asked."""
+    return PolicyError(
+        f"subagent policy override escalates beyond parent: {refused}",
+        field=refused.field,
+        asked=refused.asked,
+        allowed=refused.allowed,
+    )
+
+
+def narrowed_memory(asked: Sequence[str], brief: Brief) -> tuple[str, ...]:
+    """Whose memory a run may read besides its own: what it asks for, out of what its agent may."""
+    for name in asked:
+        if name not in (brief.identity, *brief.memory_from):
+            raise PolicyError(
+                f"subagent allowlist override contains alias {json.dumps(name, ensure_ascii=False)} not present on "
+                "parent's memory allowlist; SubAgent overrides may only narrow",
+                field="memory_from",
+                asked=name,
+                allowed=brief.memory_from,
+            )
+    return tuple(name for name in brief.memory_from if name in asked)
+
+
+def _identity(run: Run) -> str:
+    return run.brief.identity or run.accepted.agent

@@ -1,0 +1,3 @@
+"""TODO door."""
+
+__all__ = ["checks", "limits", "model_choice", "open"]

@@ -1,0 +1,184 @@
+"""What `retinue doctor` looks at: each question alone, so that one that cannot be answered spoils no other."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from msgspec import Struct
+
+from retinue.app.launch.local_servers import answering
+from retinue.app.open import STORE, default_home, open_archive
+from retinue.app.settings_file import contacts, load_settings
+from retinue.app.tool_modules import load_tools
+from retinue.app.validation import strangers_in
+from retinue.cli.output.format import many
+from retinue.config.settings import FILE, Settings
+from retinue.core.errors import RetinueError
+from retinue.net.http import UnknownProxy, named_proxies
+from retinue.providers.catalog import LOCAL, contact, keys_found
+from retinue.version import __version__
+
+WITHOUT_THE_BUG = (3, 51, 3)
+"""The first SQLite in which two connections that write at the same instant cannot damage a write-ahead log."""
+
+SCARCE = 10_000_000
+"""Bytes of free room below which it is a wonder that anything can be stored."""
+
+
+class Finding(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    found: str
+    broken: bool = False
+
+
+async def examine() -> list[Finding]:
+    """Everything, in the order in which people read it."""
+    settings, about_settings = _settings()
+    return [
+        Finding("retinue", __version__),
+        Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Finding("sqlite", _sqlite()),
+        _package("aiohttp", "asks models over HTTP", needed=True),
+        _package("uvloop", "makes streams cheaper; optional", needed=False),
+        *await _state(),
+        *_room(default_home()),
+        about_settings,
+        *_tools(settings),
+        await _sandbox(settings),
+        *(Finding(f"key {name}", "set" if there else "not set") for name, there in _keys(settings).items()),
+        *_proxies(),
+        Finding("local servers", await _servers(settings)),
+    ]
+
+
+def _sqlite() -> str:
+    if sqlite3.sqlite_version_info >= WITHOUT_THE_BUG:
+        return f"{sqlite3.sqlite_version}; commits of all processes take turns by a lock file"
+    return (
+        f"{sqlite3.sqlite_version}; before 3.51.3 two writers at once could damage its log, so commits and checkpoints "
+        "of all processes take turns by a lock file: nothing to do"
+    )
+
+
+def _package(name: str, what_for: str, *, needed: bool) -> Finding:
+    try:
+        return Finding(name, version(name))
+    except PackageNotFoundError:
+        return Finding(name, f"not installed ({what_for})", broken=needed)
+
+
+async def _state() -> list[Finding]:
+    home = default_home()
+    if not _is_used(home):
+        hindrance = _hindrance(home)
+        return [Finding("state", f"{home} ({hindrance or 'nothing there yet'})", broken=bool(hindrance))]
+    size = sum(_size(path) for path in home.rglob("*"))
+    try:
+        async with open_archive() as archive:
+            runs = await archive.list(everyone=True)
+    except RetinueError as error:
+        return [Finding("state", f"{home}: {error}", broken=True)]
+    unfinished = sum(view.outcome is None for view in runs)
+    told = many(len(runs), "run") + (f", {unfinished} unfinished" if unfinished else "")
+    where = f"{home} ({size / 1_000_000:.1f} MB)"
+    if archive.unwritable is not None:
+        where += f": can only be looked at: {archive.unwritable}"
+    return [Finding("state", where, broken=archive.unwritable is not None), Finding("runs", told)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # gone meanwhile, as logs of a database are
+        return 0
+
+
+def _is_used(home: Path) -> bool:
+    return os.path.lexists(home / STORE)
+
+
+def _hindrance(home: Path) -> str:
+    """Why nothing can be kept there; empty if nothing is in the way."""
+    there = _nearest(home)
+    if not os.path.isdir(there):
+        return f"nothing can be kept there: {there} is no folder"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"nothing can be kept there: {there} cannot be written to"
+    return ""
+
+
+def _room(home: Path) -> list[Finding]:
+    """That the disk is full: a database has other words for it, and hardly anybody guesses."""
+    try:
+        left = shutil.disk_usage(_nearest(home)).free
+    except OSError:
+        return []
+    if left >= SCARCE:
+        return []
+    return [Finding("disk", f"{left / 1_000_000:.1f} MB are left where state is kept: make room", broken=True)]
+
+
+def _nearest(home: Path) -> Path:
+    return next(path for path in (home, *home.absolute().parents) if os.path.lexists(path))
+
+
+def _settings() -> tuple[Settings, Finding]:
+    try:
+        settings = load_settings()
+    except RetinueError as error:
+        return Settings(), Finding("settings", str(error), broken=True)
+    if settings.source is None:
+        return settings, Finding("settings", f"no {FILE} here; retinue init writes one")
+    facts = f"{many(len(settings.agents), 'agent')}, {many(len(settings.providers), 'provider')}"
+    return settings, Finding("settings", f"{settings.source} is valid ({facts})")
+
+
+def _tools(settings: Settings) -> list[Finding]:
+    """The tools of the settings' modules, and names in the settings that mean none."""
+    try:
+        own = [tool.spec.name for tool in load_tools(settings.tool_modules)]
+    except RetinueError as error:
+        return [Finding("tools", str(error), broken=True)]
+    return [
+        Finding("tools", ", ".join(own) if settings.tool_modules else "no modules in the settings"),
+        *(Finding("tool name", str(stranger), broken=True) for stranger in strangers_in(settings, own)),
+    ]
+
+
+async def _sandbox(settings: Settings) -> Finding:
+    """Whether programs that agents start are fenced in; found out by trying to get out."""
+    from retinue.sandbox.probe import verdict
+
+    if settings.tool_options.sandbox == "off":
+        return Finding("sandbox", "off by the settings: programs of agents run without one")
+    words = await verdict()
+    return Finding("sandbox", words.text, broken=False)
+
+
+def _keys(settings: Settings) -> dict[str, bool]:
+    named = {
+        each.api_key_env: bool(os.environ.get(each.api_key_env)) for each in contacts(settings) if each.api_key_env
+    }
+    return keys_found() | named
+
+
+def _proxies() -> list[Finding]:
+    try:
+        named = named_proxies()
+    except UnknownProxy as unknown:
+        return [Finding("proxy", str(unknown), broken=True)]
+    return [Finding("proxy", ", ".join(f"{proxy} ({variable})" for variable, proxy in named.items()))] if named else []
+
+
+async def _servers(settings: Settings) -> str:
+    settled = {each.name: each for each in contacts(settings)}
+    servers = await answering([settled.get(name) or contact(name) for name in LOCAL])
+    listed = (f"{each.contact.name} at {each.contact.base_url} ({many(len(each.models), 'model')})" for each in servers)
+    return ", ".join(listed) or f"none answers ({', '.join(LOCAL)})"

@@ -1,0 +1,69 @@
+"""Model servers on this machine: which of them answer, and what models they have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from retinue.providers.catalog import Contact
+
+SECONDS = 0.3
+"""How long a server on this machine gets to answer."""
+
+_LONGEST = 1 << 20
+
+
+class Server(Struct, frozen=True):
+    """A server that answered."""
+
+    contact: Contact
+    models: tuple[str, ...] = ()
+
+
+class _Model(Struct):
+    id: str
+
+
+class _Models(Struct):
+    data: list[_Model] | None = None
+
+
+async def answering(contacts: Iterable[Contact], *, timeout: float = SECONDS) -> list[Server]:
+    """Those that answer, in the order given; all are asked at once."""
+    asked = [asyncio.to_thread(_ask, contact, timeout) for contact in contacts if _is_near(contact)]
+    return [server for server in await asyncio.gather(*asked) if server is not None]
+
+
+def _is_near(contact: Contact) -> bool:
+    """Whether a server is on this machine: no other is asked anything before a run does."""
+    address = urlsplit(contact.base_url)
+    return address.scheme == "http" and address.hostname in ("localhost", "127.0.0.1", "::1")
+
+
+def _ask(contact: Contact, timeout: float) -> Server | None:
+    address = urlsplit(contact.base_url)
+    # The plain client of the standard library: no proxy comes between, and nothing heavy is loaded for a knock.
+    connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=timeout)
+    try:
+        connection.request("GET", f"{address.path.rstrip('/')}/models")
+        response = connection.getresponse()
+        body = response.read(_LONGEST)
+    except (OSError, HTTPException):
+        return None
+    finally:
+        connection.close()
+    return Server(contact, _names(body)) if response.status == 200 else None
+
+
+def _names(body: bytes) -> tuple[str, ...]:
+    try:
+        listed: Any = msgspec.json.decode(body, type=_Models)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ()
+    return tuple(model.id for model in listed.data or ())

@@ -1,0 +1,215 @@
+"""Who answers a run: what flags, environment and settings say, and where they say nothing, whoever is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.app.launch.local_servers import Server, answering
+from retinue.app.settings_file import contacts
+from retinue.config.precedence import Choice, Flags, layer
+from retinue.config.settings import Settings
+from retinue.core.agent import Agent
+from retinue.core.errors import BadInput, UnknownName
+from retinue.providers.catalog import (
+    LOCAL,
+    SCRIPTED_NAME,
+    WIRES,
+    Contact,
+    called,
+    check_variable,
+    contact,
+    keys_found,
+    moved,
+    tariff,
+)
+
+NOBODY = (
+    "nobody to ask: no provider is named, no key is set and no model server answers on this machine. "
+    "Set {keys}, or start a local server ({local}), or say --provider W --base-url URL --model M"
+)
+
+
+class Answerer(Struct, frozen=True, kw_only=True):
+    """A model and where it is; `others` are further providers that children may use."""
+
+    contact: Contact
+    model: str
+    others: tuple[Contact, ...] = ()
+
+    def __str__(self) -> str:
+        key = f", key in {self.contact.api_key_env}" if self.contact.api_key_env else ""
+        wire = (
+            self.contact.name if self.contact.name == self.contact.wire else f"{self.contact.name}, {self.contact.wire}"
+        )
+        where = f" at {self.contact.base_url}" if self.contact.base_url else ""
+        return f"model {self.model}{where} ({wire}{key})"
+
+    @property
+    def everyone(self) -> tuple[Contact, ...]:
+        """All providers, the one that answers first in front."""
+        return (self.contact, *self.others)
+
+
+async def find_answerer(
+    flags: Flags, settings: Settings, *, agent: str | None = None, environ: Mapping[str, str] | None = None
+) -> Answerer:
+    """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
+    environ = os.environ if environ is None else environ
+    choice = layer(
+        flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(called, settled=settings.providers)
+    )
+    settled = contacts(settings)
+    chosen = _named(choice, settled) or _by_key(choice, environ)
+    if chosen is None:
+        servers = await answering(_local(settled))
+        if not servers:
+            raise _nobody(choice, environ)
+        chosen, model = _at_a_server(servers, choice.model)
+    else:
+        check_key(chosen, environ)
+        model = choice.model or await _only_model(chosen)
+        if chosen.wire == SCRIPTED_NAME:
+            model = script_of(model)
+    others = tuple(each for each in settled if each.name != chosen.name)
+    return Answerer(contact=chosen, model=model, others=others)
+
+
+def unpriced(
+    answerer: Answerer, agents: Sequence[Agent] = (), fallback: Sequence[str] = (), *, first: bool = True
+) -> list[str]:
+    """The warnings that a limit on money cannot be enforced: one for each model that nobody knows the price of.
+
+    Looks at every model that may be asked: the `first` one, those of the `agents` it may delegate to, and those that
+    step in, for them or for the first one (`fallback`). `wire:name` is a model elsewhere, and a bare name one
+    of the first one's provider, as everywhere.
+    """
+    known = {each.name: each for each in answerer.everyone}
+    wished = [*fallback, *(model for agent in agents for model in (agent.model, *agent.fallback) if model)]
+    asked = [(answerer.contact.name, answerer.model)] if first else []
+    asked += [_place_of(model, answerer) for model in wished]
+    return [
+        f"warning: nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
+        f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
+        for name, model in dict.fromkeys(asked)
+        if tariff(known.get(name) or _usual(name)).price(model) is None
+    ]
+
+
+def _usual(name: str) -> Contact:
+    return Contact(name=name, wire=name, base_url=WIRES[name].base_url)
+
+
+def _place_of(model: str, answerer: Answerer) -> tuple[str, str]:
+    """Provider and name of a model of an agent."""
+    names = tuple(each.name for each in answerer.everyone)
+    wire, colon, name = model.partition(":")
+    wire = called(wire, names)
+    return (wire, name) if colon and (wire in names or wire in WIRES) else (answerer.contact.name, model)
+
+
+def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
+    """The provider that was named; else the first of the settings file, else the wire that an address is spoken to."""
+    name = choice.provider
+    if name is None and settled and choice.base_url is None:
+        name = settled[0].name
+    if name is None and choice.base_url is not None:
+        name = "openai-chat"  # what nearly every server speaks
+    if name is None:
+        return None
+    known = next((each for each in settled if each.name == name), None)
+    if known is None:
+        if name not in WIRES:
+            raise UnknownName("provider", name, (*(each.name for each in settled), *WIRES))
+        return contact(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
+    return moved(known, choice.base_url, choice.api_key_env)
+
+
+def _by_key(choice: Choice, environ: Mapping[str, str]) -> Contact | None:
+    """The vendor whose key is in the environment, or in the variable that was named: a key goes to nobody else."""
+    named = choice.api_key_env
+    check_variable(named)
+    for name, wire in WIRES.items():
+        if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
+            return contact(name)
+    if named:
+        raise BadInput(f"nobody knows whose key is in {named}: say --provider W or --base-url URL as well")
+    return None
+
+
+def _local(settled: Sequence[Contact]) -> list[Contact]:
+    known = {each.name: each for each in settled}
+    return [known.get(name) or contact(name) for name in LOCAL]
+
+
+def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
+    nobody = NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
+    wire, colon, _ = (choice.model or "").partition(":")
+    return BadInput(f"{nobody}. {wire!r} is not a provider; known: {', '.join(WIRES)}" if colon else nobody)
+
+
+def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[Contact, str]:
+    """The first server that has the model; without a name, the first model of the first that has any."""
+    if model is not None:
+        having = next((server for server in servers if model in server.models), servers[0])
+        return having.contact, model
+    for server in servers:
+        if server.models:
+            return server.contact, server.models[0]
+    where = ", ".join(server.contact.base_url for server in servers)
+    raise BadInput(f"no model at {where}: load one there, or name one with --model")
+
+
+async def _only_model(chosen: Contact) -> str:
+    """The first model of a server on this machine; a vendor has too many to choose from."""
+    for server in await answering([chosen]):
+        if server.models:
+            return server.models[0]
+    if chosen.wire == SCRIPTED_NAME:
+        raise BadInput("no script is named: say --model FILE, or set RETINUE_MODEL to scripted:FILE")
+    raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
+
+
+def script_of(file: str) -> str:
+    """The path of a script in full: a run can be resumed from another folder. One that nobody can play is refused."""
+    from retinue.providers.scripted import read_script
+
+    path = Path(file).expanduser().absolute()
+    try:
+        if not path.is_fifo() and not path.is_char_device():  # a pipe can be read only once
+            read_script(path.read_bytes())
+    except (OSError, ValueError) as wrong:
+        reason = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+        raise BadInput(f"the script {path} cannot be read: {reason}") from None
+    except BadInput as wrong:
+        raise BadInput(f"{path}: {wrong}") from None
+    return str(path)
+
+
+def check_key(chosen: Contact, environ: Mapping[str, str]) -> None:
+    """Refuse to begin without the key: a run that has begun would fail of it, and for good."""
+    if chosen.api_key_env and not environ.get(chosen.api_key_env, "").strip():
+        raise BadInput(
+            f"the environment variable {chosen.api_key_env} is not set; set it to the key for {chosen.base_url}, "
+            "or name another variable with --api-key-env"
+        )
+
+
+def instead(stored: Contact, flags: Flags, settings: Settings) -> Contact:
+    """A stored run's provider with what the flags say on top; it keeps its name, by which the run asks for it."""
+    if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
+        return stored
+    named = None if flags.provider is None else called(flags.provider, settings.providers)
+    choice = Choice(provider=named, base_url=flags.base_url, api_key_env=flags.api_key_env)
+    if flags.provider is None:
+        choice = replace(choice, provider=stored.name)
+        chosen = _named(choice, [stored])
+    else:
+        chosen = _named(choice, contacts(settings))
+    assert chosen is not None  # there is a name
+    return replace(chosen, name=stored.name)

@@ -1,0 +1,148 @@
+"""What a root run is told and offered: put together from its agent, its dialects and what the program asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from retinue.app.provider_families import TableVendors
+from retinue.app.registries import ProviderTable, Toolset, make_dialect
+from retinue.app.wording import DialectWording
+from retinue.core.agent import Agent, Brief
+from retinue.core.errors import UnknownName
+from retinue.core.run import Limits
+from retinue.dialects.base import Dialect, SuppliesTools
+from retinue.dialects.context import Desk
+from retinue.engine.key_value import StoreShelf
+from retinue.engine.supervisor import Supervisor
+from retinue.telemetry import otel
+
+MAX_TURNS = 50
+"""Turns of a run that a program starts, when nobody says."""
+
+
+class Briefing:
+    """Makes the briefs of root runs, and the dialects that these choose.
+
+    `agents` are those of the settings by name, and `model` is whom to ask where neither agent nor program says.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        tools: Toolset,
+        providers: ProviderTable,
+        *,
+        agents: Mapping[str, Agent],
+        model: str,
+        dialect_settings: Mapping[str, object],
+    ) -> None:
+        self._supervisor = supervisor
+        self._tools = tools
+        self._providers = providers
+        self._agents = agents
+        self._model = model
+        self._settings = dialect_settings
+        self._dialects: dict[str, Dialect] = {}
+        self._desk: Desk
+
+    def begin(self, chosen: Sequence[str]) -> None:
+        """Make the dialects that runs have when nobody says; others are made when a run first asks for them."""
+        parts = self._supervisor.parts
+        self._desk = Desk(
+            supervisor=self._supervisor,
+            shelf=StoreShelf(parts),
+            clock=parts.clock,
+            agents=tuple(self._agents.values()),
+            tool_names=self._tools.names,
+            temperature=self._providers.temperature,
+            vendors=TableVendors(self._providers),
+            meter=otel.meter(),
+            resolve=lambda model, asker: (
+                self._providers.split(model, asker.provider) if model else (asker.provider, asker.model)
+            ),
+        )
+        self._together(chosen)
+        parts.words = DialectWording(self._dialects)
+
+    def agent(self, name: str | None) -> Agent:
+        """The agent of that name, or one that has all tools and nothing to say for itself."""
+        if name is None:
+            return Agent(name="main", tools=self._tools.offered, no_tools=not self._tools.offered)
+        if name not in self._agents:
+            raise UnknownName("agent", name, tuple(self._agents))
+        return self._agents[name]
+
+    def brief(
+        self,
+        agent: Agent,
+        chosen: tuple[str, ...],
+        *,
+        tools: Sequence[str] | None = None,
+        model: str | None = None,
+        system: str = "",
+        think: bool = False,
+    ) -> Brief:
+        """What a run of this agent with these dialects is told and offered."""
+        dialects = self._together(chosen)
+        own = _own_tools(agent, dialects) if tools is None else tuple(tools)
+        for name in own:
+            if name not in self._tools.names and self._tools.find(name, chosen) is None:
+                raise UnknownName("tool", name, self._tools.names)
+        delegation = tuple(name for dialect in dialects for name in dialect.offered(depth=0))
+        offered = tuple(dict.fromkeys((*own, *delegation)))
+        agents = tuple(self._agents.values())
+        texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
+        provider, name = self._mind(model or agent.model)
+        return Brief(
+            agent=agent.name,
+            system="\n\n".join(text for text in texts if text),
+            offered=offered,
+            dialects=chosen,
+            provider=provider,
+            model=name,
+            fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
+            temperature=self._providers.temperature(provider),
+            think=think or agent.think,
+            workspace=agent.workspace or str(Path.cwd()),
+            identity=agent.name,
+            memory_from=agent.memory_from,
+        )
+
+    def _together(self, chosen: Sequence[str]) -> list[Dialect]:
+        """The dialects of one run."""
+        dialects = [self._dialect(name) for name in chosen]
+        self._tools.check_together(chosen)
+        return dialects
+
+    def _dialect(self, name: str) -> Dialect:
+        if name not in self._dialects:
+            dialect = make_dialect(name, self._desk, self._settings.get(name))
+            self._dialects[name] = dialect
+            self._tools.add(dialect)
+        return self._dialects[name]
+
+    def _mind(self, model: str) -> tuple[str, str]:
+        """Whom to ask, and for which model."""
+        first = self._providers.first
+        return self._providers.split(model, first) if model else (first, self._model)
+
+
+def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
+    """How long a run may work: as long as the program says, else as its agent does."""
+    if asked is None:
+        # The dialects' limits are exact; without one, the last turn is set aside for an answer.
+        return replace(agent.limits, max_turns=agent.max_turns or MAX_TURNS, wrap_up=not delegates)
+    if asked.max_turns is None and agent.max_turns is not None:
+        return replace(asked, max_turns=agent.max_turns)
+    return asked
+
+
+def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:
+    """The tools that an agent names, or what a dialect has for one that names none."""
+    if agent.tools or agent.no_tools:
+        return agent.tools
+    supplied = (dialect.default_tools(agent) for dialect in dialects if isinstance(dialect, SuppliesTools))
+    return tuple(dict.fromkeys(name for names in supplied for name in names))

@@ -1,0 +1,115 @@
+"""Names of tools that nobody has: somebody wrote them down, and they would do nothing.
+
+A tool that is excluded, or always asked about, under a wrong name is neither. So a wrong name is told, at the start of
+a run and by `retinue doctor`; it is no error, because a tool may be there in another process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from retinue.config import messages
+from retinue.core.agent import Agent
+from retinue.core.errors import BadInput, Problem, UnknownName
+from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
+from retinue.core.ports import Tool
+from retinue.tools.builtin import BUILTIN
+
+if TYPE_CHECKING:
+    from retinue.config.settings import Settings
+
+
+AGENT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+
+
+def check_agents(agents: Sequence[Agent]) -> None:
+    """Names have one form in every dialect, and each means one agent."""
+    for agent in agents:
+        if not AGENT_NAME.fullmatch(agent.name):
+            raise BadInput(f"agent name {agent.name!r} does not match [a-z0-9_-]{{1,64}}: rename the agent")
+    names = [agent.name for agent in agents]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise BadInput(f"two agents are named {twice[0]!r}: rename one of them")
+
+
+def check_tools(tools: Iterable[Tool | str]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """Everything that is meant to be a tool is one: the caller's own, and the names of built-in ones."""
+    if isinstance(tools, str):
+        raise BadInput(f"tools={tools!r} is a text: write tools=[{tools!r}]")
+    own: list[Tool] = []
+    named: list[str] = []
+    for each in tools:
+        if isinstance(each, str):
+            if each not in BUILTIN:
+                raise UnknownName("built-in tool", each, tuple(BUILTIN))
+            named.append(each)
+        elif not hasattr(each, "spec") or not hasattr(each, "call"):
+            name = getattr(each, "__name__", repr(each))
+            raise BadInput(f"{name} is not a tool: decorate the function with @retinue.tool")
+        else:
+            own.append(each)
+    return tuple(own), tuple(named)
+
+
+def check_choices(*, approvals: object, durability: str, lease: float, dialects: object) -> None:
+    """Options that have a few right values."""
+    if approvals not in ("wait", "deny") and not callable(approvals):
+        raise BadInput(f"approvals={approvals!r} is none of 'wait', 'deny' and a callback")
+    if durability not in ("process", "power"):
+        raise BadInput(f"durability={durability!r} is neither 'process' nor 'power'")
+    if lease <= 0:
+        raise BadInput(f"lease={lease!r} is not a number of seconds above 0")
+    if isinstance(dialects, str):
+        raise BadInput(f"dialects={dialects!r} is a text: write dialects=[{dialects!r}]")
+
+
+DELEGATION = (
+    *("subagent", "shared_context", "parallel_subagent", "call_subagent", "spawn_subagent", "delegate"),
+    *("agent_spawn", "agent_fork", "agent_status", "agent_cancel", "agent_list"),
+    *("send_message", "send_request", "send_response", "list_peers", "send", "peers"),
+)
+"""The tools of all dialects; a profile may name those of one that is not chosen now."""
+
+_LISTS = ("allowed_tools", "excluded_tools", "auto_approve", "always_ask")
+
+
+def strangers_in(settings: Settings, own: Collection[str]) -> list[Problem]:
+    """The names in a settings file that are neither built in, nor a dialect's, nor one of its `own` tools."""
+    return [
+        replace(named, complaint=_complaint(named.found, own))
+        for named in settings.tools_named
+        if not _is_known(named.found, own)
+    ]
+
+
+def strangers_among(agents: Sequence[Agent], policy: Policy | None, own: Collection[str]) -> Iterator[str]:
+    """The same for what a program says, in words."""
+    for agent in agents:
+        yield from _told(f"agent {agent.name!r}: tools", agent.tools, own)
+        if agent.policy is not None:
+            yield from _of_policy(f"agent {agent.name!r}", agent.policy, own)
+    if policy is not None:
+        yield from _of_policy("policy", policy, own)
+
+
+def _of_policy(whose: str, policy: Policy, own: Collection[str]) -> Iterator[str]:
+    for key in _LISTS:
+        yield from _told(f"{whose}: {key}", getattr(policy, key) or (), own)
+
+
+def _told(where: str, names: Sequence[str], own: Collection[str]) -> Iterator[str]:
+    yield from (f"{where}: {_complaint(name, own)}" for name in names if not _is_known(name, own))
+
+
+def _is_known(name: str, own: Collection[str]) -> bool:
+    # The usual approvals are another program's names; nobody is to blame for writing them out.
+    return name in own or name in BUILTIN or name in DELEGATION or name in DEFAULT_AUTO_APPROVE or name in NO_TOOLS
+
+
+def _complaint(name: str, own: Collection[str]) -> str:
+    meant = messages.nearest(name, (*own, *BUILTIN, *DELEGATION))
+    hint = f"; did you mean {meant}?" if meant else ""
+    return f"there is no tool named {messages.found(name, with_kind=False)}, so this has no effect{hint}"

@@ -1,0 +1,3 @@
+"""TODO door."""
+
+__all__ = ["command"]

@@ -1,0 +1,241 @@
+"""Reads what a person types, or what a pipe holds, as whole inputs: one line, several lines, or a block.
+
+All of this happens in the main thread, where Ctrl-C is heard; the runs work in another one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from retinue.cli.chat.commands import COMMANDS
+
+FILE = "chat_history"
+MOST = 1000
+"""Inputs that are kept."""
+
+LONGEST = 20_000
+"""Characters of an input that is kept; a longer one is somebody's document."""
+
+
+class HistoryFile:
+    """The file; what cannot be read or written is done without, because a chat works without it too."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> list[str]:
+        """The latest inputs, oldest first; a file that has grown too long is cut here."""
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except OSError:
+            return []
+        kept = [text for line in lines[-MOST:] if (text := _decoded(line)) is not None]
+        if len(lines) > MOST:
+            self._rewrite(kept)
+        return kept
+
+    def add(self, text: str) -> bool:
+        """Keep one more; whether it was."""
+        if text.startswith(" ") or not text.strip() or len(text) > LONGEST:
+            return False
+        with suppress(OSError, UnicodeEncodeError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Appended in one piece: several chats may be open.
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(file, msgspec.json.encode(text) + b"\n")
+            finally:
+                os.close(file)
+        return True
+
+    def _rewrite(self, kept: list[str]) -> None:
+        with suppress(OSError):
+            shorter = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+            file = os.open(shorter, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(file, "wb") as written:
+                written.write(b"".join(msgspec.json.encode(text) + b"\n" for text in kept))
+            shorter.replace(self._path)
+
+
+def _decoded(line: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(line, type=str)
+    except msgspec.MsgspecError:
+        return None
+
+
+PROMPT = "> "
+MORE = "... "
+BLOCK = '"""'
+
+
+class NotText(Exception):
+    """A line that is not UTF-8."""
+
+
+class Unclosed(Exception):
+    """The input ended in the middle of a block."""
+
+
+class Lines(Protocol):
+    """Where lines come from."""
+
+    def line(self, prompt: str) -> str | None:
+        """The next one, without its end, and None when there are no more; Ctrl-C raises KeyboardInterrupt."""
+        ...
+
+    def typed(self) -> str:
+        """What stands in the line that is being typed."""
+        ...
+
+    def remember(self, text: str) -> None:
+        """A whole input that may be wanted again."""
+        ...
+
+
+def whole_input(lines: Lines) -> str | None:
+    """The next input: a line, lines that end in a backslash with the one after them, or what stands in a block."""
+    first = lines.line(PROMPT)
+    if first is None:
+        return None
+    text = _block(lines) if first.strip() == BLOCK else _continued(first, lines)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotText("what was typed is not UTF-8 text; it was not sent") from None
+    if text.strip():
+        lines.remember(text)
+    return text
+
+
+def _block(lines: Lines) -> str:
+    content: list[str] = []
+    while (line := lines.line(MORE)) is not None:
+        if line.strip() == BLOCK:
+            return "\n".join(content)
+        content.append(line)
+    raise Unclosed(f"the input ended before the line of {BLOCK} that closes its block; nothing was sent")
+
+
+def _continued(line: str, lines: Lines) -> str:
+    parts: list[str] = []
+    while _goes_on(line):
+        parts.append(line[:-1])
+        following = lines.line(MORE)
+        if following is None:
+            return "\n".join(parts)
+        line = following
+    return "\n".join([*parts, line])
+
+
+def _goes_on(line: str) -> bool:
+    """One backslash at the end: two of them are just that."""
+    return line.endswith("\\") and not line.endswith("\\\\")
+
+
+class Piped:
+    """Lines of a pipe or a file; nobody is prompted."""
+
+    def line(self, prompt: str) -> str | None:
+        """The next line."""
+        raw = sys.stdin.buffer.readline()
+        if not raw:
+            return None
+        try:
+            return raw.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise NotText("a line on stdin is not UTF-8 text; it was not sent") from None
+
+    def typed(self) -> str:
+        """Nobody types."""
+        return ""
+
+    def remember(self, text: str) -> None:
+        """A pipe has no use for it."""
+
+
+class Typed:
+    """A terminal without an editor: its prompts are on stderr, because stdout is somewhere else."""
+
+    def __init__(self, history: HistoryFile) -> None:
+        self._history = history
+
+    def line(self, prompt: str) -> str | None:
+        """The next line."""
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        return line.rstrip("\r\n") if line else None
+
+    def typed(self) -> str:
+        """The terminal keeps that to itself."""
+        return ""
+
+    def remember(self, text: str) -> None:
+        """For later chats."""
+        self._history.add(text)
+
+
+class Edited:
+    """A terminal with readline: editing, earlier inputs with the arrow keys, commands with Tab, pastes in one piece."""
+
+    def __init__(self, readline: Any, history: HistoryFile, *, colour: bool) -> None:
+        self._readline = readline
+        self._history = history
+        self._colour = colour
+        readline.set_auto_history(False)
+        readline.parse_and_bind("set enable-bracketed-paste on")
+        readline.parse_and_bind("tab: complete")
+        readline.set_completer_delims("")
+        readline.set_completer(_completed)
+        for text in history.load():
+            readline.add_history(text)
+
+    def line(self, prompt: str) -> str | None:
+        """The next line; one that was pasted may have line breaks in it."""
+        # Readline has to know which characters take no room.
+        shown = f"\001\x1b[1m\002{prompt}\001\x1b[0m\002" if self._colour else prompt
+        try:
+            return input(shown)
+        except EOFError:
+            print()
+            return None
+
+    def typed(self) -> str:
+        """What stands in the line."""
+        return str(self._readline.get_line_buffer())
+
+    def remember(self, text: str) -> None:
+        """For this chat and later ones."""
+        if self._history.add(text):
+            self._readline.add_history(text)
+
+
+def _completed(beginning: str, number: int) -> str | None:
+    fitting = [f"/{name}" for name in COMMANDS if beginning.startswith("/") and f"/{name}".startswith(beginning)]
+    return fitting[number] if number < len(fitting) else None
+
+
+def lines_of_stdin(history: HistoryFile) -> Lines:
+    """Whatever suits stdin and stdout."""
+    if not sys.stdin.isatty():
+        return Piped()
+    editor = _editor() if sys.stdout.isatty() else None
+    if editor is None:
+        return Typed(history)
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return Edited(editor, history, colour=not plain)
+
+
+def _editor() -> Any:
+    try:
+        return import_module("readline")
+    except ImportError:
+        return None  # Windows

@@ -1,0 +1,55 @@
+"""The process that works in `retinue demo`: begins the story, or goes on with what a process before it left behind.
+
+Started by the demonstration as `python -m retinue.cli.demo.worker HOME LIFE PACE`. It ends when its stdin does, so it
+cannot outlive whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from retinue.app.open import open as open_retinue
+from retinue.app.settings_file import load_settings
+from retinue.app.tool_modules import load_tools
+from retinue.cli.demo import story as story
+from retinue.cli.event_loop import perform
+from retinue.providers.scripted import ScriptedProvider
+
+
+def log_of(home: Path, life: int) -> Path:
+    """The file in which the scripted model of a process notes every call that it has answered."""
+    return home / f"model-calls-{life}"
+
+
+async def work(home: Path, life: int, pace: float) -> int:
+    """See the story through: its question to the user, the user's answer, and the end."""
+    settings = load_settings(story.SETTINGS)
+    model = ScriptedProvider(story.script(pace, life=life), latency=pace, prices=story.PRICES, log=log_of(home, life))
+    async with open_retinue(
+        providers={story.PROVIDER: model},
+        model=f"{story.PROVIDER}:{story.MODEL}",
+        agents=settings.core_agents(),
+        tools=load_tools(settings.tool_modules),
+        session=story.SESSION,
+        home=home,
+        adopt=True,
+    ) as retinue:
+        # The same key is the same run: a second process finds the first one's, which it has adopted by now.
+        root = await retinue.spawn(story.TASK, key=story.KEY, tools=(), stays=True)
+        await root.answer(2)
+        outcome = await root.close()
+    return 0 if outcome.ok else 1
+
+
+def _end_with_stdin() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    sys.exit(perform(work(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))))

@@ -1,0 +1,82 @@
+"""Tables for people: drawn on a terminal with as many columns as fit, and as plain aligned text into a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from retinue.cli.output.format import one_line
+from retinue.cli.output.terminal import answer, console
+
+T = TypeVar("T")
+
+
+GAP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[T]):
+    """A column: its title, the text of its cells, and below which width of the terminal it is left out."""
+
+    title: str
+    cell: Callable[[T], str]
+    piped: Callable[[T], str] | None = None
+    """The text in a pipe, where that differs: whole ids, for example."""
+    right: bool = False
+    least_width: int = 0
+    style: str = ""
+    shrinks: bool = False
+    """Whether its texts are shortened where a row would be too long."""
+
+
+def print_table(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
+    """The rows on stdout."""
+    if not sys.stdout.isatty():
+        answer(as_text(rows, columns))
+        return
+    from rich.table import Table
+
+    screen = console()
+    shown = [column for column in columns if screen.width >= column.least_width]
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in shown:
+        justify = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=True, style=column.style or None)
+    for cells in fitted(rows, shown, screen.width):
+        table.add_row(*cells)
+    screen.print(table)
+
+
+def fitted(rows: Sequence[T], columns: Sequence[Column[T]], width: int) -> list[list[str]]:
+    """The cells of all rows, where those that may shrink leave room for those that must not."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    widths = [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
+    room = width - GAP * (len(columns) - 1)
+    room -= sum(each for each, column in zip(widths, columns, strict=True) if not column.shrinks)
+    return [
+        [
+            one_line(text, max(room, len(column.title))) if column.shrinks else text
+            for text, column in zip(row, columns, strict=True)
+        ]
+        for row in cells
+    ]
+
+
+def as_text(rows: Sequence[T], columns: Sequence[Column[T]]) -> str:
+    """The rows as aligned lines under a line of titles; a cell never has a line break, an empty one is a dash."""
+    lines = [[column.title for column in columns]]
+    lines += [[_flat((column.piped or column.cell)(row)) for column in columns] for row in rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _flat(cell: str) -> str:
+    return " ".join(cell.split()) or "-"

@@ -1,0 +1,170 @@
+"""A run's events as a conversation that people can read: who said what, which calls were made and what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, assert_never
+
+from msgspec import Struct
+
+from retinue.cli.output.format import clean, count, many, money, tokens
+from retinue.core.events import (
+    AgentDefined,
+    CallParked,
+    CallReturned,
+    Event,
+    ExchangeEnded,
+    HistoryCompacted,
+    MailTaken,
+    RepairAsked,
+    ReplyReceived,
+    ResultCollected,
+    RunAccepted,
+    RunAdopted,
+    RunEnded,
+    RunLeft,
+    TurnFailed,
+    WrapUpAsked,
+)
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.messages import ToolCall
+from retinue.core.run import Outcome
+from retinue.dialects.text import rfc3339
+
+Kind = Literal["task", "words", "thinking", "reply", "call", "result", "note", "error", "end"]
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that was said or that happened; `name` is the tool of a call, or who spoke."""
+
+    at: str
+    kind: Kind
+    text: str = ""
+    name: str = ""
+    turn: int | None = None
+    failed: bool = False
+
+
+def entries(events: Iterable[Event]) -> list[Entry]:
+    """The conversation, in order."""
+    calls: dict[tuple[int, int], ToolCall] = {}
+    return [entry for event in events for entry in _told(event, calls)]
+
+
+def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:
+    at = rfc3339(event.at)
+    match event:
+        case RunAccepted(task=task):
+            yield Entry(at=at, kind="task", text=task)
+        case ReplyReceived(turn=turn, reply=reply):
+            thoughts = "\n".join(thinking.text for thinking in reply.message.thinking if thinking.text)
+            if thoughts:
+                yield Entry(at=at, kind="thinking", turn=turn, text=thoughts)
+            if reply.message.text or not reply.message.calls:
+                yield Entry(at=at, kind="reply", turn=turn, text=reply.message.text)
+            for index, call in enumerate(reply.message.calls):
+                calls[turn, index] = call
+                yield Entry(at=at, kind="call", turn=turn, name=call.name, text=call.arguments)
+        case CallReturned(turn=turn, index=index, text=text, failed=failed):
+            name = calls[turn, index].name if (turn, index) in calls else ""
+            yield Entry(at=at, kind="result", turn=turn, name=name, text=text, failed=failed)
+        case MailTaken(items=items):
+            for item in items:
+                yield from _mail(at, item)
+        case TurnFailed(turn=turn, error=error, partial=partial):
+            if partial:
+                yield Entry(at=at, kind="reply", turn=turn, text=partial, failed=True)
+            yield Entry(at=at, kind="error", turn=turn, text=error)
+        case CallParked(turn=turn, tool=tool, reason=reason):
+            yield Entry(at=at, kind="note", turn=turn, text=f"{tool} waits for a person: {reason or 'needs approval'}")
+        case WrapUpAsked(text=text) | RepairAsked(text=text):
+            yield Entry(at=at, kind="words", name="retinue", text=text)
+        case ExchangeEnded(exchange=exchange):
+            yield Entry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")
+        case RunLeft():
+            yield Entry(at=at, kind="note", text="its process went away; the run can go on later")
+        case RunAdopted():
+            yield Entry(at=at, kind="note", text="another process went on with the run")
+        case HistoryCompacted():
+            yield Entry(at=at, kind="note", text=_compaction(event))
+        case AgentDefined(name=name):
+            yield Entry(at=at, kind="note", text=f"defined the agent {name}")
+        case ResultCollected(run_id=run_id):
+            yield Entry(at=at, kind="note", text=f"collected the result of run {run_id}")
+        case RunEnded(outcome=outcome):
+            yield _end(at, outcome)
+        case _:
+            assert_never(event)
+
+
+def _compaction(event: HistoryCompacted) -> str:
+    """How the conversation was made shorter; what was left out is still told above."""
+    first = "the first message" if event.replaced == 1 else f"the first {event.replaced} messages"
+    match event.way:
+        case "shortened":
+            what = f"long texts in {first} were left out"
+        case "summarised":
+            what = f"{first} were summarised" + (f" by {event.model}" if event.model else "")
+        case "left_out":
+            what = f"{first} were left out without a summary"
+        case _:
+            assert_never(event.way)
+    sizes = f": about {tokens(event.before)} became {count(event.after)}" if event.before else ""
+    return f"to make room, {what}{sizes}"
+
+
+def _mail(at: str, item: Item) -> Iterator[Entry]:
+    match item:
+        case Words(text=text, origin=origin) | Input(text=text, origin=origin):
+            yield Entry(at=at, kind="words", name=origin, text=text)
+        case ChildEnded(notice=notice, run_id=run_id, result=result):
+            yield Entry(at=at, kind="words", name="notice", text=notice or f"run {run_id} {result}")
+        case Cancel(reason=reason, note=note):
+            yield Entry(at=at, kind="note", text=f"cancelled: {note or reason}")
+        case Deadline(seconds=seconds):
+            yield Entry(at=at, kind="note", text=f"its {seconds:g} seconds are over")
+        case Answer(allow=allow, note=note):
+            yield Entry(
+                at=at, kind="note", text=f"a person said {'yes' if allow else 'no'}{f': {note}' if note else ''}"
+            )
+        case DependencyEnded(name=name, ok=ok):
+            yield Entry(at=at, kind="note", text=f"{name}, which it waited for, has {'completed' if ok else 'failed'}")
+        case Close():
+            yield Entry(at=at, kind="note", text="no more input comes")
+        case _:
+            assert_never(item)
+
+
+def _end(at: str, outcome: Outcome) -> Entry:
+    facts = f"{outcome.result} ({outcome.reason})"
+    spent = f"{many(outcome.usage.input, 'token')} in, {outcome.usage.output} out"
+    cost = "" if outcome.cost in (None, 0) else f", {money(outcome.cost)}"
+    error = f": {outcome.error}" if outcome.error else ""
+    return Entry(at=at, kind="end", text=f"{facts}{error}, {spent}{cost}", failed=not outcome.ok)
+
+
+def lines(conversation: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    """The conversation as headings and texts, one pair each; nothing in them can steer a terminal."""
+    for entry in conversation:
+        turn = f" (turn {entry.turn})" if entry.turn is not None else ""
+        failed = ", failed" if entry.failed else ""
+        match entry.kind:
+            case "task":
+                heading = "task"
+            case "words":
+                heading = f"said by {entry.name}"
+            case "thinking":
+                heading = f"thought{turn}"
+            case "reply":
+                heading = f"reply{turn}{', cut off' if entry.failed else ''}"
+            case "call":
+                heading = f"call {entry.name}{turn}"
+            case "result":
+                heading = f"result of {entry.name}{turn}{failed}"
+            case "note" | "end":
+                heading = entry.kind
+            case "error":
+                heading = f"error{turn}"
+            case _:
+                assert_never(entry.kind)
+        yield clean(heading), clean(entry.text) or "(nothing)"

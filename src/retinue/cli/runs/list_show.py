@@ -1,0 +1,147 @@
+"""The verbs of `retinue runs` that need no model: list, show, tree, cancel and prune."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from retinue.app.active_time import NO_TIMES, times_of
+from retinue.app.open import open_archive
+from retinue.cli.output.format import clean, count, elapsed, many, moment, money, seconds, short, tokens
+from retinue.cli.output.json_rows import name_of, run_row, status_of, total, usage_row
+from retinue.cli.output.table import Column, print_table
+from retinue.cli.output.terminal import answer, answer_json, console, say
+from retinue.cli.output.transcript import entries, lines
+from retinue.cli.run_lookup import find_run
+from retinue.core.errors import RunIsOver
+from retinue.core.ids import RunId
+from retinue.core.usage import dollars
+from retinue.engine.run_view import RunView
+
+LONGEST = 20_000
+"""Characters of one text that `show` prints; `--json` has all of them."""
+
+COLUMNS: list[Column[RunView]] = [
+    Column(title="ID", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id, style="cyan"),
+    Column(title="AGENT", cell=lambda view: clean(name_of(view)), shrinks=True),
+    Column(title="STATE", cell=status_of),
+    Column(title="TURNS", cell=lambda view: str(view.turns), right=True, least_width=50),
+    Column(title="TOKENS", cell=lambda view: count(view.usage.total), right=True, least_width=60),
+    Column(title="COST", cell=lambda view: money(view.cost), right=True, least_width=70),
+    Column(title="DIALECT", cell=lambda view: view.dialect or "-", least_width=100),
+    Column(title="STARTED", cell=lambda view: moment(view.started_at), least_width=80),
+]
+
+
+async def list_runs(*, everyone: bool, session: str | None, limit: int | None, json: bool) -> int:
+    """Runs, newest first; the newest few with a limit."""
+    async with open_archive() as archive:
+        views = await archive.list(everyone=everyone, session=session, limit=limit)
+        times = NO_TIMES if json else await times_of(archive, views, now=time.time())
+    if json:
+        answer_json([run_row(view) for view in views])
+    elif views:
+        print_table(views, [*COLUMNS, _took(times)])
+    else:
+        say("no runs yet; start one with: retinue run PROMPT")
+    return 0
+
+
+def _took(times: Mapping[RunId, float]) -> Column[RunView]:
+    def cell(view: RunView) -> str:
+        return elapsed(times[view.run_id]) if view.run_id in times else "?"
+
+    return Column(title="TOOK", cell=cell, least_width=110)
+
+
+async def show_run(name: str, *, json: bool) -> int:
+    """One run as a conversation."""
+    async with open_archive() as archive:
+        view = await find_run(archive, name)
+        events = await archive.events(view.run_id)
+        run = await archive.recall(view.run_id)
+    conversation = entries(events)
+    # Of a run that stopped in the middle, the last words that it said.
+    text = view.outcome.text if view.outcome is not None else run.text
+    if json:
+        error = view.outcome.error if view.outcome is not None else ""
+        more = {"model": run.brief.model, "provider": run.brief.provider, "text": text, "error": error}
+        answer_json(run_row(view) | more | {"transcript": msgspec.to_builtins(conversation)})
+        return 0
+    screen = console()
+    screen.print(f"run {view.run_id}", style="bold", soft_wrap=True)
+    screen.print(f"{clean(name_of(view))}, {status_of(view)}, {moment(view.started_at)}, model {run.brief.model}")
+    for heading, body in lines(conversation):
+        screen.print(f"\n-- {heading}", style="cyan", soft_wrap=True)
+        left_out = f"\n[{len(body) - LONGEST} more characters; --json has all]" if len(body) > LONGEST else ""
+        screen.print(body[:LONGEST] + left_out, soft_wrap=True)
+    if view.state == "interrupted":
+        screen.print(f"\n-- interrupted; go on with: retinue runs resume {view.run_id}", style="yellow", soft_wrap=True)
+    return 0
+
+
+async def show_tree(name: str, *, json: bool) -> int:
+    """A tree, with what each of its runs used and all of them together."""
+    async with open_archive() as archive:
+        view = await find_run(archive, name)
+        everyone = await archive.tree(view.root_id)
+        times = NO_TIMES if json else await times_of(archive, everyone, now=time.time())
+    views = subtree(view, sorted(everyone, key=lambda each: (each.started_at, each.run_id)))
+    if json:
+        usage, cost = total(views)
+        totals = {"runs": len(views), "usage": usage_row(usage), "cost": dollars(cost)}
+        answer_json({"run_id": view.run_id, "runs": [run_row(each) for each in views], "total": totals})
+        return 0
+    print_tree(views, times)
+    return 0
+
+
+def print_tree(views: Sequence[RunView], times: Mapping[RunId, float] = NO_TIMES) -> None:
+    """A tree for people, with the seconds that each of its runs took, and a line with what all of them used."""
+    from retinue.cli.output.live import draw
+
+    screen = console()
+    # In a pipe there is no width to keep to, and nobody to fold long lines for.
+    width = screen.width if screen.is_terminal else max(120, screen.width)
+    ascii_only = not screen.encoding.lower().startswith("utf")
+    picture = draw(views, now=time.time(), width=width, height=len(views), times=times, ascii_only=ascii_only)
+    screen.print(picture, width=width, crop=False)
+    usage, cost = total(views)
+    turns = sum(each.turns for each in views)
+    answer(
+        f"{many(len(views), 'run')}, {many(turns, 'turn')}, {tokens(usage.input)} in, {count(usage.output)} out, "
+        f"{'cost unknown' if cost is None else money(cost)}"
+    )
+
+
+def subtree(top: RunView, views: Sequence[RunView]) -> list[RunView]:
+    """A run and its descendants, out of a tree in which parents come before their children."""
+    below = {top.run_id}
+    chosen = [top]
+    for view in views:
+        if view.parent_id in below:
+            below.add(view.run_id)
+            chosen.append(view)
+    return chosen
+
+
+async def cancel_run(name: str) -> int:
+    """Stop a run and everything below it."""
+    async with open_archive() as archive:
+        view = await find_run(archive, name)
+        if view.outcome is not None and view.outcome.result != "cancelled":
+            raise RunIsOver(view.run_id, view.outcome.result)
+        concerned = await archive.cancel(view.run_id, note="cancelled by hand")
+    say(f"cancelled {many(len(concerned), 'run')}" if concerned else f"run {view.run_id} was cancelled before")
+    return 0
+
+
+async def prune_runs(older_than: str) -> int:
+    """Forget what ended long ago."""
+    before = time.time() - seconds(older_than)
+    async with open_archive() as archive:
+        removed = await archive.prune(before)
+    say(f"removed {many(removed, 'run')} that ended more than {older_than} ago")
+    return 0

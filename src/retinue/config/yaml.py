@@ -1,0 +1,186 @@
+"""Reads YAML, and says where it is not, or where it would surprise.
+
+Words mean what YAML 1.2 says: `true` and `false` are booleans, and `on`, `off`, `yes` and `no` are words. A key without
+a value is a key that nobody wrote. Aliases are read, as long as what they stand for stays small.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from retinue.config.document import Document
+from retinue.config.key_paths import KeyPath, dotted, quoted
+from retinue.core.errors import ConfigError, Problem
+
+MOST_VALUES = 20_000
+"""Values of one file, each alias counted as all that it stands for."""
+
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = {
+    "merge": r"<<",
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+}
+"""What an unquoted word is, by YAML 1.2; the first that fits. All others are strings."""
+
+Value: TypeAlias = "str | bool | int | float | list[Value] | dict[str, Value] | None"
+
+
+class _Loader(yaml.BaseLoader):
+    """Knows the words above, and makes no objects of anything."""
+
+
+for _kind, _words in _PLAIN.items():
+    cast("Any", _Loader).add_implicit_resolver(f"{_TAG}{_kind}", re.compile(rf"(?:{_words})\Z"), None)
+
+
+def read_yaml(text: str, file: str) -> Document:
+    """The document that `text` is; mistakes of writing are raised with their line and column."""
+    try:
+        node = _Loader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_mistake(error, file)) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(Problem(file=file, complaint=f"not valid YAML: {_flat(str(error))}")) from None
+    except RecursionError:
+        raise ConfigError(_too_deep(file)) from None
+    reading = _Reading(file)
+    try:
+        values = reading.top(node)
+    except RecursionError:
+        raise ConfigError(_too_deep(file)) from None
+    return Document(values=values, line_of=reading.lines.get)
+
+
+class _Reading:
+    """One file as its nodes become values."""
+
+    def __init__(self, file: str) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self._problem = partial(Problem, file=file)
+        self._count = 0
+
+    def top(self, node: Node | None) -> dict[str, Value]:
+        """The sections; a file without a word has none."""
+        if node is None or _is_null(node):
+            return {}
+        if not isinstance(node, MappingNode):
+            found = "an array" if isinstance(node, SequenceNode) else "a single value"
+            raise self._wrong(node, f"found {found}; expected sections, each a key with a colon", found=found)
+        if node.tag != f"{_TAG}map":
+            raise self._tagged(node, ())
+        return self._mapping(node, (), ())
+
+    def _value(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> Value:
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise self._wrong(node, f"more than {MOST_VALUES} values, with every alias written out", path)
+        if any(node is each for each in above):
+            raise self._wrong(node, "this alias stands for something that it is itself a part of", path)
+        match node:
+            case ScalarNode():
+                return self._scalar(node, path)
+            case SequenceNode() if node.tag == f"{_TAG}seq":
+                return [self._item(each, (*path, place), (*above, node)) for place, each in enumerate(node.value)]
+            case MappingNode() if node.tag == f"{_TAG}map":
+                return self._mapping(node, path, above)
+            case _:
+                raise self._tagged(node, path)
+
+    def _item(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> Value:
+        self.lines.setdefault(path, _line(node))
+        return self._value(node, path, above)
+
+    def _mapping(self, node: MappingNode, path: KeyPath, above: tuple[Node, ...]) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        first: dict[str, int] = {}
+        for key, below in node.value:
+            name = self._key(key, path)
+            here = (*path, name)
+            if name in first:
+                raise self._wrong(key, f"set twice; the first is on line {first[name]}", here)
+            first[name] = _line(key)
+            self.lines.setdefault(here, _line(key))
+            if not _is_null(below):
+                values[name] = self._value(below, here, (*above, node))
+        return values
+
+    def _key(self, node: Node, path: KeyPath) -> str:
+        if not isinstance(node, ScalarNode):
+            raise self._wrong(node, "found a key that is not a word; expected a string", path, found="a table or array")
+        if node.tag == f"{_TAG}merge":
+            raise self._wrong(node, "found <<; expected the keys themselves: tables are not merged here", path)
+        if node.tag != f"{_TAG}str":
+            shown = quoted(str(node.value))
+            raise self._wrong(
+                node, f"found the key {shown[1:-1]}, which is no string; in quotes it is one: {shown}", path
+            )
+        return str(node.value)
+
+    def _scalar(self, node: ScalarNode, path: KeyPath) -> Value:
+        text = str(node.value)
+        match node.tag.removeprefix(_TAG):
+            case "str":
+                return text
+            case "null":
+                return None
+            case "bool" if re.fullmatch(_PLAIN["bool"], text):
+                return text.lower() == "true"
+            case "int" if re.fullmatch(_PLAIN["int"], text):
+                return self._integer(node, text, path)
+            case "float" if re.fullmatch(_PLAIN["float"], text):
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            case "merge":
+                return text
+            case _:
+                raise self._tagged(node, path)
+
+    def _integer(self, node: ScalarNode, text: str, path: KeyPath) -> int:
+        base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+        try:
+            return int(text, base)
+        except ValueError:  # of thousands of digits, which Python does not read
+            raise self._wrong(node, "not readable: a number of thousands of digits", path) from None
+
+    def _tagged(self, node: Node, path: KeyPath) -> ConfigError:
+        tag = node.tag.replace(_TAG, "!!")
+        return self._wrong(node, f"found the tag {quoted(tag)[1:-1]}; expected a value without one", path, found=tag)
+
+    def _wrong(self, node: Node, complaint: str, path: KeyPath = (), *, found: str = "") -> ConfigError:
+        return ConfigError(self._problem(line=_line(node), key=dotted(path), complaint=complaint, found=found))
+
+
+def _mistake(error: yaml.MarkedYAMLError, file: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    words = _flat(" ".join(part for part in (error.context, error.problem) if part))
+    return Problem(
+        file=file,
+        line=None if mark is None else mark.line + 1,
+        column=None if mark is None else mark.column + 1,
+        complaint=f"not valid YAML: {words}",
+        found=error.problem or "",
+    )
+
+
+def _flat(words: str) -> str:
+    flat = " ".join(words.split())
+    return flat[:1].lower() + flat[1:]
+
+
+def _too_deep(file: str) -> Problem:
+    return Problem(file=file, complaint="not readable: arrays in arrays, too deep")
+
+
+def _is_null(node: Node) -> bool:
+    return node.tag == f"{_TAG}null"
+
+
+def _line(node: Node) -> int:
+    return node.start_mark.line + 1

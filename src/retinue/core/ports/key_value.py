@@ -1,0 +1,28 @@
+"""The key-value port: durable values by name, grouped in namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from retinue.core.commands import Decide, Written
+from retinue.core.ids import Key, SessionId
+
+
+class Shelf(Protocol):
+    """Durable values by name, kept in spaces: shared context, defined agents, memory."""
+
+    async def look(self, space: str) -> Mapping[str, bytes]:
+        """All that is on a shelf."""
+        ...
+
+    async def change(
+        self,
+        space: str,
+        decide: Decide,
+        *,
+        key: Key | None = None,
+        session_id: SessionId | None = None,
+    ) -> Written:
+        """Change a shelf by a pure decision; see `records.Change`."""
+        ...

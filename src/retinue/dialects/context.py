@@ -1,0 +1,205 @@
+"""What a dialect works with: the supervisor's verbs, the session's shelf, and what the application registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from retinue.core.agent import Agent, Brief
+from retinue.core.budget import Window
+from retinue.core.commands import RunRow
+from retinue.core.errors import TreeCancelled
+from retinue.core.ids import RunId
+from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict
+from retinue.core.ports import CallContext, Clock, Meter, NoMeter, Shelf
+from retinue.core.profiles import windows_of
+from retinue.engine.supervisor import Supervisor
+from retinue.engine.tool_calls import take_action
+
+
+class Vendors(Protocol):
+    """The providers of the process, as far as it matters whose models they have."""
+
+    def names(self) -> Sequence[str]:
+        """Every provider that can be named here."""
+        ...
+
+    def family(self, provider: str) -> str | None:
+        """Whose way of talking a provider speaks: `anthropic`, `openai`, `gemini` or nobody's."""
+        ...
+
+    def called(self, name: str) -> str | None:
+        """The family that a model means by a name, in any case; None for a name that means none."""
+        ...
+
+    def member(self, family: str) -> str:
+        """A provider of that family: one of the settings, or the vendor itself."""
+        ...
+
+    def complaint(self, provider: str) -> str:
+        """Why a provider cannot be asked; empty when it can, as far as one can tell without asking."""
+        ...
+
+    def is_local(self, provider: str) -> bool:
+        """Whether it is a server of the user's own."""
+        ...
+
+    def apart(self, provider: str) -> str | None:
+        """The provider that asks the same models from a process of its own; None where no process could."""
+        ...
+
+    def wire(self, provider: str) -> str:
+        """The name of the wire that a provider speaks; its own name if it is an object that was handed in."""
+        ...
+
+    def secrets(self) -> Sequence[str]:
+        """The keys that providers are asked with: what must never be written down."""
+        ...
+
+
+class NoVendors:
+    """Where nobody knows any."""
+
+    def names(self) -> Sequence[str]:
+        """None."""
+        return ()
+
+    def family(self, provider: str) -> str | None:
+        """Nobody's."""
+        return None
+
+    def called(self, name: str) -> str | None:
+        """None."""
+        return None
+
+    def member(self, family: str) -> str:
+        """Its own name."""
+        return family
+
+    def complaint(self, provider: str) -> str:
+        """None."""
+        return ""
+
+    def is_local(self, provider: str) -> bool:
+        """It may be."""
+        return True
+
+    def apart(self, provider: str) -> str | None:
+        """None."""
+        return None
+
+    def wire(self, provider: str) -> str:
+        """Its own name."""
+        return provider
+
+    def secrets(self) -> Sequence[str]:
+        """None."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Handed to every dialect when a retinue is opened.
+
+    `agents` are those of the application, in the order of its settings; `tool_names` names every tool it has, delegation
+    tools left out. `resolve` gives provider and model for a model's name as an asker with that brief means it,
+    `temperature` what the settings say for a provider.
+    """
+
+    supervisor: Supervisor
+    shelf: Shelf
+    clock: Clock
+    agents: Sequence[Agent]
+    tool_names: Sequence[str]
+    resolve: Callable[[str, Brief], tuple[str, str]]
+    temperature: Callable[[str], float | None] = lambda provider: None
+    vendors: Vendors = field(default_factory=NoVendors)
+    meter: Meter = field(default_factory=NoMeter)
+
+    def tools_within(self, policy: Policy) -> tuple[str, ...]:
+        """The application's tools that a policy does not take away."""
+        return tuple(
+            name for name in self.tool_names if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
+        )
+
+    def brief_for(
+        self,
+        asker: Brief,
+        *,
+        agent: str,
+        system: str,
+        offered: tuple[str, ...],
+        model: str = "",
+        fallback: tuple[str, ...] = (),
+    ) -> Brief:
+        """The brief of a child: on the asker's model, or on the one that `model` means to the asker.
+
+        An agent of the application works under its own name, in its own workspace if it has one. Any other works for
+        the asker: with the asker's memory and in the asker's workspace.
+
+        A fallback belongs to its model: a child without a model of its own has the asker's, unless it names another.
+        """
+        provider, name = self.resolve(model, asker)
+        own = replace(asker, provider=provider, model=name)
+        others = tuple(self.resolve(other, own) for other in fallback)
+        temperature = asker.temperature if provider == asker.provider else self.temperature(provider)
+        known = self.known(agent)
+        if known is not None and agent != asker.identity:
+            asker = replace(
+                asker,
+                identity=agent,
+                memory_from=known.memory_from,
+                workspace=known.workspace or asker.workspace,
+                think=asker.think or known.think,
+            )
+        return replace(
+            asker,
+            agent=agent,
+            system=system,
+            offered=offered,
+            provider=provider,
+            model=name,
+            fallback=others if model or fallback else asker.fallback,
+            temperature=temperature,
+            output=None,  # a child answers its caller in words, unless somebody says otherwise
+            setup="",
+        )
+
+    def known(self, agent: str) -> Agent | None:
+        """The application's agent of that name; one that a model has defined is none of them."""
+        return next((each for each in self.agents if each.name == agent), None)
+
+    def grant(self, agent: str, caller: Policy) -> tuple[Policy | None, tuple[Window, ...]]:
+        """What a child of that name asks for under its caller's policy, and the windows that it draws on besides.
+
+        None and none where nobody wrote a policy for it: then it has the caller's.
+        """
+        known = self.known(agent)
+        if known is None or known.policy is None:
+            return None, ()
+        policy = intersect(caller, known.policy)
+        return policy, windows_of(agent, policy)
+
+    async def take_action(self, context: CallContext) -> bool:
+        """Count one action of the run that calls; False if its windows have none left."""
+        driven = self.supervisor.roster.live.get(context.run_id)
+        if driven is None:
+            raise TreeCancelled(context.run_id)
+        return await take_action(driven, self.supervisor.parts)
+
+    async def begun(self, context: CallContext) -> RunRow | None:
+        """The run that this call started before a crash, whatever today's settings would say about it."""
+        if not context.again:
+            return None
+        parts = self.supervisor.parts
+        return await parts.journal.read(parts.store.run_by_key, context.key)
+
+    def brief_of(self, run_id: RunId) -> Brief:
+        """What a live run shares with its siblings."""
+        driven = self.supervisor.roster.live.get(run_id)
+        if driven is None:
+            raise TreeCancelled(run_id)
+        return driven.run.brief

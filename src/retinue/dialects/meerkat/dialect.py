@@ -1,0 +1,74 @@
+"""The `meerkat` dialect: sub-agents in the background, spawned clean or forked with the whole conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from retinue.core.agent import Agent
+from retinue.core.errors import BadInput
+from retinue.core.events import RunAccepted
+from retinue.core.ports import Tool
+from retinue.core.run import Outcome
+from retinue.dialects.context import Desk
+from retinue.dialects.meerkat import comms, views
+from retinue.dialects.meerkat.schema import CANCEL, FORK, LIST, SPAWN, STATUS
+from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
+from retinue.dialects.meerkat.spawn import ForkTool, SpawnTool
+from retinue.dialects.meerkat.status import CancelTool, ListTool, StatusTool
+from retinue.dialects.meerkat.views import KEPT, NAME, name_of
+
+TASK_SHOWN = 200
+"""Characters of a task that the news of its end repeats."""
+
+
+class MeerkatDialect:
+    """The five tools, and the comms tools where parents and children may talk."""
+
+    name = NAME
+
+    def __init__(self, desk: Desk, settings: MeerkatSettings = DEFAULTS) -> None:
+        for key, complaint in mistakes(settings):
+            raise BadInput(f"[sub_agents] {key}: {complaint}")
+        desk.supervisor.roster.keep_at_most(NAME, KEPT)
+        self._desk = desk
+        self._settings = settings
+        self._tools: dict[str, Tool] = {
+            SPAWN: SpawnTool(desk, settings),
+            FORK: ForkTool(desk, settings),
+            STATUS: StatusTool(desk, settings),
+            CANCEL: CancelTool(desk, settings),
+            LIST: ListTool(desk, settings),
+        }
+        self._tools |= comms.tools(desk, settings)
+
+    def tools(self) -> Mapping[str, Tool]:
+        """The dialect's tools, in the order of its document."""
+        return self._tools
+
+    def offered(self, *, depth: int) -> tuple[str, ...]:
+        """All for the root; a child is offered what its spawn decides."""
+        return tuple(self._tools) if depth == 0 else ()
+
+    def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
+        """How the tools are meant."""
+        return comms.usage_of(offered, self._settings)
+
+    def around(self, tool: Tool) -> Tool:
+        """The tool just as it is."""
+        return tool
+
+    def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
+        """What a parent reads of a child that has ended: its task again, and its words, which are only information."""
+        state = views.state_of(outcome, accepted.agent)
+        name = name_of(accepted.run_id, accepted.agent)
+        task = comms.without_block(accepted.task) if self._settings.enable_comms else accepted.task
+        if state == "completed":
+            words = views.output_of(outcome, self._last_words(accepted))
+        else:
+            words = views.error_of(outcome)
+        return f"[sub-agent {name} {state}] Task: {task[:TASK_SHOWN]}\n{words}"
+
+    def _last_words(self, accepted: RunAccepted) -> str:
+        """What a run that stays has said before the exchange in which it ends."""
+        driven = self._desk.supervisor.roster.live.get(accepted.run_id)
+        return driven.run.exchanges[-1].text if driven is not None and driven.run.exchanges else ""

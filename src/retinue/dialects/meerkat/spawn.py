@@ -1,0 +1,245 @@
+"""How sub-agents of `meerkat` come into being: `agent_spawn` with nothing but a prompt, `agent_fork` with everything.
+
+A call is checked in the order of the document: shape, limits, nesting, prompt, host mode, provider, model, client, and
+the limits once more at the moment of birth.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from retinue.core.agent import Brief
+from retinue.core.errors import Refused
+from retinue.core.ids import RunId
+from retinue.core.ports import CallContext
+from retinue.core.run import Limits, Manner
+from retinue.dialects.meerkat import comms, schema
+from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
+from retinue.dialects.meerkat.requests import (
+    Budget,
+    ForkRequest,
+    NotMet,
+    SpawnRequest,
+    StrictSpawnRequest,
+    access_of,
+    budget_of,
+    failed,
+    fixed_budget,
+    invalid,
+    parsed,
+)
+from retinue.dialects.meerkat.schema import AGENT_TOOLS
+from retinue.dialects.meerkat.tool import AgentTool
+from retinue.dialects.meerkat.views import FORK, HOST, NAME, SUB_AGENT, name_of, own_name
+from retinue.engine import admission
+
+
+class BirthTool(AgentTool):
+    """What spawning and forking have in common."""
+
+    cannot = ""
+    nested = ""
+    unregistered = ""
+
+    # Limits
+
+    def _check_limits(self, context: CallContext) -> None:
+        if context.depth >= self._settings.concurrency_limits.max_depth or self._excess(context):
+            raise failed(f"{self.cannot}: concurrency or depth limit reached")
+        if context.depth > 0 and not self._settings.allow_nested_spawn:
+            raise failed(f"{self.nested} is not allowed at this depth")
+
+    def _check_birth(self, context: CallContext) -> None:
+        """The limits once more: others may have been born since the call was checked."""
+        if excess := self._excess(context):
+            raise failed(f"{self.unregistered}: {excess}")
+
+    def _excess(self, context: CallContext) -> str:
+        """Which count has no room for one more."""
+        limits, crowd = self._settings.concurrency_limits, self._kin.crowd(context)
+        if crowd.agents >= limits.max_concurrent_agents:
+            return f"Sub-agent limit exceeded: max {limits.max_concurrent_agents} concurrent sub-agents"
+        if crowd.children >= limits.max_children_per_agent:
+            return f"Concurrency limit exceeded: max {limits.max_children_per_agent} children per agent"
+        if crowd.operations >= limits.max_concurrent_ops:
+            return f"Concurrency limit exceeded: max {limits.max_concurrent_ops} concurrent operations"
+        return ""
+
+    # Birth
+
+    def _mind(self, provider: str | None, model: str | None, context: CallContext, *, fork: bool) -> ResolvedModel:
+        asker = self._kin.caller(context).run.brief
+        return resolve_model(provider, model, asker, vendors=self._desk.vendors, settings=self._settings, fork=fork)
+
+    def _brief(self, context: CallContext, resolved: ResolvedModel, agent: str, system: str, offered: tuple[str, ...]) -> Brief:
+        asker = self._kin.caller(context).run.brief
+        # A sub-agent works for its parent, also where the settings have an agent that happens to be called like it.
+        own = self._desk.brief_for(asker, agent=asker.identity or asker.agent, system=system, offered=offered)
+        brief = replace(own, agent=agent)
+        if (resolved.provider, resolved.model) == (asker.provider, asker.model):
+            return brief
+        temperature = asker.temperature if resolved.provider == asker.provider else self._desk.temperature(resolved.provider)
+        return replace(brief, provider=resolved.provider, model=resolved.model, temperature=temperature, fallback=())
+
+    async def _start(self, wish: admission.Spawn, context: CallContext) -> RunId:
+        try:
+            started = await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+        except NotMet:
+            raise
+        except Refused as refused:
+            raise failed(f"{self.unregistered}: {refused}") from refused
+        return started.run_id
+
+    async def _begun(self, context: CallContext) -> tuple[RunId, str, Brief] | None:
+        """What this call started before a crash: it is answered as it would have been then."""
+        row = await self._desk.begun(context)
+        if row is None:
+            return None
+        parts = self._supervisor.parts
+        return row.run_id, row.agent, await parts.journal.read(parts.store.brief, row.brief)
+
+    # What a child is given
+
+    def _inherited(self, context: CallContext) -> tuple[str, ...]:
+        """The caller's tools that a child may have; delegation is among them only where the settings say so."""
+        kept_back = comms.names(self._settings)
+        if not self._settings.nested_tools:
+            kept_back += AGENT_TOOLS
+        return tuple(name for name in context.offered if name not in kept_back)
+
+    def _first_message(self, prompt: str, context: CallContext) -> str:
+        if not self._settings.enable_comms:
+            return prompt
+        return comms.block(own_name(context), self._settings) + prompt
+
+    def _capped(self, tokens: int | None) -> int | None:
+        most = self._settings.max_budget_per_agent
+        return tokens if most is None else most if tokens is None else min(tokens, most)
+
+    def _told(
+        self, run_id: RunId, agent: str, brief: Brief, more: dict[str, object], message: str
+    ) -> dict[str, object]:
+        """What the caller reads about its new child."""
+        name = name_of(run_id, agent)
+        answer: dict[str, object] = {
+            "agent_id": run_id,
+            "name": name,
+            "provider": self._desk.vendors.family(brief.provider) or brief.provider,
+            "model": brief.model,
+            "state": "running",
+            **more,
+            "message": message,
+        }
+        if self._settings.enable_comms:
+            answer["comms"] = comms.to_child(name, "fork" if agent == FORK else "child", self._settings)
+        return answer
+
+
+class SpawnTool(BirthTool):
+    """`agent_spawn`: a child that knows nothing but its prompt."""
+
+    tool = schema.SPAWN
+    cannot = "Cannot spawn sub-agent"
+    nested = "Nested spawning"
+    unregistered = "Failed to spawn sub-agent"
+
+    async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
+        if (begun := await self._begun(context)) is not None:
+            return self._spawned(*begun)
+        request = parsed(arguments, SpawnRequest if self._settings.enable_comms else StrictSpawnRequest)
+        access, budget = access_of(request.tool_access), budget_of(request.budget)
+        self._check_limits(context)
+        if not request.prompt.strip():
+            raise invalid("Prompt cannot be empty")
+        if request.host_mode and not self._settings.enable_comms:
+            raise invalid("host_mode requires comms to be enabled for sub-agents")
+        resolved = self._mind(request.provider, request.model, context, fork=False)
+        agent = HOST if request.host_mode else SUB_AGENT
+        offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
+        brief = self._brief(context, resolved, agent, self._system(request.system_prompt, offered), offered)
+        wish = admission.Spawn(
+            agent=agent,
+            brief=brief,
+            task=self._first_message(request.prompt, context),
+            limits=self._limits(budget),
+            manner=Manner(stays=agent == HOST, announce=True, on_parent_end="wait"),
+            dialect=NAME,
+            check=lambda: self._check_birth(context),
+        )
+        return self._spawned(await self._start(wish, context), agent, brief)
+
+    def _system(self, asked: str | None, offered: tuple[str, ...]) -> str:
+        if asked is not None:
+            return asked
+        return comms.usage_of(offered, self._settings) if self._settings.inherit_system_prompt else ""
+
+    def _limits(self, budget: Budget) -> Limits:
+        asked = self._settings.default_budget if budget.max_tokens is None else budget.max_tokens
+        return Limits(max_tokens=self._capped(asked), max_turns=budget.max_turns, max_calls=budget.max_tool_calls)
+
+    def _spawned(self, run_id: RunId, agent: str, brief: Brief) -> dict[str, object]:
+        return self._told(run_id, agent, brief, {}, schema.SPAWNED)
+
+
+class ForkTool(BirthTool):
+    """`agent_fork`: a child that knows the whole conversation."""
+
+    tool = schema.FORK
+    cannot = "Cannot fork agent"
+    nested = "Nested forking"
+    unregistered = "Failed to spawn forked agent"
+
+    async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
+        if (begun := await self._begun(context)) is not None:
+            run_id, _, brief = begun
+            return self._forked(run_id, brief, context)
+        request = parsed(arguments, ForkRequest)
+        access = access_of(request.tool_access)
+        self._check_limits(context)
+        if not request.prompt.strip():
+            raise invalid("Fork prompt cannot be empty")
+        resolved = self._mind(request.provider, request.model, context, fork=True)
+        if self._settings.fork_keeps_tools and access.policy == "inherit":
+            offered = context.offered
+        else:
+            offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
+        system = self._kin.caller(context).run.system
+        brief = self._brief(context, resolved, FORK, system, offered)
+        wish = admission.Spawn(
+            agent=FORK,
+            brief=brief,
+            task=self._first_message(request.prompt, context),
+            limits=Limits(max_tokens=self._budget(request.budget_policy or "equal", context)),
+            manner=Manner(announce=True, on_parent_end="wait"),
+            inherits=self._supervisor.fork_point(context.run_id),
+            dialect=NAME,
+            check=lambda: self._check_birth(context),
+        )
+        return self._forked(await self._start(wish, context), brief, context)
+
+    def _budget(self, policy: str, context: CallContext) -> int | None:
+        if (fixed := fixed_budget(policy)) is not None:
+            return self._capped(fixed)
+        left = self._supervisor.parts.accounts.left(context.run_id).tokens
+        if left is None or policy not in ("remaining", "proportional"):
+            return self._capped(self._settings.default_budget)
+        if policy == "remaining":
+            return self._capped(left)
+        more = self._settings.concurrency_limits.max_children_per_agent - self._kin.crowd(context).children
+        return self._capped(left // max(1, more))
+
+    def _forked(self, run_id: RunId, brief: Brief, context: CallContext) -> dict[str, object]:
+        caller = self._kin.caller(context).run
+        # The reply with the call in progress is the last message; it is no part of what was said before.
+        inherited: dict[str, object] = {"messages_inherited": len(caller.history) - 1}
+        answer = self._told(run_id, FORK, brief, inherited, schema.FORKED)
+        return answer | {"cache": _cache(brief, caller.brief)}
+
+
+def _cache(brief: Brief, asker: Brief) -> str:
+    """Whether a fork's request begins with the same bytes as its parent's, and if not, why."""
+    if (brief.provider, brief.model) != (asker.provider, asker.model):
+        return "lost: another model"
+    if brief.output != asker.output:
+        return "lost: another form of answer"
+    return "shared" if brief.offered == asker.offered else "lost: other tools"

@@ -1,0 +1,117 @@
+"""The `shared_context` tool: who calls, where the session's entries stand, and a line in the log for every change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import assert_never
+
+from retinue.core.agent import ToolSpec
+from retinue.core.commands import Decision, ShelfClosed
+from retinue.core.ports import CallContext, ToolResult
+from retinue.dialects.arguments import Coded, code_of
+from retinue.dialects.base import DialectTool
+from retinue.dialects.context import Desk
+from retinue.dialects.log_format import line, with_payloads
+from retinue.dialects.shared_context import actions
+from retinue.dialects.shared_context.actions import decide, space_of, touched
+from retinue.dialects.shared_context.entries import Entry
+from retinue.dialects.shared_context.requests import (
+    ALL,
+    Action,
+    Change,
+    Delete,
+    ListKeys,
+    Look,
+    Read,
+    ReadBatch,
+    ReadHistory,
+    TakeSnapshot,
+    Write,
+    parse,
+)
+from retinue.dialects.shared_context.schema import spec_of
+from retinue.dialects.text import rfc3339
+
+log = logging.getLogger("retinue.context")
+
+
+class SharedContextTool(DialectTool):
+    """One tool for all sessions; each call sees the entries of its own session alone."""
+
+    def __init__(self, desk: Desk, extensions: AbstractSet[str] = ALL) -> None:
+        self._desk = desk
+        self._extensions = extensions
+        self.spec: ToolSpec = spec_of(extensions)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Do what the model asks for; every refusal is an answer."""
+        try:
+            answer = await self._answer(parse(arguments, self._extensions), context)
+        except Coded as refusal:
+            answer = refusal.answer
+        # Looking for an optional key is how the tool is meant to be used: not to find it is no failure.
+        return ToolResult(answer.decode(), failed=code_of(answer) not in (None, "KEY_NOT_FOUND"))
+
+    async def _answer(self, action: Action, context: CallContext) -> bytes:
+        match action:
+            case ListKeys() | Read() | ReadBatch() | ReadHistory():
+                return await self._look(action, context)
+            case Write() | Delete() | TakeSnapshot():
+                return await self._change(action, context)
+            case _:
+                assert_never(action)
+
+    async def _look(self, action: Look, context: CallContext) -> bytes:
+        parts = self._desk.supervisor.parts
+        if await parts.journal.read(parts.store.session, context.session_id) is None:
+            raise actions.session_not_found(context.session_id)
+        shelf = await self._desk.shelf.look(space_of(context.session_id))
+        return decide(action, shelf, participant=participant(context), at=self._desk.clock.now()).answer
+
+    async def _change(self, action: Change, context: CallContext) -> bytes:
+        by, at = participant(context), self._desk.clock.now()
+        changed: Entry | None = None
+
+        def decide_now(shelf: Mapping[str, bytes]) -> Decision:
+            nonlocal changed
+            decision = decide(action, shelf, participant=by, at=at)
+            changed = touched(action, shelf, decision)
+            return decision
+
+        written = await self._desk.shelf.change(
+            space_of(context.session_id), decide_now, key=context.key, session_id=context.session_id
+        )
+        match written:
+            case ShelfClosed(why="session_archived"):
+                raise actions.session_archived(context.session_id)
+            case bytes():
+                pass
+            case _:
+                raise actions.session_not_found(context.session_id)
+        # The store does not ask again about a call that it remembers, so each change is told once.
+        if changed is not None and not isinstance(action, TakeSnapshot):
+            self._tell(action, changed, by, at, context)
+        return written
+
+    def _tell(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
+        told = line(
+            session_id=context.session_id,
+            action="write" if isinstance(action, Write) else "delete",
+            key=action.key,
+            written_by=by,
+            timestamp=rfc3339(at),
+            value_size_tokens=entry.size,
+            version=entry.version,
+        )
+        log.info("%s", with_payloads(told, value=entry.value))
+
+
+def participant(context: CallContext) -> str:
+    """Who writes: the root, or a subagent under its task id."""
+    if context.depth == 0:
+        return "orchestrator"
+    if not context.agent:
+        return "unknown"
+    return ":".join(("subagent", context.agent, *((context.handle.name,) if context.handle else ())))

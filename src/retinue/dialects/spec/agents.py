@@ -1,0 +1,243 @@
+"""The agents of a `spec` session: those that the application registered, and those that its orchestrator defined.
+
+Defined agents stand on a shelf of the session, so they stay with it for as long as it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.core.agent import Agent
+from retinue.core.commands import Decision, ShelfClosed
+from retinue.core.ids import SessionId
+from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.ports import CallContext
+from retinue.dialects.arguments import Coded
+from retinue.dialects.context import Desk
+from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
+from retinue.dialects.shared_context import session_archived, session_not_found
+from retinue.dialects.spec.requests import (
+    Define,
+    Definition,
+    Extend,
+    Redefine,
+    check_agent_name,
+    check_definition,
+    check_prompt,
+    check_tools,
+    clamped,
+    without_delegation,
+)
+from retinue.dialects.text import compact
+
+
+class Defined(Struct, frozen=True, kw_only=True):
+    """An agent on the shelf; `number` keeps the order in which agents were defined, `version` counts its definitions.
+
+    `origin` is the application's agent that it extends, near or far: what binds that one binds it as well.
+    """
+
+    number: int
+    agent: Agent
+    version: int = 1
+    origin: str = ""
+
+
+def space_of(session_id: SessionId) -> str:
+    """The shelf of a session's defined agents."""
+    return f"agents/{session_id}"
+
+
+def define(
+    request: Definition,
+    shelf: Mapping[str, bytes],
+    *,
+    registered: Sequence[Agent],
+    is_registered_tool: Callable[[str], bool],
+) -> Decision:
+    """What a definition puts on the shelf, and what the orchestrator reads; refusals are answers too."""
+    try:
+        known = agents_of(registered, shelf)
+        agent = _drafted(request, known, is_registered_tool)
+        if request.name in known:
+            raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {request.name!r}")
+    except Coded as refusal:
+        return Decision(refusal.answer)
+    defined = Defined(number=len(shelf) + 1, agent=agent, origin=_origin(request, registered, shelf))
+    answer = compact({"defined": request.name, "description": agent.description})
+    return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
+
+
+def redefine(
+    request: Definition,
+    shelf: Mapping[str, bytes],
+    *,
+    registered: Sequence[Agent],
+    is_registered_tool: Callable[[str], bool],
+) -> Decision:
+    """The same for an agent that was defined before. The application's own agents are not the orchestrator's to change:
+    to this action they do not exist.
+    """
+    try:
+        agent = _drafted(request, agents_of(registered, shelf), is_registered_tool)
+        if request.name not in shelf or _is_registered(request.name, registered):
+            raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {request.name!r}")
+    except Coded as refusal:
+        return Decision(refusal.answer)
+    before = _kept(shelf[request.name])
+    origin = _origin(request, registered, shelf)
+    defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
+    answer = compact({"redefined": request.name, "description": agent.description, "version": defined.version})
+    return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
+
+
+def agents_of(registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> dict[str, Agent]:
+    """Every agent of the session by name: the registered ones first, then the defined ones as they came.
+
+    All are shown as `spec` uses them: without the delegation tool, and with turns within its bounds. A name that the
+    application registers after it was defined means the application's agent.
+    """
+    defined = sorted((_kept(kept) for kept in shelf.values()), key=lambda one: one.number)
+    agents: dict[str, Agent] = {}
+    for agent in (*registered, *(one.agent for one in defined)):
+        agents.setdefault(agent.name, _as_used(agent))
+    return agents
+
+
+def origin_of(name: str, registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> str:
+    """The agent whose rights and windows hold for one of that name: itself, or the application's that it extends."""
+    if _is_registered(name, registered) or name not in shelf:
+        return name
+    return _kept(shelf[name]).origin or name
+
+
+def found(agents: Mapping[str, Agent], name: str) -> Agent:
+    """The agent of that name; refused when there is none."""
+    if name not in agents:
+        raise Coded("AGENT_NOT_FOUND", f"Unknown agent: {name!r}")
+    return agents[name]
+
+
+def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> dict[str, object]:
+    """What `list_agents` answers; `shown_model` gives the printed name of an agent's model."""
+    return {
+        "agents": [
+            {
+                "name": agent.name,
+                "description": agent.description,
+                "model": shown_model(agent.model),
+                "max_turns": agent.max_turns,
+                "tools": agent.tools,
+            }
+            for agent in agents.values()
+        ]
+    }
+
+
+def _drafted(request: Definition, known: Mapping[str, Agent], is_registered_tool: Callable[[str], bool]) -> Agent:
+    """The agent that a definition describes, if it may be."""
+    match request:
+        case Define():
+            check_definition(request, is_registered_tool)
+            return msgspec.convert(request, Agent, from_attributes=True)
+        case Extend():
+            check_agent_name(request.name)
+            agent = _extended(found(known, request.extends), request)
+            check_prompt(agent.system_prompt)
+            # Inherited tools were checked when they were given, and are cut to the policy with every task.
+            check_tools(request.tools or (), is_registered_tool)
+            return agent
+
+
+def _extended(base: Agent, request: Extend) -> Agent:
+    prompt = base.system_prompt if request.system_prompt is None else request.system_prompt
+    parts = (prompt, request.system_prompt_append)
+    return replace(
+        base,
+        name=request.name,
+        description=base.description if request.description is None else request.description,
+        system_prompt="\n\n".join(part for part in parts if part),
+        tools=base.tools if request.tools is None else request.tools,
+        model=base.model if request.model is None else request.model,
+        fallback=base.fallback if request.model is None else (),  # a fallback belongs to its model
+        max_turns=base.max_turns if request.max_turns is None else request.max_turns,
+        policy=None,  # that of its origin holds, as the application's settings say it today
+    )
+
+
+def _origin(request: Definition, registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> str:
+    if not isinstance(request, Extend):
+        return ""
+    origin = origin_of(request.extends, registered, shelf)
+    return origin if _is_registered(origin, registered) else ""
+
+
+def _is_registered(name: str, registered: Sequence[Agent]) -> bool:
+    return any(agent.name == name for agent in registered)
+
+
+def _kept(stored: bytes) -> Defined:
+    return msgspec.json.decode(stored, type=Defined)
+
+
+def _as_used(agent: Agent) -> Agent:
+    return replace(agent, tools=without_delegation(agent.tools), max_turns=clamped(agent.max_turns))
+
+
+class AgentStore:
+    """Keeps nothing: the application's agents stand at the desk, the defined ones on a shelf."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def list(self, context: CallContext) -> bytes:
+        """What `list_agents` answers."""
+        caller = self._desk.brief_of(context.run_id)
+        agents = agents_of(self._desk.agents, await self._shelf(context))
+        return compact(listing(agents, lambda model: self._desk.resolve(model, caller)[1])).encode()
+
+    async def define(self, request: Definition | Redefine, context: CallContext) -> bytes:
+        """What `define` and `redefine` answer; a refusal is an answer too."""
+        known = self.tools(context)
+
+        def decide(shelf: Mapping[str, bytes]) -> Decision:
+            registered, has_tool = self._desk.agents, known.__contains__
+            if isinstance(request, Redefine):
+                asked = request.definition
+                return redefine(asked, shelf, registered=registered, is_registered_tool=has_tool)
+            return define(request, shelf, registered=registered, is_registered_tool=has_tool)
+
+        return await self._change(decide, context)
+
+    async def find(self, name: str, context: CallContext) -> tuple[Agent, str]:
+        """An agent, and the name of the one whose rights and windows hold for it; refused when there is none."""
+        shelf = await self._shelf(context)
+        agent = found(agents_of(self._desk.agents, shelf), name)
+        return agent, origin_of(name, self._desk.agents, shelf)
+
+    def tools(self, context: CallContext) -> frozenset[str]:
+        """What the application has and the caller's policy allows, shared context included.
+
+        What a run is offered is no bound here: rights are a matter of its policy alone.
+        """
+        allowed = self._desk.tools_within(context.policy)
+        shared = verdict(context.policy, tool=SHARED_CONTEXT, risk=Risk.LOW).verdict is not Verdict.REFUSE
+        return frozenset((*allowed, *((SHARED_CONTEXT,) if shared else ())))
+
+    async def _shelf(self, context: CallContext) -> Mapping[str, bytes]:
+        return await self._desk.shelf.look(space_of(context.session_id))
+
+    async def _change(self, decide: Callable[[Mapping[str, bytes]], Decision], context: CallContext) -> bytes:
+        space = space_of(context.session_id)
+        written = await self._desk.shelf.change(space, decide, key=context.key, session_id=context.session_id)
+        match written:
+            case bytes():
+                return written
+            case ShelfClosed(why="session_archived"):
+                raise session_archived(context.session_id)
+            case _:
+                raise session_not_found(context.session_id)

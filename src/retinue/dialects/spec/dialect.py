@@ -1,0 +1,127 @@
+"""The `spec` dialect: an orchestrator delegates with `subagent`, and everyone shares state with `shared_context`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from retinue.core.agent import Agent, ToolSpec
+from retinue.core.errors import BadInput
+from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.run import Outcome
+from retinue.dialects.arguments import Coded, code_of
+from retinue.dialects.base import DialectTool
+from retinue.dialects.context import Desk
+from retinue.dialects.logging_tool import LoggedTool
+from retinue.dialects.shared_context import SharedContextTool
+from retinue.dialects.shared_context import schema as shared_context_schema
+from retinue.dialects.spec import prompts, requests, results
+from retinue.dialects.spec import schema as spec_schema
+from retinue.dialects.spec.actions import DIALECT, Delegation, log
+from retinue.dialects.spec.agents import AgentStore
+from retinue.dialects.spec.requests import (
+    Cancel,
+    Collect,
+    Define,
+    Extend,
+    ListAgents,
+    Progress,
+    Redefine,
+    Request,
+    Spawn,
+    Status,
+    Wait,
+)
+from retinue.dialects.spec.results import HANDLE_SPACE
+from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
+
+NAME = DIALECT
+
+
+class SpecDialect:
+    """The two tools of the dialect; an orchestrator has both, a subagent `shared_context` if its agent names it."""
+
+    name = NAME
+
+    def __init__(self, desk: Desk, settings: SpecSettings = DEFAULTS) -> None:
+        if wrong := mistakes(settings):
+            raise BadInput(f"spec.{wrong[0][0]}: {wrong[0][1]}")
+        desk.supervisor.roster.run_at_most(HANDLE_SPACE, settings.max_running)
+        self._clock = desk.clock
+        self._extensions = settings.on
+        agent_store = AgentStore(desk)
+        self._delegation = Delegation(desk, settings, agent_store)
+        self._tools: dict[str, Tool] = {
+            spec_schema.NAME: SubagentTool(agent_store, self._delegation, settings),
+            shared_context_schema.NAME: SharedContextTool(desk, settings.on),
+        }
+
+    def tools(self) -> Mapping[str, Tool]:
+        """Both tools, in the order of the documents."""
+        return self._tools
+
+    def offered(self, *, depth: int) -> tuple[str, ...]:
+        """Both for the root, none for anyone else: a subagent has what its agent names."""
+        return tuple(self._tools) if depth == 0 else ()
+
+    def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
+        """What an orchestrator is told."""
+        return prompts.orchestrator_text(agents, offered, self._extensions)
+
+    def around(self, tool: Tool) -> Tool:
+        """The tool with a line in the log for each call, a subagent's under its task id."""
+        return LoggedTool(tool, log, self._clock, space=HANDLE_SPACE)
+
+    def handover(self, outcome: Outcome) -> tuple[bool, str]:
+        """What tasks read that depend on one: its result as it would be collected, or why it failed."""
+        if outcome.result == "completed":
+            return True, results.result(outcome.text)
+        return False, results.failure(self._delegation.in_words(outcome))
+
+
+class SubagentTool(DialectTool):
+    """The `subagent` tool: parse, do, render. It keeps nothing; tasks are runs, their ids are handles."""
+
+    def __init__(self, agent_store: AgentStore, delegation: Delegation, settings: SpecSettings) -> None:
+        self._agent_store = agent_store
+        self._delegation = delegation
+        self._extensions = settings.on
+        self.spec: ToolSpec = spec_schema.spec_of(settings.on)
+        self.waits = "wait" in settings.on
+
+    def waits_with(self, arguments: str) -> bool:
+        """One action waits for other runs, and has a deadline of its own; the others are done at once."""
+        return requests.waits(arguments)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Do what the orchestrator asks for; every refusal is an answer."""
+        try:
+            if context.depth > 0:  # a run that another dialect started may have inherited the tool
+                raise results.only_for_the_orchestrator()
+            request = requests.parse(arguments, self._extensions)
+            answer = await self._answer(request, context)
+        except Coded as refusal:
+            answer = refusal.answer
+        # "Check back later" is the expected course of things, and no failure.
+        return ToolResult(answer.decode(), failed=code_of(answer) not in (None, "TASK_NOT_READY"))
+
+    async def _answer(self, request: Request, context: CallContext) -> bytes:
+        match request:
+            case ListAgents():
+                return await self._agent_store.list(context)
+            case Define() | Extend() | Redefine():
+                return await self._agent_store.define(request, context)
+            case Spawn():
+                return await self._delegation.spawn(request, context)
+            case Status():
+                return await self._delegation.status(request, context)
+            case Collect():
+                return await self._delegation.collect(request, context)
+            case Cancel():
+                return await self._delegation.cancel(request, context)
+            case Progress():
+                return await self._delegation.progress(request, context)
+            case Wait():
+                return await self._delegation.wait(request, context)
+            case _:
+                assert_never(request)

@@ -1,0 +1,320 @@
+"""`delegate` of `zeroclaw`: a task for a different agent, under its own name and rights; now, later, or for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace as other
+from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.core.agent import Agent, Brief, ToolSpec
+from retinue.core.commands import RunRow
+from retinue.core.errors import Refused
+from retinue.core.ids import RunId
+from retinue.core.policy import Policy, intersect
+from retinue.core.ports import CallContext, ToolResult
+from retinue.core.profiles import RuntimeProfile, windows_of
+from retinue.core.run import Limits, Manner
+from retinue.core.state import Run
+from retinue.dialects.base import DialectTool
+from retinue.dialects.context import Desk
+from retinue.dialects.text import rfc3339
+from retinue.dialects.zeroclaw.background import SPACE, Background
+from retinue.dialects.zeroclaw.requests import (
+    DELEGATE,
+    SPAWN,
+    Await,
+    CancelTask,
+    CheckResult,
+    Handover,
+    ListResults,
+    NotMet,
+    Parallel,
+    available,
+    delegate_spec,
+    parse,
+)
+from retinue.dialects.zeroclaw.result_files import Result, Results, pretty
+from retinue.dialects.zeroclaw.spawn import NAME, check_may_act, hidden, spend
+from retinue.dialects.zeroclaw.texts import BY_USER, PARALLEL_FAILED, Answer, Target, fanned_out, started
+from retinue.engine import admission
+
+PLAIN_SECONDS = 120.0
+"""Time of a target that answers once, when its profile does not say."""
+
+AGENTIC_SECONDS = 300.0
+"""Time of a target that works with tools, when its profile does not say."""
+
+TO_STOP = 5.0
+"""Seconds that `cancel_task` waits for a task to stop; it is cancelled in any case."""
+
+
+class Begun(Struct, frozen=True):
+    """A run that works on a delegated task, and how its end is told."""
+
+    run_id: RunId
+    target: Target
+
+
+class DelegateTool(DialectTool):
+    """Hands tasks to other agents, and tells what became of those in the background."""
+
+    waits = True
+
+    def __init__(self, desk: Desk, background: Background) -> None:
+        self._desk = desk
+        self._supervisor = desk.supervisor
+        self._background = background
+        self._names = tuple(agent.name for agent in desk.agents)
+        self.spec: ToolSpec = delegate_spec(self._names)
+
+    def why_hidden(self, context: CallContext) -> str:
+        """What an agent reads whose profile does not have the tool."""
+        return hidden(DELEGATE, context)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Do what the model asks for; every refusal and every failure is an answer."""
+        try:
+            request = parse(arguments)
+            match request:
+                case Handover():
+                    return await self._hand_over(request, context)
+                case Parallel():
+                    return await self._fan_out(request, context)
+                case CheckResult(task_id=task_id, shown=shown):
+                    return await self._check_result(task_id, shown, context)
+                case ListResults():
+                    return await self._list(context)
+                case CancelTask(task_id=task_id, shown=shown):
+                    return await self._cancel(task_id, shown, context)
+                case Await(task_ids=task_ids, seconds=seconds):
+                    return await self._await(task_ids, seconds, context)
+                case _:
+                    assert_never(request)
+        except NotMet as refusal:
+            return ToolResult(str(refusal), failed=True)
+
+    # Handing over
+
+    async def _hand_over(self, request: Handover, context: CallContext) -> ToolResult:
+        row = await self._desk.begun(context)
+        if row is None:
+            if request.agent not in self._names or request.agent == context.identity:
+                raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
+            self._check_caller(context)
+        begun = await self._begin(request, context, row)
+        if request.background:
+            await self._background.begun(begun.run_id)
+            return ToolResult(started(request.agent, begun.run_id))
+        answer = await self._answer(begun)
+        return ToolResult(answer.output) if answer.error is None else ToolResult(answer.error, failed=True)
+
+    async def _fan_out(self, request: Parallel, context: CallContext) -> ToolResult:
+        each = [other(context, key=f"{context.key}/{place}") for place in range(len(request.agents))]
+        rows = [await self._desk.begun(one) for one in each]
+        if not any(rows):
+            for agent in request.agents:
+                if agent not in self._names or agent == context.identity:
+                    raise NotMet(f"Unknown agent '{agent}' in parallel list. Available: {available(self._names)}")
+            self._check_caller(context)
+        begun: list[Begun | Answer] = []
+        for agent, one, row in zip(request.agents, each, rows, strict=True):
+            try:
+                begun.append(await self._begin(Handover(agent, request.task), one, row))
+            except NotMet as refusal:
+                begun.append(Answer(error=str(refusal)))
+        answers = [await self._answer(one) if isinstance(one, Begun) else one for one in begun]
+        text = fanned_out(list(zip(request.agents, answers, strict=True)))
+        if any(answer.error is not None for answer in answers):
+            return ToolResult(f"{text}\nError: {PARALLEL_FAILED}", failed=True)
+        return ToolResult(text)
+
+    def _check_caller(self, context: CallContext) -> None:
+        """The caller's own rules: how deep it may delegate, and whether it may act at all."""
+        deepest = self._runtime(context.identity).max_delegation_depth
+        if context.depth >= deepest:
+            raise NotMet(f"Delegation depth limit reached ({context.depth}/{deepest})")
+        check_may_act(context, DELEGATE)
+
+    async def _begin(self, request: Handover, context: CallContext, row: RunRow | None) -> Begun:
+        """The run that works on the task: the one that this call started before a crash, or a new one."""
+        if row is not None:
+            run = await self._supervisor.recall(row.run_id)
+            return Begun(row.run_id, Target.of(run.brief, run.accepted.limits, self._desk.vendors))
+        try:
+            wish = await self._wish(request, context)
+            if complaint := self._desk.vendors.complaint(wish.brief.provider):
+                provider = wish.brief.provider
+                raise NotMet(f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}")
+            if request.background:
+                _usable(Results(context.workspace))
+            await spend(self._supervisor, context)
+            run = await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+        except NotMet:
+            raise
+        except Refused as refused:
+            raise NotMet(f"Agent '{request.agent}' failed: {refused}") from refused
+        return Begun(run.run_id, Target.of(wish.brief, wish.limits, self._desk.vendors))
+
+    async def _wish(self, request: Handover, context: CallContext) -> admission.Spawn:
+        agent = self._desk.known(request.agent)
+        if agent is None:  # it was there when the call was made, before a crash
+            raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
+        policy, independent = await self._rights(agent, context)
+        given = self._supervisor.parts.rules.given_to(agent.name)
+        return admission.Spawn(
+            agent=agent.name,
+            brief=self._brief(agent, context),
+            task=request.task,
+            limits=_limits(agent),
+            policy=policy,
+            independent=independent,
+            windows=() if given is None else windows_of(agent.name, policy or given),
+            manner=Manner(awaited=not request.background, on_parent_end="keep" if request.background else "cancel"),
+            dialect=NAME,
+            handle_space=SPACE if request.background else None,
+            handle_format="background-{}",
+        )
+
+    async def _rights(self, agent: Agent, context: CallContext) -> tuple[Policy | None, bool]:
+        """What the target asks for, and whether it is bound by the operator's profile for it alone.
+
+        Nothing that a caller can say changes either.
+        """
+        if not await self._is_held_to_its_caller(context):
+            return None, True
+        return intersect(self._supervisor.parts.rules.ceiling_of(agent.name), context.policy), False
+
+    async def _is_held_to_its_caller(self, context: CallContext) -> bool:
+        """Whether the caller's profile says so, or that of a run whose rights bound the caller's: a chain of targets
+        must not lead out of them.
+        """
+        if self._runtime(context.identity).delegation_ceiling == "caller":
+            return True
+        run = await self._run(context.run_id)
+        while not run.accepted.independent and run.accepted.parent_id is not None:
+            run = await self._run(run.accepted.parent_id)
+            if self._runtime(run.brief.identity or run.accepted.agent).delegation_ceiling == "caller":
+                return True
+        return False
+
+    async def _run(self, run_id: RunId) -> Run:
+        driven = self._supervisor.roster.live.get(run_id)
+        return await self._supervisor.recall(run_id) if driven is None else driven.run
+
+    def _brief(self, agent: Agent, context: CallContext) -> Brief:
+        tools = agent.tools if agent.tools or agent.no_tools else tuple(self._desk.tool_names)
+        offered = tuple(dict.fromkeys((*tools, SPAWN, DELEGATE))) if agent.runtime.agentic else ()
+        return self._desk.brief_for(
+            self._desk.brief_of(context.run_id),
+            agent=agent.name,
+            system=agent.system_prompt,
+            offered=offered,
+            model=agent.model,
+            fallback=agent.fallback,
+        )
+
+    def _runtime(self, alias: str) -> RuntimeProfile:
+        known = self._desk.known(alias)
+        return RuntimeProfile() if known is None else known.runtime
+
+    async def _answer(self, begun: Begun) -> Answer:
+        outcome = (await self._supervisor.wait([begun.run_id]))[begun.run_id]
+        return begun.target.answer(outcome)
+
+    # In the background
+
+    async def _check_result(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
+        result = await self._background.result(task_id, Results(context.workspace))
+        if result is None:
+            raise NotMet(f"No result found for task_id '{shown}'")
+        return ToolResult(result.text, failed=result.status != "Completed")
+
+    async def _list(self, context: CallContext) -> ToolResult:
+        found = await self._background.everything(Results(context.workspace))
+        if not found:
+            return ToolResult("No background delegate results found.")
+        return ToolResult(pretty([_in_short(result) for result in found]))
+
+    async def _cancel(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
+        results = Results(context.workspace)
+        result = await self._background.result(task_id, results)
+        if result is None:
+            raise NotMet(f"No task found for task_id '{shown}'")
+        if result.status == "Running":
+            await self._stop(result, results)
+            stopped = await self._background.result(task_id, results)
+            result = stopped if stopped is not None else result
+        elif not (context.again and result.error == BY_USER):  # cancelled by this very call, before a crash
+            raise NotMet(f"Task '{shown}' is not running (status: {result.status})")
+        if result.status not in ("Running", "Cancelled"):  # it came to its end in the same moment
+            raise NotMet(f"Task '{shown}' is not running (status: {result.status})")
+        return ToolResult(f"Task '{shown}' cancellation requested.")
+
+    async def _stop(self, result: Result, results: Results) -> None:
+        # A file is not to be believed: whoever can write one could have named any run.
+        if await self._background.knows(result.task_id):
+            await self._supervisor.cancel(result.task_id, note=BY_USER)
+            await self._supervisor.wait([result.task_id], timeout=TO_STOP)
+        else:  # a file of another program: nobody here can stop its task, only say so
+            finished_at = rfc3339(self._desk.clock.now())
+            results.write(replace(result, status="Cancelled", error=BY_USER, finished_at=finished_at))
+
+    async def _await(self, task_ids: Sequence[str], seconds: float, context: CallContext) -> ToolResult:
+        results = Results(context.workspace)
+        found = {task_id: await self._background.result(task_id, results) for task_id in task_ids}
+        running = [task_id for task_id, result in found.items() if result is not None and result.status == "Running"]
+        known = [task_id for task_id in running if await self._background.knows(task_id)]
+        if known:
+            await self._supervisor.wait(known, timeout=seconds)
+            found |= {task_id: await self._background.result(task_id, results) for task_id in known}
+        return ToolResult(pretty(_gathered(found)))
+
+
+def _limits(agent: Agent) -> Limits:
+    """How long and how far a target may go: by its own limits, and by its runtime profile where that is narrower."""
+    runtime = agent.runtime
+    default = (runtime.agentic_timeout_secs or AGENTIC_SECONDS) if runtime.agentic else PLAIN_SECONDS
+    seconds = runtime.delegation_timeout_secs or default
+    own = agent.limits.seconds
+    return replace(
+        agent.limits,
+        max_turns=(agent.max_turns or runtime.max_tool_iterations) if runtime.agentic else 1,
+        seconds=seconds if own is None else min(own, seconds),
+        wrap_up=False,
+    )
+
+
+def _usable(results: Results) -> None:
+    """Refuse a task whose result nobody could find, before it costs anything."""
+    try:
+        results.prepare()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise NotMet(f"Results cannot be kept in {results.path}: {reason}") from error
+
+
+def _in_short(result: Result) -> dict[str, object]:
+    return {
+        "task_id": result.task_id,
+        "agent": result.agent,
+        "status": result.status,
+        "started_at": result.started_at,
+        "finished_at": result.finished_at,
+    }
+
+
+def _gathered(found: dict[str, Result | None]) -> dict[str, object]:
+    """What `await` answers: the ids by how their tasks stand, and the files of those that are over."""
+    pending = [task_id for task_id, result in found.items() if result is not None and result.status == "Running"]
+    over = [result for result in found.values() if result is not None and result.status != "Running"]
+    return {
+        "status": "timeout" if pending else "complete",
+        "completed": [result.task_id for result in over if result.status == "Completed"],
+        "pending": pending,
+        "missing": [task_id for task_id, result in found.items() if result is None],
+        "failed": [result.task_id for result in over if result.status != "Completed"],
+        "results": over,
+    }

@@ -1,0 +1,87 @@
+"""The `zeroclaw` dialect: an agent runs itself again for a subtask, or hands work to one with rights of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from retinue.core.agent import Agent
+from retinue.core.events import RunAccepted
+from retinue.core.ports import CallContext, Tool
+from retinue.core.run import Outcome
+from retinue.dialects.context import Desk
+from retinue.dialects.log_format import line
+from retinue.dialects.logging_tool import WatchedTool
+from retinue.dialects.zeroclaw.background import Background
+from retinue.dialects.zeroclaw.delegate import DelegateTool
+from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
+from retinue.dialects.zeroclaw.spawn import NAME, SpawnSubagentTool, about, is_subagent
+from retinue.engine.journal import Ticket
+from retinue.engine.supervisor import Supervisor
+
+log = logging.getLogger("retinue.zeroclaw")
+
+
+class TracedTool(WatchedTool):
+    """Another tool, with one line at info for each of its calls."""
+
+    def __init__(self, tool: Tool, supervisor: Supervisor) -> None:
+        super().__init__(tool, log)
+        self._supervisor = supervisor
+
+    def told(self, context: CallContext, status: str) -> str:
+        """Whose call it was, and how it went."""
+        facts = {"tool": self.spec.name, "turn": context.turn, "status": status}
+        driven = self._supervisor.roster.live.get(context.run_id)
+        if driven is not None and is_subagent(driven.run.accepted):
+            return about(context.run_id, context.identity, **facts)
+        return line(agent_alias=context.identity, session_key=context.run_id, **facts)
+
+
+log = logging.getLogger("retinue.zeroclaw")
+
+
+class ZeroclawDialect:
+    """Two tools, which every run has whose risk profile does not take them away; a subagent's refuses."""
+
+    name = NAME
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._tools: dict[str, Tool] = {
+            SPAWN: SpawnSubagentTool(desk),
+            DELEGATE: DelegateTool(desk, Background(desk)),
+        }
+        desk.supervisor.parts.on_end.append(self._ended)
+
+    def tools(self) -> Mapping[str, Tool]:
+        """The dialect's tools, in the order of its document."""
+        return self._tools
+
+    def offered(self, *, depth: int) -> tuple[str, ...]:
+        """Both, however deep the run is."""
+        return tuple(self._tools)
+
+    def default_tools(self, agent: Agent) -> tuple[str, ...]:
+        """Every tool there is: the agent's risk profile says which of them it has."""
+        return tuple(self._desk.tool_names)
+
+    def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
+        """Nothing: what there is to know about the tools stands in their descriptions."""
+        return ""
+
+    def around(self, tool: Tool) -> Tool:
+        """The tool, with a line for each of its calls that says whose it was."""
+        return TracedTool(tool, self._desk.supervisor)
+
+    def _ended(self, accepted: RunAccepted, outcome: Outcome, ticket: Ticket | None) -> None:
+        if is_subagent(accepted) and log.isEnabledFor(logging.INFO):
+            told = about(
+                accepted.run_id,
+                accepted.agent,
+                event="subagent_ended",
+                status=outcome.result,
+                reason=outcome.reason,
+                turns=outcome.turns,
+            )
+            log.info("%s", told)

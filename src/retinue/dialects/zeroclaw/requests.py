@@ -1,0 +1,297 @@
+"""What a model can ask of the tools of `zeroclaw`, and how a call is read before anything happens.
+
+The texts of refusals are the document's, letter by letter. Nothing that a model can write raises anything but `NotMet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from retinue.core.agent import ToolSpec
+from retinue.core.errors import Refused
+from retinue.core.text import NOT_JSON
+from retinue.dialects.text import compact
+
+SPAWN = "spawn_subagent"
+DELEGATE = "delegate"
+
+ACTIONS = ("delegate", "check_result", "list_results", "cancel_task", "await")
+MOST_TASKS = 128
+DEFAULT_TIMEOUT_MS = 30_000
+MOST_TIMEOUT_MS = 120_000
+NOBODY = "(none configured)"
+
+
+class NotMet(Refused):
+    """A call that is refused or came to nothing; its text is the error that the model reads."""
+
+
+class Handover(Struct, frozen=True):
+    """One task for one agent; the call waits for it unless it goes on in the `background`."""
+
+    agent: str
+    task: str
+    background: bool = False
+
+
+class Parallel(Struct, frozen=True):
+    """The same task for several agents at once."""
+
+    agents: tuple[str, ...]
+    task: str
+
+
+class CheckResult(Struct, frozen=True):
+    """What became of a background task; `shown` is its id as the model wrote it."""
+
+    task_id: str
+    shown: str
+
+
+class ListResults(Struct, frozen=True):
+    """All background tasks."""
+
+
+class CancelTask(Struct, frozen=True):
+    """Stop a background task."""
+
+    task_id: str
+    shown: str
+
+
+class Await(Struct, frozen=True):
+    """Wait for background tasks, for so many seconds at most."""
+
+    task_ids: tuple[str, ...]
+    seconds: float
+
+
+Request: TypeAlias = Handover | Parallel | CheckResult | ListResults | CancelTask | Await
+
+
+# ---- the tools as a model sees them ---------------------------------------------------------------------------------
+
+
+def spawn_spec() -> ToolSpec:
+    """`spawn_subagent`."""
+    return ToolSpec(
+        SPAWN,
+        "Run yourself again, under your own identity, for a focused subtask: same permissions, model, memory and "
+        "tools, but a conversation of its own. The call returns when the subagent is done, with its final response "
+        "alone. A subagent cannot spawn subagents. Use delegate to hand a task to a different agent.",
+        compact(
+            {
+                "type": "object",
+                "properties": {
+                    "prompt": {
+                        "type": "string",
+                        "minLength": 1,
+                        "description": "The subtask. The subagent sees nothing of this conversation, so be "
+                        "self-contained and explicit.",
+                    }
+                },
+                "required": ["prompt"],
+                "additionalProperties": False,
+            }
+        ),
+    )
+
+
+def delegate_spec(agents: Sequence[str]) -> ToolSpec:
+    """`delegate`, with the names of those that tasks can be handed to."""
+    return ToolSpec(
+        DELEGATE,
+        "Hand a task to a different configured agent, which works under its own identity, permissions and model. "
+        "By default the call waits for its response. With background it returns a task_id at once: look at the result "
+        "with check_result, list_results or await, stop the task with cancel_task. With parallel several agents get "
+        "the same task and work at the same time.",
+        compact(
+            {
+                "type": "object",
+                "properties": {
+                    "action": {
+                        "type": "string",
+                        "enum": list(ACTIONS),
+                        "default": "delegate",
+                        "description": "What to do; delegate unless said otherwise.",
+                    },
+                    "agent": {
+                        "type": "string",
+                        "description": f"The agent that gets the task. Available: {available(agents)}",
+                    },
+                    "prompt": {"type": "string", "description": "The task, self-contained and explicit."},
+                    "context": {
+                        "type": "string",
+                        "description": "What the agent should know besides, put in front of the task.",
+                    },
+                    "background": {
+                        "type": "boolean",
+                        "default": False,
+                        "description": "Whether to return a task_id at once, instead of waiting for the response.",
+                    },
+                    "parallel": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "Agents that get the same task at the same time; agent and background are then "
+                        "left out of account.",
+                    },
+                    "task_id": {
+                        "type": "string",
+                        "description": "A background task, for check_result and cancel_task.",
+                    },
+                    "task_ids": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "minItems": 1,
+                        "maxItems": MOST_TASKS,
+                        "uniqueItems": True,
+                        "description": "Background tasks, for await.",
+                    },
+                    "timeout_ms": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "maximum": MOST_TIMEOUT_MS,
+                        "default": DEFAULT_TIMEOUT_MS,
+                        "description": f"How long await waits; {DEFAULT_TIMEOUT_MS} by default.",
+                    },
+                },
+                "additionalProperties": False,
+            }
+        ),
+    )
+
+
+def available(agents: Sequence[str]) -> str:
+    """The agents that can be named, in the order of the settings.
+
+    >>> available(["reviewer", "writer"]), available([])
+    ('reviewer, writer', '(none configured)')
+    """
+    return ", ".join(agents) or NOBODY
+
+
+# ---- reading a call -------------------------------------------------------------------------------------------------
+
+
+def prompt_of(arguments: str) -> str:
+    """The prompt of `spawn_subagent`, byte for byte."""
+    prompt = _members(arguments).get("prompt")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise NotMet("Missing or empty 'prompt' parameter")
+    return prompt
+
+
+def parse(arguments: str) -> Request:
+    """What a call of `delegate` asks for, checked in the document's order.
+
+    >>> parse('{"agent": "reviewer", "prompt": "Look.", "context": "It is late."}').task
+    '[Context]\\nIt is late.\\n\\n[Task]\\nLook.'
+    """
+    asked = _members(arguments)
+    match asked.get("action", "delegate"):
+        case "delegate":
+            return _delegation(asked)
+        case "check_result":
+            return CheckResult(*_task_id(asked, "check_result"))
+        case "list_results":
+            return ListResults()
+        case "cancel_task":
+            return CancelTask(*_task_id(asked, "cancel_task"))
+        case "await":
+            return Await(_task_ids(asked), _seconds(asked))
+        case other:
+            raise NotMet(f"Unknown action '{_shown(other)}'. Use delegate/check_result/list_results/cancel_task.")
+
+
+def _delegation(asked: Mapping[str, object]) -> Handover | Parallel:
+    parallel = asked.get("parallel")
+    if parallel is not None:
+        agents = _parallel(parallel)
+        return Parallel(agents, _task(asked, " for parallel execution"))
+    agent = asked.get("agent")
+    if not isinstance(agent, str):
+        raise NotMet("Missing 'agent' parameter")
+    if not agent.strip():
+        raise NotMet("'agent' parameter must not be empty")
+    task = _task(asked, "")
+    background = asked.get("background", False)
+    if not isinstance(background, bool):
+        raise NotMet("'background' parameter must be a boolean")
+    return Handover(agent.strip(), task, background)
+
+
+def _parallel(given: object) -> tuple[str, ...]:
+    entries = cast("list[object]", given) if isinstance(given, list) else []
+    if not any(isinstance(entry, str) and entry.strip() for entry in entries):
+        raise NotMet("'parallel' array must contain at least one agent name")
+    # What is no name at all is refused with the unknown ones, and not left out: nobody would notice.
+    return tuple(entry.strip() if isinstance(entry, str) else _shown(entry) for entry in entries)
+
+
+def _task(asked: Mapping[str, object], where: str) -> str:
+    prompt, context = asked.get("prompt"), asked.get("context", "")
+    if not isinstance(prompt, str):
+        raise NotMet(f"Missing 'prompt' parameter{where}")
+    if not prompt.strip():
+        raise NotMet("'prompt' parameter must not be empty")
+    if not isinstance(context, str):
+        raise NotMet("'context' parameter must be a string")
+    return f"[Context]\n{context}\n\n[Task]\n{prompt}" if context.strip() else prompt
+
+
+def _task_id(asked: Mapping[str, object], action: str) -> tuple[str, str]:
+    task_id = asked.get("task_id")
+    if not isinstance(task_id, str):
+        raise NotMet(f"Missing 'task_id' parameter for {action}")
+    return _uuid(task_id), task_id
+
+
+def _task_ids(asked: Mapping[str, object]) -> tuple[str, ...]:
+    given = asked.get("task_ids")
+    if not isinstance(given, list):
+        raise NotMet("Missing 'task_ids' parameter for await")
+    entries = cast("list[object]", given)
+    if not 1 <= len(entries) <= MOST_TASKS:
+        raise NotMet(f"'task_ids' array must contain between 1 and {MOST_TASKS} task ids")
+    task_ids = tuple(_uuid(entry if isinstance(entry, str) else _shown(entry)) for entry in entries)
+    if len(set(task_ids)) < len(task_ids):
+        raise NotMet("'task_ids' array must not contain duplicates")
+    return task_ids
+
+
+def _seconds(asked: Mapping[str, object]) -> float:
+    timeout = asked.get("timeout_ms", DEFAULT_TIMEOUT_MS)
+    is_whole = (isinstance(timeout, int) and not isinstance(timeout, bool)) or (
+        isinstance(timeout, float) and timeout.is_integer()
+    )
+    if not is_whole or not 0 <= cast("float", timeout) <= MOST_TIMEOUT_MS:
+        raise NotMet(f"'timeout_ms' parameter must be an integer between 0 and {MOST_TIMEOUT_MS}")
+    return cast("float", timeout) / 1000
+
+
+def _uuid(task_id: str) -> str:
+    """The one spelling of a task's id, which is also the name of its file: nothing else ever becomes part of a path."""
+    try:
+        return str(UUID(task_id)) if len(task_id) <= 64 else str(UUID(""))
+    except ValueError:
+        raise NotMet(f"Invalid task_id '{task_id}': must be a valid UUID") from None
+
+
+def _members(arguments: str) -> Mapping[str, object]:
+    """The members of the call; null is the same as leaving one out, and what is no object has none."""
+    try:
+        given: object = msgspec.json.decode(arguments)
+    except NOT_JSON:
+        return {}
+    if not isinstance(given, dict):
+        return {}
+    return {name: value for name, value in cast("dict[str, object]", given).items() if value is not None}
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else compact(value)

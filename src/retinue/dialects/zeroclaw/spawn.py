@@ -1,0 +1,132 @@
+"""`spawn_subagent` of `zeroclaw`: the same agent once more, for a subtask, with a conversation of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from msgspec.structs import replace
+
+from retinue.core.agent import ToolSpec
+from retinue.core.errors import Refused
+from retinue.core.events import RunAccepted
+from retinue.core.ids import RunId
+from retinue.core.policy import Autonomy
+from retinue.core.ports import CallContext, ToolResult
+from retinue.core.run import Limits, Manner
+from retinue.dialects.base import DialectTool
+from retinue.dialects.context import Desk
+from retinue.dialects.log_format import line
+from retinue.dialects.zeroclaw.requests import SPAWN, NotMet, prompt_of, spawn_spec
+from retinue.dialects.zeroclaw.texts import NO_OUTPUT, why
+from retinue.engine import admission
+from retinue.engine.supervisor import Supervisor
+from retinue.engine.tool_calls import NO_ACTIONS_LEFT, take_action
+
+NAME = "zeroclaw"
+
+ROOT = "main"
+"""The alias of a root that no agent of the settings works as."""
+
+SUBAGENT = "subagent"
+"""The label of every run that `spawn_subagent` starts, and the beginning of its session's key."""
+
+
+def check_may_act(context: CallContext, tool: str) -> None:
+    """Refuse an agent that may only read: starting another is an action, whatever that one may do."""
+    if context.policy.autonomy == Autonomy.READONLY:
+        raise NotMet(f"Security policy: read-only mode, cannot perform '{tool}'")
+
+
+async def spend(supervisor: Supervisor, context: CallContext) -> None:
+    """Take one action from the caller's windows; every valid launch costs one, and nothing else does."""
+    driven = supervisor.roster.live.get(context.run_id)
+    if driven is not None and not await take_action(driven, supervisor.parts):
+        raise NotMet(NO_ACTIONS_LEFT)
+
+
+log = logging.getLogger("retinue.zeroclaw")
+
+
+class SpawnSubagentTool(DialectTool):
+    """Starts a child that is its caller in everything but its history, and waits for its final response."""
+
+    waits = True
+
+    def __init__(self, desk: Desk) -> None:
+        self.spec: ToolSpec = spawn_spec()
+        self._desk = desk
+        self._supervisor = desk.supervisor
+
+    def why_hidden(self, context: CallContext) -> str:
+        """What an agent reads whose profile does not have the tool; an empty prompt is told first, as always."""
+        driven = self._supervisor.roster.live.get(context.run_id)
+        try:
+            if driven is not None:
+                prompt_of(driven.run.open[context.index].call.arguments)
+        except NotMet as refusal:
+            return str(refusal)
+        return hidden(SPAWN, context)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Run the subtask; every refusal and every failure is an answer."""
+        try:
+            return ToolResult(await self._output(arguments, context))
+        except NotMet as refusal:
+            return ToolResult(str(refusal), failed=True)
+
+    async def _output(self, arguments: str, context: CallContext) -> str:
+        begun = await self._desk.begun(context)
+        run_id = begun.run_id if begun is not None else await self._begin(prompt_of(arguments), context)
+        outcome = (await self._supervisor.wait([run_id]))[run_id]
+        if outcome.result != "completed":
+            raise NotMet(f"subagent run failed: {why(outcome)}")
+        return outcome.text if outcome.text.strip() else NO_OUTPUT
+
+    async def _begin(self, prompt: str, context: CallContext) -> RunId:
+        caller = self._supervisor.roster.live.get(context.run_id)
+        if caller is not None and is_subagent(caller.run.accepted):
+            raise NotMet("spawn_subagent: a subagent may not spawn its own subagents (depth-1 cap)")
+        alias = context.identity
+        if alias != ROOT and self._desk.known(alias) is None:
+            raise NotMet(f"subagent spawn failed: no agent configured under alias {json.dumps(alias)}")
+        check_may_act(context, SPAWN)
+        await spend(self._supervisor, context)
+        try:
+            brief = self._desk.brief_of(context.run_id)
+            wish = admission.Spawn(
+                agent=context.agent,
+                brief=self._desk.brief_for(
+                    brief, agent=brief.agent, system=brief.system, offered=context.offered, fallback=()
+                ),
+                task=prompt,
+                limits=_limits(caller.run.accepted.limits if caller is not None else Limits()),
+                manner=Manner(awaited=True),
+                label=SUBAGENT,
+                dialect=NAME,
+            )
+            started = await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+        except Refused as refused:
+            raise NotMet(f"subagent spawn failed: {refused}") from refused
+        log.info("%s", about(started.run_id, context.identity, event="subagent_started", parent=context.run_id))
+        return started.run_id
+
+
+def is_subagent(accepted: RunAccepted) -> bool:
+    """Whether a run was started by `spawn_subagent`; whoever was delegated to, or started by the clock, was not."""
+    return accepted.dialect == NAME and accepted.label == SUBAGENT
+
+
+def hidden(tool: str, context: CallContext) -> str:
+    """What an agent reads whose profile takes a tool away."""
+    return f"{tool}: refused — agent '{context.identity}' risk_profile does not list {tool} in allowed_tools"
+
+
+def about(run_id: RunId, alias: str, **facts: object) -> str:
+    """A line about a subagent: its span, and the two fields that every line of it has."""
+    return line(span=f"agent.{alias}.subagent.{run_id}", agent_alias=alias, session_key=f"{SUBAGENT}-{run_id}", **facts)
+
+
+def _limits(own: Limits) -> Limits:
+    """The caller's: tokens and money are one pot anyway, and there is no time of its own."""
+    return replace(own, seconds=None, exchange_turns=None, wrap_up=False)

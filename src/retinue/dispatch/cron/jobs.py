@@ -1,0 +1,249 @@
+"""Jobs that a clock starts: what each does, where and when, and the table that they are kept in.
+
+Everything here is pure. The table is one shelf, and every change of it is one decision about all that is on it, so that
+of two processes that want the same, one gets it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, assert_never
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.core.errors import BadInput
+from retinue.core.text import rfc3339
+from retinue.dispatch.cron.schedule import UNITS, At, Cron, Every, Schedule, next_due
+
+SPACE = "cron"
+"""The shelf of jobs and claims."""
+
+TYPES = ("shell", "agent")
+MISSED = ("once", "skip")
+
+Missed: TypeAlias = Literal["once", "skip"]
+"""What becomes of moments at which nobody was there: they are made up for once, all together, or not at all."""
+
+_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_JOB, _CLAIM = "job/", "claim/"
+
+
+class AgentWork(Struct, frozen=True, kw_only=True, tag="agent", tag_field="type"):
+    """A prompt for an agent of the settings."""
+
+    agent: str
+    prompt: str
+    uses_memory: bool = True
+
+
+class ShellWork(Struct, frozen=True, kw_only=True, tag="shell", tag_field="type"):
+    """A command for the sandbox, under the policy of an agent, or of nobody in particular."""
+
+    command: str
+    agent: str = ""
+
+
+Work: TypeAlias = AgentWork | ShellWork
+
+
+class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a job was added: its folder and settings file, and whom to ask. Never a key, only its variable's name."""
+
+    workspace: str = ""
+    config: str = ""
+    model: str | None = None
+    provider: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    no_sandbox: bool = False
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """Something to be done again and again, or once. `born` tells it from another job that had its name before.
+
+    `next_run` is when it is due next, as far as nobody has claimed it; None when it never is again.
+    """
+
+    name: str
+    born: str
+    schedule: Schedule
+    work: Work
+    place: Place = Place()
+    tz: str | None = None
+    missed: Missed = "once"
+    paused: bool = False
+    next_run: float | None = None
+    last_run: float | None = None
+    last_status: str | None = None
+
+
+class Owner(Struct, frozen=True):
+    """A process: the one that a claim belongs to. Nobody's has an empty one."""
+
+    host: str = ""
+    process: str = ""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """That a job is done for one due moment, and by whom.
+
+    It is `claimed` until the process that does it says, before it begins, that it has `started`. Whoever takes it over
+    from a process that is gone counts `attempt` up; what was told an older number has lost it.
+    """
+
+    name: str
+    born: str
+    due: float
+    owner: Owner
+    attempt: int = 1
+    state: Literal["claimed", "started"] = "claimed"
+    crashes: int = 0
+    counted: bool = False
+    """Whether it was counted as an action already."""
+    beat: int = 0
+
+    @property
+    def key(self) -> str:
+        """What makes its run the same run for everyone who ever does it."""
+        return f"cron/{self.name}/{self.born}/{self.due!r}"
+
+    @property
+    def session_id(self) -> str:
+        """Where its run lives; the same for everyone, too."""
+        return f"cron-{uuid.uuid5(uuid.NAMESPACE_OID, self.key)}"
+
+    @property
+    def place(self) -> str:
+        """Its name on the shelf."""
+        return f"{self.name}/{self.born}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All jobs, by name, and all claims, by their place."""
+
+    jobs: Mapping[str, Job] = field(default_factory=dict[str, Job])
+    claims: Mapping[str, Claim] = field(default_factory=dict[str, Claim])
+
+    def job_of(self, claim: Claim) -> Job | None:
+        """The job that a claim is for, unless it was removed or replaced."""
+        job = self.jobs.get(claim.name)
+        return job if job is not None and job.born == claim.born else None
+
+    def claim_of(self, job: Job) -> Claim | None:
+        """The claim under which a job is done right now."""
+        return self.claims.get(f"{job.name}/{job.born}")
+
+    def with_job(self, job: Job) -> Table:
+        """The table, with this job in the place of what had its name."""
+        return Table({**self.jobs, job.name: job}, self.claims)
+
+    def with_claim(self, claim: Claim) -> Table:
+        """The table, with this claim in the place of an older one."""
+        return Table(self.jobs, {**self.claims, claim.place: claim})
+
+    def without_claim(self, claim: Claim) -> Table:
+        """The table without a claim."""
+        return Table(self.jobs, {place: each for place, each in self.claims.items() if place != claim.place})
+
+
+def read(shelf: Mapping[str, bytes]) -> Table:
+    """The table as it lies on the shelf."""
+    jobs = (msgspec.json.decode(value, type=Job) for name, value in shelf.items() if name.startswith(_JOB))
+    claims = (msgspec.json.decode(value, type=Claim) for name, value in shelf.items() if name.startswith(_CLAIM))
+    return Table({job.name: job for job in jobs}, {claim.place: claim for claim in claims})
+
+
+def written(table: Table) -> dict[str, bytes]:
+    """The table as it is to lie on the shelf."""
+    jobs = {f"{_JOB}{name}": msgspec.json.encode(job) for name, job in table.jobs.items()}
+    return jobs | {f"{_CLAIM}{place}": msgspec.json.encode(claim) for place, claim in table.claims.items()}
+
+
+# ---- what people do to jobs ------------------------------------------------------------------------------------------
+
+
+def add(table: Table, job: Job, *, instead: bool = False) -> Table:
+    """The table with a new job; one of that name is replaced if `instead` says so."""
+    if job.name in table.jobs and not instead:
+        raise BadInput(f"there is a job named {job.name!r} already; --replace puts this one in its place")
+    return table.with_job(job)
+
+
+def remove(table: Table, name: str) -> Table:
+    """The table without a job. Where it is being done right now, that goes on."""
+    return Table({each: job for each, job in table.jobs.items() if each != name}, table.claims)
+
+
+def pause(table: Table, name: str) -> Table:
+    """The table with a job that is not due for the time being."""
+    return table.with_job(replace(table.jobs[name], paused=True))
+
+
+def resume(table: Table, name: str, *, now: float) -> Table:
+    """The table with a job that is due again; what it missed while it was paused is not made up for.
+
+    A single moment that has passed meanwhile counts all the same, or the job would never be done.
+    """
+    job = table.jobs[name]
+    if not job.paused:
+        return table
+    due = job.next_run if isinstance(job.schedule, At) else next_due(job.schedule, now)
+    return table.with_job(replace(job, paused=False, next_run=due))
+
+
+# ---- what people write -----------------------------------------------------------------------------------------------
+
+
+def check_name(name: str) -> str:
+    """The name, if a job can have it.
+
+    >>> check_name("A b")
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: 'A b' is no name of a job: write 1 to 64 of the characters a-z, 0-9, _ and -
+    """
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{name!r} is no name of a job: write 1 to 64 of the characters a-z, 0-9, _ and -")
+    return name
+
+
+def job_type(text: str) -> Literal["shell", "agent"]:
+    """The type of a job by its name.
+
+    >>> job_type("python")
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: Invalid job type 'python'. Expected one of: 'shell', 'agent'
+    """
+    if text == "shell":
+        return "shell"
+    if text == "agent":
+        return "agent"
+    raise BadInput(f"Invalid job type {text!r}. Expected one of: 'shell', 'agent'")
+
+
+def first_run(schedule: Schedule, now: float) -> float | None:
+    """When a new job is due first: a single moment in the past is due at once."""
+    return schedule.at if isinstance(schedule, At) else next_due(schedule, now)
+
+
+def in_words(schedule: Schedule) -> str:
+    """A schedule as people write it.
+
+    >>> in_words(Every(300_000)), in_words(Cron("0 9 * * mon")), in_words(At(0.0))
+    ('5m', '0 9 * * mon', '1970-01-01T00:00:00Z')
+    """
+    match schedule:
+        case Cron(expr=expr):
+            return expr
+        case At(at=at):
+            return rfc3339(at)
+        case Every(every_ms=every):
+            unit = next(unit for unit in ("d", "h", "m", "s") if every % (UNITS[unit] * 1000) == 0)
+            return f"{every // (UNITS[unit] * 1000)}{unit}"
+        case _:
+            assert_never(schedule)

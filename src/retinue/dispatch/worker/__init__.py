@@ -1,0 +1,32 @@
+"""TODO door."""
+
+from retinue.dispatch.worker.grant import (
+    GRANT_FD,
+    MAY_I_ACT,
+    NOTHING,
+    USAGE_FD,
+    YES,
+    Grant,
+    Reaching,
+    Tally,
+    inherited,
+    read_grant,
+)
+from retinue.dispatch.worker.process import Nursery
+from retinue.dispatch.worker.provider import ProcessProvider, Surroundings
+
+__all__ = [
+    "GRANT_FD",
+    "MAY_I_ACT",
+    "NOTHING",
+    "USAGE_FD",
+    "YES",
+    "Grant",
+    "Nursery",
+    "ProcessProvider",
+    "Reaching",
+    "Surroundings",
+    "Tally",
+    "inherited",
+    "read_grant",
+]

@@ -1,0 +1,5 @@
+"""TODO door."""
+
+from retinue.providers.gemini.provider import GeminiProvider
+
+__all__ = ["GeminiProvider"]

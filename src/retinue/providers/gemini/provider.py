@@ -1,0 +1,81 @@
+"""The wire of Google's Gemini models."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from retinue.core.ports import Request
+from retinue.net.http import Http
+from retinue.providers.gemini.request import encode, options
+from retinue.providers.gemini.response import Decoder
+from retinue.providers.http import Endpoint, HttpProvider
+
+__all__ = ["Decoder", "GeminiProvider", "encode"]
+
+VERSION = "/v1beta"
+
+
+class GeminiProvider(HttpProvider):
+    """A provider that streams from `base_url`, such as `https://generativelanguage.googleapis.com`.
+
+    `api_key_env` names the environment variable that holds the key; it is read at each request and sent to that address
+    alone, as `x-goog-api-key`. Without it no key is sent. `headers` go along with every request. A model is its name,
+    such as `gemini-2.5-flash`, or the whole `tunedModels/NAME`.
+
+    >>> GeminiProvider("https://generativelanguage.googleapis.com", "GEMINI_API_KEY")
+    <GeminiProvider https://generativelanguage.googleapis.com>
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http)
+        self._base_url = _without_version(base_url)
+        self._api_key_env = api_key_env
+        self._headers = dict(headers or {})
+        self._endpoints: dict[str, Endpoint] = {}
+        self._place = self._at(VERSION).place  # what is wrong with the address is said now
+
+    @property
+    def base_url(self) -> str:
+        return self._place.base_url
+
+    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
+        return encode(request, unwanted=unwanted)
+
+    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
+        return options(request, unwanted)
+
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
+
+    async def endpoint(self, model: str) -> Endpoint:
+        """Where a model is asked: it has an address of its own."""
+        endpoint = self._endpoints.get(model)
+        if endpoint is None:
+            name = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
+            endpoint = self._endpoints[model] = self._at(f"{VERSION}/{name}:streamGenerateContent")
+        return endpoint
+
+    def _at(self, path: str) -> Endpoint:
+        streamed = self._base_url + ("&" if "?" in self._base_url else "?") + "alt=sse"
+        return Endpoint(
+            streamed,
+            path,
+            api_key_env=self._api_key_env,
+            headers=self._headers,
+            http=self._http,
+            key_header="x-goog-api-key",
+            key_prefix="",
+        )
+
+
+def _without_version(base_url: str) -> str:
+    """The address without what is added to it anyway."""
+    address, mark, query = base_url.partition("#")[0].partition("?")
+    return address.rstrip("/").removesuffix(VERSION) + mark + query

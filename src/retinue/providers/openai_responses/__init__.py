@@ -1,0 +1,5 @@
+"""TODO door."""
+
+from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+
+__all__ = ["OpenAIResponsesProvider"]

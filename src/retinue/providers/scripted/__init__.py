@@ -1,0 +1,38 @@
+"""TODO door."""
+
+from retinue.providers.scripted.file import ScriptFileProvider, WrittenLine, read_script
+from retinue.providers.scripted.provider import Improvised, Line, Script, ScriptedProvider, played
+from retinue.providers.scripted.script import (
+    Fails,
+    Hangs,
+    Improvised,
+    Line,
+    Script,
+    Speaks,
+    calls,
+    fails,
+    hangs,
+    says,
+    streams,
+    together,
+)
+
+__all__ = [
+    "Fails",
+    "Hangs",
+    "Improvised",
+    "Line",
+    "Script",
+    "ScriptFileProvider",
+    "ScriptedProvider",
+    "Speaks",
+    "WrittenLine",
+    "calls",
+    "fails",
+    "hangs",
+    "played",
+    "read_script",
+    "says",
+    "streams",
+    "together",
+]

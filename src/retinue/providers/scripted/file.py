@@ -1,0 +1,150 @@
+"""A model that is a JSON file with the lines to play, so that examples and tests of programs need no real one.
+
+The file has lines by agent: `{"main": [...], "researcher": [...]}`. One line is played for each turn. `"main: find it"`
+has the lines of runs of `main` whose task contains `find it`; `"*"`, or a list instead of the object, is for every
+agent without lines of its own. Lines are::
+
+    {"say": "hello", "think": "..."}
+    {"call": {"name": "search", "arguments": {"query": "pool"}}}
+    {"say": "Both.", "calls": [{"name": "a"}, {"name": "b"}]}
+    {"status": 529, "message": "busy", "times": 2, "then": {"say": "at last"}}
+    {"say": "It is bec", "ending": "cut"}          or "silence"
+    {"say": "slowly", "every": 0.1}                seconds between the words
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from retinue.core.errors import BadInput, ProviderError
+from retinue.core.messages import Reply, StartDelta, ToolCall
+from retinue.core.ports import Publish, Request
+from retinue.core.usage import Usage
+from retinue.providers.http_errors import Complaint, fault_of
+from retinue.providers.scripted.provider import ScriptedProvider
+from retinue.providers.scripted.script import Line, Script, Speaks, fails, hangs
+
+ANYONE = "*"
+"""The agents that have no lines of their own."""
+
+_WORDS = re.compile(r"\S+\s*|\s+")
+
+
+class WrittenCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """A call in a script; arguments that are a text are sent letter by letter."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+    id: str = ""
+
+    def as_call(self) -> ToolCall:
+        """The call."""
+        text = self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
+        return ToolCall(self.name, text, self.id)
+
+
+class WrittenLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line in a script."""
+
+    say: str = ""
+    think: str = ""
+    call: WrittenCall | None = None
+    calls: tuple[WrittenCall, ...] = ()
+    stop: Literal["end", "calls", "length", "refusal"] | None = None
+    usage: Literal["counted", "none"] | Usage = "counted"
+    every: float = 0.0
+    status: int = 200
+    message: str = "an error, as the script says"
+    times: int | None = None
+    then: WrittenLine | None = None
+    ending: Literal["whole", "cut", "silence"] = "whole"
+
+    def spoken(self) -> Speaks:
+        """Its words and calls."""
+        calls = (*((self.call,) if self.call else ()), *self.calls)
+        return Speaks(
+            pieces=tuple(_WORDS.findall(self.say)),
+            calls=tuple(call.as_call() for call in calls),
+            thinking=self.think,
+            usage=None if self.usage == "none" else self.usage,
+            stop=self.stop,
+            every=self.every,
+        )
+
+    def line(self) -> Line:
+        """What the model does, errors and silence included."""
+        if self.ending == "silence":
+            return hangs(*self.spoken().pieces)
+        if self.status != 200:
+            fault = fault_of(self.status, Complaint(self.message))
+            error = ProviderError(self.message, fault=fault, status=self.status)
+        elif self.ending == "cut":
+            error = ProviderError("the stream ended in the middle of the answer", fault="cut", partial=self.say)
+        else:
+            return self.spoken()
+        return fails(error, times=self.times or 1, then=self.then.line() if self.then is not None else None)
+
+
+_Parts: TypeAlias = dict[str, list[WrittenLine]] | list[WrittenLine]
+
+_decode: Callable[[bytes], _Parts] = msgspec.json.Decoder(_Parts).decode
+
+
+def read_script(text: bytes) -> tuple[Script, frozenset[str]]:
+    """The script in a file, and the agents that have lines of their own; raises `BadInput` with the mistake's place.
+
+    >>> script, agents = read_script(b'{"lead": [{"say": "hello"}], "lead: find it": [{"say": "42"}]}')
+    >>> script.unasked(), sorted(agents)
+    (["'lead', line 1: says 'hello'", "'lead' with task 'find it', line 1: says '42'"], ['lead'])
+    """
+    try:
+        parts = _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise BadInput(f"the script cannot be read: {wrong}") from None
+    script, agents = Script(), set[str]()
+    for key, written in parts.items() if isinstance(parts, dict) else ((ANYONE, parts),):
+        agent, colon, task = key.partition(":")
+        agents.add(agent)
+        script.play(agent, *(line.line() for line in written), task=task.strip() if colon else None)
+    return script, frozenset(agents)
+
+
+class ScriptFileProvider:
+    """A provider whose models are files; each is read when it is first asked.
+
+    >>> ScriptFileProvider()
+    <ScriptFileProvider>
+    """
+
+    def __init__(self) -> None:
+        self._players: dict[str, tuple[ScriptedProvider, frozenset[str]]] = {}
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """The line of this agent, task and turn, as a reply."""
+        player, agents = self._player(request.model)
+        if request.agent not in agents and ANYONE in agents:
+            request = replace(request, agent=ANYONE)
+        publish(StartDelta())
+        return await player.answer(request, publish)
+
+    def _player(self, file: str) -> tuple[ScriptedProvider, frozenset[str]]:
+        if file not in self._players:
+            try:
+                script, agents = read_script(Path(file).read_bytes())
+            except OSError as wrong:
+                reason = wrong.strerror or str(wrong)
+                raise ProviderError(f"the script {file} cannot be read: {reason}", fault="bad_request") from None
+            except BadInput as wrong:
+                raise ProviderError(f"{file}: {wrong}", fault="bad_request") from None
+            self._players[file] = ScriptedProvider(script), agents
+        return self._players[file]
+
+    def __repr__(self) -> str:
+        return "<ScriptFileProvider>"

@@ -1,0 +1,5 @@
+"""TODO door."""
+
+from retinue.store.memory.store import MemoryStore
+
+__all__ = ["MemoryStore"]

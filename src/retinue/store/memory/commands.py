@@ -1,0 +1,331 @@
+"""How the store that is kept in memory makes each write happen: check, then apply, and know the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from retinue.core.commands import (
+    Accept,
+    Accepted,
+    Adopt,
+    Beat,
+    Bury,
+    CancelTree,
+    Change,
+    Charge,
+    CloseSession,
+    Enlist,
+    Forget,
+    Leave,
+    NotBorn,
+    OpenSession,
+    Post,
+    Posted,
+    Prune,
+    Record,
+    Retire,
+    SessionRow,
+    ShelfClosed,
+    Write,
+    Written,
+)
+from retinue.core.errors import Fenced
+from retinue.core.events import RunAccepted
+from retinue.core.ids import DriverId, RunId
+from retinue.core.inbox import Cancel, Item
+from retinue.core.run import HandleRef
+from retinue.store import rules
+from retinue.store.memory.tables import Handle, Run, Tables, Undo
+
+
+class Writing:
+    """Writes to `tables`; `undo` gets the way back of every change."""
+
+    __slots__ = ("_tables", "_undo")
+
+    def __init__(self, tables: Tables, undo: Undo) -> None:
+        self._tables = tables
+        self._undo = undo
+
+    def write(self, driver_id: DriverId | None, write: Write) -> Written:
+        """Check and apply one write of the driver, and answer it."""
+        match write:
+            case Record():
+                return self._record(driver_id, write)
+            case Accept():
+                return self._accept(write)
+            case Post():
+                return self._post(write.run_id, write.item)
+            case CancelTree():
+                return self._cancel(write)
+            case Retire():
+                return self._retire(write)
+            case Change():
+                return self._change(write)
+            case Enlist():
+                return self._undo.put(self._tables.drivers, write.driver.driver_id, write.driver)
+            case Beat():
+                return self._beat(write.driver_id)
+            case Bury():
+                return self._bury(write)
+            case Adopt():
+                return self._adopt(write)
+            case Leave():
+                self._undo.drop(self._tables.drivers, write.driver_id)
+                return self._set_free(write.driver_id)
+            case OpenSession():
+                return self._open(SessionRow(session_id=write.session_id, created_at=write.at))
+            case CloseSession():
+                return self._close(write)
+            case Prune():
+                return self._prune(write.before)
+            case Forget():
+                return self._forget(write)
+            case _:
+                assert_never(write)
+
+    def _accept(self, write: Accept) -> Accepted | NotBorn:
+        accepted = write.accepted
+        if accepted.key is not None and (before := self._tables.keys.get(accepted.key)):
+            return Accepted(before.accepted.run_id, before.accepted.handle, existed=True)
+        if refusal := self._why_not_born(accepted) or self._too_many(write):
+            return refusal
+        if accepted.run_id in self._tables.runs:
+            raise rules.exists_already(accepted.run_id)
+        if accepted.brief not in self._tables.briefs:
+            rules.check_brief(write)
+            self._undo.put(self._tables.briefs, accepted.brief, write.brief)
+        if handle := self._handle(write):
+            accepted = replace(accepted, handle=handle)
+        run = Run(len(self._tables.runs) + 1, accepted, write.driver_id)
+        self._undo.put(self._tables.runs, accepted.run_id, run)
+        if accepted.key is not None:
+            self._undo.put(self._tables.keys, accepted.key, run)
+        if parent := self._tables.runs.get(accepted.parent_id or ""):
+            self._undo.by(parent.children.pop)
+            parent.children.append(run)
+        return Accepted(accepted.run_id, handle)
+
+    def _why_not_born(self, accepted: RunAccepted) -> NotBorn | None:
+        session = self._tables.sessions.get(accepted.session_id)
+        if session is None:
+            return NotBorn("session_unknown", accepted.session_id)
+        if session.state == "archived":
+            return NotBorn("session_archived", accepted.session_id)
+        parent = ancestor = self._tables.runs.get(accepted.parent_id or "")
+        while ancestor is not None:
+            if ancestor.cancelled_at is not None or (ancestor is parent and ancestor.ended):
+                return NotBorn("cancelled", ancestor.accepted.run_id)
+            ancestor = self._tables.runs.get(ancestor.accepted.parent_id or "")
+        return None
+
+    def _too_many(self, write: Accept) -> NotBorn | None:
+        if write.max_running is None:
+            return None
+        place = (write.accepted.session_id, write.handle_space)
+        running = sum(
+            run.driver_id is not None
+            and run.progress.phase not in ("pending", "ended")
+            and run.accepted.handle is not None
+            and (run.accepted.session_id, run.accepted.handle.space) == place
+            for run in self._tables.runs.values()
+        )
+        return NotBorn("too_many", str(running)) if running >= write.max_running else None
+
+    def _handle(self, write: Accept) -> HandleRef | None:
+        """The next name of the space, or the one that the run brings along, which is the run's from now on."""
+        space = write.handle_space
+        handle = write.accepted.handle if space is None else HandleRef(space, "")
+        if handle is None:
+            return None
+        named = self._tables.handles.setdefault((write.accepted.session_id, handle.space), {})
+        if space is not None:
+            handle = HandleRef(space, write.handle_format.format(len(named) + 1))
+        retired_by = named[handle.name].retired_by if handle.name in named else None
+        self._undo.put(named, handle.name, Handle(write.accepted.run_id, retired_by))
+        return handle
+
+    def _record(self, driver_id: DriverId | None, write: Record) -> None:
+        run = self._tables.runs.get(write.run_id)
+        if run is None:
+            raise rules.cannot_follow(write.run_id, given=write.seq, last=None)
+        if run.driver_id != driver_id:
+            raise Fenced(driver_id or "(none)")
+        last, before = len(run.events), run.progress
+        if write.seq != last + 1 or run.ended:
+            raise rules.cannot_follow(write.run_id, given=write.seq, last=last, ended=run.ended)
+        progress = rules.progress_after(write)
+        self._undo.by(run.go_back, last, before)
+        run.events.extend(write.events)
+        if progress is not None:
+            run.progress = progress
+        for key in write.taken:
+            if key in run.mail:
+                self._undo.put(run.mail, key, None)
+        for run_id, item in write.posts:
+            self._post(run_id, item)
+        self._charge(write.charges)
+
+    def _charge(self, charges: Sequence[Charge]) -> None:
+        for charge in charges:
+            known = self._tables.charges.setdefault(charge.window, [])
+            self._undo.by(known.pop)
+            known.append(charge)
+
+    def _post(self, run_id: RunId, item: Item) -> Posted:
+        run = self._tables.runs.get(run_id)
+        if run is None:
+            return "unknown"
+        if item.key in run.mail:
+            return "duplicate"
+        if run.ended:
+            return "ended"
+        self._undo.put(run.mail, item.key, item)
+        return "posted"
+
+    def _cancel(self, write: CancelTree) -> tuple[RunId, ...] | None:
+        root = self._tables.runs.get(write.run_id)
+        if root is None:
+            return None
+        fresh = [run for run in _downwards(root) if not run.ended and run.cancelled_at is None]
+        for run in fresh:
+            self._undo.by(setattr, run, "cancelled_at", None)
+            run.cancelled_at = write.at
+            if run.driver_id is None:
+                self._end(run, write.item, write.at)
+            else:
+                self._post(run.accepted.run_id, write.item)
+        return tuple(run.accepted.run_id for run in fresh)
+
+    def _end(self, run: Run, cancel: Cancel, at: float) -> None:
+        last, before = len(run.events), run.progress
+        self._undo.by(run.go_back, last, before)
+        end, run.progress = rules.cancelled(before, cancel, at, run.events)
+        run.events.append(end)
+
+    def _retire(self, write: Retire) -> RunId | None:
+        named = self._tables.handles.get((write.session_id, write.space), {})
+        handle = named.get(write.name)
+        if handle is None or handle.retired_by not in (None, write.key):
+            return None
+        self._undo.put(named, write.name, Handle(handle.run_id, write.key))
+        return handle.run_id
+
+    def _change(self, write: Change) -> bytes | ShelfClosed:
+        if write.key is not None and (before := self._tables.answers.get(write.key)) is not None:
+            return before
+        if write.session_id is not None:
+            session = self._tables.sessions.get(write.session_id)
+            if session is None or session.state == "archived":
+                return ShelfClosed("session_unknown" if session is None else "session_archived")
+        shelf = self._tables.shelves.setdefault(write.space, {})
+        decision = write.decide(MappingProxyType(shelf))
+        for name in decision.drops:
+            self._undo.drop(shelf, name)
+        for name, value in decision.puts.items():
+            self._undo.put(shelf, name, value)
+        self._charge(decision.charges)
+        if write.key is not None:
+            self._undo.put(self._tables.answers, write.key, decision.answer)
+        return decision.answer
+
+    def _beat(self, driver_id: DriverId) -> None:
+        driver = self._tables.drivers.get(driver_id)
+        if driver is not None:
+            self._undo.put(self._tables.drivers, driver_id, replace(driver, beat=driver.beat + 1))
+
+    def _bury(self, write: Bury) -> bool:
+        driver = self._tables.drivers.get(write.driver_id)
+        if driver is not None and not driver.dead:
+            if write.beat is not None and write.beat != driver.beat:
+                return False
+            self._undo.put(self._tables.drivers, write.driver_id, replace(driver, dead=True))
+        self._set_free(write.driver_id)
+        return True
+
+    def _set_free(self, driver_id: DriverId) -> None:
+        """The runs of a driver are nobody's now; what was cancelled under it ends here, for nobody else will."""
+        for run in self._tables.runs.values():
+            if run.driver_id == driver_id and not run.ended:
+                self._drive(run, None)
+                if run.cancelled_at is not None:
+                    self._end(run, rules.why_cancelled(run.untaken()), run.cancelled_at)
+
+    def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
+        found = [self._tables.runs[run_id] for run_id in dict.fromkeys(write.run_ids) if run_id in self._tables.runs]
+        if not self._tables.lives(write.driver_id):
+            return ()
+        free = [run for run in found if run.driver_id is None and not run.ended]
+        for run in free:
+            self._drive(run, write.driver_id)
+        return tuple(run.accepted.run_id for run in free)
+
+    def _drive(self, run: Run, driver_id: DriverId | None) -> None:
+        self._undo.by(setattr, run, "driver_id", run.driver_id)
+        run.driver_id = driver_id
+
+    def _open(self, session: SessionRow) -> bool:
+        if session.session_id in self._tables.sessions:
+            return False
+        self._undo.put(self._tables.sessions, session.session_id, session)
+        return True
+
+    def _close(self, write: CloseSession) -> bool:
+        session = self._tables.sessions.get(write.session_id)
+        if session is None:
+            return False
+        if write.how == "archive":
+            self._undo.put(self._tables.sessions, write.session_id, replace(session, state="archived"))
+            return True
+        self._undo.drop(self._tables.sessions, write.session_id)
+        for place in [place for place in self._tables.handles if place[0] == write.session_id]:
+            self._undo.drop(self._tables.handles, place)
+        for space in [space for space in self._tables.shelves if rules.belongs_to(space, write.session_id)]:
+            self._undo.drop(self._tables.shelves, space)
+        return True
+
+    def _prune(self, before: float) -> int:
+        tables, undo = self._tables, self._undo
+        runs = [(run_id, run.accepted.root_id, run.progress.ended_at) for run_id, run in tables.runs.items()]
+        inherits = {id_: run.accepted.inherits.run_id for id_, run in tables.runs.items() if run.accepted.inherits}
+        gone = rules.forgettable(runs, inherits, before)
+        kept = {run_id: run for run_id, run in tables.runs.items() if run_id not in gone}
+        undo.swap(tables.runs, kept)
+        undo.swap(tables.keys, {key: run for key, run in tables.keys.items() if run.accepted.run_id not in gone})
+        needed = {run.accepted.brief for run in kept.values()}
+        undo.swap(tables.briefs, {name: brief for name, brief in tables.briefs.items() if name in needed})
+        undo.swap(tables.answers, {k: answer for k, answer in tables.answers.items() if rules.caller(k) not in gone})
+        shelves = {space: shelf for space, shelf in tables.shelves.items() if not rules.made_by(space, gone)}
+        undo.swap(tables.shelves, shelves)
+        for name, charges in tables.charges.items():
+            undo.put(tables.charges, name, [charge for charge in charges if charge.until >= before])
+        drivers = {run.driver_id for run in kept.values() if not run.ended}
+        undo.swap(tables.drivers, {i: row for i, row in tables.drivers.items() if not row.dead or i in drivers})
+        return len(gone)
+
+    def _forget(self, write: Forget) -> int:
+        tree = [run for run in self._tables.runs.values() if run.accepted.root_id == write.root_id]
+        if not all(run.ended for run in tree):
+            return 0
+        concerned = [
+            run
+            for run in tree
+            if run.accepted.dialect == write.dialect and run.accepted.parent_id is not None and run.events
+        ]
+        for run in concerned:
+            self._undo.by(setattr, run, "events", run.events)
+            self._undo.by(setattr, run, "mail", run.mail)
+            run.events, run.mail = [], {}
+        return len(concerned)
+
+
+def _downwards(root: Run) -> Iterator[Run]:
+    """A run and its descendants, parents before children."""
+    level = [root]
+    while level:
+        yield from level
+        level = sorted((child for run in level for child in run.children), key=lambda run: run.no)

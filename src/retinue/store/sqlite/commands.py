@@ -1,0 +1,358 @@
+"""How a SQLite store makes each write happen: check, then apply, inside the transaction of whoever calls.
+
+The statements are constants, so that each is prepared once and found again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import groupby, repeat
+from types import MappingProxyType
+from typing import Any, Final, assert_never, cast
+
+from msgspec.structs import replace
+
+from retinue.core.commands import (
+    Accept,
+    Accepted,
+    Adopt,
+    Beat,
+    Bury,
+    CancelTree,
+    Change,
+    Charge,
+    CloseSession,
+    Enlist,
+    Forget,
+    Leave,
+    NotBorn,
+    OpenSession,
+    Post,
+    Posted,
+    Prune,
+    Record,
+    Retire,
+    ShelfClosed,
+    Write,
+    Written,
+)
+from retinue.core.events import RunAccepted
+from retinue.core.ids import DriverId, Key, RunId, SessionId
+from retinue.core.inbox import Item
+from retinue.core.run import HandleRef
+from retinue.store import rules
+from retinue.store.codec import Codec, readable
+from retinue.store.sqlite.event_log import INSERT_EVENT, Bodies, Logs
+from retinue.store.sqlite.prune import forget, prune
+
+_INSERT_RUN: Final = """
+    INSERT INTO runs (run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key,
+                      handle_space, handle_name, awaited, brief, driver_id, accepted_at, format, phase, seq)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+"""
+_COUNT_RUNNING: Final = """
+    SELECT count(*) FROM runs
+    WHERE session_id = ? AND handle_space = ? AND ended = 0 AND phase != 'pending' AND driver_id IS NOT NULL
+"""
+_REFUSING_ANCESTOR: Final = """
+    WITH RECURSIVE above (run_id, parent_id, cancelled_at, ended, level) AS (
+        SELECT run_id, parent_id, cancelled_at, ended, 0 FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT runs.run_id, runs.parent_id, runs.cancelled_at, runs.ended, level + 1
+        FROM above JOIN runs ON runs.run_id = above.parent_id
+    )
+    SELECT run_id FROM above WHERE cancelled_at IS NOT NULL OR (level = 0 AND ended) ORDER BY level LIMIT 1
+"""
+_POST: Final = """
+    INSERT OR IGNORE INTO mail (run_no, key, body) SELECT no, ?, ? FROM runs WHERE run_id = ? AND ended = 0
+"""
+_TREE_TO_CANCEL: Final = """
+    WITH RECURSIVE tree (no, run_id, level) AS (
+        SELECT no, run_id, 0 FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT runs.no, runs.run_id, level + 1 FROM tree JOIN runs ON runs.parent_id = tree.run_id
+    )
+    SELECT runs.no, runs.run_id, runs.driver_id FROM tree JOIN runs USING (no)
+    WHERE runs.ended = 0 AND runs.cancelled_at IS NULL ORDER BY level, no
+"""
+_ENLIST: Final = """
+    INSERT INTO drivers (driver_id, host, process, beat, dead, lease) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (driver_id) DO UPDATE
+    SET host = excluded.host, process = excluded.process, beat = excluded.beat, dead = excluded.dead,
+        lease = excluded.lease
+"""
+_ADOPT: Final = """
+    UPDATE runs SET driver_id = ? WHERE run_id = ? AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
+"""
+_NAME: Final = """
+    INSERT INTO handles (session_id, space, n, name, run_id) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (session_id, space, name) DO UPDATE SET run_id = excluded.run_id
+"""
+_PUT: Final = """
+    INSERT INTO shelves (space, name, value) VALUES (?, ?, ?)
+    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value
+"""
+_CHARGE: Final = """
+    INSERT INTO charges (account, at, until, input, output, cost, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+def _only_adds_events(write: Write) -> bool:
+    return type(write) is Record and not (write.taken or write.posts or write.charges)
+
+
+class Writing:
+    """Writes on one connection; the caller begins and ends transactions, and says when one was taken back."""
+
+    def __init__(self, connection: sqlite3.Connection, codec: Codec) -> None:
+        self._do = connection.execute
+        self._do_each = connection.executemany
+        self._codec = codec
+        self._bodies = Bodies(connection, codec)
+        self._logs = Logs(connection, codec, self._bodies)
+
+    def forget(self) -> None:
+        """A transaction was taken back, and with it perhaps the numbers of runs."""
+        self._logs.forget_numbers()
+
+    def lives(self, driver_id: DriverId) -> bool:
+        """Whether the driver has enlisted and was not declared dead."""
+        return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
+
+    def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[Written]:
+        """Check and apply these writes of the driver, in order, and answer them."""
+        if len(writes) == 1:
+            return [self.write(driver_id, writes[0])]
+        answers: list[Written] = []
+        for only_events, group in groupby(writes, _only_adds_events):
+            if only_events:
+                records = cast("list[Record]", list(group))
+                self._logs.add(driver_id, records)
+                answers.extend(repeat(None, len(records)))
+            else:
+                answers.extend(self.write(driver_id, write) for write in group)
+        return answers
+
+    def write(self, driver_id: DriverId | None, write: Write) -> Written:
+        """Check and apply one write of the driver, and answer it."""
+        match write:
+            case Record():
+                return self._record(driver_id, write)
+            case Accept():
+                return self._accept(write)
+            case Post():
+                return self._post(write.run_id, write.item)
+            case CancelTree():
+                return self._cancel(write)
+            case Retire():
+                return self._retire(write)
+            case Change():
+                return self._change(write)
+            case Enlist(driver=driver):
+                values = (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead, driver.lease)
+                self._do(_ENLIST, values)
+            case Beat():
+                self._do("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
+            case Bury():
+                return self._bury(write)
+            case Adopt():
+                return self._adopt(write)
+            case Leave():
+                self._do("DELETE FROM drivers WHERE driver_id = ?", (write.driver_id,))
+                self._set_free(write.driver_id)
+            case OpenSession():
+                new = "INSERT OR IGNORE INTO sessions (session_id, created_at, state) VALUES (?, ?, 'open')"
+                return self._do(new, (write.session_id, write.at)).rowcount == 1
+            case CloseSession():
+                return self._close(write)
+            case Prune():
+                self._logs.forget_numbers()
+                return prune(self._do, self._codec, write.before)
+            case Forget():
+                return forget(self._do, write.root_id, write.dialect)
+            case _:
+                assert_never(write)
+        return None
+
+    def _one(self, question: str, *values: object) -> tuple[Any, ...] | None:
+        return self._do(question, values).fetchone()
+
+    # ---- runs -------------------------------------------------------------------------------------------------------
+
+    def _accept(self, write: Accept) -> Accepted | NotBorn:
+        accepted = write.accepted
+        if accepted.key is not None and (before := self._by_key(accepted.key)):
+            return before
+        if refusal := self._why_not_born(accepted) or self._too_many(write):
+            return refusal
+        if self._one("SELECT 1 FROM runs WHERE run_id = ?", accepted.run_id):
+            raise rules.exists_already(accepted.run_id)
+        if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.brief):
+            rules.check_brief(write)
+            self._bodies.keep(accepted.brief, self._codec.encode(write.brief))
+        if handle := self._handle(write):
+            accepted = replace(accepted, handle=handle)
+        values = (
+            *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
+            *(readable(accepted.path), readable(accepted.agent), readable(accepted.label), accepted.dialect),
+            *(accepted.key, handle and handle.space, handle and handle.name, accepted.manner.awaited, accepted.brief),
+            *(write.driver_id, accepted.at, accepted.format, rules.beginning(accepted).phase),
+        )
+        no = self._do(_INSERT_RUN, values).lastrowid
+        self._do(INSERT_EVENT, (no, 1, self._bodies.of(accepted)))
+        return Accepted(accepted.run_id, handle)
+
+    def _by_key(self, key: Key) -> Accepted | None:
+        row = self._one("SELECT run_id, handle_space, handle_name FROM runs WHERE key = ?", key)
+        if row is None:
+            return None
+        run_id, space, name = row
+        return Accepted(run_id, None if space is None else HandleRef(space, name), existed=True)
+
+    def _why_not_born(self, accepted: RunAccepted) -> NotBorn | None:
+        match self._session_state(accepted.session_id):
+            case None:
+                return NotBorn("session_unknown", accepted.session_id)
+            case "archived":
+                return NotBorn("session_archived", accepted.session_id)
+            case _:
+                pass
+        if accepted.parent_id is None:
+            return None
+        ancestor = self._one(_REFUSING_ANCESTOR, accepted.parent_id)
+        return NotBorn("cancelled", ancestor[0]) if ancestor else None
+
+    def _too_many(self, write: Accept) -> NotBorn | None:
+        if write.max_running is None:
+            return None
+        row = self._one(_COUNT_RUNNING, write.accepted.session_id, write.handle_space)
+        running = row[0] if row else 0
+        return NotBorn("too_many", str(running)) if running >= write.max_running else None
+
+    def _handle(self, write: Accept) -> HandleRef | None:
+        """The next name of the space, or the one that the run brings along, which is the run's from now on."""
+        session_id, handle = write.accepted.session_id, write.accepted.handle
+        if write.handle_space is not None:
+            n = self._next_n(session_id, write.handle_space)
+            handle = HandleRef(write.handle_space, write.handle_format.format(n))
+        elif handle is not None:
+            n = self._next_n(session_id, handle.space)
+        else:
+            return None
+        self._do(_NAME, (session_id, handle.space, n, handle.name, write.accepted.run_id))
+        return handle
+
+    def _next_n(self, session_id: SessionId, space: str) -> int:
+        row = self._one("SELECT max(n) FROM handles WHERE session_id = ? AND space = ?", session_id, space)
+        return 1 if row is None or row[0] is None else row[0] + 1
+
+    def _record(self, driver_id: DriverId | None, write: Record) -> None:
+        self._logs.add(driver_id, (write,))
+        no = self._logs.number(write.run_id)
+        for key in write.taken:
+            self._do("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
+        for other, item in write.posts:
+            self._do(_POST, (item.key, self._bodies.of(item), other))
+        self._charge(write.charges)
+
+    def _charge(self, charges: Sequence[Charge]) -> None:
+        for charge in charges:
+            values = (charge.window, charge.at, charge.until, charge.input, charge.output, charge.cost, charge.calls)
+            self._do(_CHARGE, values)
+
+    def _post(self, run_id: RunId, item: Item) -> Posted:
+        if self._do(_POST, (item.key, self._bodies.of(item), run_id)).rowcount == 1:
+            return "posted"
+        known = "SELECT EXISTS (SELECT 1 FROM mail WHERE run_no = runs.no AND key = ?) FROM runs WHERE run_id = ?"
+        row = self._one(known, item.key, run_id)
+        if row is None:
+            return "unknown"
+        return "duplicate" if row[0] else "ended"
+
+    def _cancel(self, write: CancelTree) -> tuple[RunId, ...] | None:
+        if not self._one("SELECT 1 FROM runs WHERE run_id = ?", write.run_id):
+            return None
+        fresh = self._do(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
+        self._do_each("UPDATE runs SET cancelled_at = ? WHERE no = ?", [(write.at, no) for no, _, _ in fresh])
+        body = self._bodies.of(write.item)
+        driven = [(write.item.key, body, run_id) for _, run_id, driver_id in fresh if driver_id is not None]
+        self._do_each(_POST, driven)
+        for no, _, driver_id in fresh:
+            if driver_id is None:
+                self._logs.end(no, write.item, write.at)
+        return tuple(run_id for _, run_id, _ in fresh)
+
+    # ---- drivers ----------------------------------------------------------------------------------------------------
+
+    def _bury(self, write: Bury) -> bool:
+        row = self._one("SELECT beat, dead FROM drivers WHERE driver_id = ?", write.driver_id)
+        if row is not None:
+            beat, dead = row
+            if not dead and write.beat is not None and write.beat != beat:
+                return False
+            self._do("UPDATE drivers SET dead = 1 WHERE driver_id = ?", (write.driver_id,))
+        self._set_free(write.driver_id)
+        return True
+
+    def _set_free(self, driver_id: DriverId) -> None:
+        """The runs of a driver are nobody's now; what was cancelled under it ends here, for nobody else will."""
+        lost = "SELECT no, cancelled_at FROM runs WHERE driver_id = ? AND ended = 0 AND cancelled_at IS NOT NULL"
+        cancelled = self._do(lost, (driver_id,)).fetchall()
+        self._do("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
+        for no, at in cancelled:
+            mail = self._do("SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)).fetchall()
+            self._logs.end(no, rules.why_cancelled(self._codec.item(self._bodies.whole(body)) for (body,) in mail), at)
+
+    def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
+        if not self.lives(write.driver_id):
+            return ()
+        return tuple(run_id for run_id in write.run_ids if self._do(_ADOPT, (write.driver_id, run_id)).rowcount == 1)
+
+    # ---- sessions, handles and shelves ------------------------------------------------------------------------------
+
+    def _session_state(self, session_id: SessionId) -> str | None:
+        row = self._one("SELECT state FROM sessions WHERE session_id = ?", session_id)
+        return None if row is None else row[0]
+
+    def _close(self, write: CloseSession) -> bool:
+        session_id = write.session_id
+        if write.how == "archive":
+            archive = "UPDATE sessions SET state = 'archived' WHERE session_id = ?"
+            return self._do(archive, (session_id,)).rowcount == 1
+        if self._do("DELETE FROM sessions WHERE session_id = ?", (session_id,)).rowcount == 0:
+            return False
+        self._do("DELETE FROM handles WHERE session_id = ?", (session_id,))
+        spaces = self._do("SELECT DISTINCT space FROM shelves").fetchall()
+        for (space,) in spaces:
+            if rules.belongs_to(space, session_id):
+                self._do("DELETE FROM shelves WHERE space = ?", (space,))
+        return True
+
+    def _retire(self, write: Retire) -> RunId | None:
+        place = (write.session_id, write.space, write.name)
+        row = self._one(
+            "SELECT run_id, retired_by FROM handles WHERE session_id = ? AND space = ? AND name = ?", *place
+        )
+        if row is None or row[1] not in (None, write.key):
+            return None
+        retire = "UPDATE handles SET retired_by = ? WHERE session_id = ? AND space = ? AND name = ?"
+        self._do(retire, (write.key, *place))
+        return row[0]
+
+    def _change(self, write: Change) -> bytes | ShelfClosed:
+        if write.key is not None and (before := self._one("SELECT answer FROM answers WHERE key = ?", write.key)):
+            return before[0]
+        if write.session_id is not None:
+            state = self._session_state(write.session_id)
+            if state != "open":
+                return ShelfClosed("session_unknown" if state is None else "session_archived")
+        shelf = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
+        decision = write.decide(MappingProxyType(dict(self._do(shelf, (write.space,)).fetchall())))
+        drops = [(write.space, name) for name in decision.drops]
+        self._do_each("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
+        self._do_each(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])
+        self._charge(decision.charges)
+        if write.key is not None:
+            self._do("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
+        return decision.answer

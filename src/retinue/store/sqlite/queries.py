@@ -1,0 +1,210 @@
+"""Everything that can be asked of a SQLite store, on a connection of its own that never waits for a writer."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from retinue.core.agent import Brief
+from retinue.core.commands import Charge, DriverRow, Progress, RunQuery, RunRow, SessionRow
+from retinue.core.events import Event
+from retinue.core.ids import DriverId, Key, RunId, SessionId
+from retinue.core.inbox import Item
+from retinue.core.run import HandleRef
+from retinue.core.usage import Usage
+from retinue.store.codec import Codec, blob_name, checked_blob
+from retinue.store.sqlite.errors import explained
+
+Row: TypeAlias = tuple[Any, ...]
+
+_RUN: Final = """
+    SELECT run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key, handle_space, handle_name,
+           awaited, brief, driver_id, accepted_at, cancelled_at, format, seq,
+           phase, turns, input, output, cached, reasoning, cost, outcome, ended_at
+    FROM runs
+"""
+
+
+class Reading:
+    """Questions from any thread, one at a time; each sees all that was committed before it."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, codec: Codec) -> None:
+        self._connection = connection
+        self._path = path
+        self._codec = codec
+        self._one_at_a_time = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of the connection, after whoever is reading."""
+        with self._one_at_a_time:
+            self._connection.close()
+
+    def run(self, run_id: RunId) -> RunRow | None:
+        """A run's row."""
+        return self._one_run(_RUN + "WHERE run_id = ?", run_id)
+
+    def run_by_key(self, key: Key) -> RunRow | None:
+        """The run that a spawn with this key made."""
+        return self._one_run(_RUN + "WHERE key = ?", key)
+
+    def runs(self, query: RunQuery) -> list[RunRow]:
+        """Rows, newest first."""
+        asked = {
+            "session_id = ?": query.session_id,
+            "root_id = ?": query.root_id,
+            "parent_id = ?": query.parent_id,
+            "driver_id = ?": query.driver_id,
+            "handle_space = ?": query.handle_space,
+        }
+        conditions = [condition for condition, value in asked.items() if value is not None]
+        values: list[str | int] = [value for value in asked.values() if value is not None]
+        if query.roots_only:
+            conditions.append("parent_id IS NULL")
+        if query.unfinished_only:
+            conditions.append("ended = 0")
+        if query.undriven_only:
+            conditions.append("driver_id IS NULL")
+        where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+        limit = " LIMIT ?" if query.limit is not None else ""
+        if query.limit is not None:
+            values.append(query.limit)
+        rows = self._ask(f"{_RUN}{where}ORDER BY accepted_at DESC, run_id DESC{limit}", *values)
+        return [self._run_row(row) for row in rows]
+
+    def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
+        """A run's numbered events."""
+        question = """
+            SELECT events.seq, events.body FROM runs JOIN events ON events.run_no = runs.no
+            WHERE runs.run_id = ? AND events.seq > ? ORDER BY events.seq
+        """
+        return [(seq, self._codec.event(self._whole(body))) for seq, body in self._ask(question, run_id, after)]
+
+    def brief(self, digest: str) -> Brief:
+        """What runs share; raises `StoreCorrupt` when it is not there."""
+        return self._codec.brief(self._blob(digest))
+
+    def mail(self, run_id: RunId) -> list[Item]:
+        """A run's untaken items, in the order they were posted."""
+        rows = self._ask(
+            """
+            SELECT mail.body FROM runs JOIN mail ON mail.run_no = runs.no
+            WHERE runs.run_id = ? AND mail.body IS NOT NULL ORDER BY mail.id
+            """,
+            run_id,
+        )
+        return [self._codec.item(self._whole(body)) for (body,) in rows]
+
+    def mail_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
+        """The untaken items of all unfinished runs of a driver."""
+        rows = self._ask(
+            """
+            SELECT runs.run_id, mail.body FROM runs JOIN mail ON mail.run_no = runs.no
+            WHERE runs.driver_id = ? AND runs.ended = 0 AND mail.body IS NOT NULL ORDER BY runs.no, mail.id
+            """,
+            driver_id,
+        )
+        return [(run_id, self._codec.item(self._whole(body))) for run_id, body in rows]
+
+    def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
+        """Names, runs and who retired them, in the order they were given."""
+        question = "SELECT name, run_id, retired_by FROM handles WHERE session_id = ? AND space = ? ORDER BY n"
+        return [(name, run_id, retired_by) for name, run_id, retired_by in self._ask(question, session_id, space)]
+
+    def drivers(self) -> list[DriverRow]:
+        """Every driver that has not left, dead ones included as long as they own unfinished runs."""
+        rows = self._ask(
+            """
+            SELECT driver_id, host, process, beat, dead, lease FROM drivers
+            WHERE dead = 0 OR driver_id IN (SELECT driver_id FROM runs WHERE ended = 0) ORDER BY rowid
+            """
+        )
+        return [
+            DriverRow(driver_id=driver_id, host=host, process=process, beat=beat, dead=bool(dead), lease=lease)
+            for driver_id, host, process, beat, dead, lease in rows
+        ]
+
+    def session(self, session_id: SessionId) -> SessionRow | None:
+        """A session, if it is there."""
+        rows = self._ask("SELECT session_id, created_at, state FROM sessions WHERE session_id = ?", session_id)
+        return _session_row(rows[0]) if rows else None
+
+    def sessions(self) -> list[SessionRow]:
+        """All sessions, oldest first."""
+        return [
+            _session_row(row)
+            for row in self._ask("SELECT session_id, created_at, state FROM sessions ORDER BY created_at, rowid")
+        ]
+
+    def shelf(self, space: str) -> Mapping[str, bytes]:
+        """All that is on a shelf."""
+        return dict(self._ask("SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid", space))
+
+    def answered(self, key: Key) -> bytes | None:
+        """What a change with this key answered, if it happened."""
+        rows = self._ask("SELECT answer FROM answers WHERE key = ?", key)
+        return rows[0][0] if rows else None
+
+    def charges(self, window: str, since: float) -> list[Charge]:
+        """What a window remembers from then on."""
+        columns = "account, at, until, input, output, cost, calls"
+        question = f"SELECT {columns} FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
+        return [Charge(*row) for row in self._ask(question, window, since)]
+
+    def _ask(self, question: str, *values: str | float) -> list[Row]:
+        with self._one_at_a_time:
+            try:
+                return self._connection.execute(question, values).fetchall()
+            except sqlite3.Error as wrong:
+                raise explained(self._path, wrong) from wrong
+
+    def _whole(self, stored: bytes) -> bytes:
+        digest = blob_name(stored)
+        return stored if digest is None else self._blob(digest)
+
+    def _blob(self, digest: str) -> bytes:
+        rows = self._ask("SELECT body FROM blobs WHERE digest = ?", digest)
+        return checked_blob(digest, rows[0][0] if rows else None)
+
+    def _one_run(self, question: str, name: str) -> RunRow | None:
+        rows = self._ask(question, name)
+        return self._run_row(rows[0]) if rows else None
+
+    def _run_row(self, row: Row) -> RunRow:
+        space, name = row[10:12]
+        phase, turns, input_, output, cached, reasoning, cost, outcome, ended_at = row[19:]
+        return RunRow(
+            run_id=row[0],
+            session_id=row[1],
+            root_id=row[2],
+            parent_id=row[3],
+            depth=row[4],
+            path=row[5],
+            agent=row[6],
+            label=row[7],
+            dialect=row[8],
+            key=row[9],
+            handle=None if space is None else HandleRef(space, name),
+            awaited=bool(row[12]),
+            brief=row[13],
+            driver_id=row[14],
+            accepted_at=row[15],
+            cancelled_at=row[16],
+            format=row[17],
+            seq=row[18],
+            progress=Progress(
+                phase=phase,
+                turns=turns,
+                usage=Usage(input_, output, cached, reasoning),
+                cost=cost,
+                outcome=None if outcome is None else self._codec.outcome_if_known(self._whole(outcome)),
+                ended_at=ended_at,
+            ),
+        )
+
+
+def _session_row(row: Row) -> SessionRow:
+    session_id, created_at, state = row
+    return SessionRow(session_id=session_id, created_at=created_at, state=state)

@@ -1,0 +1,84 @@
+"""The tools that come with retinue, by name: made when one is first asked for, out of what the process has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from retinue.core.ports import Tool
+from retinue.tools.dependencies import Kit, MakesTools, NoShelf
+from retinue.tools.truncation import Bounded
+
+BUILTIN: Mapping[str, str] = {
+    "search_web": "retinue.tools.web",
+    "scrape_webpage": "retinue.tools.web",
+    "fetch": "retinue.tools.web",
+    "bash_find": "retinue.tools.search",
+    "bash_ripgrep": "retinue.tools.search",
+    "grep": "retinue.tools.search",
+    "bash_read": "retinue.tools.files",
+    "file_read": "retinue.tools.files",
+    "file_write": "retinue.tools.files",
+    "file_edit": "retinue.tools.files",
+    "file_ops": "retinue.tools.files",
+    "python_execute": "retinue.tools.python",
+    "shell": "retinue.tools.shell",
+    "terminal": "retinue.tools.shell",
+    "task_create": "retinue.tools.todo",
+    "task_get": "retinue.tools.todo",
+    "task_list": "retinue.tools.todo",
+    "task_update": "retinue.tools.todo",
+    "memory_store": "retinue.tools.memory",
+    "memory_recall": "retinue.tools.memory",
+    "memory_forget": "retinue.tools.memory",
+    "artifact_read": "retinue.tools.artifacts",
+}
+"""Where each built-in tool is made; imported when it is chosen."""
+
+
+LONG = frozenset(
+    ("shell", "terminal", "fetch", "scrape_webpage", "file_read", "file_ops", "memory_recall", "task_list")
+)
+"""Tools whose results may be longer than a model should read at once: whoever has one can also page through them."""
+
+READS_ON = "artifact_read"
+
+
+class Builtin:
+    """The built-in tools of a process; `kit` is asked for when the first of them is."""
+
+    def __init__(self, kit: Callable[[], Kit]) -> None:
+        self._make_kit = kit
+        self._made_kit: Kit | None = None
+        self._made: dict[str, Tool] = {}
+
+    def find(self, name: str) -> Tool | None:
+        """The built-in tool of that name."""
+        if name not in self._made and name in BUILTIN:
+            make: MakesTools = import_module(BUILTIN[name]).tools
+            for tool in make(self._kit):
+                self._made.setdefault(tool.spec.name, tool)
+        return self._made.get(name)
+
+    def bounded(self, tool: Tool) -> Tool:
+        """The tool, with results that do not flood a model."""
+        name = tool.spec.name
+        if name == READS_ON:
+            return tool
+        is_long = name in LONG and self._made.get(name) is tool
+        return Bounded(tool, self._kit.shelf, self._kit.max_result, companion=is_long)
+
+    @property
+    def _kit(self) -> Kit:
+        if self._made_kit is None:
+            self._made_kit = self._make_kit()
+        return self._made_kit
+
+
+def shown() -> tuple[Tool, ...]:
+    """Every built-in tool, to be looked at and not to be called."""
+    from retinue.app.open import SystemClock
+    from retinue.sandbox.probe import choose
+
+    builtin = Builtin(lambda: Kit(sandbox=choose("required"), shelf=NoShelf(), clock=SystemClock()))
+    return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)

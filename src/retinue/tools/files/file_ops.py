@@ -1,0 +1,305 @@
+"""One tool for everything that can be done with a file or folder, chosen by its `operation`.
+
+Looking is low risk; whatever changes something is an action. Several of the operations would do harm when repeated (an
+append, a move), so a call happens once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Annotated, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from retinue.core.errors import ToolError
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, Tool, Weight
+from retinue.tools.dependencies import Kit
+from retinue.tools.files.atomic_write import alone, blocks, replace
+from retinue.tools.files.excerpt import excerpt
+from retinue.tools.files.paths import Reach, Spot, Unusable
+from retinue.tools.function import as_text, tool
+from retinue.tools.pagination import NOTICE, that_fit
+
+SECONDS = 60.0
+ROOM = 40_000
+MAX_COPY = 256 * 1024 * 1024
+"""Bytes of a file that is copied or appended to: appending writes the file anew, so that it happens whole or not."""
+
+MAX_ENTRIES = 1000
+
+Operation: TypeAlias = Literal["read", "write", "append", "list", "delete", "move", "copy", "mkdir", "exists", "info"]
+LOOKING = frozenset({"read", "list", "exists", "info"})
+
+FromZero: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Asked(msgspec.Struct):
+    operation: str = ""
+
+
+def weigh(arguments: str) -> Weight:
+    """Low risk for operations that only look; anything else, and what cannot be read, is an action.
+
+    >>> weigh('{"operation": "list", "path": "."}'), weigh('{"operation": "delete", "path": "a"}')
+    (Weight(risk=<Risk.LOW: 'low'>, acts=False), Weight(risk=<Risk.MEDIUM: 'medium'>, acts=True))
+    """
+    try:
+        asked = msgspec.json.decode(arguments, type=_Asked)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        asked = _Asked()
+    return Weight(Risk.LOW) if asked.operation in LOOKING else Weight(Risk.MEDIUM, acts=True)
+
+
+def file_ops_tool(kit: Kit) -> Tool:
+    """The tool `file_ops`."""
+
+    @tool(kind="once", risk="medium", acts=True, weigh=weigh, timeout=SECONDS)
+    def file_ops(
+        operation: Operation,
+        path: str,
+        context: CallContext,
+        content: str | None = None,
+        destination: str | None = None,
+        offset: FromZero = 0,
+        limit: FromZero = 0,
+    ) -> str:
+        """Work with files and folders.
+
+        read and list come in parts when they are long, and say how to go on. write replaces a whole file and makes
+        missing folders. delete removes a file or an empty folder. move and copy never overwrite.
+
+        Args:
+            operation: what to do
+            path: the file or folder, relative to the workspace or absolute
+            content: the text, for write and append
+            destination: the new path, for move and copy
+            offset: how many lines or entries to skip, for read and list
+            limit: how many lines or entries to show, for read and list; 0 shows as many as fit
+        """
+        reach = Reach.of(context, kit)
+        match operation:
+            case "read":
+                return _read(reach, path, offset, limit)
+            case "list":
+                return _list(reach, path, offset, limit, kit.max_result - NOTICE)
+            case "exists":
+                found = _look(reach, path)
+                return f"{path} does not exist" if found is None else f"{path} exists: {_kind(found)}"
+            case "info":
+                return _info(reach, path)
+            case "write":
+                text = _given(content, "content", operation)
+                with reach.spot(path, "write", parents=True) as spot, alone(spot):
+                    return f"Written {replace(spot, (text.encode(),))} bytes to {path}"
+            case "append":
+                return _append(reach, path, _given(content, "content", operation).encode())
+            case "delete":
+                return _delete(reach, path)
+            case "move":
+                return _move(reach, path, _given(destination, "destination", operation))
+            case "copy":
+                return _copy(reach, path, _given(destination, "destination", operation))
+            case "mkdir":
+                return _mkdir(reach, path)
+            case _:
+                assert_never(operation)
+
+    return file_ops
+
+
+def _given(value: str | None, name: str, operation: str) -> str:
+    if value is None:
+        raise ToolError(f"file_ops: {operation} needs the argument {name!r}")
+    return value
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def _read(reach: Reach, path: str, offset: int, limit: int) -> str:
+    with reach.file(path) as file:
+        part = excerpt(file, skip=offset, limit=limit, room=ROOM)
+    last = offset + len(part.lines)
+    if last >= part.total or not part.lines:
+        return "\n".join(part.lines)
+    return "\n".join([*part.lines, f"[Lines {offset + 1}-{last} of {part.total}; go on with offset={last}]"])
+
+
+def _list(reach: Reach, path: str, offset: int, limit: int, room: int) -> str:
+    with reach.folder(path) as folder:
+        try:
+            with os.scandir(folder.fd) as found:
+                entries = sorted(
+                    f"{entry.name}{'/' if entry.is_dir(follow_symlinks=False) else '@' if entry.is_symlink() else ''}"
+                    for entry in found
+                    if not reach.is_closed((*folder.names, entry.name), None)
+                )
+        except OSError as error:
+            raise Unusable.because(error, path) from error
+    if not entries:
+        return f"[{path} is empty]"
+    asked = entries[offset : offset + min(limit or MAX_ENTRIES, MAX_ENTRIES)]
+    shown = that_fit([as_text(entry) for entry in asked], room)
+    last = offset + len(shown)
+    if last < len(entries):
+        shown = [*shown, f"[Entries {offset + 1}-{last} of {len(entries)}; go on with offset={last}]"]
+    return "\n".join(shown) or f"[No entries in range: {path} has {len(entries)}]"
+
+
+def _look(reach: Reach, path: str) -> os.stat_result | None:
+    """What lies there, links at the end not followed; None where nothing does."""
+    try:
+        with reach.spot(path, "read", follow=False) as spot:
+            return spot.stat()
+    except Unusable as trouble:
+        if trouble.code in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def _info(reach: Reach, path: str) -> str:
+    found = _look(reach, path)
+    if found is None:
+        raise Unusable(path, os.strerror(errno.ENOENT), code=errno.ENOENT)
+    return as_text(
+        {
+            "path": path,
+            "type": _kind(found),
+            "size": found.st_size,
+            "mode": stat.filemode(found.st_mode),
+            "modified": _moment(found.st_mtime),
+        }
+    )
+
+
+def _moment(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a file system may say any year
+        return f"{seconds:.0f} seconds after 1970"
+
+
+def _kind(found: os.stat_result) -> str:
+    mode = found.st_mode
+    return (
+        "file"
+        if stat.S_ISREG(mode)
+        else "folder"
+        if stat.S_ISDIR(mode)
+        else "symbolic link"
+        if stat.S_ISLNK(mode)
+        else "special file"
+    )
+
+
+# ---- changing --------------------------------------------------------------------------------------------------------
+
+
+def _append(reach: Reach, path: str, more: bytes) -> str:
+    with reach.spot(path, "write", parents=True) as spot, alone(spot):
+        if spot.stat() is None:
+            size = replace(spot, (more,), new=True)
+        else:
+            with reach.file(path) as file:
+                _not_too_large(file.stat.st_size, path)
+                size = replace(spot, chain(blocks(file.fd, file.stat.st_size), (more,)), seen=file.stat)
+    return f"Appended {len(more)} bytes to {path} ({size} bytes now)"
+
+
+def _delete(reach: Reach, path: str) -> str:
+    with reach.spot(path, "write", follow=False) as spot, alone(spot):
+        found = _there(spot)
+        try:
+            if stat.S_ISDIR(found.st_mode):
+                os.rmdir(spot.name, dir_fd=spot.fd)
+            else:
+                os.unlink(spot.name, dir_fd=spot.fd)
+        except OSError as error:
+            raise Unusable.because(error, path) from error
+    return f"Deleted {path}"
+
+
+def _move(reach: Reach, path: str, destination: str) -> str:
+    # Moving a file to where it can be read is reading it.
+    with reach.spot(path, "read", follow=False), reach.spot(path, "write", follow=False) as source:
+        found = _there(source)
+        if stat.S_ISDIR(found.st_mode) and reach.guards(source.names):
+            raise Unusable(path, "something in this folder is forbidden or belongs to retinue; it stays where it is")
+        with reach.spot(destination, "write", follow=False, parents=True) as target, alone(target):
+            _free(target)
+            try:
+                os.rename(source.name, target.name, src_dir_fd=source.fd, dst_dir_fd=target.fd)
+            except OSError as error:
+                if error.errno != errno.EXDEV or not stat.S_ISREG(found.st_mode):
+                    raise Unusable.because(error, path) from error
+                _copy_into(reach, path, target)
+                _remove(source, or_else=target)
+    return f"Moved {path} to {destination}"
+
+
+def _remove(source: Spot, *, or_else: Spot) -> None:
+    """Remove what was copied; where that cannot be, the copy goes, so that the file is in one place."""
+    try:
+        os.unlink(source.name, dir_fd=source.fd)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(or_else.name, dir_fd=or_else.fd)
+        raise Unusable.because(error, source.path) from error
+
+
+def _copy(reach: Reach, path: str, destination: str) -> str:
+    with reach.file(path):  # or it says what is wrong with it, before folders are made
+        pass
+    with reach.spot(destination, "write", follow=False, parents=True) as target, alone(target):
+        _free(target)
+        size = _copy_into(reach, path, target)
+    return f"Copied {path} to {destination} ({size} bytes)"
+
+
+def _copy_into(reach: Reach, path: str, target: Spot) -> int:
+    with reach.file(path) as file:
+        _not_too_large(file.stat.st_size, path)
+        return replace(target, blocks(file.fd, file.stat.st_size), new=True, like=file.stat)
+
+
+def _mkdir(reach: Reach, path: str) -> str:
+    found = _look_for_folder(reach, path)
+    if found:
+        return f"{path} exists already"
+    with reach.spot(path, "write", follow=False, parents=True) as spot:
+        try:
+            os.mkdir(spot.name, dir_fd=spot.fd)
+        except OSError as error:
+            raise Unusable.because(error, path) from error
+    return f"Made folder {path}"
+
+
+def _look_for_folder(reach: Reach, path: str) -> bool:
+    try:
+        with reach.folder(path):
+            return True
+    except ToolError:
+        return False
+
+
+def _there(spot: Spot) -> os.stat_result:
+    found = spot.stat()
+    if found is None:
+        raise Unusable(spot.path, os.strerror(errno.ENOENT), code=errno.ENOENT)
+    return found
+
+
+def _free(spot: Spot) -> None:
+    if spot.stat() is not None:
+        raise Unusable(spot.path, "something of that name is there already; delete it first or choose another name")
+
+
+def _not_too_large(size: int, path: str) -> None:
+    if size > MAX_COPY:
+        raise Unusable(path, f"too large ({size} bytes; at most {MAX_COPY})")

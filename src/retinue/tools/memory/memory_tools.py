@@ -1,0 +1,346 @@
+"""The memory tools: what an agent stores, recalls and forgets under its own name, beyond the end of a run.
+
+Everything is stamped with the identity that the run is bound to, which no argument can change. Others' memories can be
+read where the run was given them, and never written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
+
+from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.commands import Decision
+from retinue.core.errors import BadInput, ToolError
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, Clock, Shelf, Tool, ToolResult, Weight
+from retinue.tools.dependencies import Kit
+from retinue.tools.memory import markdown, sqlite
+from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, Note, Recalled, Search
+from retinue.tools.memory.markdown import MarkdownMemory
+from retinue.tools.memory.routing import AssortedMemory, NoMemory
+from retinue.tools.memory.sqlite import SqliteMemory
+from retinue.tools.threads import in_thread
+
+BACKENDS = ("sqlite", "markdown")
+NONE = "none"
+"""The backend of an agent that remembers nothing."""
+
+CATEGORIES = ("core", "daily", "conversation")
+"""The categories that have a meaning; any other short name is a custom one."""
+SEARCH_MODES = ("bm25", "embedding", "hybrid")
+
+MAX_KEY_CHARACTERS = 256
+MAX_CONTENT_CHARACTERS = 100_000
+MAX_LIMIT = 100
+SECONDS = 60.0
+"""How long a call may take; only a place that many write to at once takes more than a moment."""
+
+_CATEGORY = re.compile(r"[\w-]{1,64}")
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+Fields: TypeAlias = Mapping[str, object]
+
+
+def open_memory(kind: str, home: Path | None) -> MemoryBackend:
+    """Where memories are kept: in the state folder `home`, or for as long as the object lives when that is None.
+
+    >>> open_memory("clay", None)
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: memory backend 'clay': expected one of: sqlite, markdown
+    """
+    match kind:
+        case "sqlite":
+            return SqliteMemory(home and home / sqlite.FILE)
+        case "markdown":
+            return MarkdownMemory(home / markdown.FOLDER) if home else SqliteMemory(None)
+        case _:
+            raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
+
+
+def tools(kit: Kit) -> Sequence[Tool]:
+    """The three memory tools over the kit's own memory."""
+    return memory_tools(_memory_of(kit), kit.shelf, kit.clock)
+
+
+def _memory_of(kit: Kit) -> MemoryBackend:
+    """Where the agents of a kit keep their memories: all in one place, unless some have another."""
+    places = {kind: open_memory(kind, kit.home) for kind in (kit.memory, *kit.memories.values()) if kind != NONE}
+    usual = places[kit.memory]
+    if not kit.memories:
+        return usual
+    return AssortedMemory(usual, {agent: places.get(kind) or NoMemory() for agent, kind in kit.memories.items()})
+
+
+def memory_tools(memory: MemoryBackend, shelf: Shelf, clock: Clock) -> Sequence[Tool]:
+    """The three memory tools."""
+    return MemoryStore(memory, shelf, clock), MemoryRecall(memory), MemoryForget(memory, shelf, clock)
+
+
+class _Changes:
+    """What storing and forgetting have in common: they are actions, and after a crash they are entered again."""
+
+    kind: ToolKind = "keyed"
+    risk = Risk.LOW
+    timeout: float | None = SECONDS
+    waits = False
+    stoppable = False
+
+    def __init__(self, memory: MemoryBackend, shelf: Shelf, clock: Clock) -> None:
+        self._memory = memory
+        self._shelf = shelf
+        self._clock = clock
+
+    def weigh(self, arguments: str) -> Weight:
+        """Every call changes something."""
+        return Weight(self.risk, acts=True)
+
+
+class MemoryStore(_Changes):
+    """`memory_store`: remember something, instead of what was under that key."""
+
+    spec = ToolSpec(
+        "memory_store",
+        "Remember a fact, a preference or a note beyond this conversation. The same key again replaces what was there.",
+        msgspec.json.encode(
+            {
+                "type": "object",
+                "properties": {
+                    "key": {
+                        "type": "string",
+                        "description": f"What to find it by, at most {MAX_KEY_CHARACTERS} characters.",
+                    },
+                    "content": {
+                        "type": "string",
+                        "description": f"What to remember, at most {MAX_CONTENT_CHARACTERS} characters.",
+                    },
+                    "category": {
+                        "type": "string",
+                        "description": "core (lasting facts), daily (notes of the day), conversation (context of a "
+                        "talk), or a name of your own. core by default.",
+                    },
+                },
+                "required": ["key", "content"],
+            }
+        ).decode(),
+    )
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Store what the model asks for, under the name of the caller."""
+        fields = _fields(arguments)
+        key, content = _key(fields), _content(fields)
+        category = _category(fields)
+        first = await _first_time(self._shelf, context, _Beginning(self._clock.now()))
+        note = Note(
+            agent=context.identity,
+            key=key,
+            content=content,
+            category=category,
+            at=first.at,
+            run_id=context.run_id,
+            session_id=context.session_id,
+        )
+        await in_thread(self._memory.store, note, again=context.again)
+        return ToolResult(f"Stored memory: {key}")
+
+
+class MemoryRecall:
+    """`memory_recall`: find what was stored, one's own and what one may read besides."""
+
+    spec = ToolSpec(
+        "memory_recall",
+        "Recall what was remembered. With a query the best fitting memories come first, with how well they fit; "
+        "without one, the newest.",
+        msgspec.json.encode(
+            {
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string", "description": "Words to look for, in keys and contents."},
+                    "limit": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": MAX_LIMIT,
+                        "default": 5,
+                        "description": "How many memories at most.",
+                    },
+                    "since": {
+                        "type": "string",
+                        "description": "Only what was stored at or after this time, e.g. 2025-03-01T00:00:00Z.",
+                    },
+                    "until": {
+                        "type": "string",
+                        "description": "Only what was stored at or before this time, e.g. 2025-03-31T23:59:59Z.",
+                    },
+                    "search_mode": {
+                        "type": "string",
+                        "enum": SEARCH_MODES,
+                        "description": "Memories are searched by words (bm25), whichever of these is asked for.",
+                    },
+                },
+            }
+        ).decode(),
+    )
+    kind: ToolKind = "pure"
+    risk = Risk.LOW
+    timeout: float | None = SECONDS
+    waits = False
+    stoppable = False
+
+    def __init__(self, memory: MemoryBackend) -> None:
+        self._memory = memory
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Recall what the model asks for, of those whom the caller may read."""
+        search = _search(_fields(arguments), (context.identity, *context.memory_from))
+        return ToolResult(listing(await in_thread(self._memory.recall, search)))
+
+
+class MemoryForget(_Changes):
+    """`memory_forget`: remove something of one's own."""
+
+    spec = ToolSpec(
+        "memory_forget",
+        "Forget something that was remembered: what is outdated, wrong, or should not have been kept.",
+        msgspec.json.encode(
+            {
+                "type": "object",
+                "properties": {"key": {"type": "string", "description": "The key that it was stored under."}},
+                "required": ["key"],
+            }
+        ).decode(),
+    )
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Forget what the caller itself has under the key."""
+        key = _key(_fields(arguments))
+        there = await in_thread(self._memory.find, context.identity, key) is not None
+        first = await _first_time(self._shelf, context, _Beginning(self._clock.now(), there))
+        if not first.there:
+            return ToolResult(f"No memory found with key: {key}")
+        written_by = first.at if context.again else None
+        await in_thread(self._memory.forget, context.identity, key, written_by=written_by)
+        return ToolResult(f"Forgot memory: {key}")
+
+
+def listing(recalled: Sequence[Recalled]) -> str:
+    """Memories as a model reads them.
+
+    >>> listing([])
+    'No memories found.'
+    """
+    if not recalled:
+        return "No memories found."
+    lines = [f"- [{each.memory.category}] {each.memory.key}: {each.memory.content}{_fit(each)}" for each in recalled]
+    return "\n".join([f"Found {len(recalled)} memories:", *lines])
+
+
+def _fit(recalled: Recalled) -> str:
+    return "" if recalled.score is None else f" [{max(1, round(recalled.score * 100))}%]"
+
+
+# ---- what a crash in the middle means --------------------------------------------------------------------------------
+
+
+class _Beginning(Struct, frozen=True, array_like=True):
+    """When a call was first entered, and whether what it is about was there."""
+
+    at: float
+    there: bool = True
+
+
+async def _first_time(shelf: Shelf, context: CallContext, now: _Beginning) -> _Beginning:
+    """How the call found things when it was first entered.
+
+    This is kept before anything changes, so that a call which is entered again after a crash answers as it would have,
+    and leaves alone what others have written since.
+    """
+
+    def decide(_: Mapping[str, bytes]) -> Decision:
+        return Decision(msgspec.json.encode(now))
+
+    answer = await shelf.change("memory", decide, key=context.key)
+    assert isinstance(answer, bytes)
+    return msgspec.json.decode(answer, type=_Beginning)
+
+
+# ---- what the model wrote --------------------------------------------------------------------------------------------
+
+
+def _fields(arguments: str) -> Fields:
+    try:
+        decoded: object = msgspec.json.decode(arguments if arguments.strip() else "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
+        raise ToolError(f"Arguments must be one JSON object: {unreadable}") from unreadable
+    if not isinstance(decoded, dict):
+        raise ToolError("Arguments must be one JSON object.")
+    return cast("dict[str, Any]", decoded)
+
+
+def _key(fields: Fields) -> str:
+    key = fields.get("key")
+    if not isinstance(key, str) or not key.strip():
+        raise ToolError("Missing 'key' parameter")
+    if len(key) > MAX_KEY_CHARACTERS:
+        raise ToolError(f"'key' has {len(key)} characters; at most {MAX_KEY_CHARACTERS} are allowed.")
+    return key
+
+
+def _content(fields: Fields) -> str:
+    content = fields.get("content")
+    if not isinstance(content, str):
+        raise ToolError("Missing 'content' parameter")
+    if len(content) > MAX_CONTENT_CHARACTERS:
+        raise ToolError(
+            f"'content' has {len(content)} characters; at most {MAX_CONTENT_CHARACTERS} can be stored under one key. "
+            "Shorten it, or store parts of it under several keys."
+        )
+    return content
+
+
+def _category(fields: Fields) -> str:
+    category = fields.get("category")
+    if category is None:
+        return DEFAULT_CATEGORY
+    if not isinstance(category, str) or not _CATEGORY.fullmatch(category):
+        raise ToolError(
+            f"Invalid 'category': expected {', '.join(CATEGORIES)}, or a name of up to 64 letters, digits, _ and -."
+        )
+    return category
+
+
+def _search(fields: Fields, agents: tuple[str, ...]) -> Search:
+    query, limit, mode = fields.get("query") or "", fields.get("limit"), fields.get("search_mode")
+    if not isinstance(query, str):
+        raise ToolError("Invalid 'query': expected words to look for.")
+    limit = 5 if limit is None else limit
+    if isinstance(limit, float) and limit.is_integer():
+        limit = int(limit)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ToolError(f"Invalid 'limit': expected a whole number from 1 to {MAX_LIMIT}.")
+    if mode is not None and mode not in SEARCH_MODES:
+        raise ToolError(f"Invalid 'search_mode': expected one of: {', '.join(SEARCH_MODES)}.")
+    since, until = _moment(fields, "since"), _moment(fields, "until")
+    if since is not None and until is not None and since >= until:
+        raise ToolError("'since' must be before 'until'")
+    return Search(agents=agents, query=query, limit=min(limit, MAX_LIMIT), since=since, until=until)
+
+
+def _moment(fields: Fields, name: str) -> float | None:
+    given = fields.get(name)
+    if given is None:
+        return None
+    try:
+        if not isinstance(given, str) or not _RFC_3339.fullmatch(given):
+            raise ValueError(given)
+        return datetime.fromisoformat(given.upper()).timestamp()
+    except (ValueError, OverflowError) as wrong:
+        shown = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+        raise ToolError(
+            f"Invalid '{name}' date: {shown}. Expected RFC 3339 format, e.g. 2025-03-01T00:00:00Z"
+        ) from wrong

@@ -1,0 +1,256 @@
+"""Memories in a SQLite file of their own, with an index of their words.
+
+The file is opened for each call and closed after it, so that nobody has to close anything. It has SQLite's plain
+journal: writes are few, and the write-ahead log of SQLite before 3.51.3 can be damaged by two writers at one instant.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sqlite3
+import threading
+import uuid
+import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from retinue.tools.memory.backend import (
+    Memory,
+    MemoryUnavailable,
+    Note,
+    Recalled,
+    Search,
+    asked_words,
+    begins_words,
+    scored,
+    searched,
+    words,
+)
+
+FILE: Final = "memory.db"
+
+_FORMAT: Final = 1
+_BUSY_SECONDS: Final = 30.0
+_CANDIDATES: Final = 200
+"""How many of the weightiest rows are looked at more closely."""
+
+# Numbers are never given again, because the index may still know a forgotten one.
+_ROWS: Final = """
+    CREATE TABLE memories (
+        no INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        agent TEXT NOT NULL,
+        key TEXT NOT NULL,
+        content TEXT NOT NULL,
+        category TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        run_id TEXT NOT NULL,
+        session_id TEXT NOT NULL,
+        indexed INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (agent, key)
+    )
+"""
+_UNINDEXED: Final = "CREATE INDEX unindexed_memories ON memories (no) WHERE indexed = 0"
+_INDEX: Final = "CREATE VIRTUAL TABLE IF NOT EXISTS memory_words USING fts5 (words)"
+_INDEX_EXISTS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'memory_words'"
+_FIELDS: Final = "id, agent, key, content, category, created_at, updated_at, run_id, session_id"
+_STORE: Final = f"""
+    INSERT INTO memories ({_FIELDS}) VALUES (:id, :agent, :key, :content, :category, :at, :at, :run_id, :session_id)
+    ON CONFLICT (agent, key) DO UPDATE SET
+        content = :content, category = :category, updated_at = :at, run_id = :run_id, session_id = :session_id,
+        indexed = 0
+    WHERE NOT :again OR updated_at <= :at
+"""
+
+
+class SqliteMemory:
+    """A `MemoryBackend` in the file `path`, or with None in memory; only its owner can read the file.
+
+    `full_text=False` does without the index of words, as a SQLite that lacks it does: all rows are read instead. Both
+    kinds of process can share a file.
+    """
+
+    def __init__(self, path: Path | None, *, full_text: bool = True) -> None:
+        self._path = path
+        self._full_text = full_text and _has_full_text()
+        self._one_at_a_time = threading.Lock()
+        self._held: sqlite3.Connection | None = None
+
+    def store(self, note: Note, *, again: bool = False) -> Memory:
+        """Remember something, instead of what was under that key."""
+        with self._open() as connection, _transaction(connection):
+            fields: dict[str, Any] = {name: getattr(note, name) for name in note.__struct_fields__}
+            connection.execute(_STORE, fields | {"id": uuid.uuid4().hex, "again": again})
+            if self._full_text:
+                _index_what_is_new(connection)
+            memory = _found(connection, note.agent, note.key)
+            assert memory is not None
+            return memory
+
+    def find(self, agent: str, key: str) -> Memory | None:
+        """What an agent remembers under a key."""
+        with self._open() as connection:
+            return _found(connection, agent, key)
+
+    def recall(self, search: Search) -> list[Recalled]:
+        """The memories that were asked for, the best or newest first."""
+        asked = asked_words(search.query)
+        with self._open() as connection:
+            if not asked or not self._full_text:
+                return self._read_all(connection, search)
+            if connection.execute("SELECT 1 FROM memories WHERE indexed = 0 LIMIT 1").fetchone():
+                with _transaction(connection):  # written by a process that has no index
+                    _index_what_is_new(connection)
+            where, values = _where(search)
+            rows = connection.execute(
+                f"SELECT {_FIELDS}, memory_words.words, -bm25(memory_words) AS weight FROM memory_words "
+                f"JOIN memories ON memories.no = memory_words.rowid WHERE memory_words MATCH ? AND {where} "
+                f"ORDER BY weight DESC LIMIT {max(_CANDIDATES, search.limit)}",
+                (_question(asked), *values),
+            ).fetchall()
+        return scored(asked, [(_memory(row), row[-2].split(), row[-1]) for row in rows], search.limit)
+
+    def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
+        """Remove what an agent remembers under a key, unless it was written after that moment."""
+        with self._open() as connection, _transaction(connection):
+            number = connection.execute(
+                "SELECT no FROM memories WHERE agent = ? AND key = ? AND (? IS NULL OR updated_at <= ?)",
+                (agent, key, written_by, written_by),
+            ).fetchone()
+            if number is None:
+                return False
+            connection.execute("DELETE FROM memories WHERE no = ?", number)
+            if self._full_text:
+                connection.execute("DELETE FROM memory_words WHERE rowid = ?", number)
+            return True
+
+    def agents(self) -> list[str]:
+        """Everyone who remembers something, by name."""
+        with self._open() as connection:
+            return [agent for (agent,) in connection.execute("SELECT DISTINCT agent FROM memories ORDER BY agent")]
+
+    def _read_all(self, connection: sqlite3.Connection, search: Search) -> list[Recalled]:
+        where, values = _where(search)
+        newest = "ORDER BY updated_at DESC, key, agent"
+        limit = "" if asked_words(search.query) else f"LIMIT {search.limit}"
+        rows = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE {where} {newest} {limit}", values).fetchall()
+        return searched([_memory(row) for row in rows], search)
+
+    @contextmanager
+    def _open(self) -> Generator[sqlite3.Connection]:
+        try:
+            if self._path is None:
+                with self._one_at_a_time:
+                    if self._held is None:
+                        self._held = self._connected(":memory:")
+                        weakref.finalize(self, self._held.close)
+                    yield self._held
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Made before SQLite would make it, so that only its owner can read it.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            connection = self._connected(self._path)
+            try:
+                yield connection
+            finally:
+                connection.close()
+        except sqlite3.Error as wrong:
+            raise MemoryUnavailable(str(wrong)) from wrong
+        except OSError as wrong:
+            raise MemoryUnavailable(wrong.strerror or type(wrong).__name__) from wrong
+
+    def _connected(self, path: str | Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            if _format(connection) != _FORMAT:
+                with _transaction(connection):
+                    _make_tables(connection)
+            if self._full_text and not connection.execute(_INDEX_EXISTS).fetchone():
+                with _transaction(connection):
+                    connection.execute(_INDEX)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _format(connection: sqlite3.Connection) -> int:
+    return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    found = _format(connection)
+    if found > _FORMAT:
+        raise MemoryUnavailable(f"it was written by a newer retinue (format {found}, known up to {_FORMAT})")
+    if found == 0:  # and not made by another process meanwhile
+        connection.execute(_ROWS)
+        connection.execute(_UNINDEXED)
+        connection.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite may have ended it by itself, for example when the disk is full
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _index_what_is_new(connection: sqlite3.Connection) -> None:
+    rows = connection.execute("SELECT no, key, content FROM memories WHERE indexed = 0").fetchall()
+    for no, key, content in rows:
+        its_words = " ".join(words(f"{key} {content}"))
+        connection.execute("DELETE FROM memory_words WHERE rowid = ?", (no,))
+        connection.execute("INSERT INTO memory_words (rowid, words) VALUES (?, ?)", (no, its_words))
+    connection.execute("UPDATE memories SET indexed = 1 WHERE indexed = 0")
+
+
+def _found(connection: sqlite3.Connection, agent: str, key: str) -> Memory | None:
+    row = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE agent = ? AND key = ?", (agent, key)).fetchone()
+    return None if row is None else _memory(row)
+
+
+def _memory(row: tuple[Any, ...]) -> Memory:
+    return Memory(**dict(zip(Memory.__struct_fields__, row, strict=False)))
+
+
+def _where(search: Search) -> tuple[str, list[object]]:
+    parts = [f"agent IN ({_marks(search.agents)})", f"category NOT IN ({_marks(search.without)})"]
+    values: list[object] = [*search.agents, *search.without]
+    if search.since is not None:
+        parts.append("updated_at >= ?")
+        values.append(search.since)
+    if search.until is not None:
+        parts.append("updated_at <= ?")
+        values.append(search.until)
+    return " AND ".join(parts), values
+
+
+def _marks(values: tuple[str, ...]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _question(asked: list[str]) -> str:
+    """The words as the index understands them: each in quotes, so that none of them is an operator."""
+    return " OR ".join(f'"{word}"*' if begins_words(word) else f'"{word}"' for word in asked)
+
+
+@functools.cache
+def _has_full_text() -> bool:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute(_INDEX)
+    except sqlite3.Error:
+        return False
+    else:
+        return True
+    finally:
+        connection.close()

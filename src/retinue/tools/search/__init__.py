@@ -1,0 +1,5 @@
+"""TODO door."""
+
+from retinue.tools.search.search_tools import tools
+
+__all__ = ["tools"]

@@ -1,0 +1,137 @@
+"""What a page says, as text that a model can read: HTML becomes Markdown, JSON is laid out, the rest stays as it is.
+
+HTML is read by trafilatura in a process of its own. There are pages, small ones, on which it works for minutes; a
+thread could not be stopped, and a parser fed by strangers is better off without our keys, our memory and our files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import importlib.util
+import os
+import re
+import sys
+
+import msgspec
+
+from retinue.core.errors import ToolError
+from retinue.net.fetcher import Fetched, NotText
+
+READING_SECONDS = 15.0
+MISSING = "reading web pages needs trafilatura, which is not installed here: pip install 'retinue[web]'"
+
+_HTML = frozenset({"text/html", "application/xhtml+xml"})
+_JSON = re.compile(r"application/(?:json|[\w.-]+\+json)|text/json")
+_CHARSET_IN_PAGE = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_CHARSETS = re.compile(
+    r"utf-8|utf-16(-[lb]e)?|iso8859-\d+|cp\d+|koi8-[rut]|gb2312|gbk|gb18030|big5\w*|euc_\w+|shift_jis\w*|iso2022_\w+"
+    r"|mac-\w+|tis-620"
+)
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+# Control characters, marks that turn the direction of writing, and the invisible letters of the "tag" block, in which
+# a page can hide words from people and not from models. Joiners stay: scripts and emoji need them.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+class UnreadablePage(ToolError):
+    """A page came, and nothing could be made of it; the message says why."""
+
+
+def visible(text: str) -> str:
+    """The text without characters that nobody sees; lines end with a plain newline.
+
+    >>> visible("a\\r\\nb\\x1b[31m\\u202e c\\U000e0041")
+    'a\\nb[31m c'
+    """
+    return _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+async def readable(page: Fetched, *, seconds: float = READING_SECONDS) -> str:
+    """The page as text: Markdown where it is HTML. Raises `UnreadablePage`, or `NotText` for bytes that are none."""
+    text = decoded(page)
+    if "\x00" in text:
+        raise NotText(page.url, content_type="binary data")
+    kind = page.content_type or ("text/html" if text.lstrip()[:1] == "<" else "text/plain")
+    if kind in _HTML:
+        text = await _markdown(text, url=page.url, seconds=seconds)
+    elif _JSON.fullmatch(kind):
+        text = _laid_out(text)
+    return visible(text).strip()
+
+
+def decoded(page: Fetched) -> str:
+    """The page's characters: as its server says, else as the page says, else UTF-8, else what browsers guess."""
+    body = page.body
+    for mark, charset in _BYTE_ORDER_MARKS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(charset, "replace")
+    in_page = _CHARSET_IN_PAGE.search(body[:4096]) if page.content_type in _HTML or not page.content_type else None
+    for name in (page.charset, in_page[1].decode("ascii", "replace") if in_page else None):
+        if charset := _known_charset(name):
+            return body.decode(charset, "replace")
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        return body.decode("cp1252", "replace")
+
+
+def _known_charset(name: str | None) -> str | None:
+    """A charset of the web by that name; Python knows others, and some of those take forever on purpose."""
+    try:
+        charset = codecs.lookup((name or "").strip()).name
+    except (LookupError, ValueError):
+        return None
+    if charset in ("ascii", "iso8859-1"):
+        return "cp1252"  # as browsers do: pages that say so mean that
+    return charset if _CHARSETS.fullmatch(charset) else None
+
+
+def _laid_out(text: str) -> str:
+    try:
+        return msgspec.json.format(text, indent=2)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+async def _markdown(html: str, *, url: str, seconds: float) -> str:
+    if importlib.util.find_spec("trafilatura") is None:
+        raise UnreadablePage(MISSING)
+    # -P: nothing is imported from the folder that the agent works in. Of the environment only what Python needs to find
+    # its packages goes along, and no key.
+    environment = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    try:
+        reader = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "retinue.tools.web.html_to_markdown",
+            url,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+        )
+    except OSError as full:
+        raise UnreadablePage(f"nothing can be started to read the page: {full.strerror}") from full
+    try:
+        async with asyncio.timeout(seconds):
+            said, _ = await reader.communicate(html.encode("utf-8", "replace"))
+    except TimeoutError as late:
+        raise UnreadablePage(f"the page could not be read within {seconds:g} seconds") from late
+    finally:
+        if reader.returncode is None:
+            reader.kill()
+            # The end of a program is only noticed once its pipe is read to the end.
+            while reader.stdout is not None and await reader.stdout.read(1 << 16):
+                pass
+            await reader.wait()
+    if reader.returncode != 0:
+        raise UnreadablePage("the page is too large or too strange to be read")
+    if not said.strip():
+        raise UnreadablePage("the page has no text")
+    return said.decode("utf-8", "replace")

@@ -1,0 +1,83 @@
+"""Searching and reading the web: `search_web`, `scrape_webpage` and `fetch`.
+
+A page is data. What it says is handed on as text, without what nobody would see, and nothing in it is acted on here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from retinue.core.errors import ToolError
+from retinue.core.ports import Tool, ToolResult
+from retinue.net.fetcher import Fetcher
+from retinue.tools.dependencies import Kit
+from retinue.tools.function import tool
+from retinue.tools.web.extract import readable, visible
+from retinue.tools.web.search import MAX_QUERY_CHARS, Finding, Search, search_by
+
+MAX_SCRAPED_CHARS = 100_000
+MAX_FETCHED_CHARS = 50_000
+CALL_SECONDS = 60.0
+
+
+def tools(kit: Kit, *, fetcher: Fetcher | None = None, search: Search | None = None) -> Sequence[Tool]:
+    """The web tools; `fetcher` and `search` can be handed in from code, and otherwise follow the settings."""
+    reads = fetcher or Fetcher()
+    finds = search or search_by(kit.web_search)
+
+    @tool(kind="idempotent", timeout=CALL_SECONDS)
+    async def search_web(query: str) -> list[Finding]:
+        """Search the web. Returns titles, addresses and short descriptions of pages; read a page to know what it says.
+
+        Args:
+            query: what to look for
+        """
+        asked = " ".join(visible(query).split())[:MAX_QUERY_CHARS]
+        return await finds(asked) if asked else []
+
+    @tool(kind="idempotent", timeout=CALL_SECONDS)
+    async def scrape_webpage(url: str) -> ToolResult:
+        """Read a web page. Returns its main text as Markdown.
+
+        Args:
+            url: an http or https address on the public web
+        """
+        try:
+            text = await readable(await reads.get(url))
+        except ToolError as failed:
+            return ToolResult(f"Error scraping {_shown(url)}: {failed}", failed=True)
+        if len(text) <= MAX_SCRAPED_CHARS:
+            return ToolResult(text)
+        return ToolResult(f"{text[:MAX_SCRAPED_CHARS]}\n\n[cut after {MAX_SCRAPED_CHARS} of {len(text)} characters]")
+
+    @tool(kind="idempotent", timeout=CALL_SECONDS)
+    async def fetch(
+        url: str,
+        offset: Annotated[int, Meta(ge=0)] = 0,
+        limit: Annotated[int, Meta(ge=1, le=MAX_FETCHED_CHARS)] = 20_000,
+    ) -> str:
+        """Read a web page, text or JSON document, a piece at a time. HTML is returned as Markdown.
+
+        Args:
+            url: an http or https address on the public web
+            offset: how many characters of the text to skip
+            limit: how many characters to return at most
+        """
+        try:
+            text = await readable(await reads.get(url))
+        except ToolError as failed:
+            raise ToolError(f"cannot fetch {_shown(url)}: {failed}") from failed
+        piece, end = text[offset : offset + limit], min(offset + limit, len(text))
+        if offset == 0 and end == len(text):
+            return piece
+        more = f"; the next piece has offset {end}" if end < len(text) else "; this is the end"
+        return f"{piece}\n\n[characters {min(offset, end)} to {end} of {len(text)}{more}]"
+
+    return (search_web, scrape_webpage, fetch)
+
+
+def _shown(url: str) -> str:
+    return " ".join(visible(url).split())[:200]

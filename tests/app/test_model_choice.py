@@ -1,0 +1,181 @@
+"""Who answers: the order in which flags, environment, settings, keys and local servers are listened to."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.app.launch.model_choice import find_answerer, instead, unpriced
+from retinue.config.precedence import Flags
+from retinue.config.providers import PriceSettings, ProviderSettings
+from retinue.config.settings import Settings
+from retinue.core.errors import BadInput
+from retinue.providers.catalog import WIRES, Wire
+from retinue.testing.fake_server import Answer, FakeServer, Heard
+
+VENDOR = "https://api.openai.com/v1"
+NOT_THERE = "http://127.0.0.1:9/v1"
+
+
+@pytest.fixture(autouse=True)
+def nobody_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ollama", "lmstudio", "llamacpp", "vllm"):
+        monkeypatch.setitem(WIRES, name, Wire(WIRES[name].place, NOT_THERE, ""))
+
+
+NOTHING = Settings()
+
+
+async def found(flags: Flags, settings: Settings = NOTHING, **environ: str) -> tuple[str, str, str, str]:
+    answerer = await find_answerer(flags, settings, environ=environ)
+    contact = answerer.contact
+    return contact.name, contact.base_url, contact.api_key_env, answerer.model
+
+
+NEAR = Settings(providers={"near": ProviderSettings(wire="openai-chat", base_url="http://near/v1")})
+
+
+@pytest.mark.real_time
+async def test_flags_go_before_the_environment_and_that_before_the_settings() -> None:
+    environ = {"RETINUE_BASE_URL": "http://env/v1", "RETINUE_MODEL": "env", "OPENAI_API_KEY": "k"}
+
+    assert await found(Flags(base_url="http://flag/v1"), NEAR, **environ) == (
+        "openai-chat",
+        "http://flag/v1",
+        "",
+        "env",
+    )
+    assert await found(Flags(), NEAR, **environ) == ("openai-chat", "http://env/v1", "", "env")
+    assert await found(Flags(model="m"), NEAR, OPENAI_API_KEY="k") == ("near", "http://near/v1", "", "m")
+    assert await found(Flags(model="m"), OPENAI_API_KEY="k") == ("openai", VENDOR, "OPENAI_API_KEY", "m")
+    assert await found(Flags(model="near:m"), NEAR) == ("near", "http://near/v1", "", "m")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("flags", "environ", "complaint"),
+    [
+        (Flags(), {}, "nobody to ask"),
+        (Flags(model="antropic:m"), {}, "'antropic' is not a provider; known: anthropic, "),
+        (Flags(), {"OPENAI_API_KEY": "k"}, f"no model is named for {VENDOR}"),
+        (Flags(provider="openai-chat", model="m"), {}, "OPENAI_API_KEY is not set"),
+        (Flags(provider="openai-chat", model="m"), {"OPENAI_API_KEY": " "}, "OPENAI_API_KEY is not set"),
+    ],
+)
+async def test_what_is_missing_is_said(flags: Flags, environ: dict[str, str], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        await find_answerer(flags, Settings(), environ=environ)
+
+
+def models(*names: str) -> Answer:
+    listed = ",".join(f'{{"id":"{name}"}}' for name in names)
+    return Answer(headers={"Content-Type": "application/json"}, pieces=(f'{{"data":[{listed}]}}'.encode(),))
+
+
+@pytest.mark.real_time
+async def test_a_local_server_that_answers_is_asked_for_its_first_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        FakeServer(lambda heard: models("qwen3:8b", "other")) as one,
+        FakeServer(lambda heard: models("big")) as two,
+    ):
+        monkeypatch.setitem(WIRES, "lmstudio", Wire(WIRES["lmstudio"].place, f"{one.url}/v1", ""))
+        monkeypatch.setitem(WIRES, "vllm", Wire(WIRES["vllm"].place, f"{two.url}/v1", ""))
+
+        assert await found(Flags()) == ("lmstudio", f"{one.url}/v1", "", "qwen3:8b")
+        assert await found(Flags(model="big")) == ("vllm", f"{two.url}/v1", "", "big")
+        assert await found(Flags(provider="vllm")) == ("vllm", f"{two.url}/v1", "", "big")
+    assert {(heard.method, heard.path) for heard in one.heard} == {("GET", "/v1/models")}
+
+
+@pytest.mark.real_time
+async def test_a_server_without_models_or_sense_is_no_answerer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(heard: Heard) -> Answer:
+        return Answer(pieces=(b"<html>",))
+
+    async with FakeServer(play) as server:
+        monkeypatch.setitem(WIRES, "ollama", Wire(WIRES["ollama"].place, f"{server.url}/v1", ""))
+        with pytest.raises(BadInput, match=f"no model at {server.url}/v1"):
+            await found(Flags())
+
+
+@pytest.mark.real_time
+async def test_a_resumed_run_keeps_the_name_of_its_provider_and_no_key_travels_to_another_address() -> None:
+    stored = (await find_answerer(Flags(model="m"), Settings(), environ={"OPENAI_API_KEY": "k"})).contact
+
+    assert instead(stored, Flags(), Settings()) == stored
+    moved = instead(stored, Flags(base_url="http://near/v1"), Settings())
+    other = instead(stored, Flags(provider="near"), NEAR)
+
+    assert (moved.name, moved.base_url, moved.api_key_env) == ("openai", "http://near/v1", "")
+    assert (other.name, other.wire, other.base_url, other.api_key_env) == (
+        "openai", "openai-chat", "http://near/v1", "",
+    )  # fmt: skip
+
+
+@pytest.mark.real_time
+async def test_of_several_keys_anthropics_goes_first_then_openais_then_googles() -> None:
+    keys = {"GEMINI_API_KEY": "g", "OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}
+    names: list[str] = []
+    while keys:
+        answerer = await find_answerer(Flags(model="m"), NOTHING, environ=keys)
+        names.append(answerer.contact.name)
+        keys = {name: key for name, key in keys.items() if name != answerer.contact.api_key_env}
+
+    assert names == ["anthropic", "openai", "gemini"]
+
+
+@pytest.mark.real_time
+async def test_a_key_that_is_named_alone_goes_to_the_vendor_whose_it_is_and_to_nobody_else() -> None:
+    keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "HOUSE_KEY": "h"}
+
+    assert await found(Flags(model="m", api_key_env="OPENAI_API_KEY"), NOTHING, **keys) == (
+        "openai", VENDOR, "OPENAI_API_KEY", "m",
+    )  # fmt: skip
+    with pytest.raises(BadInput, match="GEMINI_API_KEY is not set"):
+        await found(Flags(model="m", api_key_env="GEMINI_API_KEY"), NOTHING, **keys)
+    with pytest.raises(BadInput, match="nobody knows whose key is in HOUSE_KEY"):
+        await found(Flags(model="m", api_key_env="HOUSE_KEY"), NOTHING, **keys)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("flags", "environ", "name"),
+    [
+        (Flags(provider="Claude", model="m"), {}, "anthropic"),
+        (Flags(provider="chatgpt", model="m"), {}, "openai"),
+        (Flags(model="GPT:m"), {}, "openai"),
+        (Flags(model="google:m"), {}, "gemini"),
+        (Flags(model="m"), {"RETINUE_PROVIDER": "ANTHROPIC"}, "anthropic"),
+    ],
+)
+async def test_vendors_are_known_by_what_people_call_them(flags: Flags, environ: dict[str, str], name: str) -> None:
+    keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "GEMINI_API_KEY": "g"}
+    answerer = await find_answerer(flags, NOTHING, environ=keys | environ)
+
+    assert (answerer.contact.name, answerer.contact.base_url, answerer.model) == (name, WIRES[name].base_url, "m")
+
+
+@pytest.mark.real_time
+async def test_what_the_settings_say_of_a_vendor_holds_for_its_other_names_and_a_name_of_ones_own_goes_first() -> None:
+    moved = Settings(providers={"anthropic": ProviderSettings(wire="anthropic", base_url="http://proxy")})
+    own = Settings(providers={"claude": ProviderSettings(wire="openai-chat", base_url="http://mine/v1")})
+
+    assert await found(Flags(provider="claude", model="m"), moved) == ("anthropic", "http://proxy", "", "m")
+    assert await found(Flags(provider="claude", model="m"), own) == ("claude", "http://mine/v1", "", "m")
+    assert await found(Flags(model="claude:m"), own) == ("claude", "http://mine/v1", "", "m")
+
+
+@pytest.mark.real_time
+async def test_a_model_that_nobody_has_priced_is_warned_of_and_a_priced_or_local_one_is_not() -> None:
+    priced = {"mine": PriceSettings(input=1.0, output=2.0)}
+    settings = Settings(
+        providers={"near": ProviderSettings(wire="openai-chat", base_url="http://near/v1", prices=priced)}
+    )
+
+    async def warned(flags: Flags, **environ: str) -> bool:
+        return bool(unpriced(await find_answerer(flags, settings, environ=environ)))
+
+    assert await warned(Flags(model="near:other"))
+    assert not await warned(Flags(model="near:mine"))
+    assert not await warned(Flags(model="near:mine", base_url="http://elsewhere/v1"))
+    assert not await warned(Flags(model="ollama:other"))
+    assert not await warned(Flags(model="claude:claude-sonnet-4-5"), ANTHROPIC_API_KEY="k")

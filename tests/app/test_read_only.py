@@ -1,0 +1,77 @@
+"""Looking into a store from outside, and leaving a run for another process to begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.app.launch_config import Setup
+from retinue.app.open import open_archive
+from retinue.core.errors import SessionClosed, UnknownName
+from retinue.core.messages import TextDelta
+from retinue.providers.scripted.provider import Script, ScriptedProvider, hangs, says
+from retinue.store.memory.store import MemoryStore
+from retinue.testing.harness import Harness
+
+
+async def test_looking_enlists_nobody_and_starts_nothing() -> None:
+    store = MemoryStore()
+    async with Harness(store=store, dialects=()) as harness:
+        harness.retinue.setup = Setup(model="m", workspace="/somewhere")
+        run = await harness.retinue.spawn("Wait.", detached=True)
+        drivers = store.drivers()
+        archive = open_archive(store=store)
+
+        (view,) = await archive.list()
+        assert (view.run_id, view.state, view.turns) == (run.run_id, "interrupted", 0)
+        assert await archive.look(run.run_id) == view
+        assert await archive.tree(run.run_id) == [view]
+        assert [type(event).__name__ for event in await archive.events(run.run_id)] == ["RunAccepted"]
+        assert await archive.setup(run.run_id) == Setup(model="m", workspace="/somewhere")
+        assert await archive.driver_of(run.run_id) is None
+        assert store.drivers() == drivers
+
+
+async def test_what_is_not_there_is_an_unknown_name() -> None:
+    archive = open_archive(store=MemoryStore())
+
+    with pytest.raises(UnknownName):
+        await archive.look("nobody")
+    with pytest.raises(UnknownName):
+        await archive.setup("nobody")
+
+
+async def test_a_detached_run_begins_when_somebody_resumes_it() -> None:
+    provider = ScriptedProvider(Script().play("main", says("Begun.")))
+    async with Harness(provider=provider, dialects=()) as harness:
+        run = await harness.retinue.spawn("Wait.", detached=True)
+        assert (await run.look()).turns == 0
+
+        resumed = await harness.retinue.resume(run.run_id)
+
+        assert (await resumed.wait()).text == "Begun."
+
+
+async def test_the_driver_of_a_run_is_named_while_it_works() -> None:
+    store = MemoryStore()
+    async with Harness(store=store, dialects=()) as harness:
+        harness.script("main", hangs("Let me th"))
+        run = await harness.retinue.spawn("Think.")
+        async for event in run.events():
+            if isinstance(event, TextDelta):
+                break
+        archive = open_archive(store=store)
+
+        driver = await archive.driver_of(run.run_id)
+
+        assert driver is not None
+        assert driver in store.drivers()
+        await run.cancel()
+        await run.wait()
+
+
+async def test_nothing_is_left_in_a_session_that_is_closed() -> None:
+    async with Harness(dialects=()) as harness:
+        await harness.retinue.sessions.archive("session")
+
+        with pytest.raises(SessionClosed):
+            await harness.retinue.spawn("Wait.", detached=True)

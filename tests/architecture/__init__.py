@@ -1,0 +1,1 @@
+"""Rules about the structure of the source: doors of packages, first lines of modules, public names."""

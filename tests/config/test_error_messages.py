@@ -1,0 +1,390 @@
+"""Every mistake in a settings file is told with its file, line and key, what stands there, and what may."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from retinue.app.settings_file import SECTIONS
+from retinue.config.settings import load
+from retinue.core.errors import BadInput, ConfigError, Problem
+from tests.config.settled import complaint
+
+AGENT_KEYS = (
+    "description, system_prompt, tools, model, fallback, max_turns, model_provider, risk_profile, runtime_profile, "
+    "think, enabled, workspace, memory, limits"
+)
+LIMIT_KEYS = (
+    "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, "
+    "timeout, model_timeout, first_timeout, idle_timeout, tool_timeout, wrap_up"
+)
+NAMES = ", ".join(section.name for section in SECTIONS)
+WIRES = ", ".join(SECTIONS[1].choices["wire"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[agents.a]\nmax_turns = \n", "retinue.toml:2:13: not valid TOML: invalid value"),
+        ('[agents.a]\nmodel = "x', "retinue.toml:2:11: not valid TOML: unterminated string"),
+        (
+            "[agents.a]\nmax_turns 3\n",
+            "retinue.toml:2:11: not valid TOML: expected '=' after a key in a key/value pair",
+        ),
+        ("x = " + "[" * 5000, "retinue.toml: not readable: arrays in arrays, too deep"),
+    ],
+    ids=["no value", "open string", "no equals sign", "deep"],
+)
+def test_what_is_not_toml(tmp_path: Path, text: str, message: str) -> None:
+    assert complaint(tmp_path, text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[agents.a]\nmax_turns = 3\nmodel = 'm'\nmax_turns = 4\n",
+            "retinue.toml:4: agents.a.max_turns: set twice; the first is on line 2",
+        ),
+        ("[agents.a]\n\n[agents.a]\n", "retinue.toml:3: agents.a: set twice; the first is on line 1"),
+        (
+            "agents.a.limits = { timeout = 1, timeout = 2 }",
+            "retinue.toml:1: agents.a.limits.timeout: set twice; the first is on line 1",
+        ),
+        (
+            'agents.a.model = """\n"""\nagents.a.model = """\n\n"""\n',
+            "retinue.toml:3: agents.a.model: set twice; the first is on line 1",
+        ),
+        ("tools.modules = []\n[tools]\n", "retinue.toml:2:7: this key or table is set above in another way"),
+        (
+            "tools.modules = []\n[tools]\n[agents.a]\n[agents.a]\n",
+            "retinue.toml:2:7: this key or table is set above in another way",
+        ),
+    ],
+    ids=["key", "table", "inline table", "many lines", "dotted and table", "the first of two"],
+)
+def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
+    assert complaint(tmp_path, text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n[rubbish.strict]\n", f"retinue.toml:2: rubbish: unknown section; known: {NAMES}"),
+        (
+            "[agent.subagnet]",
+            f"retinue.toml:1: agent.subagnet: unknown section, did you mean agent.subagent? Known: {NAMES}",
+        ),
+        ("[provider.x]", f"retinue.toml:1: provider: unknown section, did you mean providers? Known: {NAMES}"),
+        ("model = 'gpt'", f"retinue.toml:1: model: unknown key; settings stand in sections: {NAMES}"),
+        (
+            "[agents.researcher]\nmax_turn = 3\n",
+            f"retinue.toml:2: agents.researcher.max_turn: unknown key, did you mean max_turns? Known: {AGENT_KEYS}",
+        ),
+        (
+            "[agents.researcher]\nseat = 'strict'\n",
+            f"retinue.toml:2: agents.researcher.seat: unknown key; known: {AGENT_KEYS}",
+        ),
+        (
+            "[agents.a]\nlimits.seconds = 3\n",
+            f"retinue.toml:2: agents.a.limits.seconds: unknown key; known: {LIMIT_KEYS}",
+        ),
+        (
+            "[agent.subagent]\ncolour = true\n",
+            "retinue.toml:2: agent.subagent.colour: unknown key; "
+            "known: max_depth, default_max_turns, output_max_size, telemetry_enabled, persistence_enabled, "
+            "persistence_path, max_executions, max_total_tokens, max_total_time, provider, model, chat_enabled",
+        ),
+        (
+            "[providers.vllm]\napi_key = 'sk-123'\n",
+            "retinue.toml:2: providers.vllm.api_key: unknown key, did you mean api_key_env? "
+            "Known: wire, base_url, api_key_env, temperature, headers, prices, context_window, responses_wire",
+        ),
+    ],
+)
+def test_names_that_nobody_knows(tmp_path: Path, text: str, message: str) -> None:
+    assert complaint(tmp_path, text) == message
+
+
+@pytest.mark.parametrize(
+    ("setting", "rest"),
+    [
+        ('max_turns = "ten"', 'max_turns: found "ten" (a string); expected a whole number from 1'),
+        ("max_turns = true", "max_turns: found true (a boolean); expected a whole number from 1"),
+        ("max_turns = 2.0", "max_turns: found 2.0 (a number); expected a whole number from 1"),
+        ("max_turns = []", "max_turns: found an array; expected a whole number from 1"),
+        ("max_turns = {}", "max_turns: found a table; expected a whole number from 1"),
+        ("model = 2025-01-01", "model: found 2025-01-01 (a date or time); expected a string"),
+        ('model = ["a\\nb"]', "model: found an array; expected a string"),
+        ("tools = 'search'", 'tools: found "search" (a string); expected an array of strings'),
+        ("tools = ['a', 7]", "tools[1]: found 7 (a whole number); expected a string that is not empty"),
+        ("limits = 3", "limits: found 3 (a whole number); expected a table"),
+        (
+            "limits.timeout = 'a\\b\u2028c\"'",
+            'limits.timeout: found "a\\\\b\\u2028c\\"" (a string); expected a number above 0',
+        ),
+        ("limits.wrap_up = 1", "limits.wrap_up: found 1 (a whole number); expected true or false"),
+    ],
+)
+def test_values_of_the_wrong_kind(tmp_path: Path, setting: str, rest: str) -> None:
+    assert complaint(tmp_path, f"# first\n[agents.a]\n{setting}\n") == f"retinue.toml:3: agents.a.{rest}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "rest"),
+    [
+        ("max_turns = 0", "max_turns: found 0; expected a whole number from 1"),
+        (
+            "max_turns = 9223372036854775808",
+            "max_turns: found 9223372036854775808; expected a whole number from 1 to 9223372036854775807",
+        ),
+        (
+            f"max_turns = 0x{'f' * 9999}",
+            "max_turns: found a whole number of more than 64 bits; "
+            "expected a whole number from 1 to 9223372036854775807",
+        ),
+        ("limits.max_cost = -0.5", "limits.max_cost: found -0.5; expected a number from 0"),
+        ("limits.max_cost = nan", "limits.max_cost: found nan; expected a number from 0"),
+        ("limits.max_cost = inf", "limits.max_cost: found inf; expected a number from 0 to 1000000000"),
+        ("limits.timeout = 0", "limits.timeout: found 0; expected a number above 0"),
+        (
+            "limits.timeout = 1e10",
+            "limits.timeout: found 10000000000.0; expected a number above 0 and up to 1000000000",
+        ),
+        ("tools = ['']", 'tools[0]: found ""; expected a string that is not empty'),
+    ],
+)
+def test_values_out_of_range(tmp_path: Path, setting: str, rest: str) -> None:
+    assert complaint(tmp_path, f"[agents.a]\n{setting}\n") == f"retinue.toml:2: agents.a.{rest}"
+
+
+def test_a_number_that_is_too_long_to_read(tmp_path: Path) -> None:
+    message = complaint(tmp_path, f"agents.a.max_turns = {'9' * 5000}")
+
+    assert message.startswith("retinue.toml: not valid TOML: exceeds the limit (4300 digits)")
+
+
+@pytest.mark.promise("XZ-SETTINGS-RANGES")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("max_depth = 0", "Configuration error: agent.subagent.max_depth must be greater than 0"),
+        ("max_depth = 11", "Configuration error: agent.subagent.max_depth cannot exceed 10 (stack overflow risk)"),
+        ("default_max_turns = 0", "Configuration error: agent.subagent.default_max_turns must be greater than 0"),
+        ("default_max_turns = 101", "Configuration error: agent.subagent.default_max_turns cannot exceed 100"),
+        ("output_max_size = 1023", "Configuration error: agent.subagent.output_max_size must be at least 1024 bytes"),
+        (
+            "output_max_size = 9223372036854775808",
+            "agent.subagent.output_max_size: found 9223372036854775808; "
+            "expected a whole number from 1024 to 9223372036854775807",
+        ),
+        (
+            "provider = 'copilot'",
+            f"Configuration error: Invalid subagent provider override: copilot. Must be one of: {WIRES}",
+        ),
+        ("max_executions = 0", "agent.subagent.max_executions: found 0; expected a whole number from 1"),
+        ("max_total_tokens = -1", "agent.subagent.max_total_tokens: found -1; expected a whole number from 1"),
+        ("max_total_time = 0", "agent.subagent.max_total_time: found 0; expected a whole number from 1"),
+        (
+            "max_total_time = 1.5",
+            "agent.subagent.max_total_time: found 1.5 (a number); expected a whole number from 1",
+        ),
+        (
+            "telemetry_enabled = 'off'",
+            'agent.subagent.telemetry_enabled: found "off" (a string); expected true or false',
+        ),
+        ("persistence_path = ''", 'agent.subagent.persistence_path: found ""; expected a string that is not empty'),
+        ("model = 3", "agent.subagent.model: found 3 (a whole number); expected a string that is not empty"),
+        ("max_depth = '3'", 'agent.subagent.max_depth: found "3" (a string); expected a whole number from 1 to 10'),
+    ],
+)
+def test_a_dialect_complains_in_the_words_of_its_document(tmp_path: Path, setting: str, message: str) -> None:
+    assert complaint(tmp_path, f"[agent.subagent]\n{setting}\n") == f"retinue.toml:2: {message}"
+
+
+@pytest.mark.parametrize("name", ["", "Researcher", "my agent", "a.b", "é", "a\n", "x" * 65])
+def test_names_of_agents_that_do_not_do(tmp_path: Path, name: str) -> None:
+    written = '"' + name.replace("\n", "\\n") + '"'
+
+    message = complaint(tmp_path, f"[agents.{written}]\n")
+
+    shown = name if name == "Researcher" else f'"{"x" * 64}..."' if name == "x" * 65 else written
+    expected = "1 to 64 of the characters a-z, 0-9, _ and -"
+    assert message == f"retinue.toml:1: agents.{shown}: bad name; expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("[providers.lab]\n", f"1: providers.lab.wire: missing; expected one of: {WIRES}"),
+        (
+            "[providers.lab]\nwire = 'openai-caht'\n",
+            f'2: providers.lab.wire: found "openai-caht"; expected one of: {WIRES}; did you mean openai-chat?',
+        ),
+        (
+            "[providers.lab]\nwire = 'telepathy'\n",
+            f'2: providers.lab.wire: found "telepathy"; expected one of: {WIRES}',
+        ),
+        ("[providers.lab]\nwire = 3\n", "2: providers.lab.wire: found 3 (a whole number); expected a string"),
+        (
+            "[providers.vllm]\nbase_url = 'localhost:8000'\n",
+            '2: providers.vllm.base_url: found "localhost:8000"; expected an address that begins with http:// or https://',
+        ),
+        (
+            "[providers.vllm]\ntemperature = 3\n",
+            "2: providers.vllm.temperature: found 3; expected a number from 0 to 2",
+        ),
+        (
+            "[providers.vllm]\nprices = 3\n",
+            "2: providers.vllm.prices: found 3 (a whole number); expected a table of models, each with its price",
+        ),
+        (
+            "[providers.vllm.prices.qwen3]\ninput = -1\noutput = 1\n",
+            "2: providers.vllm.prices.qwen3.input: found -1; expected a number from 0 to 1000000",
+        ),
+        (
+            "[providers.vllm.prices.qwen3]\ninput = 1\n",
+            "1: providers.vllm.prices.qwen3.output: missing; expected a number from 0 to 1000000",
+        ),
+        (
+            "[providers.lab]\nwire = 'openai-chat'\nbase_url = 'http://me:secret@host/v1'\n",
+            "3: providers.lab.base_url: the base URL for host has a secret in it: put the key into an environment "
+            'variable and name that (--api-key-env NAME, api_key_env = "NAME")',
+        ),
+        (
+            "[providers.vllm]\nbase_url = 'http://[::1'\n",
+            "2: providers.vllm.base_url: the base URL is not an address: what follows the // is no host with a port",
+        ),
+        (
+            "[providers.lab]\nwire = 'openai-chat'\nbase_url = 'http://host/v1'\nresponses_wire = 'seed'\n",
+            "4: providers.lab.responses_wire: responses_wire of 'openai-chat' says how the wire openai-responses "
+            "writes; its wire is openai-chat",
+        ),
+        ("[providers]\nvllm = 'x'\n", '2: providers.vllm: found "x" (a string); expected a table'),
+        ("providers = []\n", "1: providers: found an array; expected tables [providers.<name>]"),
+        ("agent = 3\n", "1: agent: found 3 (a whole number); expected a table"),
+        ("[[tools]]\n", "1: tools: found an array; expected a table"),
+    ],
+)
+def test_mistakes_about_providers_and_tables(tmp_path: Path, text: str, rest: str) -> None:
+    assert complaint(tmp_path, text) == f"retinue.toml:{rest}"
+
+
+def test_a_key_that_was_pasted_where_its_variable_belongs_is_not_shown(tmp_path: Path) -> None:
+    message = complaint(tmp_path, "[providers.vllm]\napi_key_env = 'sk-secret'\nheaders = { A = \"Bearer x\\n\" }\n")
+
+    assert message == (
+        "retinue.toml:2: providers.vllm.api_key_env: found a string of 9 characters; "
+        "expected the name of an environment variable, never a key itself\n"
+        "retinue.toml:3: providers.vllm.headers.A: found a string of 9 characters; expected a string on one line"
+    )
+
+
+def test_modules_that_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "good.py").touch()
+    long = "x" * 300
+    text = f'[tools]\nmodules = [\n  "good.py",\n  "mytools.py",\n  "folder", "notes.txt",\n"a\\u0000",\n"{long}"]\n'
+
+    assert complaint(tmp_path, text).splitlines() == [
+        f"retinue.toml:{line}: tools.modules[{place}]: "
+        f'found {what} at "{tmp_path}/{name}"; expected a Python file (.py)'
+        for line, place, what, name in [
+            (4, 1, "nothing", "mytools.py"),
+            (5, 2, "a folder", "folder"),
+            (5, 3, "a file", "notes.txt"),
+            (6, 4, "nothing", "a\\x00"),
+            (7, 5, "nothing readable", long),
+        ]
+    ]
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "retinue.toml").write_text("[agent.subagent]\nmax_depth = 99\n\n[agents.a]\nmax_turns = 0\ntool = []\n")
+
+    with pytest.raises(BadInput) as caught:
+        load(cwd=tmp_path, sections=SECTIONS)
+
+    assert isinstance(caught.value, ConfigError)
+    assert caught.value.problems == (
+        Problem(
+            file="retinue.toml",
+            line=2,
+            key="agent.subagent.max_depth",
+            complaint="Configuration error: agent.subagent.max_depth cannot exceed 10 (stack overflow risk)",
+            found="99",
+            allowed="a whole number from 1 to 10",
+        ),
+        Problem(
+            file="retinue.toml",
+            line=5,
+            key="agents.a.max_turns",
+            complaint="found 0; expected a whole number from 1",
+            found="0",
+            allowed="a whole number from 1",
+        ),
+        Problem(
+            file="retinue.toml",
+            line=6,
+            key="agents.a.tool",
+            complaint=f"unknown key, did you mean tools? Known: {AGENT_KEYS}",
+            found="tool",
+            allowed=AGENT_KEYS,
+        ),
+    )
+    assert str(caught.value) == "\n".join(str(problem) for problem in caught.value.problems)
+
+
+def test_files_that_are_not_there_or_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "latin.toml").write_bytes("# a\n# Grüße\n".encode("latin-1"))
+
+    assert complaint(tmp_path, path="no.toml") == "no.toml: there is no such file"
+    assert complaint(tmp_path, path=tmp_path / "no.toml") == f"{tmp_path}/no.toml: there is no such file"
+    assert complaint(tmp_path, path="folder") == "folder: found a folder; expected a file"
+    assert complaint(tmp_path, path="loop") == "loop: cannot be read: Too many levels of symbolic links"
+    assert complaint(tmp_path, path="a\0b") == "a\0b: cannot be read: embedded null byte"
+    assert complaint(tmp_path, path="latin.toml") == "latin.toml:2: found the byte 0xfc; expected UTF-8 text"
+
+
+def test_a_link_that_leads_nowhere_is_a_file_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "retinue.toml").symlink_to("gone.toml")
+
+    assert complaint(tmp_path) == "retinue.toml: there is no such file"
+
+
+def test_two_settings_files_in_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "retinue.yaml").touch()
+
+    assert complaint(tmp_path, "") == "retinue.toml: retinue.toml and retinue.yaml are both here; keep one of them"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither")
+def test_what_would_be_waited_for_or_has_no_end_is_no_settings_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "retinue.toml")
+    assert complaint(tmp_path) == "retinue.toml: found a pipe; expected a file"
+
+    (tmp_path / "retinue.toml").unlink()
+    (tmp_path / "retinue.toml").symlink_to("/dev/zero")
+    assert complaint(tmp_path) == "retinue.toml: found a device; expected a file"
+    assert complaint(tmp_path, path="/dev/zero") == "/dev/zero: found a device; expected a file"
+
+    (tmp_path / "retinue.toml").unlink()
+    (tmp_path / "retinue.toml").symlink_to("/dev/null")
+    assert load(cwd=tmp_path, sections=SECTIONS).agents == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_a_pipe_that_somebody_names_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writing = threading.Thread(target=(tmp_path / "pipe").write_text, args=('[agents.dig]\nsystem_prompt = "Dig."\n',))
+    writing.start()
+
+    assert list(load("pipe", cwd=tmp_path, sections=SECTIONS).agents) == ["dig"]
+    writing.join()

@@ -1,0 +1,302 @@
+"""Children that crash, hang, babble or are killed, and parents that are: every end is clear, and nothing is left."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from retinue.core.policy import Policy
+from retinue.core.usage import Usage
+from retinue.dialects.buzzllm.settings import BuzzllmSettings
+from retinue.dispatch.worker import process
+from retinue.dispatch.worker.grant import Grant, Tally, last_tally
+from retinue.providers.scripted.script import Line, Speaks, calls, hangs, says, streams
+from retinue.testing.fake_server import Heard
+from tests.cli.stage import Command
+from tests.dialects.buzzllm.stage import (
+    CHAT,
+    Cast,
+    Stage,
+    below,
+    call_subagent,
+    callers,
+    command_of,
+    exists,
+    one_by_one,
+    opened,
+)
+
+pytestmark = pytest.mark.real_time
+BYE = says("Thanks.")
+END = 'event: response_end\ndata: {"id":"","delta":"","type":"response_end"}\n\n'
+HI = 'event: output_text\ndata: {"id":"","delta":"Hi.","type":"output_text"}\n\n'
+
+
+async def read(program: str, monkeypatch: pytest.MonkeyPatch, seconds: int = 60) -> list[str]:
+    """What a caller reads whose child is this program."""
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", program))
+    settings = {"buzzllm": BuzzllmSettings(timeout_secs=seconds, warm_processes=0)}
+    async with (
+        CHAT.vendor(Cast((call_subagent(tool_subset=["bash_find"]), BYE), BYE)) as vendor,
+        opened(CHAT, vendor, dialect_settings=settings) as r,
+    ):
+        stage = Stage(r)
+        await stage.play()
+        return stage.read()
+
+
+@pytest.mark.promise("BZ-STDIN", "BZ-KEYS")
+async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = tmp_path / "stdin"
+    # The next process is kept ready, and hears nothing.
+    told = f"import sys; told = sys.stdin.read(); told and open({str(said)!r}, 'w').write(told)"
+    program = f"{told}; print({HI + END!r})"
+    monkeypatch.setenv("MY_KEY", "sk-secret-1234")
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", program))
+    cast = Cast((call_subagent(system_prompt="You dig.", tool_subset=["bash_find"]), BYE), BYE)
+    async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor, api_key_env="MY_KEY") as r:
+        await Stage(r).play()
+        url = f"{vendor.base_url}/chat/completions"
+
+    assert json.loads(said.read_text(), object_pairs_hook=lambda pairs: [list(pair) for pair in pairs]) == [
+        ["model", "fake-1"],
+        ["provider", "openai-chat"],
+        ["url", url],
+        ["api_key_name", "MY_KEY"],
+        ["prompt", "Find it."],
+        ["system_prompt", "You dig."],
+        ["tool_subset", ["bash_find"]],
+        ["think", False],
+        ["temperature", 0.8],
+        ["max_tokens", None],
+    ]
+
+
+def prints(*texts: str, code: int = 0) -> str:
+    """A program that says this and ends so."""
+    return f"import sys; sys.stdout.write({''.join(texts)!r}); sys.exit({code})"
+
+
+def event(kind: str, data: str) -> str:
+    """An event in the usual spacing."""
+    return f"event: {kind}\ndata: {data}\n\n"
+
+
+INCOMPLETE = "Error: Subagent ended without a complete answer"
+UNREADABLE = "Error: Subagent wrote an output_text event that cannot be read"
+
+
+@pytest.mark.promise("BZ-EXIT-CODE", "BZ-SSE", "BZ-REASON")
+@pytest.mark.parametrize(
+    ("program", "answer"),
+    [
+        ("raise SystemExit(3)", "Error: Subagent exited with code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "Error: Subagent exited with code -9"),
+        ("import os; os.close(0); os._exit(7)", "Error: Subagent exited with code 7"),
+        (
+            "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1); sys.exit(3)",
+            "Error: Subagent exited with code 3",
+        ),
+        ("import sys; sys.exit('error: no such provider')", "Error: no such provider"),
+        ("import sys; sys.exit('Segmentation fault')", "Error: Subagent exited with code 1"),
+        (prints(HI, event("block_end", '{"delta":"Error: out of paper"}'), code=1), "Error: out of paper"),
+        (prints(HI, END, code=5), "Error: Subagent exited with code 5"),
+        (prints(), INCOMPLETE),
+        (prints("garbage " * 10_000), INCOMPLETE),
+        ("import sys; sys.stdout.buffer.write(bytes(range(256)) * 500)", INCOMPLETE),
+        (prints(HI), INCOMPLETE),
+        (prints(event("output_text", "nonsense"), END), UNREADABLE),
+        (prints(event("output_text", '{"delta":7}'), END), UNREADABLE),
+        (prints("Traceback: x\n", HI, 'noise\ndata: {"delta": " More."}\n', END, "bye"), "Hi. More."),
+        (prints('  event:output_text \r\n\tdata:{ "delta" : "Any spacing." }\r\nevent:response_end'), "Any spacing."),
+        (prints(event("reasoning_content", '{"delta":"hm"}'), event("tool_result", "x"), HI, END), "Hi."),
+        (prints(event("output_structured", '{"delta":"{}"}'), END), ""),
+    ],
+)
+async def test_whatever_a_child_does_is_answered_clearly(
+    monkeypatch: pytest.MonkeyPatch, program: str, answer: str
+) -> None:
+    assert await read(program, monkeypatch) == [answer]
+    assert below(os.getpid()) == set()
+
+
+@pytest.mark.promise("BZ-TIMEOUT", "BZ-REAPED")
+async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.dispatch.subprocess.MARGIN", 0.0)
+    program = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "time.sleep(600)"
+    )
+
+    assert await read(program, monkeypatch, seconds=1) == ["Error: Subagent did not finish within 1 s and was killed"]
+    assert below(os.getpid()) == set()
+
+
+@pytest.mark.promise("BZ-STARTS")
+async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "COMMAND", ("/no/such/program",))
+    async with CHAT.vendor(Cast((call_subagent(), BYE), BYE)) as vendor, opened(CHAT, vendor) as r:
+        stage = Stage(r)
+        await stage.play()
+
+    assert stage.read() == ["Error: Subagent process could not be started: No such file or directory"]
+
+
+@pytest.mark.promise("BZ-KILLED", "BZ-USAGE")
+async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() -> None:
+    def child(heard: Heard) -> Speaks:
+        if len(cast.children) == 1:
+            return Speaks(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
+        for pid in callers():
+            os.kill(pid, signal.SIGKILL)
+        return says("Too late.")
+
+    cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), child)
+    async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
+        stage = Stage(r)
+        await stage.play()
+        killed, _ = await r.tree(stage.root_id)
+
+    assert stage.read() == ["Error: Subagent exited with code -9"]
+    assert killed.usage == Usage(input=100, output=10)
+
+
+@pytest.mark.promise("BZ-CANCEL", "BZ-REAPED")
+async def test_a_cancelled_call_leaves_no_process() -> None:
+    heard = asyncio.Event()
+
+    def child(_: Heard) -> Line:
+        heard.set()
+        return hangs("Let me ")
+
+    cast = Cast((call_subagent(), BYE), child)
+    async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
+        run = await r.spawn("Go.")
+        await heard.wait()
+        at_work = callers()
+        await run.cancel()
+        outcome = await run.wait()
+
+    assert (outcome.result, len(at_work)) == ("cancelled", 1)
+    assert below(os.getpid()) == set()
+
+
+async def soon(happened: Callable[[], bool]) -> bool:
+    """Whether something happens in other processes, within twenty seconds."""
+    for _ in range(400):
+        if happened():
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+def is_sandboxed_code(pid: int) -> bool:
+    """Whether a process is the Python that runs a model's code; the code itself comes on its stdin."""
+    return "token, code = json.loads" in command_of(pid) and "bwrap" not in command_of(pid)
+
+
+@pytest.mark.promise("BZ-PARENT-KILLED", "BZ-AGAIN")
+async def test_nothing_is_left_of_a_parent_that_is_killed_and_its_run_can_be_resumed(tmp_path: Path) -> None:
+    answers = one_by_one(hangs("Let me "), says("Found."))
+    async with CHAT.vendor(cast := Cast((call_subagent(), BYE), answers)) as vendor:
+        home = {"RETINUE_HOME": str(tmp_path / "home")}
+        flags = ("--provider", "openai-chat", "--base-url", vendor.base_url, "--model", "fake-1")
+        command = await Command.start("run", *flags, "--dialect", "buzzllm", "Go.", env=home, cwd=tmp_path)
+        assert await soon(lambda: bool(cast.children))
+        tree = below(os.getpid())
+        command.signal(signal.SIGKILL)
+        await command.ended()
+        assert len(tree) >= 2
+        assert await soon(lambda: not any(map(exists, tree)))
+
+        listed = await (await Command.start("runs", "--json", env=home, cwd=tmp_path)).ended()
+        (run,) = listed.json
+        resumed = await (await Command.start("runs", "resume", run["run_id"], env=home, cwd=tmp_path)).ended()
+
+    assert (resumed.code, resumed.stdout) == (0, "Thanks.\n")
+    assert json.dumps("Found.") in json.dumps(cast.root[-1].body)
+    assert len(cast.children) == 2
+
+
+@pytest.mark.promise("BZ-PARENT-KILLED")
+@pytest.mark.parametrize("flags", [(), ("--no-sandbox", "--agent", "free")], ids=["fenced", "unfenced"])
+async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    rights = '[risk_profiles.any]\nlevel = "full"\nblock_high_risk_commands = false\n'
+    (tmp_path / "retinue.toml").write_text(f'[agents.free]\ndescription = "x"\nrisk_profile = "any"\n{rights}')
+    lines = one_by_one(calls("python_execute", code="import time; time.sleep(600)", timeout=300), says("Done."))
+    async with CHAT.vendor(cast := Cast((call_subagent(tool_subset=["python_execute"]), BYE), lines)) as vendor:
+        command = await Command.start(
+            *("run", "--provider", "openai-chat", "--base-url", vendor.base_url, "--model", "fake-1"),
+            *("--dialect", "buzzllm", *flags, "Go."),
+            env={"RETINUE_HOME": str(tmp_path / "home")},
+            cwd=tmp_path,
+        )
+        assert await soon(lambda: any(map(is_sandboxed_code, below(os.getpid()))))
+        tree = below(os.getpid())
+        command.signal(signal.SIGKILL)
+        await command.ended()
+
+    assert await soon(lambda: not any(map(exists, tree)))
+    assert len(cast.children) == 1
+
+
+@pytest.mark.promise("BZ-GRANT")
+async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
+    child = process.Child(process.COMMAND, os.environ)
+    pid = child.pid
+    await child.bury(grace=20.0)
+
+    assert not exists(pid)
+
+
+@pytest.mark.promise("BZ-GRANT")
+async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the pool")
+    words = Speaks(pieces=("Hi.",), usage=Usage(input=7, output=3))
+    lines = one_by_one(calls("bash_read", filepath="notes.txt"), words)
+    async with CHAT.vendor(lines) as vendor:
+        child = process.Child(process.COMMAND, os.environ)
+        grant = Grant(run_id="r1", policy=Policy(excluded_tools=("bash_find",)), workspace=str(tmp_path))
+        order = {"model": "m", "provider": "openai-chat", "url": CHAT.url(vendor), "prompt": "x"}
+        subset = {"tool_subset": ["bash_find", "bash_read"]}
+        await child.tell(grant.line(), json.dumps(order | subset).encode())
+        said = b"".join([piece async for piece in child.stdout()])
+        code, tally = await child.code(), child.tally()
+        await child.bury()
+
+    assert (code, tally.turns, tally.usage.output >= 3) == (0, 2, True)
+    assert b"the pool" in said
+    assert [tool["function"]["name"] for tool in vendor.heard[0].body["tools"]] == ["bash_read"]
+
+
+@pytest.mark.promise("BZ-GRANT")
+async def test_half_a_line_of_what_was_used_is_passed_over() -> None:
+    whole = Tally(usage=Usage(input=1), turns=1)
+    assert last_tally(whole.line() + whole.line()[:5]) == whole
+    assert last_tally(b"") == Tally()
+
+
+@pytest.mark.promise("BZ-PATH")
+async def test_modules_in_the_workspace_are_not_loaded_by_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("aiohttp", "msgspec", "retinue", "ssl"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the workspace')")
+    cast = Cast((call_subagent(), BYE), streams("Safe."))
+    async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
+        stage = Stage(r)
+        await stage.play()
+
+    assert stage.read() == ["Safe."]

@@ -1,0 +1,372 @@
+"""Parents and children that talk: the comms tools, whom they reach, and sub-agents that stay as hosts."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.core.messages import UserMessage
+from retinue.core.ports import Request
+from retinue.dialects.meerkat.comms import block, usage
+from retinue.dialects.meerkat.schema import USAGE
+from retinue.dialects.meerkat.settings import MeerkatSettings
+from retinue.providers.scripted.provider import Line, calls, hangs, says, together
+from tests.dialects.meerkat.stage import (
+    COMMS,
+    TASK,
+    Stage,
+    about,
+    fork,
+    name,
+    named,
+    slowly,
+    spawn,
+    tells,
+    to_parent,
+    users,
+)
+
+SEND = MeerkatSettings(enable_comms=True, comms_tools="send")
+FOUR = ("send_message", "send_request", "send_response", "list_peers")
+OFFLINE = "Execution failed: Peer offline (no ack received)"
+SENT = '{"status":"sent"}'
+BLOCK = (
+    "# Parent Communication\n\nYou are a sub-agent of 'parent'. "
+    'To message it: send_message("parent", "your message")\n\n# Task\n\n'
+)
+
+
+# ---- what everyone is given -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-COMMS", "MK-COMMS-TOLD", "MK-COMMS-BLOCK", "MK-SYSTEM", "MK-FORK")
+async def test_parents_and_children_have_the_comms_tools_and_are_told_how_to_reach_each_other() -> None:
+    stage = Stage(
+        together(spawn(), fork()),
+        says("Waiting."),
+        says("Thanks."),
+        spawned={"find it": [slowly("Found.")]},
+        forked={"look below": [slowly("No.")]},
+        settings=COMMS,
+        tools=(),
+    )
+
+    await stage.play()
+
+    child, forked = stage.heard("root/sub-agent/1")[0], stage.heard("root/fork/2")[0]
+    assert stage.heard("root")[0].tools[5:] == child.tools == forked.tools == FOUR
+    assert stage.heard("root")[0].system == f"{USAGE}\n\n{usage(COMMS)}"
+    assert child.system == usage(COMMS)
+    assert block("parent", COMMS) == BLOCK
+    assert child.messages == (UserMessage(f"{BLOCK}find it"),)
+    assert forked.messages[-1] == UserMessage(f"{BLOCK}look below")
+    first, second = stage.answers()
+    assert first["comms"] == f'To message this child: send_message("{first["name"]}", "your message")'
+    assert second["comms"] == f'To message this fork: send_message("{second["name"]}", "your message")'
+    assert [text.split("\n")[0] for text in users(stage, "root")[1:]] == [
+        f"[sub-agent {first['name']} completed] Task: find it",
+        f"[sub-agent {second['name']} completed] Task: look below",
+    ]
+
+
+@pytest.mark.promise("MK-COMMS")
+async def test_without_comms_there_is_nothing_of_them() -> None:
+    stage = Stage(spawn(), says("Waiting."), says("Thanks."), spawned={"find it": [says("Found.")]}, tools=())
+
+    await stage.play()
+
+    assert stage.heard("root")[0].tools[5:] == stage.heard("root/sub-agent/1")[0].tools == ()
+    assert "comms" not in stage.answers()[0]
+
+
+@pytest.mark.promise("MK-COMMS", "MK-ACCESS")
+async def test_without_comms_a_tool_of_ones_own_may_be_called_like_one_of_them_and_is_inherited() -> None:
+    @retinue.tool(name="send_message", kind="pure")
+    def post() -> str:
+        """Post a letter."""
+        return "posted"
+
+    stage = Stage(
+        spawn(), says("Ok."), says("Ok."), spawned={"find it": [calls("send_message"), says("Sent.")]}, tools=(post,)
+    )
+
+    await stage.play()
+
+    assert stage.texts("root/sub-agent/1") == ["posted"]
+    assert stage.heard("root/sub-agent/1")[0].system == ""
+
+
+# ---- what is said ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-COMMS-WORDS", "MK-COMMS-TRUST")
+async def test_messages_requests_and_responses_arrive_in_these_words() -> None:
+    def asks(request: Request) -> Line:
+        to = named(request)
+        return together(
+            calls("send_message", to=to, body="Look at\nthe pool."),
+            calls("send_request", to=to, intent="count", params={"what": "connections", "deep": [1]}),
+            calls("send_request", to=to, intent="report"),
+            calls("list_peers"),
+        )
+
+    def responds(request: Request) -> Line:
+        ids = re.findall(r"\[request ([0-9a-f-]{36}) from parent", request.messages[-1].text)
+        return together(
+            calls("send_response", to="parent", in_reply_to=ids[0], status="completed", result={"n": 20}),
+            calls("send_response", to="parent", in_reply_to=ids[1], status="failed"),
+            to_parent("Done."),
+            calls("list_peers"),
+        )
+
+    stage = Stage(
+        spawn(),
+        asks,
+        says("Waiting."),
+        says("Heard."),
+        says("Thanks."),
+        spawned={"find it": [slowly("Looking.", 1), responds, slowly("Found.", 1)]},
+        settings=COMMS,
+    )
+
+    assert (await stage.play()).text == "Thanks."
+
+    child = stage.row("root/sub-agent/1").run_id
+    peers = [{"name": name(child), "peer_id": child, "address": f"inproc://{name(child)}"}]
+    root = stage.row("root").run_id
+    above = [{"name": "parent", "peer_id": root, "address": "inproc://parent"}]
+    assert stage.texts()[1:] == [SENT, SENT, SENT, json.dumps({"peers": peers}, separators=(",", ":"))]
+    assert stage.answers("root/sub-agent/1")[-1] == {"peers": above}
+    _, heard = users(stage, "root/sub-agent/1")
+    count, report = re.findall(r"\[request ([0-9a-f-]{36})", heard)
+    assert count != report
+    assert heard == (
+        "[message from parent]\nLook at\nthe pool.\n\n"
+        f'[request {count} from parent: count] {{"what":"connections","deep":[1]}}\n\n'
+        f"[request {report} from parent: report]"
+    )
+    assert users(stage, "root")[1:] == [
+        f'[response to {count} from {name(child)}: completed] {{"n":20}}\n\n'
+        f"[response to {report} from {name(child)}: failed]\n\n"
+        f"[message from {name(child)}]\nDone.",
+        f"[sub-agent {name(child)} completed] Task: find it\nFound.",
+    ]
+
+
+@pytest.mark.promise("MK-COMMS-TRUST", "MK-COMMS-ERRORS")
+async def test_siblings_strangers_and_oneself_are_no_peers() -> None:
+    def whispers(request: Request) -> Line:
+        sibling = request.messages[-1].text.split()[-1]
+        lines = [calls("send_message", to=to, body="psst") for to in (sibling, "nobody", "")]
+        return together(*lines, calls("list_peers"))
+
+    stage = Stage(
+        together(spawn("first"), spawn("second")),
+        lambda request: calls("send_message", to=named(request, 1), body=f"Your sibling is {named(request, 0)}"),
+        to_parent("It is me."),
+        says("Waiting."),
+        says("One."),
+        says("Thanks."),
+        spawned={"first": [slowly("1.", 9)], "second": [slowly("Ready.", 1), whispers, says("2.")]},
+        settings=COMMS,
+    )
+
+    await stage.play()
+
+    first = name(stage.row("root/sub-agent/1").run_id)
+    assert stage.texts()[2:] == [SENT, "Execution failed: Peer not found: parent"]
+    assert stage.texts("root/sub-agent/2")[:3] == [
+        f"Execution failed: Peer not found: {first}",
+        "Execution failed: Peer not found: nobody",
+        "Execution failed: Peer not found: ",
+    ]
+    assert [peer["name"] for peer in json.loads(stage.texts("root/sub-agent/2")[3])["peers"]] == ["parent"]
+
+
+@pytest.mark.promise("MK-COMMS-TRUST", "MK-COMMS-BLOCK")
+async def test_a_nested_parent_is_known_by_its_own_name_and_the_root_is_not_reached() -> None:
+    settings = MeerkatSettings(enable_comms=True, nested_tools=True)
+
+    def up(request: Request) -> Line:
+        parent = request.messages[0].text.split("'")[1]
+        return together(calls("send_message", to=parent, body="Dug."), to_parent("Hello."), calls("list_peers"))
+
+    stage = Stage(
+        spawn("lead"),
+        says("Waiting."),
+        says("Thanks."),
+        spawned={
+            "lead": [spawn("dig"), says("Waiting."), says("Heard."), says("Led.")],
+            "dig": [up, slowly("Done.", 1)],
+        },
+        settings=settings,
+    )
+
+    await stage.play()
+
+    lead = name(stage.row("root/sub-agent/1").run_id)
+    dug = stage.texts("root/sub-agent/1/sub-agent/1")
+    assert dug[:2] == [SENT, "Execution failed: Peer not found: parent"]
+    assert [peer["name"] for peer in json.loads(dug[2])["peers"]] == [lead]
+    assert f"You are a sub-agent of '{lead}'." in users(stage, "root/sub-agent/1/sub-agent/1")[0]
+
+
+@pytest.mark.promise("MK-COMMS-OFFLINE")
+async def test_a_message_to_who_has_ended_or_was_cancelled_says_so_and_both_leave_the_list() -> None:
+    stage = Stage(
+        together(spawn("quick"), spawn("slow")),
+        about("agent_cancel", 1),
+        lambda request: together(
+            tells("Hello?", 0)(request),
+            tells("Hello?", 1)(request),
+            calls("list_peers"),
+        ),
+        says("Thanks."),
+        spawned={"quick": [slowly("Done.", 0.5)], "slow": [hangs()]},
+        settings=COMMS,
+        latency=1.0,
+    )
+
+    await stage.play()
+
+    assert stage.texts()[3:] == [OFFLINE, OFFLINE, '{"peers":[]}']
+
+
+@pytest.mark.promise("MK-COMMS-OFFLINE")
+async def test_an_inbox_takes_1024_messages_that_nobody_reads() -> None:
+    stage = Stage(
+        spawn(),
+        lambda request: together(*(tells(f"{n}")(request) for n in range(1026))),
+        about("agent_cancel"),
+        says("Thanks."),
+        spawned={"find it": [hangs()]},
+        settings=COMMS,
+    )
+
+    await stage.play()
+
+    assert stage.texts()[1:1027] == [SENT] * 1024 + [OFFLINE] * 2
+
+
+@pytest.mark.promise("MK-COMMS-OFFLINE", "MK-CRASH")
+async def test_a_message_that_had_arrived_before_a_crash_was_sent_even_if_its_reader_is_gone_by_then() -> None:
+    stage = Stage(
+        spawn(), tells("Hello."), hangs(), spawned={"find it": [slowly("Wait.", 1), says("Heard.")]}, settings=COMMS
+    )
+    async with stage:
+        run = await stage.retinue.spawn(TASK)
+        await asyncio.sleep(5)
+        child = stage.row("root/sub-agent/1")
+        arguments = json.dumps({"to": name(child.run_id), "body": "Hello."})
+        entered_again = await stage.tool("send_message").call(arguments, stage.context(run.run_id, turn=2, again=True))
+        another = await stage.tool("send_message").call(arguments, stage.context(run.run_id, turn=3, again=True))
+        await run.cancel()
+
+    assert (child.progress.phase, users(stage, "root/sub-agent/1")[1:]) == ("ended", ["[message from parent]\nHello."])
+    assert (entered_again.text, another.text) == (SENT, OFFLINE)
+
+
+@pytest.mark.promise("MK-COMMS-ERRORS", "MK-SHAPE")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "error"),
+    [
+        ("send_message", {}, "Invalid parameters: Object missing required field `to`"),
+        ("send_message", {"to": "parent"}, "Invalid parameters: Object missing required field `body`"),
+        ("send_message", {"to": 7, "body": "x"}, "Invalid parameters: Expected `str`, got `int` - at `$.to`"),
+        ("send_message", {"to": "x", "body": []}, "Invalid parameters: Expected `str`, got `array` - at `$.body`"),
+        ("send_message", {"to": "x", "body": "x" * 1_048_577}, "a message may have at most 1048576 bytes"),
+        ("send_request", {"to": "parent"}, "Invalid parameters: Object missing required field `intent`"),
+        (
+            "send_response",
+            {"to": "x", "in_reply_to": "7"},
+            "Invalid parameters: Object missing required field `status`",
+        ),
+        ("send_response", {"to": "x", "in_reply_to": "7", "status": "failed"}, "invalid UUID for in_reply_to: 7"),
+        (
+            "send_response",
+            {"to": "x", "in_reply_to": "019467d9-7e3a-7000-8000-000000000000", "status": "done"},
+            "invalid status: done",
+        ),
+    ],
+)
+async def test_wrong_arguments_of_the_four_tools_are_told(tool: str, arguments: dict[str, Any], error: str) -> None:
+    stage = Stage(calls(tool, **arguments), says("Done."), settings=COMMS)
+
+    await stage.play()
+
+    assert stage.texts() == [f"Invalid arguments: {error}"]
+
+
+# ---- the later pair -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-COMMS-SEND", "MK-COMMS-ERRORS")
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({}, "to is required"),
+        ({"kind": "peer_message", "to": ""}, "to is required"),
+        ({"kind": "peer_message", "to": "x"}, "peer_message requires body"),
+        ({"kind": "peer_request", "to": "x"}, "peer_request requires intent"),
+        ({"kind": "peer_response", "to": "x"}, "peer_response requires in_reply_to"),
+        ({"kind": "peer_response", "to": "x", "in_reply_to": "7"}, "invalid UUID for in_reply_to: 7"),
+        (
+            {"kind": "peer_response", "to": "x", "in_reply_to": "019467d9-7e3a-7000-8000-000000000000", "status": "ok"},
+            "invalid status: ok",
+        ),
+        ({"kind": "shout", "to": "x"}, "unknown kind: shout"),
+        ({"kind": 7, "to": "x"}, "Invalid parameters: Expected `str`, got `int` - at `$.kind`"),
+    ],
+)
+async def test_wrong_arguments_of_send_are_told(arguments: dict[str, Any], error: str) -> None:
+    stage = Stage(calls("send", **arguments), says("Done."), settings=SEND)
+
+    await stage.play()
+
+    assert stage.texts() == [f"Invalid arguments: {error}"]
+
+
+@pytest.mark.promise("MK-COMMS-SEND", "MK-COMMS-TOLD", "MK-COMMS-BLOCK")
+async def test_the_later_pair_says_the_same_in_one_tool() -> None:
+    def asks(request: Request) -> Line:
+        to = named(request)
+        return together(
+            calls("send", kind="peer_message", to=to, body="Hello."),
+            calls("send", kind="peer_request", to=to, intent="count", params=[1]),
+            calls("peers"),
+        )
+
+    def responds(request: Request) -> Line:
+        (asked,) = re.findall(r"\[request ([0-9a-f-]{36})", request.messages[-1].text)
+        return calls("send", kind="peer_response", to="parent", in_reply_to=asked, status="accepted", result="yes")
+
+    stage = Stage(
+        spawn(),
+        asks,
+        says("Waiting."),
+        says("Heard."),
+        says("Thanks."),
+        spawned={"find it": [slowly("Looking.", 1), responds, slowly("Found.", 1)]},
+        settings=SEND,
+        tools=(),
+    )
+
+    await stage.play()
+
+    child = stage.row("root/sub-agent/1").run_id
+    assert stage.heard("root")[0].tools[5:] == stage.heard("root/sub-agent/1")[0].tools == ("send", "peers")
+    told = stage.answers()[0]["comms"]
+    assert told == f'To message this child: send(kind="peer_message", to="{name(child)}", body="your message")'
+    assert stage.texts()[1:3] == [
+        '{"status":"sent","kind":"peer_message"}',
+        '{"status":"sent","kind":"peer_request"}',
+    ]
+    assert [peer["name"] for peer in stage.answers()[3]["peers"]] == [name(child)]
+    first, heard = users(stage, "root/sub-agent/1")
+    assert 'send(kind="peer_message", to="parent", body="your message")' in first
+    asked = re.findall(r"\[request ([0-9a-f-]{36})", heard)[0]
+    assert heard == f"[message from parent]\nHello.\n\n[request {asked} from parent: count] [1]"
+    assert users(stage, "root")[1] == f'[response to {asked} from {name(child)}: accepted] "yes"'

@@ -1,0 +1,306 @@
+"""How much sub-agents may use and how many there may be: budgets in the ledger, and the four limits."""
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.core.commands import RunQuery
+from retinue.core.errors import StoreError
+from retinue.core.events import ReplyReceived, RunAccepted
+from retinue.core.ports import Request
+from retinue.core.run import Limits
+from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
+from retinue.providers.scripted.provider import Line, Speaks, calls, says, together
+from retinue.store.sqlite.store import SqliteStore
+from tests.dialects.meerkat.stage import TASK, Stage, about, fork, grep, slowly, spawn
+
+FULL = "Execution failed: Cannot {}: concurrency or depth limit reached"
+NO_SPAWN, NO_FORK = FULL.format("spawn sub-agent"), FULL.format("fork agent")
+
+
+@retinue.tool(kind="pure")
+async def pause(seconds: float = 5.0) -> str:
+    """Do nothing for a while."""
+    await asyncio.sleep(seconds)
+    return "Rested."
+
+
+def limited(**limits: int) -> MeerkatSettings:
+    return MeerkatSettings(nested_tools=True, concurrency_limits=ConcurrencyLimits(**limits))
+
+
+def limits_of(stage: Stage, path: str) -> Limits:
+    """What a sub-agent was given."""
+    accepted = stage.events(stage.row(path).run_id)[0]
+    assert isinstance(accepted, RunAccepted)
+    return accepted.limits
+
+
+# ---- budgets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-BUDGET", "MK-STATUS-FAILED")
+@pytest.mark.parametrize(
+    ("budget", "error"),
+    [
+        ({"max_turns": 2}, "Max turns reached: 2"),
+        ({"max_turns": 0}, "Max turns reached: 0"),
+        ({"max_tool_calls": 3}, "Tool call budget exceeded: 4 calls > 3 limit"),
+        ({"max_tool_calls": 0}, "Tool call budget exceeded: 2 calls > 0 limit"),
+        ({"max_tokens": 0}, "Token budget exceeded: used 0, limit 0"),
+    ],
+)
+@pytest.mark.parametrize("written", [dict, json.dumps])
+async def test_a_sub_agent_whose_budget_is_spent_has_failed(budget: dict[str, int], error: str, written: Any) -> None:
+    def looks(_: Request) -> Line:
+        return together(calls("grep"), calls("fetch"))
+
+    stage = Stage(spawn(budget=written(budget)), about("agent_status"), says("Failed."), latency=1.0)
+    stage.script("sub-agent", *[looks] * 9)
+    async with stage:
+        await stage.run(TASK)
+        stage.provider.script.verify = lambda: None  # how many of its lines are played is the question
+
+    assert stage.answers()[1] == {
+        "agent_id": stage.row("root/sub-agent/1").run_id,
+        "state": "failed",
+        "error": error,
+        "is_final": True,
+        "duration_ms": 0,
+        "tokens_used": 0,
+    }
+
+
+@pytest.mark.promise("MK-BUDGET", "MK-NOTICE")
+async def test_tokens_are_held_before_a_call_so_that_a_sub_agent_never_uses_more_than_it_has() -> None:
+    def on_and_on(request: Request) -> Line:
+        return together(says("word " * 100), calls("grep", pattern=str(request.turn)))
+
+    stage = Stage(spawn(budget={"max_tokens": 2_000}), says("Waiting."), says("Failed."))
+    stage.script("sub-agent", *[on_and_on] * 40)
+    async with stage:
+        await stage.run(TASK)
+        stage.provider.script.verify = lambda: None
+
+    outcome = stage.outcome("root/sub-agent/1")
+    assert (outcome.result, outcome.reason) == ("exhausted", "max_tokens")
+    assert 1_000 < outcome.usage.total <= 2_000 + 200  # over by at most the estimate of one call
+    assert f"\nToken budget exceeded: used {outcome.usage.total}, limit 2000" in stage.last()[-1]
+
+
+@pytest.mark.promise("MK-BUDGET-DEFAULT", "MK-BUDGET-CAP")
+@pytest.mark.parametrize(
+    ("wish", "budget", "tokens"),
+    [
+        ({}, {}, 50_000),
+        ({}, {"budget": {"max_turns": 3}}, 50_000),
+        ({}, {"budget": {"max_tokens": 70_000}}, 70_000),
+        ({"default_budget": 7_000}, {}, 7_000),
+        ({"default_budget": None}, {}, None),
+        ({"max_budget_per_agent": 20_000}, {}, 20_000),
+        ({"max_budget_per_agent": 20_000}, {"budget": {"max_tokens": 70_000}}, 20_000),
+        ({"max_budget_per_agent": 20_000}, {"budget": {"max_tokens": 7_000}}, 7_000),
+        ({"max_budget_per_agent": 20_000, "default_budget": None}, {}, 20_000),
+    ],
+)
+async def test_a_spawns_tokens_are_those_asked_for_else_the_default_and_never_above_the_cap(
+    wish: dict[str, Any], budget: dict[str, Any], tokens: int | None
+) -> None:
+    lines = {"find it": [says("Found.")]}
+    stage = Stage(spawn(**budget), says("Ok."), says("Ok."), spawned=lines, settings=MeerkatSettings(**wish))
+
+    await stage.play()
+
+    assert limits_of(stage, "root/sub-agent/1").max_tokens == tokens
+
+
+@pytest.mark.promise("MK-BUDGET-FORK")
+@pytest.mark.parametrize(
+    ("policy", "wish", "tokens"),
+    [
+        (None, {}, 50_000),
+        ("equal", {}, 50_000),
+        ("equal", {"max_budget_per_agent": 20_000}, 20_000),
+        ("fixed:500", {}, 500),
+        ("fixed:90000", {"max_budget_per_agent": 20_000}, 20_000),
+        ("fixed:abc", {}, 50_000),
+        ("fixed:-5", {}, 50_000),
+        ("half", {}, 50_000),
+        ("remaining", {}, 50_000),
+        ("proportional", {}, 50_000),
+    ],
+)
+async def test_a_forks_tokens_follow_its_policy(policy: str | None, wish: dict[str, Any], tokens: int) -> None:
+    lines = {"look below": [says("Found.")]}
+    more = {} if policy is None else {"budget_policy": policy}
+    stage = Stage(fork(**more), says("Ok."), says("Ok."), forked=lines, settings=MeerkatSettings(**wish))
+
+    await stage.play()
+
+    assert limits_of(stage, "root/fork/1").max_tokens == tokens
+
+
+@pytest.mark.promise("MK-BUDGET-FORK")
+async def test_where_the_parent_has_a_budget_its_forks_get_the_rest_or_their_share_of_it() -> None:
+    stage = Stage(
+        together(fork("one", budget_policy="remaining"), fork("two", budget_policy="proportional")),
+        fork("three", budget_policy="proportional"),
+        says("Ok."),
+        *[says("Ok.")] * 2,
+        forked={"one": [slowly("Found.", 9)], "two": [slowly("Found.", 9)], "three": [slowly("Found.", 8)]},
+    )
+
+    await stage.play(limits=Limits(max_tokens=100_000, max_turns=50))
+
+    events = stage.events(stage.row("root").run_id)
+    used = [event.reply.usage.total for event in events if isinstance(event, ReplyReceived) and event.reply.usage]
+    left = 100_000 - used[0]
+    given = [limits_of(stage, f"root/fork/{n}").max_tokens for n in (1, 2, 3)]
+    assert given[:2] == [left, left // 4]  # one runs already, so that there may be four more
+    assert given[2] is not None
+    assert 0 < given[2] <= (left - used[1]) // 3
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-LIMITS", "MK-LIMITS-RUNNING")
+async def test_at_most_so_many_children_run_at_once_and_an_end_makes_room() -> None:
+    stage = Stage(
+        together(*(spawn(f"child {n}") for n in range(6)), fork("look below")),
+        about("agent_cancel", 0),
+        together(fork("look below"), fork("look below")),
+        says("Waiting."),
+        says("Ok."),
+        spawned={"child": [slowly("Done.", 9)]},
+        forked={"look below": [slowly("Done.", 9)]},
+    )
+
+    await stage.play()
+
+    texts = stage.texts()
+    assert texts[5:7] == [NO_SPAWN, NO_FORK]
+    assert texts[9] == NO_FORK
+    assert [row.path for row in stage.rows()[1:]] == [*(f"root/sub-agent/{n}" for n in range(1, 6)), "root/fork/6"]
+
+
+@pytest.mark.promise("MK-ORDER")
+async def test_where_there_is_no_room_only_the_shape_of_a_call_matters_more() -> None:
+    stage = Stage(
+        together(spawn("one"), spawn(" ", provider="nobody"), calls("agent_spawn"), fork(" "), calls("agent_fork")),
+        says("Waiting."),
+        says("Ok."),
+        spawned={"one": [slowly("1.", 9)]},
+        settings=limited(max_concurrent_agents=1),
+    )
+
+    await stage.play()
+
+    missing = "Invalid arguments: Invalid parameters: Object missing required field `prompt`"
+    assert stage.texts()[1:] == [NO_SPAWN, missing, NO_FORK, missing]
+
+
+@pytest.mark.promise("MK-LIMITS", "MK-LIMITS-RUNNING")
+async def test_at_most_so_many_sub_agents_run_at_once_in_the_whole_tree() -> None:
+    stage = Stage(
+        together(spawn("lead"), spawn("lead")),
+        says("Waiting."),
+        spawned={"lead": [together(spawn("dig"), spawn("dig")), slowly("Led.", 9)], "dig": [slowly("Dug.", 9)]},
+        settings=limited(max_concurrent_agents=3),
+    )
+    stage.script("main", says("Ok."))
+
+    await stage.play()
+
+    refused = [stage.texts(f"root/sub-agent/{n}").count(NO_SPAWN) for n in (1, 2)]
+    assert sum(refused) == 3
+    assert len(stage.rows()) == 1 + 3
+
+
+@pytest.mark.promise("MK-LIMITS")
+async def test_running_sub_agents_and_calls_under_way_are_operations() -> None:
+    stage = Stage(
+        together(spawn("one"), calls("pause"), calls("pause"), spawn("two"), spawn("three")),
+        says("Ok."),
+        says("Ok."),
+        spawned={"three": [slowly("3.", 9)]},
+        tools=(pause, grep),
+        settings=limited(max_concurrent_ops=3),
+    )
+
+    await stage.play()
+
+    # The first sees the four calls beside it, the next three of them, the last only those that take their time.
+    assert stage.texts()[:2] == [NO_SPAWN, NO_SPAWN]
+    assert [row.path for row in stage.rows()] == ["root", "root/sub-agent/1"]
+
+
+@pytest.mark.promise("MK-LIMITS", "MK-NESTED")
+async def test_a_run_at_max_depth_can_neither_spawn_nor_fork() -> None:
+    stage = Stage(
+        spawn("one"),
+        says("Ok."),
+        says("Ok."),
+        spawned={"one": [together(spawn("two"), fork("two")), says("1.")]},
+        settings=limited(max_depth=1),
+    )
+
+    await stage.play()
+
+    assert stage.texts("root/sub-agent/1") == [NO_SPAWN, NO_FORK]
+
+
+@pytest.mark.promise("MK-LIMITS-BIRTH")
+@pytest.mark.parametrize(
+    ("limits", "inner"),
+    [
+        ({"max_concurrent_agents": 1}, "Sub-agent limit exceeded: max 1 concurrent sub-agents"),
+        ({"max_children_per_agent": 1}, "Concurrency limit exceeded: max 1 children per agent"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("start", "outer"), [(spawn, "Failed to spawn sub-agent"), (fork, "Failed to spawn forked agent")]
+)
+async def test_a_call_that_lost_its_place_to_another_is_refused_at_birth(
+    limits: dict[str, int], inner: str, start: Any, outer: str, tmp_path: Path
+) -> None:
+    """After a restart calls are entered again, and ask the store before they go on: so two of them can be at one
+    point at once.
+    """
+    both: Speaks = together(start("first"), start("second"))
+    lines = {task: [slowly("Done.", 9)] for task in ("first", "second")}
+    spawned, forked = (lines, None) if start is spawn else (None, lines)
+    for n in range(20):
+        store = SqliteStore(tmp_path / f"{n}.db")
+        stage = Stage(
+            both, says("Ok."), says("Ok."), spawned=spawned, forked=forked, settings=limited(**limits), store=store
+        )
+        with suppress(StoreError):
+            await stage.open(killed_after=n)
+            await stage.run(TASK, key="root")
+        await stage.kill()
+        replies = len(stage.replies())
+        if replies == 1 and len(stage.store.runs(RunQuery())) == 1:
+            break
+    else:
+        raise AssertionError("no life ended between the reply and its calls")
+
+    await stage.open(adopt=True)
+    await stage.run(TASK, key="root")
+    await stage.close()
+
+    assert [text for text in stage.texts() if text.startswith("Execution")] == [f"Execution failed: {outer}: {inner}"]
+    assert len(stage.rows()) == 2
+
+
+@pytest.mark.promise("MK-LIMITS", "MK-SETTINGS")
+def test_the_limits_of_the_document_are_the_defaults() -> None:
+    limits = MeerkatSettings().concurrency_limits
+
+    assert (limits.max_depth, limits.max_concurrent_ops) == (3, 32)
+    assert (limits.max_concurrent_agents, limits.max_children_per_agent) == (8, 5)

@@ -1,0 +1,330 @@
+"""How sub-agents come into being: what spawning answers, what a child knows, and which tools it has."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retinue.core.agent import Agent
+from retinue.core.messages import UserMessage
+from retinue.dialects.meerkat.schema import USAGE
+from retinue.dialects.meerkat.settings import DEFAULT_MODELS, MeerkatSettings
+from retinue.providers.scripted.provider import Speaks, calls, hangs, says, together
+from retinue.testing.harness import Harness
+from tests.dialects.meerkat.stage import COMMS, NESTED, TASK, Stage, about, fork, slowly, spawn
+
+ALLOWED = (
+    "Model name (provider-specific). Allowed models - "
+    "Anthropic: claude-opus-4-6, claude-sonnet-4-5, claude-opus-4-5; "
+    "Gemini: gemini-3-flash-preview, gemini-3-pro-preview; "
+    "OpenAI: gpt-5.2, gpt-5.2-pro"
+)
+
+
+async def schemas(settings: MeerkatSettings | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every tool that the root is offered: its description and its parameters."""
+    stage = Stage(says("Done."), settings=settings, tools=())
+    async with stage:
+        await stage.run(TASK)
+        tools = stage.retinue.supervisor.parts.toolbox
+        found = [tools.find(name, ("meerkat",)) for name in stage.heard("root")[0].tools]
+        return {tool.spec.name: (tool.spec.description, json.loads(tool.spec.parameters)) for tool in found if tool}
+
+
+@pytest.mark.promise("MK-TOOLS")
+async def test_there_are_five_tools_in_the_order_of_the_document() -> None:
+    assert [(name, about) for name, (about, _) in (await schemas()).items()] == [
+        ("agent_spawn", "Create a sub-agent with clean context (just the prompt)."),
+        ("agent_fork", "Create a sub-agent that inherits the full conversation history."),
+        ("agent_status", "Get the status and output of a sub-agent by ID."),
+        ("agent_cancel", "Cancel a running sub-agent."),
+        ("agent_list", "List all sub-agents with their current states."),
+    ]
+
+
+@pytest.mark.promise("MK-SCHEMAS", "MK-FORK-NO-HOST", "MK-HOST-COMMS")
+async def test_the_parameters_are_those_of_the_tables_and_host_mode_only_where_there_are_comms() -> None:
+    without, with_comms = await schemas(), await schemas(COMMS)
+
+    spawned = ["prompt", "provider", "model", "tool_access", "budget", "system_prompt"]
+    assert {name: (list(s["properties"]), s["required"]) for name, (_, s) in without.items()} == {
+        "agent_spawn": (spawned, ["prompt"]),
+        "agent_fork": (["prompt", "provider", "model", "tool_access", "budget_policy"], ["prompt"]),
+        "agent_status": (["agent_id"], ["agent_id"]),
+        "agent_cancel": (["agent_id"], ["agent_id"]),
+        "agent_list": ([], []),
+    }
+    assert without["agent_spawn"][1]["additionalProperties"] is False
+    assert list(with_comms["agent_spawn"][1]["properties"]) == [*spawned, "host_mode"]
+    assert "additionalProperties" not in with_comms["agent_spawn"][1]
+    assert with_comms["agent_fork"] == without["agent_fork"]
+
+
+@pytest.mark.promise("MK-MODELS-TOLD")
+async def test_the_parameter_model_names_the_allowed_models_of_every_provider() -> None:
+    settings = MeerkatSettings(allowed_models={**DEFAULT_MODELS, "openai": ("gpt-6",)})
+    usual, own = await schemas(), await schemas(settings)
+
+    for tool in ("agent_spawn", "agent_fork"):
+        assert usual[tool][1]["properties"]["model"]["description"] == ALLOWED
+        assert own[tool][1]["properties"]["model"]["description"] == ALLOWED.replace("gpt-5.2, gpt-5.2-pro", "gpt-6")
+
+
+@pytest.mark.promise("MK-SPAWN", "MK-NAMES", "MK-IDS", "MK-DEFAULT-MODEL")
+async def test_a_spawn_is_answered_at_once_with_the_six_fields() -> None:
+    stage = Stage(spawn(), says("Started."), says("Thanks."), spawned={"find it": [slowly("The pool.")]})
+
+    assert (await stage.play()).text == "Thanks."
+
+    child = stage.row("root/sub-agent/1")
+    assert stage.texts() == [
+        f'{{"agent_id":"{child.run_id}","name":"sub-agent-{child.run_id.replace("-", "")[:12]}",'
+        '"provider":"anthropic","model":"claude-opus-4-6","state":"running",'
+        '"message":"Sub-agent spawned successfully. Use agent_status to check progress."}'
+    ]
+    assert uuid.UUID(child.run_id).version == 7
+
+
+@pytest.mark.promise("MK-BACKGROUND", "MK-WAITS")
+async def test_sub_agents_work_at_the_same_time_as_each_other_and_as_their_parent() -> None:
+    stage = Stage(
+        together(spawn("one"), spawn("two"), fork("three")),
+        calls("grep", pattern="pool"),
+        says("Meanwhile."),
+        says("Three are in."),
+        spawned={"one": [slowly("1.", 10)], "two": [slowly("2.", 10)]},
+        forked={"three": [slowly("3.", 10)]},
+    )
+    async with stage:
+        began = stage.retinue.supervisor.parts.clock.now()
+        outcome = await stage.run(TASK)
+        took = stage.retinue.supervisor.parts.clock.now() - began
+
+    assert outcome.text == "Three are in."
+    assert 10 <= took < 11
+
+
+@pytest.mark.promise("MK-CLEAN", "MK-SYSTEM", "MK-NO-NESTING", "MK-ACCESS")
+async def test_a_sub_agent_knows_its_prompt_byte_for_byte_and_nothing_else() -> None:
+    prompt = "  find\tit — naïve \r\n"
+    stage = Stage(spawn(prompt), says("Started."), says("Thanks."), spawned={"find": [says("The pool.")]})
+
+    await stage.play(system="You lead.")
+
+    (heard,) = stage.heard("root/sub-agent/1")
+    assert (heard.messages, heard.system, heard.tools) == ((UserMessage(prompt),), "", ("fetch", "grep"))
+
+
+@pytest.mark.promise("MK-USAGE")
+async def test_the_root_is_told_how_the_tools_are_meant() -> None:
+    stage = Stage(says("Done."))
+
+    await stage.play(system="You lead.")
+
+    assert stage.heard("root")[0].system == f"You lead.\n\n{USAGE}"
+    assert "Do not poll" in USAGE
+
+
+@pytest.mark.promise("MK-SYSTEM")
+@pytest.mark.parametrize(
+    ("asked", "inherits", "system"), [({}, True, USAGE), ({}, False, ""), ({"system_prompt": "Dig."}, True, "Dig.")]
+)
+async def test_a_sub_agents_system_text_is_the_one_asked_for_else_how_its_tools_are_meant(
+    asked: dict[str, Any], inherits: bool, system: str
+) -> None:
+    settings = MeerkatSettings(nested_tools=True, inherit_system_prompt=inherits)
+    stage = Stage(
+        spawn(**asked), says("Thanks."), says("Thanks."), spawned={"find it": [says("Found.")]}, settings=settings
+    )
+
+    await stage.play()
+
+    assert [heard.system for heard in stage.heard("root/sub-agent/1")] == [system]
+
+
+# ---- tools ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-ACCESS", "MK-ACCESS-STRING", "MK-ACCESS-UNKNOWN")
+@pytest.mark.parametrize("start", [spawn, fork])
+@pytest.mark.parametrize(
+    ("access", "offered"),
+    [
+        (None, ("fetch", "grep")),
+        ({"policy": "inherit"}, ("fetch", "grep")),
+        ({"policy": "allow_list", "tools": ["grep", "nothing"]}, ("grep",)),
+        ({"policy": "allow_list", "tools": []}, ()),
+        ({"policy": "deny_list", "tools": ["grep", "nothing"]}, ("fetch",)),
+        ({"policy": "allow_list", "tools": ["agent_spawn", "fetch"]}, ("fetch",)),
+        ('{"policy":"inherit"}', ("fetch", "grep")),
+        ('{"policy": "deny_list", "tools": ["fetch"]}', ("grep",)),
+    ],
+)
+async def test_a_sub_agent_has_the_tools_that_its_access_leaves(
+    start: Callable[..., Speaks], access: object, offered: tuple[str, ...]
+) -> None:
+    line = start("find it", tool_access=access)
+    lines = {"find it": [says("Found.")]}
+    stage = Stage(
+        line,
+        says("Ok."),
+        says("Ok."),
+        spawned=lines if start is spawn else None,
+        forked=lines if start is fork else None,
+    )
+
+    await stage.play()
+
+    assert [heard.tools for heard in stage.listening.heard if heard.path != "root"] == [offered]
+
+
+@pytest.mark.promise("MK-ACCESS-GONE", "MK-FORK-DENIED")
+async def test_a_tool_that_was_taken_away_is_not_there_when_it_is_called() -> None:
+    stage = Stage(
+        spawn(tool_access={"policy": "deny_list", "tools": ["grep"]}),
+        says("Ok."),
+        says("Ok."),
+        spawned={"find it": [together(calls("grep"), calls("agent_list")), says("Nothing.")]},
+    )
+
+    await stage.play()
+
+    assert stage.texts("root/sub-agent/1") == [
+        "There is no tool named 'grep'. Tools you can use: fetch.",
+        "Execution failed: Tool access denied: agent_list",
+    ]
+
+
+@pytest.mark.promise("MK-CLEAN")
+async def test_a_sub_agent_works_for_its_parent_even_if_the_settings_have_an_agent_of_its_name() -> None:
+    stage = Stage(
+        spawn(),
+        says("Ok."),
+        says("Ok."),
+        spawned={"find it": [says("Found.")]},
+        agents=[Agent(name="sub-agent", description="Another.", system_prompt="You are another.", memory_from=("x",))],
+    )
+
+    await stage.play()
+
+    brief = stage.store.brief(stage.row("root/sub-agent/1").brief)
+    assert (brief.agent, brief.identity, brief.memory_from, brief.system) == ("sub-agent", "main", (), "")
+
+
+# ---- nesting --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-NESTED", "MK-LIMITS")
+async def test_with_nested_tools_sub_agents_have_their_own_down_to_max_depth() -> None:
+    stage = Stage(
+        spawn("one"),
+        says("Ok."),
+        says("Done."),
+        spawned={
+            "one": [spawn("two"), says("Ok."), says("1.")],
+            "two": [fork("three"), says("Ok."), says("2.")],
+        },
+        forked={"three": [together(spawn("four"), fork("four")), says("3.")]},
+        settings=NESTED,
+    )
+
+    await stage.play()
+
+    assert [row.path for row in stage.rows()] == [
+        "root",
+        "root/sub-agent/1",
+        "root/sub-agent/1/sub-agent/1",
+        "root/sub-agent/1/sub-agent/1/fork/1",
+    ]
+    assert stage.texts("root/sub-agent/1/sub-agent/1/fork/1") == [
+        "Execution failed: Cannot spawn sub-agent: concurrency or depth limit reached",
+        "Execution failed: Cannot fork agent: concurrency or depth limit reached",
+    ]
+
+
+@pytest.mark.promise("MK-NESTED", "MK-ACCESS")
+async def test_a_tool_that_a_sub_agent_does_not_have_none_of_its_own_can_have() -> None:
+    denied = {"policy": "deny_list", "tools": ["agent_spawn", "grep"]}
+    stage = Stage(
+        spawn("one", tool_access=denied),
+        says("Ok."),
+        says("Done."),
+        spawned={"one": [fork("two", tool_access={"policy": "inherit"}), says("Ok."), says("1.")]},
+        forked={"two": [says("2.")]},
+        settings=NESTED,
+    )
+
+    await stage.play()
+
+    left = ("fetch", "agent_fork", "agent_status", "agent_cancel", "agent_list")
+    assert stage.heard("root/sub-agent/1")[0].tools == stage.heard("root/sub-agent/1/fork/1")[0].tools == left
+
+
+@pytest.mark.promise("MK-NESTED-OFF")
+async def test_without_allow_nested_spawn_nested_calls_are_refused() -> None:
+    settings = MeerkatSettings(nested_tools=True, allow_nested_spawn=False)
+    stage = Stage(
+        spawn("one"),
+        says("Ok."),
+        says("Done."),
+        spawned={"one": [together(spawn("two"), fork("two")), says("1.")]},
+        settings=settings,
+    )
+
+    await stage.play()
+
+    assert stage.texts("root/sub-agent/1") == [
+        "Execution failed: Nested spawning is not allowed at this depth",
+        "Execution failed: Nested forking is not allowed at this depth",
+    ]
+
+
+@pytest.mark.promise("MK-NOT-FOUND", "MK-CANCEL")
+async def test_a_run_sees_and_cancels_whom_its_sub_agents_started_and_nobody_else() -> None:
+    stage = Stage(
+        spawn("one"),
+        says("Waiting."),
+        calls("agent_list"),
+        about("agent_cancel"),
+        says("Done."),
+        spawned={
+            "one": [spawn("two"), hangs()],
+            "two": [calls("agent_list"), hangs()],
+        },
+        settings=NESTED,
+        latency=1.0,
+    )
+
+    async with stage:
+        run = await stage.retinue.spawn(TASK)
+        await asyncio.sleep(3.5)
+        await run.send("look")
+        await run.wait()
+
+    rows = {row.path: row.run_id for row in stage.rows()}
+    listed = next(answer for answer in stage.answers() if "agents" in answer)
+    assert [(row["id"], row["depth"]) for row in listed["agents"]] == [
+        (rows["root/sub-agent/1"], 1),
+        (rows["root/sub-agent/1/sub-agent/1"], 2),
+    ]
+    assert stage.answers("root/sub-agent/1/sub-agent/1")[0]["total_count"] == 0
+    assert stage.outcome("root/sub-agent/1/sub-agent/1").result == "cancelled"
+
+
+# ---- the choice of a run --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-OVERRIDE")
+async def test_a_run_may_choose_the_dialect_although_its_retinue_was_opened_without_it() -> None:
+    async with Harness(dialects=()) as r:
+        r.script("main", spawn(), says("Ok."), lambda ask: says(ask.messages[-1].text), task="with")
+        r.script("main", says("Alone."), task="without")
+        r.script("sub-agent", says("The pool."))
+
+        told = (await r.run("with", dialects=["meerkat"])).text
+        assert (told[:21], told[-35:]) == ("[sub-agent sub-agent-", " completed] Task: find it\nThe pool.")
+        assert (await r.run("without")).text == "Alone."
+        assert (await r.run("without", dialects=["spec"])).text == "Alone."

@@ -1,0 +1,320 @@
+"""Looking after sub-agents: status, list, cancel, the news of their ends, and how long they are remembered."""
+
+import asyncio
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import pytest
+
+from retinue.core.errors import ProviderError
+from retinue.core.messages import UserMessage
+from retinue.core.ports import CallContext, Request, Tool
+from retinue.core.run import Limits
+from retinue.dialects.meerkat.settings import MeerkatSettings
+from retinue.providers.scripted.provider import Line, calls, fails, hangs, says, streams, together
+from tests.dialects.meerkat.stage import MANY, TASK, Stage, about, fork, name, slowly, spawn, started
+
+MOST = MeerkatSettings(concurrency_limits=MANY)
+
+
+# ---- status ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-STATUS", "MK-NOTICE-ONCE")
+async def test_the_status_of_a_running_one_and_of_a_completed_one() -> None:
+    stage = Stage(
+        spawn(),
+        about("agent_status"),
+        about("agent_status"),
+        says("Thanks."),
+        spawned={"find it": [streams("The ", "pool.", every=1.5)]},
+        latency=1.0,
+    )
+
+    await stage.play()
+
+    child = stage.row("root/sub-agent/1")
+    used = child.progress.usage.total
+    assert used > 0
+    assert stage.texts()[1:] == [
+        f'{{"agent_id":"{child.run_id}","state":"running","is_final":false,"duration_ms":1000}}',
+        f'{{"agent_id":"{child.run_id}","state":"completed","output":"The pool.","is_final":true,'
+        f'"duration_ms":1500,"tokens_used":{used}}}',
+    ]
+
+
+@pytest.mark.promise("MK-STATUS", "MK-STATUS-FAILED")
+async def test_the_status_of_a_failed_one_a_cancelled_one_and_an_empty_one() -> None:
+    stage = Stage(
+        together(spawn("fail"), spawn("stop"), spawn("be silent")),
+        about("agent_cancel", 1),
+        lambda request: together(*(calls("agent_status", agent_id=each) for each in started(request.messages))),
+        says("Thanks."),
+        spawned={
+            "fail": [fails(ProviderError("no credit left", fault="bad_request"))],
+            "stop": [hangs("so far")],
+            "be silent": [slowly("", 0.5)],
+        },
+        latency=1.0,
+    )
+
+    await stage.play()
+
+    failed, cancelled, silent = stage.answers()[4:]
+    rows = [stage.row(f"root/sub-agent/{n}") for n in (1, 2, 3)]
+    assert failed == {
+        "agent_id": rows[0].run_id,
+        "state": "failed",
+        "error": stage.outcome("root/sub-agent/1").error,
+        "is_final": True,
+        "duration_ms": 0,
+        "tokens_used": 0,
+    }
+    assert "no credit left" in failed["error"]
+    assert cancelled == {"agent_id": rows[1].run_id, "state": "cancelled", "is_final": True, "duration_ms": 1000}
+    assert silent == {
+        "agent_id": rows[2].run_id,
+        "state": "completed",
+        "output": "",
+        "is_final": True,
+        "duration_ms": 500,
+        "tokens_used": rows[2].progress.usage.total,
+    }
+
+
+# ---- list -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-LIST", "MK-LIST-CANCELLED", "MK-NAMES")
+async def test_the_list_is_in_the_order_of_the_starts_with_its_counts() -> None:
+    stage = Stage(
+        calls("agent_list"),
+        together(spawn("one"), fork("two"), spawn("three"), spawn("four")),
+        about("agent_cancel", 0),
+        calls("agent_list"),
+        says("Waiting."),
+        says("Thanks."),
+        spawned={
+            "one": [hangs()],
+            "three": [fails(ProviderError("no", fault="bad_request"))],
+            "four": [slowly("4.", 9)],
+        },
+        forked={"two": [says("2.")]},
+        latency=1.0,
+    )
+
+    await stage.play()
+
+    one, two, three, four = stage.rows()[1:]
+    assert stage.texts()[0] == ('{"agents":[],"running_count":0,"completed_count":0,"failed_count":0,"total_count":0}')
+    listed = stage.answers()[-1]
+    assert listed == {
+        "agents": [
+            {"id": one.run_id, "name": name(one.run_id), "state": "cancelled", "depth": 1},
+            {"id": two.run_id, "name": name(two.run_id, "fork"), "state": "completed", "depth": 1},
+            {"id": three.run_id, "name": name(three.run_id), "state": "failed", "depth": 1},
+            {"id": four.run_id, "name": name(four.run_id), "state": "running", "depth": 1, "running_ms": 2000},
+        ],
+        "running_count": 1,
+        "completed_count": 1,
+        "failed_count": 2,
+        "total_count": 4,
+    }
+
+
+# ---- cancel ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-CANCEL", "MK-CANCEL-LATE", "MK-NOTICE-ONCE")
+async def test_a_cancel_stops_the_sub_agent_and_a_second_one_is_too_late() -> None:
+    stage = Stage(
+        together(spawn("dig"), spawn("quick")),
+        about("agent_cancel", 0),
+        lambda request: together(*(calls("agent_cancel", agent_id=each) for each in started(request.messages)[:2])),
+        says("Thanks."),
+        spawned={"dig": [slowly("The pool.", 60)], "quick": [says("Done.")]},
+    )
+    async with stage:
+        began = stage.retinue.supervisor.parts.clock.now()
+        await stage.run(TASK)
+        took = stage.retinue.supervisor.parts.clock.now() - began
+
+    dig, quick = stage.rows()[1:]
+    late = "Cannot cancel sub-agent: already {} (only running agents can be cancelled)"
+    assert stage.texts()[2] == (
+        f'{{"agent_id":"{dig.run_id}","success":true,"previous_state":"running",'
+        '"message":"Sub-agent cancelled successfully"}'
+    )
+    assert stage.answers()[3:] == [
+        {"agent_id": dig.run_id, "success": False, "previous_state": "cancelled", "message": late.format("cancelled")},
+        {
+            "agent_id": quick.run_id,
+            "success": False,
+            "previous_state": "completed",
+            "message": late.format("completed"),
+        },
+    ]
+    assert took < 1
+    assert stage.outcome("root/sub-agent/1").text == "T"
+    notices = [message for message in stage.heard("root")[-1].messages if isinstance(message, UserMessage)][1:]
+    assert [notice.text.splitlines()[0] for notice in notices] == [
+        f"[sub-agent {name(quick.run_id)} completed] Task: quick"
+    ]
+
+
+@pytest.mark.promise("MK-CANCEL-LATE")
+async def test_of_two_cancels_at_once_one_is_too_late() -> None:
+    stage = Stage(
+        spawn(),
+        lambda request: together(*2 * [calls("agent_cancel", agent_id=started(request.messages)[0])]),
+        says("Thanks."),
+        spawned={"find it": [hangs()]},
+    )
+
+    await stage.play()
+
+    assert sorted(answer["success"] for answer in stage.answers()[1:]) == [False, True]
+
+
+# ---- news -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-NOTICE", "MK-WAITS")
+async def test_the_root_is_told_of_every_end_by_a_message_of_its_own_and_answers_only_then() -> None:
+    task = "find " + "it " * 100
+    stage = Stage(
+        together(spawn(task), spawn("fail")),
+        says("Waiting."),
+        says("One failed."),
+        says("It was the pool."),
+        spawned={
+            "find": [slowly("The pool.\nIt is full.", 9)],
+            "fail": [fails(ProviderError("no credit left", fault="bad_request"))],
+        },
+    )
+
+    assert (await stage.play()).text == "It was the pool."
+
+    found, failed = stage.rows()[1:]
+    heard = stage.heard("root")[-1].messages
+    assert [(message.text, message.origin) for message in heard if isinstance(message, UserMessage)] == [
+        (TASK, "caller"),
+        (
+            f"[sub-agent {name(failed.run_id)} failed] Task: fail\n{stage.outcome('root/sub-agent/2').error}",
+            "notice",
+        ),
+        (f"[sub-agent {name(found.run_id)} completed] Task: {task[:200]}\nThe pool.\nIt is full.", "notice"),
+    ]
+
+
+@pytest.mark.promise("MK-NOTICE", "MK-STATUS-FAILED")
+async def test_the_root_is_told_when_somebody_else_has_cancelled_its_child() -> None:
+    stage = Stage(spawn(), says("Waiting."), says("Then not."), spawned={"find it": [hangs()]})
+    async with stage:
+        run = await stage.retinue.spawn(TASK)
+        await asyncio.sleep(1)
+        child = stage.row("root/sub-agent/1").run_id
+        await stage.retinue.cancel(child, note="not needed any more")
+        assert (await run.wait()).text == "Then not."
+
+    assert stage.last()[-1] == f"user: [sub-agent {name(child)} cancelled] Task: find it\nnot needed any more"
+
+
+@pytest.mark.promise("MK-NOTICE-ONCE", "MK-WAITS")
+@pytest.mark.parametrize("look", [about("agent_status"), calls("agent_list")])
+async def test_an_end_that_was_looked_at_is_not_announced(look: Any) -> None:
+    stage = Stage(spawn(), look, says("Thanks."), spawned={"find it": [slowly("Found.", 0.5)]}, latency=1.0)
+
+    assert (await stage.play()).text == "Thanks."
+
+    assert [text for text in stage.last() if text.startswith("user: ")] == [f"user: {TASK}"]
+
+
+@pytest.mark.promise("MK-WAITS")
+async def test_an_answer_that_took_the_last_turn_stands_although_children_end_after_it() -> None:
+    stage = Stage(spawn(), says("Waiting."), spawned={"find it": [slowly("Found.", 9)]})
+
+    outcome = await stage.play(limits=Limits(max_turns=2))
+
+    assert (outcome.result, outcome.text) == ("completed", "Waiting.")
+    assert stage.outcome("root/sub-agent/1").text == "Found."
+
+
+# ---- many -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("MK-KEPT", "MK-THOUSAND", "MK-IDS")
+async def test_a_thousand_sub_agents_one_after_another_are_kept_to_the_last_256() -> None:
+    def more(request: Request) -> Line:
+        return together(*(spawn(f"task {request.turn}.{n}") for n in range(50)))
+
+    def ask(request: Request) -> Line:
+        ids = started(request.messages)
+        return together(*(calls("agent_status", agent_id=ids[n]) for n in (0, 743, 744, 999)), calls("agent_list"))
+
+    def answer(request: Request) -> Line:
+        return says(f"result {request.messages[0].text}")
+
+    lines: list[Any] = [line for _ in range(20) for line in (more, says("Waiting."))]
+    stage = Stage(*lines, ask, says("Done."), settings=MOST)
+    stage.script("sub-agent", answer)
+    async with stage:
+        roster = stage.retinue.supervisor.roster
+        run = await stage.retinue.spawn(TASK, limits=Limits(max_turns=100))
+        kept = [len(roster.ended) async for _ in run.events()]
+        await run.wait()
+
+    rows = stage.rows()[1:]
+    texts = stage.texts()
+    assert len(rows) == len({row.run_id for row in rows}) == len({name(row.run_id) for row in rows}) == 1000
+    assert {row.progress.outcome and row.progress.outcome.result for row in rows} == {"completed"}
+    first, before, oldest, newest, listed = texts[-5:]
+    assert first == f"Execution failed: Sub-agent not found: {rows[0].run_id}"
+    assert before == f"Execution failed: Sub-agent not found: {rows[743].run_id}"
+    assert '"output":"result task 29.44"' in oldest
+    assert '"output":"result task 39.49"' in newest
+    assert '"running_count":0,"completed_count":256,"failed_count":0,"total_count":256}' in listed
+    assert max(kept) == 256
+
+
+@pytest.mark.promise("MK-THOUSAND")
+async def test_status_and_list_are_quick_while_a_thousand_work() -> None:
+    stage = Stage(
+        together(*(spawn(f"task {n}") for n in range(1000))),
+        hangs(),
+        settings=MOST,
+    )
+    stage.script("sub-agent", hangs())
+    async with stage:
+        run = await stage.retinue.spawn(TASK)
+        await asyncio.sleep(1)
+        roster, tools = stage.retinue.supervisor.roster, stage.retinue.supervisor.parts.toolbox
+        assert len(roster.live) == 1001
+        ids = [row.run_id for row in stage.rows()[1:]]
+        context = stage.context(run.run_id)
+        took: dict[str, float] = {}
+        for tool, arguments in (("agent_status", f'{{"agent_id":"{ids[500]}"}}'), ("agent_list", "{}")):
+            found = tools.find(tool, ("meerkat",))
+            assert found is not None
+            took[tool] = await _median(found, arguments, context)
+        await run.cancel()
+
+    assert [tool for tool, seconds in took.items() if seconds > 0.005] == [], took
+
+
+async def _median(tool: Tool, arguments: str, context: CallContext) -> float:
+    """The seconds that a call takes of the processor, without those of whoever watches which lines are run."""
+    watcher = sys.gettrace()
+    sys.settrace(None)
+    try:
+        times: list[float] = []
+        for _ in range(31):
+            began = time.thread_time()
+            result = await tool.call(arguments, context)
+            times.append(time.thread_time() - began)
+            assert not result.failed
+    finally:
+        sys.settrace(watcher)
+    return median(times)

@@ -1,0 +1,112 @@
+"""A process that dies at any moment of a delegation: the next one finds the subagents and goes on."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from retinue.app import run_spec
+from retinue.core.errors import StoreError
+from retinue.core.ports import Request, Store
+from retinue.dialects.context import Desk
+from retinue.dialects.xzatoma.dialect import XzatomaDialect, XzatomaSettings
+from retinue.providers.scripted.provider import Line, hangs
+from retinue.store.memory.store import MemoryStore
+from retinue.store.sqlite.store import SqliteStore
+from tests.dialects.xzatoma.stage import ROOT, TASK, Stage, answered, said, says, subagent, uses
+
+
+def story(store: Store) -> Stage:
+    """A root delegates once; its subagent looks, delegates once itself, and both are asked for a summary."""
+    return Stage(
+        subagent(max_turns=2),
+        says("Thanks."),
+        tasks={
+            "find it": [subagent("below", "look below"), uses("grep"), says("The pool.")],
+            "look below": [uses("grep", pattern="pool"), says("Looked."), says("Twenty.")],
+        },
+        store=store,
+    )
+
+
+async def told(stage: Stage) -> dict[str, list[str]]:
+    """Every run's whole conversation, by label."""
+    runs = {label: await stage.retinue.supervisor.recall(row.run_id) for label, row in stage.rows().items()}
+    return {label: said(run.history) for label, run in runs.items()}
+
+
+@pytest.mark.promise("XZ-KEYED")
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_crash_after_any_write_changes_nothing_but_the_time(kind: str, tmp_path: Path) -> None:
+    def new_store(name: str) -> Store:
+        return MemoryStore() if kind == "memory" else SqliteStore(tmp_path / f"{name}.db")
+
+    undisturbed = story(new_store("undisturbed"))
+    async with undisturbed:
+        assert (await undisturbed.run(TASK, key="root")).text == "Thanks."
+        whole = await told(undisturbed)
+        writes = undisturbed.written
+    assert undisturbed.answers(ROOT) == [answered("The pool.", turns=3, limited=True)]
+    assert undisturbed.answers("dig") == [answered("Twenty.", label="below", depth=2, turns=3)]
+
+    cut_short = 0
+    for n in range(writes + 1):
+        stage = story(new_store(str(n)))
+        with suppress(StoreError):
+            await stage.open(killed_after=n)
+        if stage.alive:
+            with suppress(StoreError):
+                await stage.run(TASK, key="root")
+            await stage.kill()
+        paths = {row.run_id: row.path for row in stage.rows().values()}
+        stored = {(paths[run_id], turn) for run_id, turn in stage.replies()}
+        cut_short += any(row.progress.phase != "ended" for row in stage.rows().values())
+        asked = len(stage.provider.asked)
+
+        await stage.open(adopt=True)
+        outcome = await stage.run(TASK, key="root")
+        conversations = await told(stage)
+        await stage.close()
+
+        assert (n, outcome.text, conversations) == (n, "Thanks.", whole)
+        assert stage.answers(ROOT) == undisturbed.answers(ROOT), n
+        again = {(question.path, question.turn) for question in stage.provider.asked[asked:]}
+        assert stored & again == set(), n
+        ends = {label: row.progress.outcome and row.progress.outcome.result for label, row in stage.rows().items()}
+        assert ends == dict.fromkeys(whole, "completed"), n
+        stage.provider.script.verify()
+        stage.store.close()
+    undisturbed.store.close()
+    assert cut_short > 20  # so many of these lives ended in the middle of the story
+
+
+@pytest.mark.promise("XZ-KEYED", "XZ-SETTINGS")
+async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives: list[str] = []
+
+    def looks(_: Request) -> Line:
+        return says("Looked.") if len(lives) > 1 else hangs()
+
+    def ever_smaller(name: str, desk: Desk, settings: object) -> XzatomaDialect:
+        lives.append(name)
+        return XzatomaDialect(desk, XzatomaSettings(max_depth=3 - len(lives), persistence_enabled=True))
+
+    monkeypatch.setattr(run_spec, "make_dialect", ever_smaller)
+    stage = Stage(
+        subagent(),
+        says("Thanks."),
+        tasks={
+            "find it": [subagent("below", "look below"), says("Found."), says("The pool.")],
+            "look below": [looks, says("Twenty.")],
+        },
+    )
+    async with stage:
+        await stage.retinue.spawn(TASK, key="root")
+        await asyncio.sleep(1)
+        await stage.restart()
+        assert (await stage.run(TASK, key="root")).text == "Thanks."
+
+    assert stage.answers("dig") == [answered("Twenty.", label="below", depth=2)]

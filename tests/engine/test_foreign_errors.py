@@ -1,0 +1,234 @@
+"""What leaves the code of others: no tool, model or callback repeats itself, hangs or takes the process with it."""
+
+import asyncio
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+import pytest
+
+import retinue
+from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.events import CallReturned
+from retinue.core.messages import Reply
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, Publish, Request, ToolResult
+from retinue.core.run import Approval
+from retinue.engine.foreign_errors import in_code, is_its_own_doing, words_of
+from retinue.providers.scripted.provider import calls, says
+from retinue.testing.harness import Harness
+
+
+class Speechless(Exception):
+    """Fails at saying what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+    __repr__ = __str__
+
+
+class Shouted(Exception):
+    """Says what it is in a text of its own kind."""
+
+    class Text(str):
+        __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.Text("no such pool")
+
+
+class Leaves(BaseException):
+    """No ordinary error, as the outcomes of test runners are."""
+
+
+# ---- words ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_that_cannot_say_what_it_is_has_no_words_and_is_called_by_its_kind() -> None:
+    assert (words_of(Speechless()), in_code(Speechless())) == ("", "Speechless")
+    assert (words_of(KeyError("a")), in_code(KeyError("a"))) == ("'a'", "KeyError('a')")
+
+
+def test_words_are_plain_text_whatever_an_error_makes_of_them() -> None:
+    assert type(words_of(Shouted())) is str
+
+
+# ---- tools ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Speechless(), "broken failed: Speechless"),
+        (Shouted(), "broken failed: Shouted: no such pool"),
+        (KeyboardInterrupt(), "broken failed: KeyboardInterrupt"),
+        (GeneratorExit("gone"), "broken failed: GeneratorExit: gone"),
+        (Leaves("for good"), "broken failed: Leaves: for good"),
+    ],
+)
+async def test_whatever_a_tool_raises_it_is_called_once_and_its_run_goes_on(error: BaseException, text: str) -> None:
+    times = 0
+
+    @retinue.tool
+    async def broken() -> str:
+        """Break."""
+        nonlocal times
+        times += 1
+        if times > 1:
+            return "called again"
+        raise error
+
+    async with Harness(dialects=(), tools=[broken]) as r:
+        r.script("main", calls("broken"), says("done"))
+        outcome = await r.run("go")
+
+        (returned,) = [event for event in r.events(r.run_of("main")) if isinstance(event, CallReturned)]
+        assert (returned.text, returned.failed, returned.crashed) == (text, True, True)
+        assert (outcome.result, outcome.text) == ("completed", "done")
+
+
+# ---- models and people ----------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A model whose wire fails in an odd way."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.asked = 0
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """Fail; asked too often, fail in a way that ends the test."""
+        self.asked += 1
+        raise self.error if self.asked == 1 else AssertionError("asked again")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Speechless(), "Speechless"),
+        (GeneratorExit("gone"), "GeneratorExit: gone"),
+        (SystemExit(3), "SystemExit: 3"),
+        (Leaves("for good"), "Leaves: for good"),
+    ],
+)
+async def test_whatever_a_model_fails_with_its_run_fails_and_it_is_not_asked_again(
+    error: BaseException, text: str
+) -> None:
+    mind = Broken(error)
+    async with retinue.open(provider=mind, home=retinue.MEMORY, dialects=()) as r:
+        outcome = await r.run("go")
+
+    assert (outcome.result, outcome.reason, outcome.error, mind.asked) == ("failed", "model_error", text, 1)
+
+
+class Hurried:
+    """A model that a provider stops by itself."""
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """Give up."""
+        raise TimeoutError("no answer within 5 s")
+
+
+async def test_a_provider_that_gives_up_by_itself_is_not_said_to_have_had_all_the_time_of_the_limits() -> None:
+    async with retinue.open(provider=Hurried(), home=retinue.MEMORY, dialects=()) as r:
+        outcome = await r.run("go")
+
+    told = "TimeoutError: no answer within 5 s (4 attempts were made; try again later)"
+    assert (outcome.result, outcome.reason, outcome.error) == ("failed", "model_error", told)
+
+
+async def test_a_callback_that_fails_without_words_is_a_no() -> None:
+    @retinue.tool(risk="medium")
+    async def write() -> str:
+        """Write."""
+        return "written"
+
+    def absent(question: Approval) -> bool:
+        raise Speechless
+
+    async with Harness(dialects=(), tools=[write], approvals=absent) as r:
+        r.script("main", calls("write"), says("done"))
+        await r.run("go")
+
+        assert r.results("main") == ["A person refused this call: the approval callback failed: Speechless"]
+
+
+class Riddle:
+    """A tool with a bug in its description, about which there are no words either."""
+
+    spec = ToolSpec("riddle")
+    kind: ToolKind = "pure"
+    timeout: float | None = None
+    waits = False
+    stoppable = True
+
+    @property
+    def risk(self) -> Risk:
+        """Nobody knows."""
+        raise Speechless
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Never made."""
+        raise AssertionError("its risk is not known")
+
+
+async def test_a_bug_without_words_ends_its_run() -> None:
+    async with Harness(dialects=(), tools=[Riddle()]) as r:
+        r.script("main", calls("riddle"))
+        outcome = await r.run("go")
+
+    assert (outcome.result, outcome.reason, outcome.error) == ("failed", "bug", "internal error: Speechless")
+
+
+# ---- whose doing ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def heard_by(handler: object) -> Generator[None]:
+    """Let SIGINT be heard in that way."""
+    before = signal.signal(signal.SIGINT, handler)  # pyright: ignore[reportArgumentType] all kinds of them are tried
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupts(number: int, frame: FrameType | None) -> None:
+    """A handler as programs have it."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [interrupts, signal.default_int_handler])
+def test_the_ctrl_c_of_a_person_travels_on(handler: object) -> None:
+    with heard_by(handler), pytest.raises(KeyboardInterrupt) as pressed:
+        signal.raise_signal(signal.SIGINT)
+
+    with heard_by(handler):
+        assert not is_its_own_doing(pressed.value, ())
+
+
+def test_an_interrupt_that_no_handler_raised_is_the_doing_of_whoever_raised_it() -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        raise KeyboardInterrupt
+
+    with heard_by(interrupts):
+        assert is_its_own_doing(raised.value, ())
+
+
+async def test_a_call_that_is_thrown_away_returns_nothing() -> None:
+    async def call() -> str:
+        try:
+            await asyncio.Event().wait()
+        except BaseException as error:
+            if not is_its_own_doing(error, ()):
+                raise
+        return "its own doing"
+
+    thrown_away = call()
+    thrown_away.send(None)
+
+    with pytest.raises(GeneratorExit):
+        thrown_away.throw(GeneratorExit())

@@ -1,0 +1,189 @@
+"""Durable values by name, and the names of runs: each change is one transaction, and the same key answers the same."""
+
+import asyncio
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import pytest
+
+from retinue.core.agent import Brief
+from retinue.core.commands import Decide, Decision, ShelfClosed
+from retinue.core.ports import Store
+from retinue.core.run import HandleRef
+from retinue.engine.admission import Spawn
+from retinue.engine.key_value import StoreShelf
+from retinue.engine.supervisor import Started
+from retinue.providers.scripted.provider import says
+from retinue.store.memory.store import MemoryStore
+from retinue.store.sqlite.store import SqliteStore
+from retinue.testing.harness import Harness
+
+
+@pytest.fixture(params=["memory", "sqlite", "sqlite in a thread"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
+    """Every way to keep things."""
+    if request.param == "memory":
+        yield MemoryStore()
+    else:
+        file = SqliteStore(tmp_path / "r.db", threaded=request.param != "sqlite")
+        yield file
+        file.close()
+
+
+def count_up(name: str = "count") -> Decide:
+    """A decision that depends on what is there: one more than before."""
+
+    def decide(shelf: Mapping[str, bytes]) -> Decision:
+        more = str(int(shelf.get(name, b"0")) + 1).encode()
+        return Decision(answer=more, puts={name: more})
+
+    return decide
+
+
+def drop(name: str) -> Decide:
+    def decide(shelf: Mapping[str, bytes]) -> Decision:
+        return Decision(answer=shelf.get(name, b"nothing"), drops=(name,))
+
+    return decide
+
+
+async def test_a_change_is_on_the_shelf_when_it_is_answered_and_survives_the_process(store: Store) -> None:
+    async with Harness(store=store) as harness:
+        shelf = StoreShelf(harness.retinue.supervisor.parts)
+
+        assert await shelf.change("notes", count_up()) == b"1"
+
+        assert store.shelf("notes") == {"count": b"1"}
+        assert await shelf.look("notes") == {"count": b"1"}
+        assert await shelf.look("elsewhere") == {}
+        await harness.restart()
+        assert await StoreShelf(harness.retinue.supervisor.parts).look("notes") == {"count": b"1"}
+
+
+async def test_changes_at_once_are_decided_one_after_the_other(store: Store) -> None:
+    async with Harness(store=store) as harness:
+        shelf = StoreShelf(harness.retinue.supervisor.parts)
+
+        answers = await asyncio.gather(*(shelf.change("notes", count_up()) for _ in range(20)))
+
+        assert answers == [str(number).encode() for number in range(1, 21)]
+
+
+async def test_the_same_key_answers_as_it_did_the_first_time_and_changes_nothing(store: Store) -> None:
+    async with Harness(store=store) as harness:
+        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        first = await shelf.change("notes", count_up(), key="run/1/0")
+        await shelf.change("notes", count_up(), key="run/1/1")
+        await harness.restart()
+        shelf = StoreShelf(harness.retinue.supervisor.parts)
+
+        again = await shelf.change("notes", count_up(), key="run/1/0")
+
+        assert (first, again) == (b"1", b"1")
+        assert await shelf.look("notes") == {"count": b"2"}
+
+
+async def test_names_are_dropped_as_decided(store: Store) -> None:
+    async with Harness(store=store) as harness:
+        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        await shelf.change("notes", count_up("a"))
+        await shelf.change("notes", count_up("b"))
+
+        assert await shelf.change("notes", drop("a")) == b"1"
+        assert await shelf.change("notes", drop("a")) == b"nothing"
+
+        assert await shelf.look("notes") == {"b": b"1"}
+
+
+async def test_a_shelf_of_a_closed_session_cannot_be_changed(store: Store) -> None:
+    async with Harness(store=store) as harness:
+        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        await harness.retinue.sessions.create("old")
+        assert await shelf.change("notes/old", count_up(), session_id="old") == b"1"
+        await harness.retinue.sessions.archive("old")
+
+        archived = await shelf.change("notes/old", count_up(), session_id="old")
+        unknown = await shelf.change("notes/none", count_up(), session_id="none")
+
+        assert (archived, unknown) == (ShelfClosed("session_archived"), ShelfClosed("session_unknown"))
+        assert await shelf.look("notes/old") == {"count": b"1"}
+        await harness.retinue.sessions.delete("old")
+        assert await shelf.look("notes/old") == {}
+
+
+async def test_a_decision_that_raises_is_heard_by_whoever_asked_and_by_nobody_else(store: Store) -> None:
+    async with Harness(store=store, dialects=()) as harness:
+        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        harness.script("main", says("fine"))
+
+        def decide(shelf: Mapping[str, bytes]) -> Decision:
+            raise ZeroDivisionError
+
+        outcome, bug, good = await asyncio.gather(
+            harness.run("go"),
+            shelf.change("notes", decide),
+            shelf.change("notes", count_up()),
+            return_exceptions=True,
+        )
+
+        assert not isinstance(outcome, BaseException)
+        assert (outcome.text, type(bug), good) == ("fine", ZeroDivisionError, b"1")
+
+
+# ---- names of runs --------------------------------------------------------------------------------------------------
+
+
+async def named_run(harness: Harness) -> Started:
+    """A run that gets a name in the space `tasks`."""
+    brief = Brief(agent="main", provider="custom")
+    wish = Spawn(agent="main", brief=brief, task="go", handle_space="tasks", handle_format="t_{:02}")
+    return await harness.retinue.supervisor.spawn(wish, session_id="session")
+
+
+async def test_names_are_counted_up_and_found_in_this_life_and_the_next(store: Store) -> None:
+    async with Harness(store=store, dialects=()) as harness:
+        harness.script("main", says("done"))
+        first, second = [await named_run(harness) for _ in range(2)]
+        assert (first.handle, second.handle) == (HandleRef("tasks", "t_01"), HandleRef("tasks", "t_02"))
+
+        for _ in range(2):
+            handles = harness.retinue.supervisor.handles
+            assert await handles.find("session", "tasks", "t_01") == first.run_id
+            assert await handles.find("session", "tasks", "t_02") == second.run_id
+            assert await handles.find("session", "tasks", "t_03") is None
+            assert await handles.find("session", "other tasks", "t_01") is None
+            assert await handles.find("other session", "tasks", "t_01") is None
+            await harness.retinue.wait(first.run_id, second.run_id)
+            await harness.restart()
+
+
+async def test_a_retired_name_leads_nowhere_except_for_whoever_retired_it(store: Store) -> None:
+    async with Harness(store=store, dialects=()) as harness:
+        harness.script("main", says("done"))
+        run = await named_run(harness)
+        await harness.retinue.wait(run.run_id)
+        handles = harness.retinue.supervisor.handles
+
+        assert await handles.retire("session", "tasks", "t_01", key="a") == run.run_id
+        assert await handles.retire("session", "tasks", "t_01", key="b") is None
+        assert await handles.find("session", "tasks", "t_01") is None
+
+        await harness.restart()
+        handles = harness.retinue.supervisor.handles
+        assert await handles.find("session", "tasks", "t_01") is None
+        assert await handles.retire("session", "tasks", "t_01", key="a") == run.run_id
+        assert await handles.retire("session", "tasks", "t_09", key="a") is None
+        assert (await named_run(harness)).handle == HandleRef("tasks", "t_02"), "a name is never given twice"
+        assert len(await harness.retinue.list()) == 2, "the runs stay on record"
+
+
+async def test_of_two_who_retire_a_name_at_once_one_gets_it(store: Store) -> None:
+    async with Harness(store=store, dialects=()) as harness:
+        harness.script("main", says("done"))
+        run = await named_run(harness)
+        await harness.retinue.wait(run.run_id)
+        handles = harness.retinue.supervisor.handles
+
+        got = await asyncio.gather(*(handles.retire("session", "tasks", "t_01", key=str(n)) for n in range(5)))
+
+        assert sorted(got, key=lambda run_id: run_id is None) == [run.run_id, None, None, None, None]

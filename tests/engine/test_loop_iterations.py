@@ -1,0 +1,72 @@
+"""Rounds of the event loop, as a task that never waits sees them."""
+
+import asyncio
+from itertools import pairwise
+
+import retinue
+from retinue.core.messages import Reply
+from retinue.core.ports import Publish, Request
+from retinue.core.run import Manner
+from retinue.engine.timeouts import Rounds
+from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
+from tests.engine.delegation import delegates, with_delegation
+
+
+class Hasty(ScriptedProvider):
+    """Answers at once, without letting anybody else have a turn."""
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """The line, as a reply."""
+        answer = super().answer(request, publish)
+        while True:
+            try:
+                answer.send(None)
+            except StopIteration as done:
+                return done.value
+
+
+async def test_a_round_lasts_until_others_had_their_turn() -> None:
+    rounds = Rounds()
+    first = rounds.current()
+
+    assert rounds.current() == first
+    await asyncio.sleep(0)
+    assert rounds.current() != first
+
+
+async def test_a_wait_for_what_is_there_already_is_no_round() -> None:
+    rounds, ready = Rounds(), asyncio.get_running_loop().create_future()
+    ready.set_result(None)
+    first = rounds.current()
+
+    await ready
+
+    assert rounds.current() == first
+
+
+async def test_a_child_whose_model_never_lets_it_wait_lets_others_have_a_turn_between_its_turns() -> None:
+    turns_of_others = 0
+    seen: list[int] = []
+
+    @retinue.tool(kind="pure")
+    async def look() -> str:
+        """Look."""
+        seen.append(turns_of_others)
+        return "nothing"
+
+    async def others() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    harness, _ = with_delegation(tools=(look,), provider=Hasty(Script()))
+    async with harness:
+        harness.script("main", delegates("dig", manner=Manner(awaited=True)), says("done"))
+        harness.script("dig", *(calls("look") for _ in range(5)), says("42"))
+        busy = asyncio.create_task(others())
+        await harness.run("go")
+        busy.cancel()
+
+    assert len(seen) == 5
+    assert all(later > earlier for earlier, later in pairwise(seen))

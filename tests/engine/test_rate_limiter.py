@@ -1,0 +1,474 @@
+"""The rate gate: open at first, narrower when the provider says so, fair between trees, and no permit is ever lost."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.core.errors import ProviderError
+from retinue.core.messages import Reply
+from retinue.core.ports import Publish, Request
+from retinue.core.run import Limits, Outcome
+from retinue.engine.rate_limiter import Gate, Gates, Room, open_file_room
+from retinue.providers.scripted.provider import Script, ScriptedProvider, fails, says
+from retinue.testing.harness import Harness
+
+
+class Crowd:
+    """People at a gate: who got in, in order, and when."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.entered: list[str] = []
+        self.at: dict[str, float] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def come(self, name: str, *, tree: str = "t", depth: int = 0, stay: float = 1.0) -> asyncio.Task[None]:
+        """Somebody wants in, and stays a while."""
+        task = asyncio.create_task(self._visit(name, tree, depth, stay))
+        self._tasks.append(task)
+        return task
+
+    async def _visit(self, name: str, tree: str, depth: int, stay: float) -> None:
+        async with self.gate.permit(tree=tree, depth=depth):
+            self.entered.append(name)
+            self.at[name] = asyncio.get_running_loop().time()
+            await asyncio.sleep(stay)
+
+    async def all_gone(self) -> None:
+        """Wait until everyone has left."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert (self.gate.active, self.gate.waiting) == (0, 0)
+
+
+@asynccontextmanager
+async def closed_for_a_moment(gate: Gate) -> AsyncGenerator[None]:
+    """All permits are taken inside the block, so that others queue up."""
+    async with gate.permit(tree="keeper", depth=0):
+        yield
+        await asyncio.sleep(0)
+
+
+# ---- how wide -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_gate_starts_open() -> None:
+    gate = Gate(100)
+    crowd = Crowd(gate)
+    for number in range(100):
+        crowd.come(str(number))
+    await asyncio.sleep(0.5)
+
+    assert (gate.limit, gate.active, gate.waiting) == (100, 100, 0)
+    await crowd.all_gone()
+
+
+async def test_no_more_than_the_ceiling_are_under_way() -> None:
+    gate = Gate(3)
+    crowd = Crowd(gate)
+    for name in "abcdefg":
+        crowd.come(name)
+    await asyncio.sleep(0.5)
+    assert (crowd.entered, gate.active, gate.waiting) == (["a", "b", "c"], 3, 4)
+
+    await crowd.all_gone()
+
+    assert crowd.at == {"a": 0, "b": 0, "c": 0, "d": 1, "e": 1, "f": 1, "g": 2}
+
+
+async def test_being_throttled_halves_what_is_under_way() -> None:
+    gate = Gate(1000)
+    crowd = Crowd(gate)
+    for number in range(8):
+        crowd.come(f"first {number}", stay=1)
+    await asyncio.sleep(0.5)
+
+    gate.throttled(2.0)
+    for number in range(8):
+        crowd.come(f"then {number}", stay=10)
+    await asyncio.sleep(5)
+
+    assert (gate.limit, gate.active, gate.waiting) == (4, 4, 4)
+    await crowd.all_gone()
+
+
+async def test_a_burst_of_refusals_narrows_once() -> None:
+    gate = Gate(1000)
+    crowd = Crowd(gate)
+    for number in range(64):
+        crowd.come(str(number), stay=1)
+    await asyncio.sleep(0.5)
+
+    for _ in range(64):
+        gate.throttled(1.0)
+
+    assert gate.limit == 32
+    await crowd.all_gone()
+
+
+async def test_a_refusal_after_the_pause_narrows_again_down_to_one() -> None:
+    gate = Gate(1000)
+    crowd = Crowd(gate)
+    for number in range(6):
+        crowd.come(str(number), stay=100)
+    limits: list[int] = []
+    for _ in range(5):
+        await asyncio.sleep(2)
+        gate.throttled(1.0)
+        limits.append(gate.limit)
+
+    assert limits == [3, 1, 1, 1, 1]
+    await crowd.all_gone()
+
+
+async def test_success_widens_by_about_one_for_each_round_up_to_the_ceiling() -> None:
+    gate = Gate(8)
+    crowd = Crowd(gate)
+    for number in range(8):
+        crowd.come(str(number))
+    await asyncio.sleep(0.5)
+    gate.throttled(0.0)
+    assert gate.limit == 4
+
+    replies = 0
+    while gate.limit < 8:
+        gate.eased()
+        replies += 1
+    for _ in range(100):
+        gate.eased()
+
+    assert 4 + 5 + 6 + 7 <= replies <= 4 + 5 + 6 + 7 + 4
+    assert gate.limit == 8
+    await crowd.all_gone()
+
+
+# ---- when -----------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_sent_before_the_pause_is_over() -> None:
+    gate = Gate(10)
+    gate.throttled(30.0)
+    crowd = Crowd(gate)
+    crowd.come("early")
+    await asyncio.sleep(29)
+    crowd.come("late")
+    await crowd.all_gone()
+
+    assert crowd.at == {"early": 30, "late": 31}
+
+
+async def test_a_longer_pause_wins_over_one_that_is_under_way_and_a_shorter_one_does_not() -> None:
+    gate = Gate(10)
+    gate.throttled(10.0)
+    crowd = Crowd(gate)
+    crowd.come("a")
+    await asyncio.sleep(5)
+    gate.throttled(20.0)
+    gate.throttled(1.0)
+    await crowd.all_gone()
+
+    assert crowd.at == {"a": 25}
+
+
+async def test_a_pause_that_begins_in_the_moment_of_being_let_in_is_kept() -> None:
+    gate = Gate(1)
+    crowd = Crowd(gate)
+    async with gate.permit(tree="keeper", depth=0):
+        crowd.come("late")
+        await asyncio.sleep(0)
+    gate.throttled(30)  # the permit is given, and nobody has used it yet
+    await crowd.all_gone()
+    assert crowd.at == {"late": 30}
+
+
+async def test_leaving_during_a_pause_lets_nobody_in() -> None:
+    gate = Gate(2)
+    crowd = Crowd(gate)
+    crowd.come("a", stay=1)
+    crowd.come("b", stay=2)
+    crowd.come("c")
+    await asyncio.sleep(0.5)
+
+    gate.throttled(9.5)
+    await crowd.all_gone()
+
+    assert crowd.at == {"a": 0, "b": 0, "c": 10}
+
+
+# ---- who ------------------------------------------------------------------------------------------------------------
+
+
+async def test_trees_take_turns_however_many_of_one_are_waiting() -> None:
+    gate = Gate(1)
+    crowd = Crowd(gate)
+    async with closed_for_a_moment(gate):
+        for number in range(5):
+            crowd.come(f"big {number}", tree="big")
+        for number in range(2):
+            crowd.come(f"small {number}", tree="small")
+        crowd.come("one", tree="one")
+        await asyncio.sleep(0)
+    await crowd.all_gone()
+
+    assert crowd.entered == ["big 0", "small 0", "one", "big 1", "small 1", "big 2", "big 3", "big 4"]
+
+
+async def test_within_a_tree_the_deepest_goes_first_and_equals_in_the_order_they_came() -> None:
+    gate = Gate(1)
+    crowd = Crowd(gate)
+    async with closed_for_a_moment(gate):
+        for name, depth in [("root", 0), ("child", 1), ("leaf", 2), ("other leaf", 2), ("other child", 1)]:
+            crowd.come(name, depth=depth)
+        await asyncio.sleep(0)
+    await crowd.all_gone()
+
+    assert crowd.entered == ["leaf", "other leaf", "child", "other child", "root"]
+
+
+async def test_whoever_comes_when_there_is_room_still_queues_behind_those_who_wait() -> None:
+    gate = Gate(1)
+    crowd = Crowd(gate)
+    async with closed_for_a_moment(gate):
+        crowd.come("patient")
+        await asyncio.sleep(0)
+    crowd.come("pushy")
+    await crowd.all_gone()
+
+    assert crowd.entered == ["patient", "pushy"]
+
+
+# ---- giving up ------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_gives_up_while_waiting_is_passed_over() -> None:
+    gate = Gate(1)
+    crowd = Crowd(gate)
+    async with closed_for_a_moment(gate):
+        impatient = crowd.come("impatient", depth=5)
+        crowd.come("next")
+        await asyncio.sleep(0)
+        assert gate.waiting == 2
+        impatient.cancel()
+        await asyncio.sleep(0)
+        assert gate.waiting == 1
+    await crowd.all_gone()
+
+    assert crowd.entered == ["next"]
+
+
+async def test_whoever_gives_up_in_the_moment_of_being_let_in_hands_the_permit_on() -> None:
+    gate = Gate(1)
+    crowd = Crowd(gate)
+    async with gate.permit(tree="keeper", depth=0):
+        unlucky = crowd.come("unlucky")
+        crowd.come("next")
+        await asyncio.sleep(0)
+    unlucky.cancel()  # it holds the permit already, and has not heard of it
+    await crowd.all_gone()
+
+    assert (unlucky.cancelled(), crowd.entered) == (True, ["next"])
+
+
+async def test_an_attempt_that_fails_or_is_cancelled_gives_its_permit_back() -> None:
+    gate = Gate(1)
+    with pytest.raises(ProviderError):
+        async with gate.permit(tree="t", depth=0):
+            raise ProviderError("down")
+    crowd = Crowd(gate)
+    stopped = crowd.come("stopped", stay=100)
+    await asyncio.sleep(1)
+    stopped.cancel()
+    crowd.come("next")
+    await crowd.all_gone()
+
+    assert crowd.at == {"stopped": 0, "next": 1}
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Somebody's plan: when to come, how long to stay, when to lose patience, and what the provider will say."""
+
+    tree: str
+    depth: int
+    comes: int
+    stays: int
+    gives_up: int | None
+    says: int | None
+    """A pause in seconds when refused; None when all is well."""
+
+
+VISITS = st.builds(
+    Visit,
+    tree=st.sampled_from("abc"),
+    depth=st.integers(0, 3),
+    comes=st.integers(0, 6),
+    stays=st.integers(0, 4),
+    gives_up=st.none() | st.integers(0, 8),
+    says=st.none() | st.integers(0, 5),
+)
+
+
+@given(visits=st.lists(VISITS, max_size=25), ceiling=st.integers(1, 5), size=st.integers(1, 5), gates=st.integers(1, 2))
+async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
+    visits: list[Visit], ceiling: int, size: int, gates: int
+) -> None:
+    room = Room(size)
+    all_gates = [Gate(ceiling, room) for _ in range(gates)]
+    pause_over = [0.0] * gates
+    refused_at = [-1.0] * gates
+    inside = [0] * gates
+    loop = asyncio.get_running_loop()
+    through = 0
+
+    async def visit(number: int, plan: Visit) -> None:
+        nonlocal through
+        which = number % gates
+        gate = all_gates[which]
+        await asyncio.sleep(plan.comes)
+        async with asyncio.timeout(plan.gives_up), gate.permit(tree=plan.tree, depth=plan.depth):
+            inside[which] += 1
+            assert inside[which] <= gate.active <= ceiling
+            assert sum(inside) <= room.taken <= size
+            if loop.time() != refused_at[which]:  # whoever was let in before, in the same instant, may go
+                assert gate.active <= gate.limit
+                assert loop.time() >= pause_over[which], "somebody went during the pause"
+            try:
+                await asyncio.sleep(plan.stays)
+                if plan.says is None:
+                    gate.eased()
+                else:
+                    gate.throttled(plan.says)
+                    refused_at[which] = loop.time()
+                    pause_over[which] = max(pause_over[which], loop.time() + plan.says)
+            finally:
+                inside[which] -= 1
+            through += 1
+
+    results = await asyncio.gather(*(visit(n, plan) for n, plan in enumerate(visits)), return_exceptions=True)
+
+    assert [error for error in results if error is not None and not isinstance(error, TimeoutError)] == []
+    assert through + sum(isinstance(error, TimeoutError) for error in results) == len(visits)
+    assert [(gate.active, gate.waiting) for gate in all_gates] == [(0, 0)] * gates
+    assert room.taken == 0
+    await asyncio.sleep(100)
+    for gate in all_gates:  # and the gate still lets in as many as it says
+        crowd = Crowd(gate)
+        for number in range(10):
+            crowd.come(str(number))
+        await asyncio.sleep(0.5)
+        assert gate.active == min(gate.limit, size)
+        await crowd.all_gone()
+
+
+# ---- all gates of a process -----------------------------------------------------------------------------------------
+
+
+async def test_each_model_of_each_provider_has_its_own_gate() -> None:
+    gates = Gates(8)
+    assert gates.at("alpha", "m") is gates.at("alpha", "m")
+    assert len({id(gates.at(provider, model)) for provider in "ab" for model in "mn"}) == 4
+
+    gates.at("alpha", "m").throttled(60.0)
+
+    crowd = Crowd(gates.at("beta", "m"))
+    crowd.come("elsewhere")
+    await crowd.all_gone()
+    assert crowd.at == {"elsewhere": 0}
+
+
+async def test_all_gates_together_stay_under_the_ceiling_and_take_turns() -> None:
+    gates = Gates(2)
+    busy, quiet = Crowd(gates.at("alpha", "m")), Crowd(gates.at("beta", "m"))
+    for number in range(6):
+        busy.come(str(number))
+    quiet.come("quiet")
+    await asyncio.sleep(0.5)
+    assert (gates.at("alpha", "m").active, gates.at("beta", "m").active) == (2, 0)
+
+    await busy.all_gone()
+    await quiet.all_gone()
+
+    assert busy.at == {"0": 0, "1": 0, "2": 1, "3": 2, "4": 2, "5": 3}
+    assert quiet.at == {"quiet": 1}
+
+
+def test_the_ceiling_leaves_some_files_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+
+    def with_limit(soft: int) -> int:
+        def getrlimit(_: int) -> tuple[int, int]:
+            return soft, soft
+
+        monkeypatch.setattr(resource, "getrlimit", getrlimit)
+        return open_file_room()
+
+    assert with_limit(1024) == 1024 - 64
+    assert with_limit(65) == 8, "a few always go"
+    assert with_limit(resource.RLIM_INFINITY) == 65536 - 64
+
+
+# ---- through the front door -----------------------------------------------------------------------------------------
+
+
+class Timed(ScriptedProvider):
+    """A provider that notes when it was asked and how many attempts were under way."""
+
+    def __init__(self, script: Script, latency: float = 1.0) -> None:
+        super().__init__(script, latency=latency)
+        self.at: list[float] = []
+        self.most = 0
+        self._active = 0
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        self.at.append(asyncio.get_running_loop().time())
+        self._active += 1
+        self.most = max(self.most, self._active)
+        try:
+            return await super().answer(request, publish)
+        finally:
+            self._active -= 1
+
+
+def refused(retry_after: float) -> ProviderError:
+    return ProviderError("too many requests", fault="rate_limited", status=429, retry_after=retry_after)
+
+
+async def run_all(harness: Harness, *tasks: str, limits: Limits | None = None) -> list[Outcome]:
+    return await asyncio.gather(*(harness.run(task, limits=limits) for task in tasks))
+
+
+async def test_after_a_429_no_run_asks_before_retry_after_and_waiting_uses_up_no_deadline() -> None:
+    script = Script()
+    for task in ("a", "b", "c", "d"):
+        script.play("main", fails(refused(40.0), then=says(task)), task=task)
+    provider = Timed(script)
+    async with Harness(provider=provider, dialects=()) as harness:
+        outcomes = await run_all(harness, "a", "b", "c", "d", limits=Limits(model_seconds=5))
+
+    assert [outcome.text for outcome in outcomes] == ["a", "b", "c", "d"]
+    # Four at once; all are refused after a second and told to wait; they come back one by one, at most two at a time.
+    assert provider.at[:4] == [0.0] * 4
+    assert [41 <= at < 44 for at in provider.at[4:]] == [True] * 4
+
+
+async def test_a_pause_that_nobody_would_wait_for_is_told_to_everyone_and_kept_by_none() -> None:
+    script = Script().play("main", fails(refused(7200.0)))
+    provider = Timed(script)
+    async with Harness(provider=provider, dialects=()) as harness:
+        first = await harness.run("a")
+        second = await harness.run("b")
+
+    assert first.error == second.error == "too many requests (it asks to wait 7200 s, which is too long)"
+    assert provider.at == [0.0, 1.0]
+
+
+async def test_five_hundred_runs_are_all_asked_for_at_once() -> None:
+    provider = Timed(Script().play("main", says("done")))
+    async with Harness(provider=provider, dialects=()) as harness:
+        await run_all(harness, *(str(number) for number in range(500)))
+
+    assert provider.most == 500

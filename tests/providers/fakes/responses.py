@@ -1,0 +1,270 @@
+"""A fake vendor that speaks OpenAI's Responses on this machine, and says what a script tells it to.
+
+In a test, inside its own event loop::
+
+    async with FakeResponses(together(says("Let me look."), calls("search", query="pool"))) as vendor:
+        provider = OpenAIResponsesProvider(vendor.base_url)
+
+It is as strict as the vendor is: a conversation that it would refuse is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, assert_never, cast
+
+from retinue.core.messages import ToolCall
+from retinue.providers.openai_responses.provider import Spelling
+from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
+from retinue.testing.fake_chat import EVENTS, Played, blocks_of, counted, event, failed
+from retinue.testing.fake_prompts import PromptCache
+from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
+
+
+class FakeResponses(FakeServer):
+    """The vendor, open inside of an `async with` block; a provider finds it at `base_url`.
+
+    `spelling` is how it names calls. It knows its responses by their ids, unless it `remembers` none. `chunk` sends
+    every answer in pieces of so many bytes. `heard` has all requests, refused ones too; a script gets them with the
+    whole conversation.
+    """
+
+    def __init__(
+        self,
+        played: Played,
+        *,
+        spelling: Spelling = "function_call",
+        remembers: bool = True,
+        chunk: int | None = None,
+        host: str = HOST,
+        port: int = 0,
+    ) -> None:
+        super().__init__(self._answer, host=host, port=port)
+        self._played = played
+        self._spelling: Spelling = spelling
+        self._chunk = chunk
+        self._remembers = remembers
+        self._known: dict[str, list[Any]] = {}
+        self._cache = PromptCache()
+
+    @property
+    def base_url(self) -> str:
+        """What a provider wants to know."""
+        return f"{self.url}/v1"
+
+    async def __aenter__(self) -> FakeResponses:
+        await self.open()
+        return self
+
+    def _answer(self, heard: Heard) -> Answer:
+        if not heard.path.endswith("/responses"):
+            return failed(404, f"Unknown request URL: {heard.method} {heard.path}")
+        previous = heard.body.get("previous_response_id")
+        if previous is not None and previous not in self._known:
+            return failed(
+                400,
+                f"Previous response with id '{previous}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        items = [*self._known.get(previous or "", ()), *(heard.body.get("input") or ())]
+        heard = replace(heard, body=heard.body | {"input": items})
+        if wrong := objection(heard.body, self._spelling):
+            return failed(400, wrong)
+        played = self._played
+        if callable(played):
+            played = played(heard)
+        if not isinstance(played, Answer):
+            played = self._answer_of(played, heard)
+        return played if played.chunk else replace(played, chunk=self._chunk)
+
+    def _answer_of(self, line: Line, heard: Heard) -> Answer:
+        items, response_id = heard.body["input"], f"resp_{len(self._known) + 1}"
+        blocks = blocks_of(heard.body.get("tools"), [heard.body.get("instructions")], items)
+        cached = self._cache.read(heard.body["model"], blocks).cached
+        answer = answer_of(line, heard, self._spelling, response_id=response_id, cached=cached)
+        if self._remembers and isinstance(line, Speaks):
+            said = events_of(line, heard, self._spelling)[-1]["response"]["output"]
+            self._known[response_id] = [*items, *said]
+        return answer
+
+
+def answer_of(
+    line: Line,
+    heard: Heard,
+    spelling: Spelling = "function_call",
+    *,
+    response_id: str = "resp_1",
+    cached: int = 0,
+) -> Answer:
+    """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
+    match line:
+        case Speaks():
+            events = events_of(line, heard, spelling, response_id=response_id, cached=cached)
+            return Answer(headers=EVENTS, pieces=tuple(map(event, events)), every=line.every)
+        case Hangs(pieces=pieces):
+            return Answer(headers=EVENTS, pieces=_begun(pieces), ending="silence")
+        case Fails(times=times, then=then, error=error):
+            if then is not None and heard.attempt > times:
+                again = replace(heard, attempt=heard.attempt - times)
+                return answer_of(then, again, spelling, response_id=response_id, cached=cached)
+            if error.status is not None:
+                wish = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
+                return failed(error.status, str(error), **wish)
+            if error.fault == "unreachable":
+                return Answer(status=0, ending="cut")
+            partial = _begun((error.partial,) if error.partial else ())
+            if error.fault == "cut":
+                return Answer(headers=EVENTS, pieces=partial, ending="cut")
+            code = {"rate_limited": "rate_limit_exceeded", "overloaded": "server_error"}.get(error.fault, error.fault)
+            told = {"error": {"code": code, "message": str(error)}, "status": "failed"}
+            return Answer(
+                headers=EVENTS, pieces=(*partial, event({"type": "response.failed", "response": _response() | told}))
+            )
+        case _:
+            assert_never(line)
+
+
+def events_of(
+    line: Speaks,
+    heard: Heard,
+    spelling: Spelling = "function_call",
+    *,
+    response_id: str = "resp_1",
+    cached: int = 0,
+) -> list[dict[str, Any]]:
+    """The events of an answer, from its creation to its end."""
+    output: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": _response(response_id)}]
+    if line.thinking:
+        events += _thoughts(line.thinking, output)
+    if line.text or not (line.calls or line.thinking):
+        events += _message(line.pieces, output)
+    for index, call in enumerate(line.calls):
+        events += _call(call, f"{len(heard.body.get('input', ()))}_{index}", output, spelling)
+    refused = line.stop == "refusal"
+    status = "incomplete" if line.stop == "length" or refused else "completed"
+    why = {"reason": "content_filter" if refused else "max_output_tokens"} if status == "incomplete" else None
+    told = {"status": status, "output": output, "incomplete_details": why, "usage": _usage(line, heard, cached)}
+    return [*events, {"type": f"response.{status}", "response": _response(response_id) | told}]
+
+
+def _thoughts(text: str, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    item = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "encrypted_content": "gAAA",
+        "summary": [{"type": "summary_text", "text": text}],
+    }
+    delta = {"type": "response.reasoning_summary_text.delta", "item_id": "rs_1", "summary_index": 0, "delta": text}
+    return _told(item, item | {"summary": []}, [delta], output)
+
+
+def _message(pieces: Sequence[str], output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    content = [{"type": "output_text", "text": "".join(pieces), "annotations": list[object]()}]
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+    deltas = [
+        {"type": "response.output_text.delta", "item_id": "msg_1", "content_index": 0, "delta": piece}
+        for piece in pieces
+    ]
+    return _told(item, item | {"content": list[object]()}, deltas, output)
+
+
+def _call(call: ToolCall, suffix: str, output: list[dict[str, Any]], spelling: Spelling) -> list[dict[str, Any]]:
+    named = {"call_id": call.id or f"call_{suffix}"} if spelling == "function_call" else {}
+    item = {"type": spelling, "id": f"fc_{suffix}", "name": call.name, "arguments": call.arguments} | named
+    half = len(call.arguments) // 2
+    deltas = [
+        {"type": f"response.{spelling}_arguments.delta", "item_id": item["id"], "delta": part}
+        for part in (call.arguments[:half], call.arguments[half:])
+        if part
+    ]
+    return _told(item, item | {"arguments": ""}, deltas, output)
+
+
+def _told(
+    item: dict[str, Any], announced: dict[str, Any], deltas: list[dict[str, Any]], output: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    at = {"output_index": len(output)}
+    output.append(item)
+    return [
+        {"type": "response.output_item.added", "item": announced} | at,
+        *(delta | at for delta in deltas),
+        {"type": "response.output_item.done", "item": item} | at,
+    ]
+
+
+def _begun(pieces: Sequence[str]) -> tuple[bytes, ...]:
+    """An answer that does not come to its end."""
+    words = [{"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "delta": p} for p in pieces]
+    return tuple(map(event, ({"type": "response.created", "response": _response()}, *words)))
+
+
+def _response(response_id: str = "resp_1") -> dict[str, Any]:
+    return {
+        "id": response_id,
+        "object": "response",
+        "status": "in_progress",
+        "model": "fake-1",
+        "output": list[object](),
+    }
+
+
+def _usage(line: Speaks, heard: Heard, cached: int) -> dict[str, Any] | None:
+    usage = counted(line, heard, cached)
+    if usage is None:
+        return None
+    return {
+        "input_tokens": usage.input,
+        "input_tokens_details": {"cached_tokens": usage.cached},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.total,
+    }
+
+
+# ---- what the vendor refuses ----------------------------------------------------------------------------------------
+
+
+def objection(body: dict[str, Any], spelling: Spelling = "function_call") -> str | None:
+    """Why the vendor would refuse this request, or None."""
+    items = body.get("input")
+    if not isinstance(body.get("model"), str) or not isinstance(items, list) or not items:
+        return "Missing required parameter: 'model' or 'input'."
+    called: set[str] = set()
+    answered: set[str] = set()
+    thought = ""
+    for number, item in enumerate(cast("list[dict[str, Any]]", items)):
+        kind = item.get("type", "message")
+        match kind, spelling:
+            case ("reasoning", _):
+                if not item.get("encrypted_content") and not item.get("content"):
+                    return f"Item with id '{item.get('id')}' not found. Items are not persisted when `store` is false."
+                thought = str(item.get("id"))
+                continue
+            case ("message", _):
+                wanted = "output_text" if item.get("role") == "assistant" else "input_text"
+                content = cast("list[dict[str, Any]]", item.get("content"))
+                if any(part.get("type") != wanted or not isinstance(part.get("text"), str) for part in content):
+                    return f"Invalid value: input[{number}].content; supported values are: '{wanted}'."
+            case ("function_call", "function_call") | ("tool_call", "tool_call"):
+                call_id = item.get("call_id" if spelling == "function_call" else "id")
+                if not call_id or call_id in called or not isinstance(item.get("arguments"), str):
+                    return f"input[{number}]: a call needs an id of its own and arguments as a string: {item}"
+                called.add(call_id)
+            case ("function_call_output", "function_call") | ("tool_result", "tool_call"):
+                call_id = item.get("call_id" if spelling == "function_call" else "tool_call_id")
+                if call_id not in called - answered:
+                    return f"No tool call found for function call output with call_id {call_id}."
+                if not isinstance(item.get("output" if spelling == "function_call" else "content"), str):
+                    return f"input[{number}]: a result is a string"
+                answered.add(str(call_id))
+            case _:
+                return f"Invalid value: '{kind}' at input[{number}]."
+        if thought and kind in ("function_call_output", "tool_result"):
+            return f"Item '{thought}' of type 'reasoning' was provided without its required following item."
+        thought = ""
+    if thought:
+        return f"Item '{thought}' of type 'reasoning' was provided without its required following item."
+    return f"No tool output found for function call {min(called - answered)}." if called - answered else None

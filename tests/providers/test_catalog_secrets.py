@@ -1,0 +1,35 @@
+"""A key inside an address would be shown and stored, so it is refused before it goes anywhere."""
+
+import pytest
+
+import retinue
+from retinue.core.errors import BadInput
+from retinue.providers.catalog import contact
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:hush@localhost:9/v1",
+        "http://localhost:9/v1?api-key=hush",
+        "https://host/v1?version=1&access_token=hush",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_without_repeating_it(address: str) -> None:
+    with pytest.raises(BadInput, match="has a secret in it") as refusal:
+        contact("openai-chat", base_url=address)
+
+    assert "hush" not in str(refusal.value)
+
+
+def test_an_address_may_have_other_questions() -> None:
+    assert contact("openai-chat", base_url="http://localhost:9/v1?api-version=3").base_url.endswith("?api-version=3")
+
+
+def test_a_key_that_is_taken_for_the_name_of_its_variable_is_neither_told_nor_stored() -> None:
+    with pytest.raises(BadInput) as refusal:
+        retinue.open(model="openai-chat:m", api_key_env="sk-1234567890", home=retinue.MEMORY)
+
+    assert str(refusal.value) == (
+        "api_key_env: found a string of 13 characters; expected the name of an environment variable, never a key itself"
+    )

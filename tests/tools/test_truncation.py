@@ -1,0 +1,265 @@
+"""Long results: cut where it hurts least, kept whole, and read on page by page by the tree that made them."""
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retinue
+from retinue.core.commands import Prune
+from retinue.core.errors import ToolError
+from retinue.core.policy import Autonomy, Policy, Risk
+from retinue.core.ports import CallContext, Store, Tool, ToolResult, Weighs, Weight, weight_of
+from retinue.providers.scripted.provider import calls, says
+from retinue.store.memory.store import MemoryStore
+from retinue.store.sqlite.store import SqliteStore
+from retinue.testing.harness import Harness
+from retinue.tools import artifacts
+from retinue.tools.artifacts import PIECE, artifact_id
+from retinue.tools.dependencies import Kit
+from retinue.tools.function import FunctionTool
+from retinue.tools.truncation import Bounded
+from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
+
+ID = artifact_id("run/1/0")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Generator[Store]:
+    store = SqliteStore(tmp_path / "retinue.db", threaded=False)
+    yield store
+    store.close()
+
+
+def answering(result: ToolResult | Callable[[], ToolResult]) -> Tool:
+    """A tool with one answer."""
+
+    async def ask() -> ToolResult:
+        return result() if callable(result) else result
+
+    return FunctionTool(ask, kind="pure")
+
+
+def says_text(text: str, *, failed: bool = False) -> Tool:
+    return answering(ToolResult(text, failed))
+
+
+async def no_origins(root_id: str) -> tuple[str, ...]:
+    return ()
+
+
+def reader(store: Store) -> Tool:
+    kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=FixedClock())
+    (tool,) = artifacts.tools(kit)
+    return tool
+
+
+# ---- what passes, and where it is cut --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "short", "x" * 50])
+@pytest.mark.parametrize("failed", [True, False])
+async def test_a_result_up_to_the_limit_passes_untouched(store: Store, text: str, failed: bool) -> None:
+    tool = Bounded(says_text(text, failed=failed), DirectShelf(store), limit=50)
+
+    assert await tool.call("{}", context()) == ToolResult(text, failed)
+    assert store.shelf(f"artifact/run/{ID}") == {}
+
+
+@pytest.mark.parametrize("failed", [True, False])
+async def test_a_longer_one_is_cut_and_says_how_to_read_on(store: Store, failed: bool) -> None:
+    tool = Bounded(says_text("x" * 51, failed=failed), DirectShelf(store), limit=50)
+
+    assert await tool.call("{}", context()) == ToolResult(
+        "x" * 50
+        + f'\n[Cut: 50 of 51 characters are shown. Read on with artifact_read {{"id": "{ID}", "offset": 50}}.]',
+        failed,
+    )
+
+
+async def test_a_cut_falls_between_lines_where_one_ends_near(store: Store) -> None:
+    lines = "".join(f"line {number:03}\n" for number in range(100))
+    tool = Bounded(says_text(lines), DirectShelf(store), limit=95)
+
+    assert (await told(tool)).startswith(lines[:90] + "\n[Cut: 90 of 900 characters are shown.")
+
+
+async def test_a_run_that_cannot_read_on_is_told_to_ask_for_less_and_nothing_is_kept(store: Store) -> None:
+    tool = Bounded(says_text("x" * 51), DirectShelf(store), limit=50, companion=False)
+
+    assert await told(tool) == "x" * 50 + "\n[Cut: 50 of 51 characters are shown. Ask for less.]"
+    assert store.shelf(f"artifact/run/{ID}") == {}
+    assert f'"id": "{ID}"' in await told(tool, context(offered=("ask", "artifact_read")))
+
+
+@pytest.mark.parametrize("policy", [Policy(allowed_tools=("ask",)), Policy(excluded_tools=("artifact_read",))])
+async def test_a_run_whose_policy_refuses_to_read_on_is_told_to_ask_for_less(store: Store, policy: Policy) -> None:
+    tool = Bounded(says_text("x" * 51), DirectShelf(store), limit=50)
+
+    assert (
+        await told(tool, context(policy=policy)) == "x" * 50 + "\n[Cut: 50 of 51 characters are shown. Ask for less.]"
+    )
+    readonly = Policy(autonomy=Autonomy.READONLY, allowed_tools=("ask", "artifact_read"))
+    assert f'"id": "{ID}"' in await told(tool, context(policy=readonly))
+
+
+async def test_a_failure_that_is_raised_is_cut_as_well(store: Store) -> None:
+    def fail(text: str) -> Callable[[], ToolResult]:
+        def raises() -> ToolResult:
+            raise ToolError(text)
+
+        return raises
+
+    short = Bounded(answering(fail("no such ticket")), DirectShelf(store), limit=50)
+    long = Bounded(answering(fail("no" * 26)), DirectShelf(store), limit=50)
+
+    with pytest.raises(ToolError, match=r"^no such ticket$"):
+        await short.call("{}", context())
+    assert (await refused(long)).startswith("no" * 25 + "\n[Cut: 50 of 52 characters are shown.")
+
+
+async def test_what_is_beyond_all_measure_is_said_to_be_lost(store: Store) -> None:
+    tool = Bounded(says_text("x" * 200), DirectShelf(store), limit=50, most=120)
+
+    assert await told(tool) == (
+        "x" * 50 + "\n[Cut: 50 of 200 characters are shown. Only the first 120 were kept. "
+        f'Read on with artifact_read {{"id": "{ID}", "offset": 50}}.]'
+    )
+    assert await told(reader(store), id=ID, offset=50, limit=60) == (
+        "x" * 60 + "\n[110 of 120 characters read. Read on with offset 110.]"
+    )
+    assert await told(reader(store), id=ID, offset=110) == (
+        "x" * 10 + "\n[The end of what was kept: 120 of 200 characters. The rest is lost.]"
+    )
+
+
+async def test_the_wrapped_tool_shows_through(store: Store) -> None:
+    def heavy(arguments: str) -> Weight:
+        return Weight(Risk.HIGH if "rm" in arguments else Risk.LOW, acts=True)
+
+    @retinue.tool(kind="once", risk="medium", timeout=7.0, weigh=heavy)
+    def shell(command: str) -> str:
+        """Run a command."""
+        return command
+
+    tool: Tool = Bounded(shell, DirectShelf(store), limit=50)
+
+    assert tool.spec is shell.spec
+    assert (tool.kind, tool.risk, tool.timeout) == ("once", Risk.MEDIUM, 7.0)
+    assert (tool.waits, tool.stoppable) == (False, False)
+    assert isinstance(tool, Weighs)
+    assert [weight_of(tool, words) for words in ("rm x", "ls")] == [Weight(Risk.HIGH, True), Weight(Risk.LOW, True)]
+    plain = Bounded(says_text("x"), DirectShelf(store), companion=False)
+    assert weight_of(plain, "{}") == Weight(Risk.LOW)
+    assert (getattr(tool, "companion", ""), plain.companion) == ("artifact_read", None)
+
+
+# ---- reading on ------------------------------------------------------------------------------------------------------
+
+
+async def read_to_the_end(tool: Tool, start: str, where: CallContext, limit: int) -> str:
+    """All pages after what was shown, put together as a model would."""
+    text, offset = start, len(start)
+    while True:
+        page = await told(tool, where, id=ID, offset=offset, limit=limit)
+        body, _, notice = page.rpartition("\n[")
+        if not notice.endswith(f"Read on with offset {offset + len(body)}.]"):
+            return text + page
+        text, offset = text + body, offset + len(body)
+
+
+async def test_the_whole_text_is_read_across_pieces(store: Store) -> None:
+    text = "".join(f"{number} naïve ☃ 🙂\n" for number in range(60_000))
+    assert len(text) > 2 * PIECE
+    tool = Bounded(says_text(text), DirectShelf(store))
+    shown = (await told(tool)).rpartition("\n[")[0]
+
+    assert await read_to_the_end(reader(store), shown, context(), 50_000) == text
+
+
+@given(text=st.text(min_size=6, max_size=300), limit=st.integers(1, 5), page=st.integers(1, 60))
+async def test_pages_put_together_are_the_text(text: str, limit: int, page: int) -> None:
+    store = MemoryStore()
+    tool = Bounded(says_text(text), DirectShelf(store), limit=limit)
+    shown = (await told(tool)).rpartition("\n[Cut: ")[0]
+
+    assert text.startswith(shown)
+    assert 0 < len(shown) <= limit
+    assert (await read_to_the_end(reader(store), shown, context(), page)) == text
+
+
+async def test_an_artifact_belongs_to_its_tree(store: Store) -> None:
+    tool = Bounded(says_text("x" * 60), DirectShelf(store), limit=50)
+    await told(tool)
+    read = reader(store)
+
+    assert await told(read, context("child/1/0", run_id="child", depth=1), id=ID, offset=50) == "x" * 10
+    missing = f"There is no artifact {ID!r}. Artifacts belong to the tree of runs that made them."
+    assert await refused(read, context(run_id="other", root_id="other"), id=ID) == missing
+
+
+@pytest.mark.parametrize("name", ["a_0000000000000000", "../../context/session", "", "a/0", f"{ID}/0", "\0"])
+async def test_a_name_that_nobody_gave_leads_nowhere(store: Store, name: str) -> None:
+    await told(Bounded(says_text("x" * 60), DirectShelf(store), limit=50))
+
+    assert await refused(reader(store), id=name) == (
+        f"There is no artifact {name!r}. Artifacts belong to the tree of runs that made them."
+    )
+
+
+async def test_pages_that_do_not_exist_are_told(store: Store) -> None:
+    await told(Bounded(says_text("x" * 60), DirectShelf(store), limit=50))
+    read = reader(store)
+
+    assert await refused(read, id=ID, offset=60) == f"Offset 60 is past the end: artifact {ID} has 60 characters."
+    for wrong in ({"offset": -1}, {"limit": 0}, {"limit": 50_001}, {"offset": "x"}):
+        assert next(iter(wrong)) in await refused(read, id=ID, **wrong)
+
+
+async def test_a_call_that_is_made_again_has_the_same_artifact(store: Store) -> None:
+    tool = Bounded(says_text("x" * 60), DirectShelf(store), limit=50)
+
+    assert await told(tool, context()) == await told(tool, context(again=True))
+    assert artifact_id("run/1/0") != artifact_id("run/1/1")
+
+
+async def test_an_artifact_that_became_shorter_ends_where_it_ends_now(store: Store) -> None:
+    shelf = DirectShelf(store)
+    await told(Bounded(says_text("x" * (PIECE + 9)), shelf, limit=50))
+    await told(Bounded(says_text("y" * 60), shelf, limit=50))
+
+    assert await told(reader(store), id=ID) == "y" * 60
+
+
+# ---- in a run --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_model_reads_on_and_the_artifact_goes_with_its_tree(store: Store) -> None:
+    shelf = LateShelf()
+    log = "".join(f"line {number:03}\n" for number in range(100))
+    tools = [Bounded(says_text(log), shelf, limit=500), artifacts.reader(shelf, no_origins)]
+    harness = shelf.harness = Harness(store=store, dialects=(), tools=tools)
+    async with harness:
+        harness.script(
+            "main",
+            calls("ask"),
+            lambda ask: calls("artifact_read", **msgspec.json.decode(_call_in(ask.messages[-1].text))),
+            says("done"),
+        )
+        await harness.run("go")
+        run_id = harness.run_of("main")
+        first, rest = harness.results("main")
+        space = f"artifact/{run_id}/{artifact_id(f'{run_id}/1/0')}"
+
+        assert (first.partition("\n[Cut")[0], rest) == (log[:495], log[495:])
+        assert set(store.shelf(space)) == {"about"}
+        store.commit(None, [Prune(before=1e12)])
+        assert [dict(store.shelf(each)) for each in (space, f"{space}/0")] == [{}, {}]
+
+
+def _call_in(notice: str) -> str:
+    """The arguments that a notice proposes."""
+    return notice[notice.rindex("artifact_read {") + len("artifact_read ") : notice.rindex("}") + 1]
