@@ -28,8 +28,8 @@ from bench.work import (
 from retinue.core.agent import Agent, ToolKind, ToolSpec
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.run import Manner
-from retinue.engine.admission import Spawn
+from retinue.core.run import Lifecycle
+from retinue.engine.admission import SpawnRequest
 from retinue.engine.supervisor import Supervisor
 
 
@@ -66,15 +66,17 @@ class Delegate:
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Start a worker and wait for its answer."""
         assert self.supervisor is not None
-        brief = self.supervisor.roster.live[context.run_id].run.brief
-        wish = Spawn(
+        run_spec = self.supervisor.registry.live[context.run_id].run.run_spec
+        spawn_request = SpawnRequest(
             agent="worker",
-            brief=replace(brief, agent="worker", system=WORKER, offered=("echo",)),
+            run_spec=replace(run_spec, agent="worker", system=WORKER, offered=("echo",)),
             task=_read(arguments).task,
-            manner=Manner(awaited=True),
+            lifecycle=Lifecycle(awaited=True),
             max_depth=1,
         )
-        child = await self.supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+        child = await self.supervisor.spawn(
+            spawn_request, session_id=context.session_id, caller=context, key=context.key
+        )
         ended = await self.supervisor.wait([child.run_id])
         text = ended[child.run_id].text
         self.answers[context.index] = text

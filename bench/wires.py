@@ -24,7 +24,7 @@ from bench.replaying import replaying
 from retinue.core.messages import Delta, UserMessage
 from retinue.core.ports import Request
 from retinue.net.sse import EventReader
-from retinue.providers.catalog import contact, reach
+from retinue.providers.catalog import provider_config, reach
 from retinue.providers.http import HttpProvider
 from retinue.providers.scripted.script import Speaks, streams
 from retinue.testing import fake_chat
@@ -67,7 +67,7 @@ async def cost_of(wire: str, *, rounds: int) -> WireCost:
     pieces = answer_pieces(wire, line)
     request = Request(model="fake-1", system="", messages=[UserMessage("Go on.")])
     async with replaying(pieces) as url, aiohttp.ClientSession() as session:
-        provider: Any = reach(contact(wire, base_url=url, api_key_env=""))
+        provider: Any = reach(provider_config(wire, base_url=url, api_key_env=""))
 
         async def bare() -> str:
             words: list[str] = []

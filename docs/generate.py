@@ -24,7 +24,7 @@ from retinue.config.template import fields_of, told, toml
 from retinue.core.errors import PolicyError
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.tools.builtin import shown
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -267,8 +267,10 @@ def dialect_page(name: str) -> str:
     module = import_module(DIALECTS[name].partition(":")[0])
     listed: tuple[Promise, ...] = import_module(f"tests.dialects.{name}.promises").PROMISES
     # Nobody works at this desk: the tools are only looked at.
-    desk = Mock(spec_set=Desk, **dict.fromkeys(Desk.__annotations__, Mock()) | {"agents": ()})
-    tools = make_dialect(name, cast("Desk", desk)).tools()
+    dialect_context = Mock(
+        spec_set=DialectContext, **dict.fromkeys(DialectContext.__annotations__, Mock()) | {"agents": ()}
+    )
+    tools = make_dialect(name, cast("DialectContext", dialect_context)).tools()
     parts = [
         f"# The dialect {name}",
         f'{MADE} Choose the dialect with `--dialect {name}`, or with `dialects=["{name}"]` in Python.',

@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from retinue.testing.virtual_time import HeldLoop, describe_task
+from retinue.testing.virtual_time import VirtualTimeLoop, describe_task
 
 STRESS: bool = os.environ.get("RETINUE_STRESS") == "1"
 """Whether `make stress` asked for full sizes."""
@@ -31,7 +31,7 @@ def stress() -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an `async def` test, also below `@hypothesis.given`, where each example gets a fresh loop."""
-    loop_factory = None if pyfuncitem.get_closest_marker("real_time") else HeldLoop
+    loop_factory = None if pyfuncitem.get_closest_marker("real_time") else VirtualTimeLoop
     test = pyfuncitem.obj
     examples = getattr(test, "hypothesis", None)
     if examples is not None and inspect.iscoroutinefunction(examples.inner_test):

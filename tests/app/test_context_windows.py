@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.app.settings_file import contacts, load_settings
+from retinue.app.settings_file import load_settings, provider_configs
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request, Windows
-from retinue.providers.catalog import Contact, contact, reach
+from retinue.providers.catalog import ProviderConfig, provider_config, reach
 from retinue.providers.context_windows import ContextWindows, listed_windows
 from retinue.providers.pricing import Priced, Tariff, list_prices
 
 
-def window(where: Contact, model: str) -> int | None:
+def window(where: ProviderConfig, model: str) -> int | None:
     provider = reach(where)
     assert isinstance(provider, Windows)
     return provider.window(model)
@@ -33,7 +33,7 @@ def window(where: Contact, model: str) -> int | None:
     ],
 )
 def test_a_model_has_its_window_under_every_name_of_a_version(model: str, expected: int | None) -> None:
-    assert window(contact("openai-chat", base_url="http://proxy.example/v1"), model) == expected
+    assert window(provider_config("openai-chat", base_url="http://proxy.example/v1"), model) == expected
 
 
 def test_every_model_with_a_price_has_a_window() -> None:
@@ -42,16 +42,16 @@ def test_every_model_with_a_price_has_a_window() -> None:
 
 
 def test_a_model_on_ones_own_server_has_the_window_that_the_user_says() -> None:
-    assert (window(contact("ollama"), "gpt-4o"), window(contact("vllm"), "qwen3")) == (None, None)
-    assert window(contact("ollama", context_window=32_768), "qwen3") == 32_768
+    assert (window(provider_config("ollama"), "gpt-4o"), window(provider_config("vllm"), "qwen3")) == (None, None)
+    assert window(provider_config("ollama", context_window=32_768), "qwen3") == 32_768
 
 
 def test_what_the_user_says_goes_before_the_table_and_outlives_the_process(tmp_path: Path) -> None:
     settings = tmp_path / "retinue.toml"
     settings.write_text("[providers.anthropic]\ncontext_window = 150000\n")
 
-    (settled,) = contacts(load_settings(settings))
-    stored = msgspec.json.decode(msgspec.json.encode(settled), type=Contact)
+    (settled,) = provider_configs(load_settings(settings))
+    stored = msgspec.json.decode(msgspec.json.encode(settled), type=ProviderConfig)
 
     assert stored == settled
     assert window(stored, "claude-sonnet-4-5") == 150_000

@@ -36,7 +36,7 @@ def worker(name: str = "worker", policy: Policy | None = None, **more: Any) -> A
 
 
 async def run_of(r: Harness, agent: str) -> Run:
-    return await r.retinue.supervisor.recall(r.run_of(agent))
+    return await r.retinue.supervisor.replay(r.run_of(agent))
 
 
 def hands_over(agent: str) -> Speaks:
@@ -80,7 +80,7 @@ async def test_a_run_knows_its_workspace_its_name_and_whose_memory_it_may_read(t
         r.script("plain", says("done"))
         await r.run("go", agent="worker")
         await r.run("go", agent="plain")
-        briefs = [(await run_of(r, name)).brief for name in ("worker", "plain")]
+        briefs = [(await run_of(r, name)).run_spec for name in ("worker", "plain")]
 
     assert [(each.workspace, each.identity, each.memory_from, each.think) for each in briefs] == [
         (str(tmp_path), "worker", ("lead",), True),
@@ -107,7 +107,7 @@ async def test_memory_can_be_narrowed_and_not_widened() -> None:
         with pytest.raises(PolicyError) as refused:
             await r.retinue.spawn("go", agent="worker", memory_from=["rogue-agent"])
 
-        assert (await run_of(r, "worker")).brief.memory_from == ("b",)
+        assert (await run_of(r, "worker")).run_spec.memory_from == ("b",)
     assert str(refused.value) == (
         'subagent allowlist override contains alias "rogue-agent" not present on parent\'s memory allowlist; '
         "SubAgent overrides may only narrow"
@@ -128,7 +128,7 @@ async def test_a_named_child_works_under_its_own_name_with_what_both_it_and_its_
     policy = Policy(autonomy=READONLY, max_actions_per_hour=20)
     assert child.accepted.policy == policy
     assert child.accepted.windows == windows_of("reader", policy)
-    assert (child.brief.workspace, child.brief.identity, child.brief.memory_from) == ("/srv", "reader", ("a",))
+    assert (child.run_spec.workspace, child.run_spec.identity, child.run_spec.memory_from) == ("/srv", "reader", ("a",))
 
 
 async def test_an_agent_that_a_model_defines_works_for_its_definer_and_with_its_rights() -> None:
@@ -141,7 +141,11 @@ async def test_an_agent_that_a_model_defines_works_for_its_definer_and_with_its_
         child = await run_of(r, "fresh")
 
     assert (child.accepted.policy, child.accepted.windows) == (policy, ())
-    assert (child.brief.identity, child.brief.memory_from, child.brief.workspace) == ("lead", ("a",), os.getcwd())
+    assert (child.run_spec.identity, child.run_spec.memory_from, child.run_spec.workspace) == (
+        "lead",
+        ("a",),
+        os.getcwd(),
+    )
 
 
 async def test_a_childs_call_is_refused_by_its_parents_policy_and_its_words_approve_nothing() -> None:
@@ -184,7 +188,7 @@ async def test_nobody_is_asked_about_a_command_that_the_policy_closes_and_it_cou
         lines = ("touch x", "cat $(ls)", "curl example.org")
         r.script("main", together(*(calls("shell", command=line) for line in lines)), says("done"))
         await r.run("go")
-        store = r.retinue.supervisor.parts.store
+        store = r.retinue.supervisor.engine.store
 
         assert r.results("main") == [
             "Security policy: command 'touch' is not allowed (allowed_commands); use one of: ls, cat",
@@ -222,7 +226,7 @@ async def resumed_policies(
     second = Harness(store=store, tools=[nap], provider=first.provider, **today)
     await second.open()
     await second.retinue.resume(root.run_id)
-    live = second.retinue.supervisor.roster.live
+    live = second.retinue.supervisor.registry.live
     are = [live[second.run_of(name)].run.policy for name in agents]
     await second.close()
     return were, are
@@ -261,7 +265,7 @@ async def test_a_resumed_run_of_an_agent_that_extends_another_is_cut_by_what_tha
     second = Harness(store=store, provider=first.provider, policy=wide, agents=[worker(policy=reader)])
     await second.open()
     await second.retinue.resume(root.run_id)
-    live = second.retinue.supervisor.roster.live
+    live = second.retinue.supervisor.registry.live
     policies = [live[second.run_of(name)].run.policy for name in ("main", "fresh")]
     await second.close()
 
@@ -389,21 +393,19 @@ async def _story(
     for _ in range(50):
         await asyncio.sleep(0)
     supervisor = r.retinue.supervisor
-    parent = await supervisor.recall(root.run_id)
-    children = [
-        driven.run for driven in supervisor.roster.live.values() if driven.run.accepted.parent_id == root.run_id
-    ]
+    parent = await supervisor.replay(root.run_id)
+    children = [live.run for live in supervisor.registry.live.values() if live.run.accepted.parent_id == root.run_id]
     assert is_within(parent.policy, ceiling)
     assert all(is_within(child.policy, parent.policy) for child in children)
     assert all(theirs is None or is_within(child.policy, theirs) for child in children)
-    assert children or "subagent" not in parent.brief.offered
+    assert children or "subagent" not in parent.run_spec.offered
     r.script("lead", hangs(), task="again")
     try:
         fork = await r.retinue.fork(root, "again", policy=forked)
     except PolicyError:
         assert forked is not None
     else:
-        assert is_within((await supervisor.recall(fork.run_id)).policy, parent.policy)
+        assert is_within((await supervisor.replay(fork.run_id)).policy, parent.policy)
     await r.kill()
 
     second = Harness(store=store, agents=[worker("lead", own), worker("child", theirs)], policy=today)
@@ -411,7 +413,7 @@ async def _story(
     second.provider.script.play("child", hangs())
     await second.open()
     await second.retinue.resume(root.run_id)
-    live = second.retinue.supervisor.roster.live
+    live = second.retinue.supervisor.registry.live
     resumed = live[root.run_id].run
     assert is_within(resumed.policy, parent.policy)
     assert today is None or is_within(resumed.policy, today)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.app.launch.model_choice import find_answerer, instead, unpriced
+from retinue.app.launch.model_choice import choose_model, instead, unpriced
 from retinue.config.precedence import Flags
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings
@@ -26,9 +26,9 @@ NOTHING = Settings()
 
 
 async def found(flags: Flags, settings: Settings = NOTHING, **environ: str) -> tuple[str, str, str, str]:
-    answerer = await find_answerer(flags, settings, environ=environ)
-    contact = answerer.contact
-    return contact.name, contact.base_url, contact.api_key_env, answerer.model
+    model_choice = await choose_model(flags, settings, environ=environ)
+    provider_config = model_choice.provider_config
+    return provider_config.name, provider_config.base_url, provider_config.api_key_env, model_choice.model
 
 
 NEAR = Settings(providers={"near": ProviderSettings(wire="openai-chat", base_url="http://near/v1")})
@@ -63,7 +63,7 @@ async def test_flags_go_before_the_environment_and_that_before_the_settings() ->
 )
 async def test_what_is_missing_is_said(flags: Flags, environ: dict[str, str], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        await find_answerer(flags, Settings(), environ=environ)
+        await choose_model(flags, Settings(), environ=environ)
 
 
 def models(*names: str) -> Answer:
@@ -99,7 +99,7 @@ async def test_a_server_without_models_or_sense_is_no_answerer(monkeypatch: pyte
 
 @pytest.mark.real_time
 async def test_a_resumed_run_keeps_the_name_of_its_provider_and_no_key_travels_to_another_address() -> None:
-    stored = (await find_answerer(Flags(model="m"), Settings(), environ={"OPENAI_API_KEY": "k"})).contact
+    stored = (await choose_model(Flags(model="m"), Settings(), environ={"OPENAI_API_KEY": "k"})).provider_config
 
     assert instead(stored, Flags(), Settings()) == stored
     moved = instead(stored, Flags(base_url="http://near/v1"), Settings())
@@ -116,9 +116,9 @@ async def test_of_several_keys_anthropics_goes_first_then_openais_then_googles()
     keys = {"GEMINI_API_KEY": "g", "OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}
     names: list[str] = []
     while keys:
-        answerer = await find_answerer(Flags(model="m"), NOTHING, environ=keys)
-        names.append(answerer.contact.name)
-        keys = {name: key for name, key in keys.items() if name != answerer.contact.api_key_env}
+        model_choice = await choose_model(Flags(model="m"), NOTHING, environ=keys)
+        names.append(model_choice.provider_config.name)
+        keys = {name: key for name, key in keys.items() if name != model_choice.provider_config.api_key_env}
 
     assert names == ["anthropic", "openai", "gemini"]
 
@@ -149,9 +149,13 @@ async def test_a_key_that_is_named_alone_goes_to_the_vendor_whose_it_is_and_to_n
 )
 async def test_vendors_are_known_by_what_people_call_them(flags: Flags, environ: dict[str, str], name: str) -> None:
     keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "GEMINI_API_KEY": "g"}
-    answerer = await find_answerer(flags, NOTHING, environ=keys | environ)
+    model_choice = await choose_model(flags, NOTHING, environ=keys | environ)
 
-    assert (answerer.contact.name, answerer.contact.base_url, answerer.model) == (name, WIRES[name].base_url, "m")
+    assert (model_choice.provider_config.name, model_choice.provider_config.base_url, model_choice.model) == (
+        name,
+        WIRES[name].base_url,
+        "m",
+    )
 
 
 @pytest.mark.real_time
@@ -172,7 +176,7 @@ async def test_a_model_that_nobody_has_priced_is_warned_of_and_a_priced_or_local
     )
 
     async def warned(flags: Flags, **environ: str) -> bool:
-        return bool(unpriced(await find_answerer(flags, settings, environ=environ)))
+        return bool(unpriced(await choose_model(flags, settings, environ=environ)))
 
     assert await warned(Flags(model="near:other"))
     assert not await warned(Flags(model="near:mine"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.app.launch_config import Setup
-from retinue.app.open import open_archive
+from retinue.app.launch_config import LaunchConfig
+from retinue.app.open import open_read_only
 from retinue.core.errors import SessionClosed, UnknownName
 from retinue.core.messages import TextDelta
 from retinue.providers.scripted.provider import Script, ScriptedProvider, hangs, says
@@ -16,28 +16,28 @@ from retinue.testing.harness import Harness
 async def test_looking_enlists_nobody_and_starts_nothing() -> None:
     store = MemoryStore()
     async with Harness(store=store, dialects=()) as harness:
-        harness.retinue.setup = Setup(model="m", workspace="/somewhere")
+        harness.retinue.launch_config = LaunchConfig(model="m", workspace="/somewhere")
         run = await harness.retinue.spawn("Wait.", detached=True)
         drivers = store.drivers()
-        archive = open_archive(store=store)
+        client = open_read_only(store=store)
 
-        (view,) = await archive.list()
+        (view,) = await client.list()
         assert (view.run_id, view.state, view.turns) == (run.run_id, "interrupted", 0)
-        assert await archive.look(run.run_id) == view
-        assert await archive.tree(run.run_id) == [view]
-        assert [type(event).__name__ for event in await archive.events(run.run_id)] == ["RunAccepted"]
-        assert await archive.setup(run.run_id) == Setup(model="m", workspace="/somewhere")
-        assert await archive.driver_of(run.run_id) is None
+        assert await client.look(run.run_id) == view
+        assert await client.tree(run.run_id) == [view]
+        assert [type(event).__name__ for event in await client.events(run.run_id)] == ["RunAccepted"]
+        assert await client.launch_config(run.run_id) == LaunchConfig(model="m", workspace="/somewhere")
+        assert await client.driver_of(run.run_id) is None
         assert store.drivers() == drivers
 
 
 async def test_what_is_not_there_is_an_unknown_name() -> None:
-    archive = open_archive(store=MemoryStore())
+    client = open_read_only(store=MemoryStore())
 
     with pytest.raises(UnknownName):
-        await archive.look("nobody")
+        await client.look("nobody")
     with pytest.raises(UnknownName):
-        await archive.setup("nobody")
+        await client.launch_config("nobody")
 
 
 async def test_a_detached_run_begins_when_somebody_resumes_it() -> None:
@@ -59,9 +59,9 @@ async def test_the_driver_of_a_run_is_named_while_it_works() -> None:
         async for event in run.events():
             if isinstance(event, TextDelta):
                 break
-        archive = open_archive(store=store)
+        client = open_read_only(store=store)
 
-        driver = await archive.driver_of(run.run_id)
+        driver = await client.driver_of(run.run_id)
 
         assert driver is not None
         assert driver in store.drivers()

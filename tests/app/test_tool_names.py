@@ -12,9 +12,9 @@ from retinue.app.registries import DIALECTS, make_dialect
 from retinue.app.validation import DELEGATION
 from retinue.core.agent import Agent
 from retinue.core.policy import NO_TOOLS, Policy
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.engine.key_value import StoreShelf
+from retinue.engine.key_value import JournalKeyValue
 from retinue.testing.harness import Harness
 
 
@@ -52,17 +52,17 @@ async def test_names_that_mean_something_are_not_told(caplog: pytest.LogCaptureF
 async def test_the_tools_of_all_dialects_are_known() -> None:
     comms: list[Any] = [MeerkatSettings(enable_comms=True, comms_tools=each) for each in ("send_message", "send")]
     async with Harness() as r:
-        parts = r.retinue.supervisor.parts
-        desk = Desk(
+        engine = r.retinue.supervisor.engine
+        dialect_context = DialectContext(
             supervisor=r.retinue.supervisor,
-            shelf=StoreShelf(parts),
-            clock=parts.clock,
+            key_value=JournalKeyValue(engine),
+            clock=engine.clock,
             agents=(),
             tool_names=(),
-            resolve=lambda model, asker: (asker.provider, model),
+            resolve=lambda model, caller_spec: (caller_spec.provider, model),
         )
         made = [
-            make_dialect(name, desk, settings)
+            make_dialect(name, dialect_context, settings)
             for name in DIALECTS
             for settings in (comms if name == "meerkat" else [None])
         ]

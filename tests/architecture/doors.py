@@ -38,10 +38,10 @@ class DoorsContract(Contract):
 
 def closed_doors(importer: str, imported: str) -> list[tuple[str, str]]:
     """The packages that `importer` is outside of and that do not export their part of `imported`."""
-    parts = imported.split(".")
+    engine = imported.split(".")
     closed: list[tuple[str, str]] = []
-    for depth in range(2, len(parts)):
-        package, name = ".".join(parts[:depth]), parts[depth]
+    for depth in range(2, len(engine)):
+        package, name = ".".join(engine[:depth]), engine[depth]
         is_inside = importer == package or importer.startswith(f"{package}.")
         if not is_inside and name not in exports(package):
             closed.append((package, name))

@@ -52,9 +52,9 @@ Opens = Callable[..., Chat]
 
 @pytest.fixture
 def chat(cli: Cli, request: pytest.FixtureRequest) -> Opens:
-    def opened(*lines: Played, **parts: Played) -> Chat:
+    def opened(*lines: Played, **engine: Played) -> Chat:
         script = ChatScript().play(*lines)
-        for words, line in parts.items():
+        for words, line in engine.items():
             script.play(line, says("summed up"), words=words)
         serving_it = serving(script)
         vendor = serving_it.__enter__()

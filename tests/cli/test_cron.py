@@ -357,17 +357,17 @@ def test_keys_are_not_kept_and_the_variables_of_this_shell_are(cli: Cli, home: P
 
 
 def test_a_hundred_firings_are_kept_of_each_job(cli: Cli) -> None:
-    from retinue.app.open import open_archive
+    from retinue.app.open import open_read_only
     from retinue.cli.event_loop import perform
-    from retinue.dispatch.cron.history import Firing
-    from retinue.dispatch.cron.table import Crontab
+    from retinue.dispatch.cron.history import HistoryEntry
+    from retinue.dispatch.cron.table import CronTable
 
     cli("cron", "add", "a", *WHEN, *WHAT)
 
     async def remember() -> int:
-        async with open_archive() as archive:
+        async with open_read_only() as client:
             for due in range(105):
-                await Crontab(archive.shelf).remember(Firing(name="a", due=due, status="ok"))
+                await CronTable(client.key_value).remember(HistoryEntry(name="a", due=due, status="ok"))
         return 0
 
     perform(remember())

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from retinue.app.open import open_archive
-from retinue.core.commands import Adopt, Decision, DriverRow, Enlist
+from retinue.app.open import open_read_only
+from retinue.core.commands import Adopt, Decision, DriverRow, RegisterDriver
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron.jobs import SPACE, Owner
-from retinue.dispatch.cron.table import Crontab
+from retinue.dispatch.cron.table import CronTable
 from retinue.providers.scripted.script import Line, hangs, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.fake_chat import ChatScript, FakeChat
@@ -87,8 +87,8 @@ def statuses(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 async def owners() -> list[int]:
     """The processes that carry out jobs right now."""
-    async with open_archive() as archive:
-        table = await Crontab(archive.shelf).table()
+    async with open_read_only() as client:
+        table = await CronTable(client.key_value).table()
     return [int(claim.owner.process.partition(":")[0]) for claim in table.claims.values() if claim.state == "started"]
 
 
@@ -188,14 +188,14 @@ async def test_a_job_whose_process_is_killed_goes_on_as_the_same_run(cli: Cli) -
 async def test_a_run_that_ended_just_before_its_process_was_killed_is_not_asked_again(cli: Cli) -> None:
     async with FakeChat(ChatScript().play(says("Found it."))) as vendor:
         await add_agents(cli, 1, vendor)
-        async with open_archive() as archive:
-            crontab = Crontab(archive.shelf)
-            (claim,) = (await crontab.claim_due(now=time.time(), owner=Owner("host", ""), most=1)).claims
+        async with open_read_only() as client:
+            cron_table = CronTable(client.key_value)
+            (claim,) = (await cron_table.claim_due(now=time.time(), owner=Owner("host", ""), most=1)).claims
         assert (await retinue("cron", "fire", claim.name, claim.born, "1")).code == 0
-        async with open_archive() as archive:  # as if its last words had not been heard
+        async with open_read_only() as client:  # as if its last words had not been heard
             place = f"claim/{claim.place}"
             started = msgspec.json.encode(replace(claim, owner=Owner(), state="started"))
-            await archive.shelf.change(SPACE, lambda _: Decision(b"", puts={place: started}))
+            await client.key_value.change(SPACE, lambda _: Decision(b"", puts={place: started}))
         again = await retinue("cron", "daemon", "--once")
 
     assert (again.code, len(vendor.heard)) == (0, 1)
@@ -214,7 +214,7 @@ async def test_a_run_that_a_machine_took_with_it_goes_on_here(cli: Cli, home: Pa
         (run,) = (await cli("runs", "--json")).json
         gone = DriverRow(driver_id="gone", host="another start of this machine", process="1", lease=0.5)
         store = SqliteStore(home / "retinue.db")
-        store.commit(None, [Enlist(driver=gone), Adopt(driver_id="gone", run_ids=(run["run_id"],))])
+        store.commit(None, [RegisterDriver(driver=gone), Adopt(driver_id="gone", run_ids=(run["run_id"],))])
         store.close()
         again = await retinue("cron", "daemon", "--once")
 
@@ -299,12 +299,12 @@ async def test_a_job_is_done_in_the_folder_it_was_added_in(cli: Cli, folder: Pat
 
 async def test_moments_that_nobody_saw_are_made_up_for_once(cli: Cli, folder: Path) -> None:
     await cli("cron", "add", "s", "--every", "1s", "--shell", f"echo s >> {COUNTED}", "--no-sandbox")
-    async with open_archive() as archive:
-        crontab = Crontab(archive.shelf)
-        job = await crontab.job("s")
+    async with open_read_only() as client:
+        cron_table = CronTable(client.key_value)
+        job = await cron_table.job("s")
         assert job.next_run is not None
         long_ago = job.next_run - 3600
-        await crontab.add(replace(job, next_run=long_ago), instead=True)
+        await cron_table.add(replace(job, next_run=long_ago), instead=True)
 
     assert (await retinue("cron", "daemon", "--once")).code == 0
 

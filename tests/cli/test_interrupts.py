@@ -187,11 +187,11 @@ async def test_a_detached_run_loads_no_modules_that_somebody_left_in_its_folder(
         (folder / f"{name}.py").write_text("raise SystemExit('loaded from the workspace')")
     asked = asyncio.Event()
 
-    def mind(heard: Heard) -> Line:
+    def model(heard: Heard) -> Line:
         asked.set()
         return says("Safe.")
 
-    async with FakeChat(mind) as vendor:
+    async with FakeChat(model) as vendor:
         command = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "retinue", "run", "--detach"),
             *("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "Go."),

@@ -95,7 +95,7 @@ class House:
         self._tmp_path = tmp_path
         self.said: list[Ended] = []
         (tmp_path / "user").mkdir()
-        monkeypatch.setattr("retinue.engine.ask.FIRST_PAUSE", 0.001)  # what is cut off is asked for four times
+        monkeypatch.setattr("retinue.engine.model_call.FIRST_PAUSE", 0.001)  # what is cut off is asked for four times
         for name, value in {
             "HOME": str(tmp_path / "user"),
             "HOUSE_KEY": KEY,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.launch_config import Setup
+from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import default_home
 from retinue.app.open import open as open_retinue
 from retinue.cli.follow import what_went_wrong
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
 from retinue.engine import model_call
-from retinue.providers.catalog import contact
+from retinue.providers.catalog import provider_config
 from retinue.providers.scripted.script import calls, calls_verbatim, fails, says
 from retinue.testing.fake_chat import ChatScript, Played, failed
 from retinue.testing.fake_server import Answer
@@ -304,9 +304,11 @@ def test_a_run_whose_script_is_gone_stays_interrupted(cli: Cli, folder: Path) ->
     file.write_text('[{"say": "Let me th", "ending": "silence"}]')
 
     async def abandoned() -> str:
-        setup = Setup(model=str(file), contacts=(contact("scripted"),), workspace=str(folder))
+        launch_config = LaunchConfig(
+            model=str(file), provider_configs=(provider_config("scripted"),), workspace=str(folder)
+        )
         async with open_retinue(model=f"scripted:{file}", home=default_home(), dialects=()) as owner:
-            owner.setup = setup
+            owner.launch_config = launch_config
             return (await owner.spawn("Think.")).run_id
 
     run_id = asyncio.run(abandoned())

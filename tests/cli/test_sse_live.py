@@ -264,10 +264,10 @@ class Consumer:
 
     def said(self, number: int = -1) -> dict[tuple[str, int], str]:
         """The words of a reply, part by part."""
-        parts: dict[tuple[str, int], str] = {}
+        engine: dict[tuple[str, int], str] = {}
         for piece in self.replies[number][1]:
-            parts[piece.part] = parts.get(piece.part, "") + piece.text
-        return parts
+            engine[piece.part] = engine.get(piece.part, "") + piece.text
+        return engine
 
 
 short_texts = st.text("ab", max_size=4)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.settings_file import DIALECT_SECTIONS, SECTIONS, contacts, dialect_settings, load_settings
+from retinue.app.settings_file import DIALECT_SECTIONS, SECTIONS, dialect_settings, load_settings, provider_configs
 from retinue.config.agents import AgentSettings, LimitSettings
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings, load
@@ -14,7 +14,7 @@ from retinue.core.agent import Agent
 from retinue.core.errors import Problem
 from retinue.core.run import Limits
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.providers.catalog import Contact
+from retinue.providers.catalog import ProviderConfig
 from retinue.providers.pricing import Rates
 from retinue.tools.dependencies import ToolOptions
 from tests.config.settled import settings
@@ -56,8 +56,8 @@ modules = ["./mytools.py", "more/tools.py"]
 max_depth = 2
 """
 
-APART = ("agents", "providers", "tools", "risk_profiles", "runtime_profiles")
-NOTHING_SAID = {section.name: section.type() for section in SECTIONS if section.name not in APART}
+IN_PROCESS = ("agents", "providers", "tools", "risk_profiles", "runtime_profiles")
+NOTHING_SAID = {section.name: section.type() for section in SECTIONS if section.name not in IN_PROCESS}
 """The sections of a file that says nothing about them."""
 
 
@@ -109,7 +109,7 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
     )
     assert list(found.agents) == ["researcher", "writer", "plain"]
     assert found.core_agents()[0].fallback == ("vllm:qwen3", "gpt-5-mini")
-    assert contacts(found)[0].prices == {
+    assert provider_configs(found)[0].prices == {
         "qwen3": Rates(input=0.2, output=1.0, cached=0.02),
         "qwen3.5:8b": Rates(input=0.0, output=0.0),
     }
@@ -209,8 +209,8 @@ def test_the_application_gets_contacts_and_the_settings_of_dialects(
 
     found = load_settings()
 
-    assert contacts(found) == (
-        Contact(name="lab", wire="vllm", base_url="http://localhost:8000/v1", headers={"A": "b"}),
+    assert provider_configs(found) == (
+        ProviderConfig(name="lab", wire="vllm", base_url="http://localhost:8000/v1", headers={"A": "b"}),
     )
     defaults = {name: section.type() for name, section in DIALECT_SECTIONS.items()}
     assert dialect_settings(found) == defaults | {"xzatoma": XzatomaSettings(max_depth=1)}

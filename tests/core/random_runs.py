@@ -10,8 +10,8 @@ from collections import Counter
 from random import Random
 from typing import TypeAlias, assert_never
 
-from retinue.core.agent import Brief, Judged, Output
-from retinue.core.compaction import Crowded
+from retinue.core.agent import Output, RunSpec, ValidatedOutput
+from retinue.core.compaction import ContextOverflow
 from retinue.core.events import (
     AgentDefined,
     CallParked,
@@ -31,10 +31,10 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History
-from retinue.core.inbox import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.inbox import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Policy
-from retinue.core.run import LimitMet, Limits, Manner
+from retinue.core.run import Lifecycle, LimitMet, Limits
 from retinue.core.state import Run, apply, fold
 from retinue.core.step import (
     MAX_REPAIRS,
@@ -46,8 +46,8 @@ from retinue.core.step import (
     Perform,
     Repair,
     Rest,
-    Situation,
     Step,
+    StepInput,
     Take,
     Wait,
     WrapUp,
@@ -58,8 +58,8 @@ from retinue.core.usage import Usage
 
 Log: TypeAlias = list[tuple[int, Event]]
 
-BRIEF = Brief(agent="worker")
-DEMANDING = Brief(agent="worker", output=Output())
+BRIEF = RunSpec(agent="worker")
+DEMANDING = RunSpec(agent="worker", output=Output())
 NO_RESULT = (NOT_MADE, NOT_OFFERED, UNFINISHED)
 """What stands in the history for a call whose turn ended without it."""
 
@@ -67,18 +67,18 @@ TOO_LONG = 3000
 """Steps after which a run that still has not ended never will; the longest of thousands needs a tenth of this."""
 
 
-def acceptance(*, limits: Limits | None = None, manner: Manner | None = None, task: str = "task") -> RunAccepted:
+def acceptance(*, limits: Limits | None = None, lifecycle: Lifecycle | None = None, task: str = "task") -> RunAccepted:
     """The first event of a run."""
     return RunAccepted(
         at=0.0,
         run_id="run",
         session_id="session",
         root_id="run",
-        brief=BRIEF.digest(),
+        run_spec=BRIEF.digest(),
         task=task,
         policy=Policy(),
         limits=limits or Limits(),
-        manner=manner or Manner(),
+        lifecycle=lifecycle or Lifecycle(),
     )
 
 
@@ -91,13 +91,13 @@ def picture(run: Run) -> dict[str, object]:
     return drawn
 
 
-def judged(run: Run) -> Judged | None:
+def validated(run: Run) -> ValidatedOutput | None:
     """The verdict on an answer in a world where those with an even number are good."""
     text = answer_to_judge(run)
     if text is None:
         return None
     number = text.removeprefix("says ").removesuffix(".")
-    return Judged(int(number)) if number.isdigit() and int(number) % 2 == 0 else Judged(error="odd")
+    return ValidatedOutput(int(number)) if number.isdigit() and int(number) % 2 == 0 else ValidatedOutput(error="odd")
 
 
 class World:
@@ -112,17 +112,17 @@ class World:
             max_calls=random.choice([*[None] * 6, 0, 2, 5, 10, 20]),
             wrap_up=random.random() < 0.5,
         )
-        self.manner = Manner(stays=random.random() < 0.5, crash_fails=random.random() < 0.3)
+        self.lifecycle = Lifecycle(keep_alive=random.random() < 0.5, crash_fails=random.random() < 0.3)
         self.inherited = _somebody_elses_history(random)
-        self.log: Log = [(1, acceptance(limits=self.limits, manner=self.manner))]
-        self.brief = random.choice([BRIEF, BRIEF, DEMANDING])
-        self.run = fold(self.log, self.brief, self.inherited)
+        self.log: Log = [(1, acceptance(limits=self.limits, lifecycle=self.lifecycle))]
+        self.run_spec = random.choice([BRIEF, BRIEF, DEMANDING])
+        self.run = fold(self.log, self.run_spec, self.inherited)
         self.at = 0.0
-        self.mail: list[Item] = []
+        self.inbox: list[Item] = []
         self.busy: set[int] = set()
         self.children = 0
         self.spent: LimitMet | None = None
-        self.crowded: Crowded | None = None
+        self.overflow: ContextOverflow | None = None
         self.is_chatty = random.random() < 0.5
         self.is_brittle = random.random() < 0.5
         self.steps: list[Step] = []
@@ -144,14 +144,14 @@ class World:
 
     def next_step(self) -> Step:
         """What the run says, having checked that asking changes nothing."""
-        verdict = judged(self.run)
-        now = Situation(tuple(self.mail), frozenset(self.busy), self.children, self.spent, verdict, self.crowded)
+        verdict = validated(self.run)
+        now = StepInput(tuple(self.inbox), frozenset(self.busy), self.children, self.spent, verdict, self.overflow)
         before = picture(self.run)
         step = next_step(self.run, now)
         assert next_step(self.run, now) == step
         assert picture(self.run) == before
         self.steps.append(step)
-        if self.run.outcome is None and any(isinstance(item, URGENT) for item in self.mail):
+        if self.run.outcome is None and any(isinstance(item, URGENT) for item in self.inbox):
             assert isinstance(step, End)
             assert step.exchange.result in ("cancelled", "timed_out")
         return step
@@ -162,13 +162,13 @@ class World:
             case Take(items=items):
                 assert items
                 self.record(MailTaken(at=self.at, items=items))
-                self.mail = [item for item in self.mail if item not in items]
+                self.inbox = [item for item in self.inbox if item not in items]
             case Ask():
                 self._ask(step)
-            case Compact(crowded=crowded):
-                assert crowded == self.crowded
+            case Compact(overflow=overflow):
+                assert overflow == self.overflow
                 assert not self.busy
-                self.crowded = None
+                self.overflow = None
                 self._compact()
             case Perform(indices=indices):
                 self._perform(indices)
@@ -179,7 +179,7 @@ class World:
                 self.wrap_ups.append(len(self.run.exchanges))
                 self.record(WrapUpAsked(at=self.at, limit=limit, text=self._new("wrap up")))
             case Repair(error=error):
-                assert self.brief.output is not None
+                assert self.run_spec.output is not None
                 assert not self.busy
                 assert self.run.wrapping is None
                 assert self.run.repairs < MAX_REPAIRS
@@ -187,13 +187,13 @@ class World:
             case Wait(why=why):
                 self._wait(why)
             case EndExchange(exchange=exchange):
-                assert self.manner.stays
+                assert self.lifecycle.keep_alive
                 assert not self.busy
                 self.spent = None
                 self.record(ExchangeEnded(at=self.at, exchange=exchange))
             case End(exchange=exchange, taken=taken):
                 self.busy.clear()
-                self.mail = [item for item in self.mail if item not in taken]
+                self.inbox = [item for item in self.inbox if item not in taken]
                 self.record(RunEnded(at=self.at, outcome=self.run.outcome_as(exchange)))
             case Rest():
                 raise AssertionError("a run rests only after its end")
@@ -222,7 +222,7 @@ class World:
             self.spent = LimitMet(self.random.choice(["max_tokens", "max_cost", "window"]), 9, 10)
             return
         if self.crowds.random() < 0.01:
-            self.crowded = Crowded(error="too long")
+            self.overflow = ContextOverflow(error="too long")
             return
         self.busy.add(MODEL)
 
@@ -259,11 +259,11 @@ class World:
                 self._end_child()
             case _:
                 assert why == "mail"
-                assert self.manner.stays
+                assert self.lifecycle.keep_alive
                 assert not run.answering
                 assert not run.closing
                 kinds = (self._input, self._words, self._close)
-                self.mail.append(random.choices(kinds, (4, 4, 1))[0]())
+                self.inbox.append(random.choices(kinds, (4, 4, 1))[0]())
 
     def _reply(self) -> ReplyReceived | TurnFailed:
         random = self.random
@@ -312,11 +312,11 @@ class World:
 
     def _crash(self) -> None:
         """The process stops; another knows what was stored and what is in the inbox, and nothing else."""
-        again = fold(self.log, self.brief, self.inherited)
+        again = fold(self.log, self.run_spec, self.inherited)
         assert picture(again) == picture(self.run)
         self.run = again
         self.busy.clear()
-        self.spent = self.crowded = None
+        self.spent = self.overflow = None
         self.crashes += 1
         if self.crashes % 2:
             self.record(RunLeft(at=self.at))
@@ -335,24 +335,24 @@ class World:
 
     def _end_child(self) -> None:
         self.children -= 1
-        self.mail.append(self._child_ended())
+        self.inbox.append(self._child_ended())
 
     def _post_something(self) -> None:
         random = self.random
         if random.random() < 0.05:
-            self.mail.append(random.choice([self._cancel, self._deadline])())
+            self.inbox.append(random.choice([self._cancel, self._deadline])())
         elif random.random() < 0.2:
             self._post_answer(self.run.turns + random.randint(-1, 1), random.randint(-2, 3))
         else:
             kinds = (self._words, self._input, self._child_ended, self._close)
-            self.mail.append(random.choices(kinds, (8, 8, 8, 1))[0]())
+            self.inbox.append(random.choices(kinds, (8, 8, 8, 1))[0]())
 
     def _post_answer(self, turn: int, index: int) -> None:
         allow = self.random.random() < 0.5
-        self.mail.append(Answer(key=self._new("key"), turn=turn, index=index, allow=allow))
+        self.inbox.append(Answer(key=self._new("key"), turn=turn, index=index, allow=allow))
 
-    def _words(self) -> Words:
-        return Words(key=self._new("key"), text=self._new("words"))
+    def _words(self) -> TextMessage:
+        return TextMessage(key=self._new("key"), text=self._new("words"))
 
     def _input(self) -> Input:
         return Input(key=self._new("key"), text=self._new("input"), tools=self.random.random() < 0.7)
@@ -386,7 +386,7 @@ class World:
                 seen.add(event.run_id)
             if isinstance(event, MailTaken):
                 for item in event.items:
-                    if isinstance(item, (Words, Input)):
+                    if isinstance(item, (TextMessage, Input)):
                         said.append(item.text)
                     if isinstance(item, ChildEnded):
                         if item.notice and item.run_id not in seen:

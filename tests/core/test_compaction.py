@@ -11,7 +11,7 @@ from retinue.core.compaction import (
     KEPT_TURNS,
     MAX_IN_A_ROW,
     SMALLEST,
-    Crowded,
+    ContextOverflow,
     Room,
     Shorten,
     Summarise,
@@ -100,7 +100,7 @@ def test_a_provider_that_always_says_too_long_is_told_less_each_time_and_a_few_t
 ) -> None:
     sizes = [total(messages)]
     for times in range(MAX_IN_A_ROW):
-        free = room(Crowded(error="too long"), tokens=1, messages=sizes[-1], fixed=50, times=times)
+        free = room(ContextOverflow(error="too long"), tokens=1, messages=sizes[-1], fixed=50, times=times)
         found = plan(messages, free) if free is not None else None
         if found is None:
             break
@@ -231,15 +231,18 @@ def test_the_level_is_the_highest_that_fits(lengths: list[int], most: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("crowded", "expected"),
+    ("overflow", "expected"),
     [
-        (Crowded(window=1000, reserved=200), Room(1400, 2100)),  # 800 tokens are 3200 characters, 400 of them fixed
-        (Crowded(window=1000, reserved=200, error="no"), Room(1400, 2100)),
-        (Crowded(window=9000, reserved=200, error="no"), Room(1800, 2700)),  # the provider knows better
-        (Crowded(error="no"), Room(1800, 2700)),
-        (Crowded(window=100, reserved=20), None),  # what is fixed fills it already
-        (Crowded(window=100, reserved=20, error="no"), Room(1800, 2700)),
+        (
+            ContextOverflow(window=1000, reserved=200),
+            Room(1400, 2100),
+        ),  # 800 tokens are 3200 characters, 400 of them fixed
+        (ContextOverflow(window=1000, reserved=200, error="no"), Room(1400, 2100)),
+        (ContextOverflow(window=9000, reserved=200, error="no"), Room(1800, 2700)),  # the provider knows better
+        (ContextOverflow(error="no"), Room(1800, 2700)),
+        (ContextOverflow(window=100, reserved=20), None),  # what is fixed fills it already
+        (ContextOverflow(window=100, reserved=20, error="no"), Room(1800, 2700)),
     ],
 )
-def test_room_is_by_the_window_and_by_what_the_provider_says(crowded: Crowded, expected: Room | None) -> None:
-    assert room(crowded, tokens=1000, messages=3600, fixed=400, times=0) == expected
+def test_room_is_by_the_window_and_by_what_the_provider_says(overflow: ContextOverflow, expected: Room | None) -> None:
+    assert room(overflow, tokens=1000, messages=3600, fixed=400, times=0) == expected

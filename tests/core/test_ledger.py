@@ -56,7 +56,7 @@ def test_a_call_is_held_at_its_worst_and_settled_at_what_it_used() -> None:
         caps=Caps(tokens=1000, cost=10_000),
         spent=Amount(input=90, output=10, cost=420, turns=1),
         held=NOTHING,
-        carved=Caps(tokens=0, cost=0),
+        reserved=Caps(tokens=0, cost=0),
     )
 
 
@@ -269,8 +269,8 @@ def test_a_carved_child_gets_what_it_asks_for_and_never_more_than_is_left_above(
     second = ledger.open("second", parent="root", carve=Caps(tokens=50))
     third = ledger.open("third", parent="root", carve=Caps(tokens=50, turns=1))
 
-    assert first == Opened("first", Caps(tokens=50, turns=3), carved=Caps(tokens=50))
-    assert second == Opened("second", Caps(tokens=20), carved=Caps(tokens=20))
+    assert first == Opened("first", Caps(tokens=50, turns=3), reserved=Caps(tokens=50))
+    assert second == Opened("second", Caps(tokens=20), reserved=Caps(tokens=20))
     assert third == NoRoom("session", "tokens", asked=50, left=0)
     assert ledger.left("root", now=0.0) == Caps(tokens=0, turns=8)
     with pytest.raises(UnknownName):
@@ -282,7 +282,7 @@ def test_an_allowance_is_no_larger_than_the_childs_own_cap() -> None:
     ledger.open("root", Caps(tokens=100))
 
     assert ledger.open("child", Caps(tokens=30), parent="root", carve=Caps(tokens=50)) == Opened(
-        "child", Caps(tokens=30), carved=Caps(tokens=30)
+        "child", Caps(tokens=30), reserved=Caps(tokens=30)
     )
     assert ledger.left("root", now=0.0) == Caps(tokens=70)
 
@@ -373,7 +373,7 @@ def test_a_child_that_asks_for_nothing_can_be_carved_from_an_account_that_is_ove
 
     opened = ledger.open("child", parent="root", carve=Caps(tokens=0))
 
-    assert opened == Opened("child", Caps(tokens=0), carved=Caps(tokens=0))
+    assert opened == Opened("child", Caps(tokens=0), reserved=Caps(tokens=0))
 
 
 # ---- the wrap-up turn -----------------------------------------------------------------------------------------------
@@ -505,7 +505,7 @@ def test_a_full_window_does_not_keep_a_child_from_being_carved() -> None:
 
     opened = ledger.open("child", parent="root", carve=Caps(calls=40))
 
-    assert opened == Opened("child", Caps(calls=40), carved=Caps(calls=40))
+    assert opened == Opened("child", Caps(calls=40), reserved=Caps(calls=40))
     assert ledger.set_aside("root", Amount(calls=1)) is None
 
 
@@ -591,7 +591,7 @@ class Known:
     def __init__(self, opened: Opened, parent: Known | None) -> None:
         self.id = opened.account
         self.caps = opened.caps
-        self.carved = opened.carved
+        self.reserved = opened.reserved
         self.parent = parent
         self.line: list[Known] = [self, *(parent.line if parent else [])]
         self.children: list[Known] = []
@@ -619,16 +619,16 @@ class Known:
 
     def promised(self) -> Six:
         """Its reserve and, for each child, what is left of its allowance, or what the child itself has promised."""
-        parts = [self.reserve]
+        engine = [self.reserve]
         for child in self.children:
             spent, held, deeper = child.spent(), child.held(), child.promised()
-            parts.append(
+            engine.append(
                 tuple(
                     deeper[d] if child.closed or allowance is None else max(0, allowance - spent[d] - held[d])
-                    for d, allowance in enumerate(getattr(child.carved, name) for name in DIMENSIONS)
+                    for d, allowance in enumerate(getattr(child.reserved, name) for name in DIMENSIONS)
                 )
             )
-        return total(parts)
+        return total(engine)
 
     def limits(self) -> list[tuple[int, int]]:
         numbers = ((d, getattr(self.caps, name)) for d, name in enumerate(DIMENSIONS))
@@ -743,10 +743,10 @@ class Families(RuleBasedStateMachine):
         for account in self.accounts:
             standing = self.ledger.standing(account.id)
             promised = account.promised()
-            carved = Caps(**{DIMENSIONS[d]: promised[d] for d, _ in account.limits()})
-            assert standing == Standing(account.caps, standing.spent, standing.held, carved)
+            reserved = Caps(**{DIMENSIONS[d]: promised[d] for d, _ in account.limits()})
+            assert standing == Standing(account.caps, standing.spent, standing.held, reserved)
             assert (six(standing.spent), six(standing.held)) == (account.spent(), account.held())
-            assert min(six(standing.held) + six(carved)) >= 0
+            assert min(six(standing.held) + six(reserved)) >= 0
 
     @invariant()
     def no_account_is_over_by_more_than_the_errors_of_the_calls_in_flight_at_its_last_grant(self) -> None:
@@ -771,7 +771,7 @@ class Families(RuleBasedStateMachine):
         rebuilt = Ledger()
         for account in self.accounts:
             above = account.parent.id if account.parent else None
-            carve = None if account.closed else account.carved
+            carve = None if account.closed else account.reserved
             assert rebuilt.open(account.id, account.caps, parent=above, carve=carve) == Opened(
                 account.id, account.caps, carve or Caps()
             )
@@ -801,7 +801,7 @@ class HonestFamilies(Families):
             spent, held, promised = account.spent(), account.held(), account.promised()
             left = self.ledger.left(account.id, now=0.0)
             for d, name in enumerate(DIMENSIONS):
-                allowance: int | None = getattr(account.carved, name)
+                allowance: int | None = getattr(account.reserved, name)
                 if allowance is not None and not account.closed:
                     assert getattr(left, name) == allowance - spent[d] - held[d] - promised[d]
 
@@ -831,7 +831,7 @@ TestFamiliesThatMisjudge = FamiliesThatMisjudge.TestCase
 class Crowd:
     """Fifty children of one root that all want to make calls at once, and wait as an engine does: for `on_freed`."""
 
-    def __init__(self, seed: int, *, error: int, carved: bool) -> None:
+    def __init__(self, seed: int, *, error: int, reserved: bool) -> None:
         self.chance = random.Random(seed)
         self.error = error
         self.ledger = Ledger(on_freed=self.wake)
@@ -844,7 +844,7 @@ class Crowd:
         self.ended: dict[str, str] = {}
         self.most_flying = 0
         for number in range(50):
-            carve = Caps(tokens=self.chance.randint(100, 400)) if carved and number % 2 else None
+            carve = Caps(tokens=self.chance.randint(100, 400)) if reserved and number % 2 else None
             child = f"child-{number}"
             if isinstance(self.ledger.open(child, parent="root", carve=carve), Opened):
                 self.calls_left[child] = self.chance.randint(1, 6)
@@ -889,9 +889,9 @@ class Crowd:
         self.ended[child] = how
 
 
-@given(seed=st.integers(0, 2**32), carved=st.booleans())
-def test_fifty_children_in_parallel_stay_within_the_limits_and_none_is_left_waiting(seed: int, carved: bool) -> None:
-    crowd = Crowd(seed, error=0, carved=carved)
+@given(seed=st.integers(0, 2**32), reserved=st.booleans())
+def test_fifty_children_in_parallel_stay_within_the_limits_and_none_is_left_waiting(seed: int, reserved: bool) -> None:
+    crowd = Crowd(seed, error=0, reserved=reserved)
 
     crowd.run()
 
@@ -904,13 +904,13 @@ def test_fifty_children_in_parallel_stay_within_the_limits_and_none_is_left_wait
     assert root.spent.tokens <= 12_000
     assert session.spent.cost <= 60_000
     # Nor do holds waste the limit: on one pot, who was turned away could not have fitted even its smallest call.
-    if not carved and "exhausted" in crowd.ended.values():
+    if not reserved and "exhausted" in crowd.ended.values():
         assert root.spent.tokens > 12_000 - 80 or session.spent.cost > 60_000 - 60 * PRICE[0] - 20 * PRICE[1]
 
 
-@given(seed=st.integers(0, 2**32), carved=st.booleans())
-def test_fifty_children_who_misjudge_go_over_by_the_errors_of_calls_in_flight_alone(seed: int, carved: bool) -> None:
-    crowd = Crowd(seed, error=30, carved=carved)
+@given(seed=st.integers(0, 2**32), reserved=st.booleans())
+def test_fifty_children_who_misjudge_go_over_by_the_errors_of_calls_in_flight_alone(seed: int, reserved: bool) -> None:
+    crowd = Crowd(seed, error=30, reserved=reserved)
 
     crowd.run()
 

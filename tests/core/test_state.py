@@ -27,7 +27,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import LEFT_OUT, NOT_MADE, NOT_OFFERED, STILL_OPEN, UNFINISHED, History
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, HistoryRef, LimitMet, Outcome
 from retinue.core.state import Run, apply, fold
@@ -89,9 +89,9 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
 
     assert picture(run) == {
         "accepted": accepted,
+        "run_spec": BRIEF,
         "adopted_seq": 0,
         "answering": True,
-        "brief": BRIEF,
         "calls_made": 0,
         "closing": False,
         "compactions": 0,
@@ -160,7 +160,7 @@ def test_a_fork_may_inherit_only_the_last_turns() -> None:
         run_id="child",
         session_id="session",
         root_id="run",
-        brief="",
+        run_spec="",
         task="go on",
         policy=accepted.policy,
         inherits=HistoryRef("run", parent.seq, last_turns=1),
@@ -347,13 +347,15 @@ def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
 
 
 def test_mail_is_remembered_by_its_keys() -> None:
-    run = run_after(taken(Words(key="a", text="x"), Close(key="b"), Cancel(key="c"), Deadline(key="d", seconds=1)))
+    run = run_after(
+        taken(TextMessage(key="a", text="x"), Close(key="b"), Cancel(key="c"), Deadline(key="d", seconds=1))
+    )
 
     assert run.taken == {"a", "b", "c", "d"}
 
 
 def test_words_during_the_work_are_read_next_and_the_answer_before_is_not_the_last_any_more() -> None:
-    run = run_after(reply("done"), taken(Words(key="a", text="and this?", origin="peer")))
+    run = run_after(reply("done"), taken(TextMessage(key="a", text="and this?", origin="peer")))
 
     assert said_after_the_task(run) == [AssistantMessage("done"), UserMessage("and this?", "peer")]
     assert (run.final, run.text, run.exchange_turns) == (False, "done", 1)
@@ -362,7 +364,7 @@ def test_words_during_the_work_are_read_next_and_the_answer_before_is_not_the_la
 @pytest.mark.parametrize(
     "item",
     [
-        Words(key="a", text="next"),
+        TextMessage(key="a", text="next"),
         Input(key="a", text="next"),
         ChildEnded(key="a", run_id="child", result="failed", notice="next"),
     ],
@@ -384,10 +386,10 @@ def test_an_input_without_tools_switches_them_off_for_its_exchange_only() -> Non
     run = run_after(reply("one"), end, taken(Input(key="a", text="sum up", tools=False)))
     assert not run.tools_on
 
-    apply(run, run.seq + 1, taken(Words(key="b", text="briefly")))
+    apply(run, run.seq + 1, taken(TextMessage(key="b", text="briefly")))
     assert not run.tools_on
 
-    for event in (reply("two"), end, taken(Words(key="c", text="more"))):
+    for event in (reply("two"), end, taken(TextMessage(key="c", text="more"))):
         apply(run, run.seq + 1, event)
     assert run.tools_on
 
@@ -522,7 +524,7 @@ def test_a_compacted_history_goes_on_after_its_summary() -> None:
     run = run_after(
         reply("", "a"),
         returned(0, "seen"),
-        taken(Words(key="w", text="and?")),
+        taken(TextMessage(key="w", text="and?")),
         HistoryCompacted(at=4.0, replaced=3, messages=(summary,)),
         reply("done"),
     )
@@ -580,7 +582,7 @@ def test_an_outcome_counts_the_exchange_under_way_and_none_that_is_not() -> None
     run = run_after(reply("one"), ExchangeEnded(at=2.0, exchange=ANSWERED))
     assert run.outcome_as(ANSWERED).exchanges == 1
 
-    apply(run, run.seq + 1, taken(Words(key="a", text="more")))
+    apply(run, run.seq + 1, taken(TextMessage(key="a", text="more")))
 
     assert run.outcome_as(ANSWERED).exchanges == 2
 
@@ -602,7 +604,7 @@ def test_events_that_come_twice_change_nothing(seed: int) -> None:
 
     stuttering = [numbered for numbered in world.log for _ in range(2)]
 
-    assert picture(fold(stuttering, world.brief, world.inherited)) == picture(world.run)
+    assert picture(fold(stuttering, world.run_spec, world.inherited)) == picture(world.run)
 
 
 @given(seed=SEEDS)
@@ -617,7 +619,7 @@ def test_a_log_that_is_replayed_with_overlaps_gives_the_same_run(seed: int) -> N
         done = random.randint(done + 1, len(world.log))
         stumbling += world.log[back:done]
 
-    assert picture(fold(stumbling, world.brief, world.inherited)) == picture(world.run)
+    assert picture(fold(stumbling, world.run_spec, world.inherited)) == picture(world.run)
 
 
 @given(seed=SEEDS)
@@ -625,7 +627,7 @@ def test_folding_in_two_pieces_is_folding_at_once(seed: int) -> None:
     world = World(seed).live()
     middle = Random(seed).randint(1, len(world.log))
 
-    run = fold(world.log[:middle], world.brief, world.inherited)
+    run = fold(world.log[:middle], world.run_spec, world.inherited)
     for seq, event in world.log[middle:]:
         apply(run, seq, event)
 

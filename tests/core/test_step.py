@@ -21,9 +21,9 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import STILL_OPEN
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall, ToolMessage, UserMessage
-from retinue.core.run import EndReason, Exchange, LimitMet, Limits, Manner, Outcome
+from retinue.core.run import EndReason, Exchange, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.state import Run, apply, fold
 from retinue.core.step import (
     MODEL,
@@ -32,8 +32,8 @@ from retinue.core.step import (
     EndExchange,
     Perform,
     Rest,
-    Situation,
     Step,
+    StepInput,
     Take,
     Wait,
     WrapUp,
@@ -41,15 +41,15 @@ from retinue.core.step import (
 )
 from tests.core.random_runs import BRIEF, NO_RESULT, World, acceptance, assert_every_call_has_one_result, results_of
 
-STAYS = Manner(stays=True)
+STAYS = Lifecycle(keep_alive=True)
 SPENT = LimitMet("max_tokens", 900, 1000)
 ANSWERED = Exchange(result="completed", reason="answered", text="done", turns=1)
 NEXT_INPUT = Input(key="input", text="next")
 NOTICE = ChildEnded(key="ended", run_id="child", result="completed", notice="[child completed]")
 
 
-def run_after(*events: Event, limits: Limits | None = None, manner: Manner | None = None) -> Run:
-    return fold(enumerate((acceptance(limits=limits, manner=manner), *events), start=1), BRIEF)
+def run_after(*events: Event, limits: Limits | None = None, lifecycle: Lifecycle | None = None) -> Run:
+    return fold(enumerate((acceptance(limits=limits, lifecycle=lifecycle), *events), start=1), BRIEF)
 
 
 def reply(text: str = "", *calls: str, stop: Stop = "end") -> ReplyReceived:
@@ -73,8 +73,8 @@ def answer(index: int = 0, *, turn: int = 1) -> Answer:
     return Answer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=True)
 
 
-def words(text: str = "hear me") -> Words:
-    return Words(key=f"words {text}", text=text)
+def words(text: str = "hear me") -> TextMessage:
+    return TextMessage(key=f"words {text}", text=text)
 
 
 def idle(exchange: Exchange = ANSWERED) -> tuple[Event, ...]:
@@ -86,9 +86,9 @@ def wrap_up(limit: LimitMet) -> WrapUpAsked:
 
 
 def step(
-    run: Run, *mail: Item, busy: frozenset[int] = frozenset(), children: int = 0, spent: LimitMet | None = None
+    run: Run, *inbox: Item, busy: frozenset[int] = frozenset(), children: int = 0, spent: LimitMet | None = None
 ) -> Step:
-    return next_step(run, Situation(mail, busy, children, spent))
+    return next_step(run, StepInput(inbox, busy, children, spent))
 
 
 def busy(*indices: int) -> frozenset[int]:
@@ -114,7 +114,7 @@ def test_results_are_read_by_asking_again() -> None:
 
 
 def test_a_reply_that_asks_for_nothing_ends_the_run() -> None:
-    assert next_step(run_after(reply("done")), Situation()) == End(ANSWERED)
+    assert next_step(run_after(reply("done")), StepInput()) == End(ANSWERED)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_an_unexpected_exception_is_for_the_model_to_read() -> None:
 
 
 def test_an_unexpected_exception_fails_a_run_whose_manner_says_so_at_once() -> None:
-    run = run_after(reply("hm", "a", "b"), returned(1, crashed=True), manner=Manner(crash_fails=True))
+    run = run_after(reply("hm", "a", "b"), returned(1, crashed=True), lifecycle=Lifecycle(crash_fails=True))
 
     assert step(run, busy=busy(0)) == End(
         Exchange(result="failed", reason="tool_error", text="hm", error="result", turns=1)
@@ -224,14 +224,14 @@ def test_an_unexpected_exception_fails_a_run_whose_manner_says_so_at_once() -> N
 def test_an_announced_failure_never_fails_the_run() -> None:
     failed = CallReturned(at=2.0, turn=1, index=0, text="no such file", failed=True)
 
-    assert step(run_after(reply("", "a"), failed, manner=Manner(crash_fails=True))) == Ask(tools=True)
+    assert step(run_after(reply("", "a"), failed, lifecycle=Lifecycle(crash_fails=True))) == Ask(tools=True)
 
 
 def test_a_turn_that_failed_ends_the_run_with_what_had_arrived() -> None:
     failed = TurnFailed(at=2.0, turn=1, fault="cut", error="the line was cut", partial="half a")
 
-    for manner in (Manner(), STAYS):
-        assert step(run_after(failed, manner=manner), words()) == End(
+    for lifecycle in (Lifecycle(), STAYS):
+        assert step(run_after(failed, lifecycle=lifecycle), words()) == End(
             Exchange(result="failed", reason="model_error", text="half a", error="the line was cut")
         )
 
@@ -240,20 +240,20 @@ def test_a_turn_that_failed_ends_the_run_with_what_had_arrived() -> None:
 
 
 def test_news_is_taken_at_the_boundary_all_at_once_and_in_order() -> None:
-    mail = (words("one"), NEXT_INPUT, NOTICE, Close(key="close"), words("two"), answer())
+    inbox = (words("one"), NEXT_INPUT, NOTICE, Close(key="close"), words("two"), answer())
 
     expected = Take((words("one"), NOTICE, words("two"), answer()))
 
-    assert step(run_after(), *mail) == expected
-    assert step(run_after(reply("done")), *mail) == expected
-    assert step(run_after(), *mail, spent=SPENT) == expected
+    assert step(run_after(), *inbox) == expected
+    assert step(run_after(reply("done")), *inbox) == expected
+    assert step(run_after(), *inbox, spent=SPENT) == expected
 
 
 def test_an_input_or_a_close_waits_for_the_exchange_before_to_end() -> None:
-    mail = (NEXT_INPUT, Close(key="close"))
+    inbox = (NEXT_INPUT, Close(key="close"))
 
-    assert step(run_after(manner=STAYS), *mail) == Ask(tools=True)
-    assert step(run_after(reply("done"), manner=STAYS), *mail) == EndExchange(ANSWERED)
+    assert step(run_after(lifecycle=STAYS), *inbox) == Ask(tools=True)
+    assert step(run_after(reply("done"), lifecycle=STAYS), *inbox) == EndExchange(ANSWERED)
 
 
 def test_a_run_that_does_not_stay_never_takes_an_input() -> None:
@@ -261,15 +261,15 @@ def test_a_run_that_does_not_stay_never_takes_an_input() -> None:
 
 
 def test_an_idle_run_waits_for_mail() -> None:
-    assert step(run_after(*idle(), manner=STAYS)) == Wait("mail")
+    assert step(run_after(*idle(), lifecycle=STAYS)) == Wait("mail")
 
 
 def test_an_idle_run_whose_turns_are_used_up_ends_with_the_news_that_it_cannot_answer() -> None:
-    said = Words(key="w", text="hello?")
+    said = TextMessage(key="w", text="hello?")
     limits = Limits(max_turns=1)
 
-    assert step(run_after(*idle(), limits=limits, manner=STAYS), said) == Take((said,))
-    ended = step(run_after(*idle(), taken(said), limits=limits, manner=STAYS))
+    assert step(run_after(*idle(), limits=limits, lifecycle=STAYS), said) == Take((said,))
+    ended = step(run_after(*idle(), taken(said), limits=limits, lifecycle=STAYS))
     assert isinstance(ended, End)
     assert (ended.exchange.result, ended.exchange.reason) == ("exhausted", "max_turns")
 
@@ -277,7 +277,7 @@ def test_an_idle_run_whose_turns_are_used_up_ends_with_the_news_that_it_cannot_a
 def test_an_idle_run_takes_one_input_at_a_time_and_closes_after_the_last() -> None:
     later = Input(key="later", text="later")
     close = Close(key="close")
-    run = run_after(*idle(), manner=STAYS)
+    run = run_after(*idle(), lifecycle=STAYS)
 
     assert step(run, close, NEXT_INPUT, later) == Take((NEXT_INPUT,))
     assert step(run, close) == Take((close,))
@@ -287,16 +287,16 @@ def test_an_idle_run_takes_one_input_at_a_time_and_closes_after_the_last() -> No
 
 
 def test_words_begin_an_exchange_before_an_input_that_came_later() -> None:
-    run = run_after(*idle(), manner=STAYS)
+    run = run_after(*idle(), lifecycle=STAYS)
 
     assert step(run, words(), NEXT_INPUT) == Take((words(),))
     assert step(run, NOTICE, NEXT_INPUT, words()) == Take((NOTICE, words()))
 
 
 def test_words_said_after_an_input_belong_to_the_exchange_that_it_begins() -> None:
-    run = run_after(*idle(), manner=STAYS)
-    mail = (NEXT_INPUT, words("about that"))
-    assert step(run, *mail) == Take((NEXT_INPUT,))
+    run = run_after(*idle(), lifecycle=STAYS)
+    inbox = (NEXT_INPUT, words("about that"))
+    assert step(run, *inbox) == Take((NEXT_INPUT,))
 
     apply(run, run.seq + 1, taken(NEXT_INPUT))
 
@@ -304,7 +304,7 @@ def test_words_said_after_an_input_belong_to_the_exchange_that_it_begins() -> No
 
 
 def test_an_input_may_be_answered_without_tools() -> None:
-    run = run_after(*idle(), taken(Input(key="i", text="sum up", tools=False)), manner=STAYS)
+    run = run_after(*idle(), taken(Input(key="i", text="sum up", tools=False)), lifecycle=STAYS)
 
     assert step(run) == Ask(tools=False)
 
@@ -313,14 +313,14 @@ def test_calls_of_a_reply_to_which_no_tool_was_offered_are_not_made_and_its_word
     no_tools = taken(Input(key="i", text="sum up", tools=False))
 
     for text in ("in short", ""):
-        run = run_after(*idle(), no_tools, reply(text, "a"), manner=STAYS)
+        run = run_after(*idle(), no_tools, reply(text, "a"), lifecycle=STAYS)
         answered = Exchange(result="completed", reason="answered" if text else "empty", text=text, turns=1)
         assert step(run, answer(0, turn=2), words()) == EndExchange(answered)
         assert step(run, children=1) == Wait("child")
 
 
 def test_a_closed_run_still_answers_what_it_was_told() -> None:
-    run = run_after(*idle(), taken(Close(key="close")), manner=STAYS)
+    run = run_after(*idle(), taken(Close(key="close")), lifecycle=STAYS)
 
     assert step(run, words()) == Take((words(),))
 
@@ -339,10 +339,10 @@ def test_a_closed_run_still_answers_what_it_was_told() -> None:
         run_after(),
         run_after(reply("hm", "a", "b"), parked(1)),
         run_after(reply("hm")),
-        run_after(*idle(), manner=STAYS),
+        run_after(*idle(), lifecycle=STAYS),
         run_after(wrap_up(SPENT), limits=Limits(wrap_up=True)),
         run_after(TurnFailed(at=1.0, turn=1, fault="auth", error="no key")),
-        run_after(reply("", "a"), returned(crashed=True), manner=Manner(crash_fails=True)),
+        run_after(reply("", "a"), returned(crashed=True), lifecycle=Lifecycle(crash_fails=True)),
     ],
     ids=["new", "with open calls", "answered", "idle", "wrapping up", "failed", "crashed"],
 )
@@ -433,8 +433,8 @@ def test_a_spent_allowance_ends_the_run_with_the_numbers(reason: EndReason, expl
     limit = LimitMet(reason, 12, 10)
     ended = End(exhausted(limit, turns=1, explained=explained, text="hm"))
 
-    for manner in (Manner(), STAYS):
-        assert step(run_after(reply("hm", "a"), returned(), manner=manner), spent=limit) == ended
+    for lifecycle in (Lifecycle(), STAYS):
+        assert step(run_after(reply("hm", "a"), returned(), lifecycle=lifecycle), spent=limit) == ended
 
 
 def test_an_answer_that_is_there_already_needs_no_allowance() -> None:
@@ -443,7 +443,7 @@ def test_an_answer_that_is_there_already_needs_no_allowance() -> None:
 
 def test_each_exchange_of_a_run_that_stays_has_its_own_turns() -> None:
     limits = Limits(exchange_turns=1, max_turns=5)
-    run = run_after(reply("hm", "a"), limits=limits, manner=STAYS)
+    run = run_after(reply("hm", "a"), limits=limits, lifecycle=STAYS)
     ended = out_of_turns(1, 1, text="hm")
     assert step(run) == EndExchange(ended)
 
@@ -462,21 +462,21 @@ def test_the_turns_of_an_exchange_bound_a_run_that_does_not_stay_too() -> None:
 
 def test_the_turns_of_the_whole_run_end_a_run_that_stays() -> None:
     limits = Limits(max_turns=2, exchange_turns=2)
-    run = run_after(reply("", "a"), returned(), reply("hm", "a"), limits=limits, manner=STAYS)
+    run = run_after(reply("", "a"), returned(), reply("hm", "a"), limits=limits, lifecycle=STAYS)
 
     assert step(run) == End(out_of_turns(2, 2, text="hm"))
 
 
 def test_the_calls_of_the_whole_run_end_a_run_that_stays() -> None:
     limits = Limits(max_calls=1, exchange_turns=1)
-    run = run_after(reply("hm", "a", "b"), limits=limits, manner=STAYS)
+    run = run_after(reply("hm", "a", "b"), limits=limits, lifecycle=STAYS)
     limit = LimitMet("max_calls", 2, 1)
 
     assert step(run) == End(exhausted(limit, turns=1, explained="the tool call budget is spent", text="hm"))
 
 
 def test_an_input_for_which_no_turn_is_left_ends_a_run_that_stays() -> None:
-    run = run_after(*idle(), taken(NEXT_INPUT), limits=Limits(max_turns=1, exchange_turns=3), manner=STAYS)
+    run = run_after(*idle(), taken(NEXT_INPUT), limits=Limits(max_turns=1, exchange_turns=3), lifecycle=STAYS)
 
     assert step(run) == End(out_of_turns(1, 1, turns=0))
 
@@ -548,7 +548,7 @@ def test_news_does_not_disturb_a_wrap_up() -> None:
 def test_a_wrapped_up_exchange_does_not_end_a_run_that_stays() -> None:
     limits = Limits(exchange_turns=2, max_turns=9, wrap_up=True)
     one_of_two = LimitMet("max_turns", 1, 2)
-    run = run_after(reply("", "a"), returned(), limits=limits, manner=STAYS)
+    run = run_after(reply("", "a"), returned(), limits=limits, lifecycle=STAYS)
     assert step(run) == WrapUp(one_of_two)
 
     for event in (wrap_up(one_of_two), reply("as far as I got")):
@@ -572,7 +572,7 @@ def test_a_run_that_stays_ends_after_wrapping_up_a_limit_of_the_whole_run(limit:
     limits = Limits(max_turns=3, exchange_turns=3, wrap_up=True)
     run = run_after(
         reply("", "a"), returned(), reply("", "a"), returned(), wrap_up(limit), reply("so far"),
-        limits=limits, manner=STAYS,
+        limits=limits, lifecycle=STAYS,
     )  # fmt: skip
 
     ended = step(run)
@@ -606,7 +606,7 @@ def test_a_run_that_obeys_keeps_every_promise_until_it_ends(seed: int) -> None:
     assert run.turns == sum(isinstance(event, ReplyReceived) for _, event in world.log)
     assert run.outcome is not None
     assert run.outcome.exchanges == len(run.exchanges) + (1 if run.answering else 0)
-    if world.brief.output is not None and run.outcome.result == "completed":
+    if world.run_spec.output is not None and run.outcome.result == "completed":
         assert run.outcome.structured is not None
 
 

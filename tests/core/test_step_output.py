@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.core.agent import Judged
+from retinue.core.agent import ValidatedOutput
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RepairAsked, ReplyReceived, WrapUpAsked
-from retinue.core.inbox import Input, Words
+from retinue.core.inbox import Input, TextMessage
 from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall
-from retinue.core.run import Exchange, LimitMet, Limits, Manner
+from retinue.core.run import Exchange, Lifecycle, LimitMet, Limits
 from retinue.core.state import Run, fold
 from retinue.core.step import (
     Ask,
     End,
     EndExchange,
     Repair,
-    Situation,
+    StepInput,
     Take,
     Wait,
     answer_to_judge,
@@ -23,15 +23,15 @@ from retinue.core.step import (
 )
 from tests.core.random_runs import DEMANDING, acceptance
 
-GOOD = Judged({"n": 42})
-BAD = Judged(error="it is not JSON")
-STAYS = Manner(stays=True)
+GOOD = ValidatedOutput({"n": 42})
+BAD = ValidatedOutput(error="it is not JSON")
+STAYS = Lifecycle(keep_alive=True)
 REPAIR = RepairAsked(at=2.0, error="it is not JSON", text="once more")
 FAILED = "the answer is not of the form that was demanded: it is not JSON"
 
 
-def run_after(*events: Event, limits: Limits | None = None, manner: Manner | None = None) -> Run:
-    return fold(enumerate((acceptance(limits=limits, manner=manner), *events), start=1), DEMANDING)
+def run_after(*events: Event, limits: Limits | None = None, lifecycle: Lifecycle | None = None) -> Run:
+    return fold(enumerate((acceptance(limits=limits, lifecycle=lifecycle), *events), start=1), DEMANDING)
 
 
 def reply(text: str = "42", *calls: str, stop: Stop = "end") -> ReplyReceived:
@@ -47,22 +47,22 @@ def test_only_words_that_would_be_the_answer_are_judged() -> None:
     assert answer_to_judge(run_after(reply("let me look", "a"))) is None
     assert answer_to_judge(run_after(reply())) == "42"
     assert answer_to_judge(run_after(reply(), REPAIR)) is None
-    assert answer_to_judge(run_after(*idle, manner=STAYS)) is None
-    assert answer_to_judge(run_after(*idle, without_tools, reply("43", "a"), manner=STAYS)) == "43"
+    assert answer_to_judge(run_after(*idle, lifecycle=STAYS)) is None
+    assert answer_to_judge(run_after(*idle, without_tools, reply("43", "a"), lifecycle=STAYS)) == "43"
 
 
 def test_a_good_answer_ends_the_run_with_its_value() -> None:
     ended = Exchange(result="completed", reason="answered", text="42", turns=1, structured={"n": 42})
 
-    assert next_step(run_after(reply()), Situation(judged=GOOD)) == End(ended)
-    assert next_step(run_after(reply(), manner=STAYS), Situation(judged=GOOD)) == EndExchange(ended)
+    assert next_step(run_after(reply()), StepInput(validated=GOOD)) == End(ended)
+    assert next_step(run_after(reply(), lifecycle=STAYS), StepInput(validated=GOOD)) == EndExchange(ended)
 
 
 def test_a_bad_answer_is_asked_for_again_twice_and_then_fails() -> None:
-    bad = Situation(judged=BAD)
+    bad = StepInput(validated=BAD)
 
     assert next_step(run_after(reply()), bad) == Repair("it is not JSON")
-    assert next_step(run_after(reply(), REPAIR), Situation()) == Ask(tools=True)
+    assert next_step(run_after(reply(), REPAIR), StepInput()) == Ask(tools=True)
     assert next_step(run_after(reply(), REPAIR, reply()), bad) == Repair("it is not JSON")
     assert next_step(run_after(reply(), REPAIR, reply(), REPAIR, reply("43")), bad) == End(
         Exchange(result="failed", reason="bad_output", text="43", error=FAILED, turns=3)
@@ -72,26 +72,26 @@ def test_a_bad_answer_is_asked_for_again_twice_and_then_fails() -> None:
 def test_the_model_hears_that_its_answer_was_cut_off() -> None:
     run = run_after(reply(stop="length"))
 
-    assert next_step(run, Situation(judged=BAD)) == Repair("it was cut off at the output limit; it is not JSON")
+    assert next_step(run, StepInput(validated=BAD)) == Repair("it was cut off at the output limit; it is not JSON")
 
 
 def test_a_refusal_is_no_answer_to_repair() -> None:
     ended = Exchange(result="failed", reason="refusal", text="42", error="the model declined to answer", turns=1)
 
-    assert next_step(run_after(reply(stop="refusal")), Situation(judged=BAD)) == End(ended)
+    assert next_step(run_after(reply(stop="refusal")), StepInput(validated=BAD)) == End(ended)
 
 
 def test_news_and_children_come_before_the_verdict() -> None:
-    words = Words(key="words", text="hear me")
+    words = TextMessage(key="words", text="hear me")
 
-    assert next_step(run_after(reply()), Situation(mail=(words,), judged=BAD)) == Take((words,))
-    assert next_step(run_after(reply()), Situation(children=1, judged=BAD)) == Wait("child")
+    assert next_step(run_after(reply()), StepInput(inbox=(words,), validated=BAD)) == Take((words,))
+    assert next_step(run_after(reply()), StepInput(children=1, validated=BAD)) == Wait("child")
 
 
 def test_without_a_turn_left_a_bad_answer_fails_at_once() -> None:
     run = run_after(reply(), limits=Limits(max_turns=1))
 
-    assert next_step(run, Situation(judged=BAD)) == End(
+    assert next_step(run, StepInput(validated=BAD)) == End(
         Exchange(result="failed", reason="bad_output", text="42", error=FAILED, turns=1)
     )
 
@@ -99,16 +99,16 @@ def test_without_a_turn_left_a_bad_answer_fails_at_once() -> None:
 def test_the_turn_that_is_set_aside_may_be_used_on_a_repair() -> None:
     limits = Limits(max_turns=2, wrap_up=True)
 
-    assert next_step(run_after(reply(), limits=limits), Situation(judged=BAD)) == Repair("it is not JSON")
-    assert next_step(run_after(reply(), REPAIR, limits=limits), Situation()) == Ask(tools=True)
+    assert next_step(run_after(reply(), limits=limits), StepInput(validated=BAD)) == Repair("it is not JSON")
+    assert next_step(run_after(reply(), REPAIR, limits=limits), StepInput()) == Ask(tools=True)
 
 
-@pytest.mark.parametrize(("judged", "value"), [(GOOD, {"n": 42}), (BAD, None)])
-def test_an_answer_to_a_wrap_up_is_taken_as_it_is(judged: Judged, value: object) -> None:
+@pytest.mark.parametrize(("validated", "value"), [(GOOD, {"n": 42}), (BAD, None)])
+def test_an_answer_to_a_wrap_up_is_taken_as_it_is(validated: ValidatedOutput, value: object) -> None:
     met = LimitMet("max_tokens", 900, 1000)
     run = run_after(WrapUpAsked(at=2.0, limit=met, text="what have you got?"), reply(), limits=Limits(wrap_up=True))
 
-    step = next_step(run, Situation(judged=judged))
+    step = next_step(run, StepInput(validated=validated))
 
     assert isinstance(step, End)
     assert (step.exchange.result, step.exchange.text, step.exchange.structured) == ("exhausted", "42", value)

@@ -182,9 +182,9 @@ class Play(Generic[M]):
             return "finished"
         tool_name, arguments = self.world.call(operation)
         root = self.roots[operation.caller]
-        driven = supervisor.roster.live[root]
-        brief, accepted = driven.run.brief, driven.run.accepted
-        tool = supervisor.parts.toolbox.find(tool_name, brief.dialects)
+        live = supervisor.registry.live[root]
+        run_spec, accepted = live.run.run_spec, live.run.accepted
+        tool = supervisor.engine.toolbox.find(tool_name, run_spec.dialects)
         assert tool is not None
         context = CallContext(
             run_id=root,
@@ -197,13 +197,13 @@ class Play(Generic[M]):
             agent=accepted.agent,
             path=accepted.path,
             handle=None,
-            policy=driven.run.policy,
-            offered=brief.offered,
+            policy=live.run.policy,
+            offered=run_spec.offered,
             again=again,
         )
         text = (await tool.call(json.dumps(arguments), context)).text
         # What a caller has heard is on disk by then: the result of a call is written after what the call wrote.
-        await supervisor.parts.journal.settle()
+        await supervisor.engine.journal.settle()
         return json.loads(text) if text.startswith("{") else text
 
     def _explain(self, operations: Sequence[Operation], answers: Sequence[Answer]) -> None:

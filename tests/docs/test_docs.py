@@ -171,8 +171,8 @@ def test_every_decision_record_is_in_the_index_and_has_its_four_parts() -> None:
     indexed = [link for link in LINK.findall(read(folder / "README.md").prose) if re.match(r"\d", link)]
 
     assert indexed == [record.name for record in records]
-    parts = {"context", "decision", "consequences", "alternatives-looked-at"}
-    assert [record.name for record in records if not parts <= read(record).anchors] == []
+    engine = {"context", "decision", "consequences", "alternatives-looked-at"}
+    assert [record.name for record in records if not engine <= read(record).anchors] == []
 
 
 @on_every_page

@@ -28,7 +28,7 @@ from retinue.__main__ import main
 from retinue.app.settings_file import load_settings
 from retinue.providers.catalog import WIRES, keys_found
 from tests.docs.pages import PAGES, Block, Page
-from tests.docs.vendor import Vendors
+from tests.docs.vendor import ProviderFamilies
 
 RUN = ("python", "console", "toml", "yaml", "json")
 MISTAKES = "mistakes.toml"
@@ -56,7 +56,7 @@ ALIKE = (
 class Reader:
     """Somebody who follows a page to the letter, in a folder of their own, with a model at the page's address."""
 
-    def __init__(self, page: Page, folder: Path, vendors: Vendors, mark: Path) -> None:
+    def __init__(self, page: Page, folder: Path, vendors: ProviderFamilies, mark: Path) -> None:
         self._page = page
         self._folder = folder
         self._vendors = vendors
@@ -149,8 +149,8 @@ class Reader:
 
 def _session(text: str) -> Iterator[tuple[str, str]]:
     """Commands, and what is printed after each."""
-    _, *parts = COMMAND.split(text)
-    for command, printed in zip(parts[::2], parts[1::2], strict=True):
+    _, *engine = COMMAND.split(text)
+    for command, printed in zip(engine[::2], engine[1::2], strict=True):
         yield command, printed.strip("\n")
 
 
@@ -167,12 +167,12 @@ def _pattern(printed: str) -> str:
 
 
 @pytest.fixture
-def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendors]:
+def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderFamilies]:
     """All models in a thread of their own, so that examples can have this one; nobody else can be asked by name."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    vendors = Vendors(tmp_path / "mark")
+    vendors = ProviderFamilies(tmp_path / "mark")
     try:
         asyncio.run_coroutine_threadsafe(vendors.open(), loop).result()
         for name, wire in vendors.wires().items():
@@ -210,7 +210,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.of(*RUN)], ids=lambda page: page.name)
-def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: Vendors, tmp_path: Path) -> None:
+def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: ProviderFamilies, tmp_path: Path) -> None:
     reader = Reader(page, folder, vendors, tmp_path / "mark")
     for block in page.of(*RUN):
         reader.follow(block)

@@ -26,7 +26,7 @@ USUAL = dict(WIRES)
 """Where vendors are when nobody says otherwise."""
 
 
-class Vendors(FakeServer):
+class ProviderFamilies(FakeServer):
     """Everybody whom a page may ask, each below a path of its own, so that answers can tell who was asked.
 
     `addresses` has for each address that pages use the one that is asked in its place.

@@ -16,8 +16,8 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import Refused, ToolError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
-from retinue.core.run import Limits, Manner, Outcome
-from retinue.engine.admission import Spawn
+from retinue.core.run import Lifecycle, Limits, Outcome
+from retinue.engine.admission import SpawnRequest
 from retinue.engine.supervisor import Started, Supervisor
 from retinue.providers.scripted.provider import Speaks, calls
 from retinue.testing.harness import Harness
@@ -31,8 +31,8 @@ class Order(Struct, forbid_unknown_fields=True):
     times: int = 1
     wait: bool = True
     limits: Limits = Limits()
-    manner: Manner = Manner()
-    carved: bool = False
+    lifecycle: Lifecycle = Lifecycle()
+    reserved: bool = False
     tools: tuple[str, ...] | None = None
     max_depth: int | None = None
     max_running: int | None = None
@@ -77,24 +77,24 @@ class Delegate:
         return ToolResult("\n".join(in_words(ended[child.run_id]) for child in children))
 
     async def _spawn(self, order: Order, number: int, context: CallContext) -> Started:
-        caller = self._supervisor.roster.live[context.run_id].run
-        offered = caller.brief.offered if order.tools is None else order.tools
+        caller = self._supervisor.registry.live[context.run_id].run
+        offered = caller.run_spec.offered if order.tools is None else order.tools
         rows = await self._supervisor.list(RunQuery(parent_id=context.run_id)) if order.after else []
         siblings = {row.agent: row.run_id for row in rows}
-        wish = Spawn(
+        spawn_request = SpawnRequest(
             agent=order.agent,
-            brief=replace(
-                caller.brief,
+            run_spec=replace(
+                caller.run_spec,
                 agent=order.agent,
                 offered=offered,
                 max_output=order.max_output,
-                system=f"You work with:\n{RESULTS}" if order.after else caller.brief.system,
+                system=f"You work with:\n{RESULTS}" if order.after else caller.run_spec.system,
             ),
             after=tuple((siblings[agent], agent) for agent in order.after),
             task=order.task if number == 1 else f"{order.task} {number}",
             limits=order.limits,
-            manner=order.manner,
-            carved=order.carved,
+            lifecycle=order.lifecycle,
+            reserved=order.reserved,
             max_depth=order.max_depth,
             max_running=order.max_running,
             windows=order.windows,
@@ -102,7 +102,7 @@ class Delegate:
             handle_format="t_{:02}",
         )
         key = context.key if number == 1 else f"{context.key}/{number}"
-        return await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=key)
+        return await self._supervisor.spawn(spawn_request, session_id=context.session_id, caller=context, key=key)
 
 
 def in_words(outcome: Outcome) -> str:

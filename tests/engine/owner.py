@@ -11,13 +11,13 @@ import msgspec
 
 import retinue
 from retinue.core.errors import RetinueError
-from retinue.core.run import Manner
+from retinue.core.run import Lifecycle
 from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
 from tests.engine.delegation import Delegate, delegates
 
 LINES = (
     Script()
-    .play("main", delegates("digger", task="look", manner=Manner(awaited=True)), says("done"), task="dig")
+    .play("main", delegates("digger", task="look", lifecycle=Lifecycle(awaited=True)), says("done"), task="dig")
     .play("main", calls("press"), says("done"), task="press")
     .play("main", says("hello"), says("I am fine"), task="chat")
     .play("digger", calls("look"), says("gold"))
@@ -36,7 +36,7 @@ def open_here(home: str, released: asyncio.Event | None, **options: Any) -> reti
     async def look(context: retinue.CallContext) -> str:
         """Look."""
         if released is not None:
-            await opened.supervisor.parts.journal.settle()  # from here on there is nothing left to write
+            await opened.supervisor.engine.journal.settle()  # from here on there is nothing left to write
             tell(looking=context.run_id)
             await released.wait()
         return "seen"
@@ -62,11 +62,11 @@ def open_here(home: str, released: asyncio.Event | None, **options: Any) -> reti
 
 async def follow(r: retinue.Retinue, task: str) -> None:
     """Start a run and tell what becomes of it."""
-    handle = await r.spawn(task, stays=task == "chat")
+    handle = await r.spawn(task, keep_alive=task == "chat")
     tell(started=handle.run_id)
     try:
         async for what in handle.events():
-            await r.supervisor.parts.journal.settle()  # what is told here can be seen from everywhere
+            await r.supervisor.engine.journal.settle()  # what is told here can be seen from everywhere
             tell(run=handle.run_id, event=type(what).__name__)
         outcome = await handle.wait()
         tell(ended=handle.run_id, result=outcome.result, text=outcome.text)

@@ -120,13 +120,15 @@ async def be_the_second_process(retinue: Retinue, *, pause: float) -> None:
 
 async def _life(home: Path, life: str) -> None:
     effects = home / "effects"
-    mind = ScriptedProvider(script(), latency=0.01, log=home / f"asked-{life}")
+    model = ScriptedProvider(script(), latency=0.01, log=home / f"asked-{life}")
 
     def effect(what: str) -> None:
         with effects.open("a") as file:
             file.write(what + "\n")
 
-    async with open_retinue(provider=mind, home=home, tools=tools(effect), adopt=True, lease=2.0, **OPTIONS) as retinue:
+    async with open_retinue(
+        provider=model, home=home, tools=tools(effect), adopt=True, lease=2.0, **OPTIONS
+    ) as retinue:
         print("alive", flush=True)
         outcome = await tell(retinue)
         print(f"answer: {outcome.text}", flush=True)

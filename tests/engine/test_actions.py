@@ -17,7 +17,7 @@ from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.messages import Reply
 from retinue.core.policy import Autonomy, Policy, Risk
-from retinue.core.ports import Publish, Request, Weight
+from retinue.core.ports import CallRisk, Publish, Request
 from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.usage import Usage
@@ -43,7 +43,7 @@ async def look() -> str:
     return "saw"
 
 
-@retinue.tool(weigh=lambda arguments: Weight(Risk.LOW, acts="write" in arguments))
+@retinue.tool(assess=lambda arguments: CallRisk(Risk.LOW, acts="write" in arguments))
 async def file(how: str) -> str:
     """Read or write, as the argument says."""
     return f"{how} done"

@@ -12,9 +12,9 @@ from retinue.core.errors import TreeCancelled
 from retinue.core.events import RunEnded
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import CallContext, Publish, Request
-from retinue.core.run import Manner, Outcome
+from retinue.core.run import Lifecycle, Outcome
 from retinue.core.usage import Usage
-from retinue.engine.admission import Spawn
+from retinue.engine.admission import SpawnRequest
 from retinue.engine.run_view import RunView
 from retinue.providers.scripted.provider import Hangs, Line, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
@@ -129,14 +129,16 @@ async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None
 
     @retinue.tool(kind="keyed")
     async def breed(context: CallContext) -> str:
-        """Spawn, be cancelled, and spawn again."""
+        """SpawnRequest, be cancelled, and spawn again."""
         supervisor = r.retinue.supervisor
-        brief = supervisor.roster.live[context.run_id].run.brief
-        wish = Spawn(agent="child", brief=brief, task="live", manner=Manner(on_parent_end="keep"))
+        run_spec = supervisor.registry.live[context.run_id].run.run_spec
+        spawn_request = SpawnRequest(
+            agent="child", run_spec=run_spec, task="live", lifecycle=Lifecycle(on_parent_end="keep")
+        )
 
         async def spawn(number: int) -> None:
             key = f"{context.key}/{number}"
-            await supervisor.spawn(wish, session_id=context.session_id, caller=context, key=key)
+            await supervisor.spawn(spawn_request, session_id=context.session_id, caller=context, key=key)
 
         await spawn(1)
         try:
@@ -218,7 +220,7 @@ async def test_a_cancel_reaches_children_that_outlived_their_parent() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", delegates("mid"), hangs())
-        r.script("mid", delegates("leaf", wait=False, manner={"on_parent_end": "keep"}), says("left one behind"))
+        r.script("mid", delegates("leaf", wait=False, lifecycle={"on_parent_end": "keep"}), says("left one behind"))
         r.script("leaf", hangs())
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(1)
@@ -233,7 +235,7 @@ async def test_a_cancel_reaches_children_that_outlived_their_parent() -> None:
 async def test_a_cancel_of_an_ended_run_reaches_what_it_left_behind() -> None:
     r, _ = with_delegation()
     async with r:
-        r.script("main", delegates("leaf", wait=False, manner={"on_parent_end": "keep"}), says("done"))
+        r.script("main", delegates("leaf", wait=False, lifecycle={"on_parent_end": "keep"}), says("done"))
         r.script("leaf", hangs())
         handle = await r.retinue.spawn("go")
         outcome = await handle.wait()
@@ -255,7 +257,7 @@ async def test_children_end_with_their_parent_or_live_on_as_they_were_started() 
             "main",
             together(
                 delegates("goes", wait=False, task="a"),
-                delegates("stays", wait=False, task="b", manner={"on_parent_end": "keep"}),
+                delegates("stays", wait=False, task="b", lifecycle={"on_parent_end": "keep"}),
             ),
             calls("nap", seconds=1),
             says("done"),
@@ -265,10 +267,10 @@ async def test_children_end_with_their_parent_or_live_on_as_they_were_started() 
         r.script("stays", streams("4", "2", every=50))
         handle = await r.retinue.spawn("go")
         await handle.wait()
-        stays = await r.retinue.handle(r.run_of("stays")).wait()
+        keep_alive = await r.retinue.handle(r.run_of("stays")).wait()
         goes = await r.retinue.handle(r.run_of("goes")).wait()
 
-        assert stays.text == "42"
+        assert keep_alive.text == "42"
         assert (goes.result, goes.reason, goes.error) == ("cancelled", "parent_ended", "its parent has ended")
         assert how(await r.retinue.tree(handle)) == {
             "root": ("completed", "answered"),
@@ -283,7 +285,7 @@ async def test_the_end_of_a_run_reaches_below_children_that_have_ended() -> None
     async with r:
         r.script("main", delegates("mid", wait=False), calls("nap", seconds=1), says("done"))
         r.script("mid", delegates("low"), hangs())
-        r.script("low", delegates("leaf", wait=False, manner={"on_parent_end": "keep"}), says("left one behind"))
+        r.script("low", delegates("leaf", wait=False, lifecycle={"on_parent_end": "keep"}), says("left one behind"))
         r.script("leaf", hangs())
         handle = await r.retinue.spawn("go")
         await handle.wait()

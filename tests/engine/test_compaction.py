@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 import retinue
-from retinue.core.agent import Agent, Brief
+from retinue.core.agent import Agent, RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.commands import RunQuery
 from retinue.core.compaction import MAX_IN_A_ROW, total
@@ -21,7 +21,7 @@ from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage,
 from retinue.core.ports import Publish, Request
 from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.engine.admission import Spawn
+from retinue.engine.admission import SpawnRequest
 from retinue.engine.compaction import NOTHING_LEFT
 from retinue.engine.model_call import ATTEMPTS
 from retinue.providers.scripted.provider import (
@@ -188,7 +188,7 @@ async def test_a_model_without_a_known_window_is_left_to_its_provider() -> None:
 async def test_the_latest_input_of_a_run_that_stays_is_repeated_in_its_summary() -> None:
     async with harness() as r:
         r.script("main", says("ready"), *[reads(10, words=2500) for _ in range(6)], says("the valve"))
-        handle = await r.retinue.spawn(TASK, stays=True)
+        handle = await r.retinue.spawn(TASK, keep_alive=True)
         await handle.answer()
         await handle.ask("Now look at the valve.")
         await handle.close()
@@ -323,9 +323,9 @@ async def test_a_summary_is_charged_to_the_windows_of_its_run() -> None:
     windows = (Window("hour", 3600.0, Caps(tokens=1_000_000)),)
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 6, says("the valve"))
-        brief = Brief(agent="main", offered=("read",), provider="custom", model="small")
-        wish = Spawn(agent="main", brief=brief, task=TASK, windows=windows)
-        started = await r.retinue.supervisor.spawn(wish, session_id="session")
+        run_spec = RunSpec(agent="main", offered=("read",), provider="custom", model="small")
+        spawn_request = SpawnRequest(agent="main", run_spec=run_spec, task=TASK, windows=windows)
+        started = await r.retinue.supervisor.spawn(spawn_request, session_id="session")
         outcome = await r.retinue.handle(started.run_id).wait()
         charges = r.store.charges("hour", 0.0)
 
@@ -358,14 +358,14 @@ async def test_a_fork_may_have_inherited_more_than_its_own_model_can_read() -> N
     async with harness(model="large") as r:
         r.script("there", *[reads(2500)] * 8, says("the valve"))
         r.script("here", hearing(heard, says("forked")))
-        brief = Brief(agent="there", offered=("read",), provider="custom", model="large")
+        run_spec = RunSpec(agent="there", offered=("read",), provider="custom", model="large")
         supervisor = r.retinue.supervisor
-        origin = await supervisor.spawn(Spawn(agent="there", brief=brief, task=TASK), session_id="session")
+        origin = await supervisor.spawn(SpawnRequest(agent="there", run_spec=run_spec, task=TASK), session_id="session")
         await r.retinue.handle(origin.run_id).wait()
-        point = HistoryRef(origin.run_id, (await supervisor.recall(origin.run_id)).seq)
-        own = Brief(agent="here", offered=("read",), provider="custom", model="small")
-        wish = Spawn(agent="here", brief=own, task="Check that.", inherits=point)
-        fork = await supervisor.spawn(wish, session_id="session")
+        point = HistoryRef(origin.run_id, (await supervisor.replay(origin.run_id)).seq)
+        own = RunSpec(agent="here", offered=("read",), provider="custom", model="small")
+        spawn_request = SpawnRequest(agent="here", run_spec=own, task="Check that.", inherits=point)
+        fork = await supervisor.spawn(spawn_request, session_id="session")
 
         assert (await r.retinue.handle(fork.run_id).wait()).text == "forked"
         assert total(heard[0]) < 12_000
@@ -415,7 +415,7 @@ async def test_stopped_after_any_write_a_run_that_compacts_ends_with_the_same_an
 async def remembered(r: Harness) -> list[Message]:
     """The history that whoever goes on with the run would find."""
     (row,) = r.store.runs(RunQuery())
-    return list((await r.retinue.supervisor.recall(row.run_id)).history)
+    return list((await r.retinue.supervisor.replay(row.run_id)).history)
 
 
 @hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2)

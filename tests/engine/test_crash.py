@@ -15,7 +15,7 @@ from retinue.engine.tool_calls import INTERRUPTED
 from retinue.providers.scripted.provider import ScriptedProvider
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
-from retinue.testing.virtual_time import HeldClock
+from retinue.testing.virtual_time import VirtualClock
 from tests.engine import story
 
 
@@ -36,7 +36,7 @@ async def tell_with_a_crash(folder: Path, after: int | None) -> tuple[Told, Sqli
     outside = open_retinue(
         provider=ScriptedProvider(story.script()),
         store=SqliteStore(folder / "retinue.db", threaded=False),
-        clock=HeldClock(),
+        clock=VirtualClock(),
         tools=story.tools(told.effects.append),
         **story.OPTIONS,
     )

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from retinue.core.errors import StoreError
-from retinue.core.inbox import Words
+from retinue.core.inbox import TextMessage
 from retinue.core.messages import Origin, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, says, streams
@@ -29,8 +29,8 @@ async def test_a_run_begins_when_those_it_waits_for_have_completed_and_reads_the
     async with harness as r:
         r.script(
             "main",
-            delegates("first", wait=False, manner=WAITED_FOR),
-            delegates("second", after=["first"], wait=False, manner=WAITED_FOR),
+            delegates("first", wait=False, lifecycle=WAITED_FOR),
+            delegates("second", after=["first"], wait=False, lifecycle=WAITED_FOR),
             says("done"),
         )
         r.script("first", streams("the pool", " is 10", every=5))
@@ -50,9 +50,9 @@ async def test_a_run_that_waits_for_others_is_shown_as_waiting_and_does_not_coun
     async with harness as r:
         r.script(
             "main",
-            delegates("first", wait=False, space="t", max_running=1, manner=WAITED_FOR),
-            delegates("second", after=["first"], wait=False, space="t", max_running=2, manner=WAITED_FOR),
-            delegates("third", wait=False, space="t", max_running=2, manner=WAITED_FOR),
+            delegates("first", wait=False, space="t", max_running=1, lifecycle=WAITED_FOR),
+            delegates("second", after=["first"], wait=False, space="t", max_running=2, lifecycle=WAITED_FOR),
+            delegates("third", wait=False, space="t", max_running=2, lifecycle=WAITED_FOR),
             says("done"),
         )
         r.script("first", streams("slow", "ly", every=10))
@@ -76,8 +76,8 @@ async def test_a_failed_dependency_fails_the_run_that_waits_for_it_with_the_reas
     async with harness as r:
         r.script(
             "main",
-            delegates("first", wait=False, limits={"max_calls": 0}, manner=WAITED_FOR),
-            delegates("second", after=["first"], wait=False, manner=WAITED_FOR),
+            delegates("first", wait=False, limits={"max_calls": 0}, lifecycle=WAITED_FOR),
+            delegates("second", after=["first"], wait=False, lifecycle=WAITED_FOR),
             says("done"),
         )
         r.script("first", delegates("nobody"))
@@ -108,8 +108,8 @@ async def test_stopped_after_any_write_a_run_that_waits_still_begins_once_and_wi
         harness, _ = slowly(store=store)
         harness.script(
             "main",
-            delegates("first", wait=False, manner=WAITED_FOR),
-            delegates("second", after=["first"], wait=True, manner=WAITED_FOR),
+            delegates("first", wait=False, lifecycle=WAITED_FOR),
+            delegates("second", after=["first"], wait=True, lifecycle=WAITED_FOR),
             says("done"),
         )
         harness.script("first", says("the pool is 10"))
@@ -144,7 +144,7 @@ async def test_what_peers_said_one_after_another_is_read_as_one_message_and_othe
         handle = await r.retinue.spawn("go")
         said: list[tuple[str, Origin]] = [("a", "peer"), ("b", "peer"), ("c", "notice"), ("d", "peer")]
         for text, origin in said:
-            await r.retinue.supervisor.post(handle.run_id, Words(key=text, text=text, origin=origin))
+            await r.retinue.supervisor.post(handle.run_id, TextMessage(key=text, text=text, origin=origin))
         await handle.wait()
 
         assert heard == [["go", "a\n\nb", "c", "d"]]
@@ -153,7 +153,9 @@ async def test_what_peers_said_one_after_another_is_read_as_one_message_and_othe
 async def test_a_parent_waits_for_a_child_that_stays_while_it_works_and_takes_it_along_when_it_ends() -> None:
     harness, delegate = slowly()
     async with harness as r:
-        r.script("main", delegates("host", wait=False, manner={"stays": True, "on_parent_end": "wait"}), says("done"))
+        r.script(
+            "main", delegates("host", wait=False, lifecycle={"stays": True, "on_parent_end": "wait"}), says("done")
+        )
         r.script("host", delegates("slow"), says("at your service"))
         r.script("slow", says("slept"))
         outcome = await r.run("go")

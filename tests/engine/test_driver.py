@@ -12,14 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 import retinue
-from retinue.core.commands import Beat, DriverRow, RunQuery, Write, Written
+from retinue.core.commands import DriverRow, Heartbeat, RunQuery, Write, Written
 from retinue.core.errors import Fenced, NotAdoptable, RunIsOver, StoreError, StoreUnavailable
 from retinue.core.events import Event, MailTaken, RunAdopted
 from retinue.core.ids import DriverId, RunId
 from retinue.core.inbox import Item
 from retinue.core.messages import Delta
 from retinue.core.ports import Store
-from retinue.core.run import Limits, Manner
+from retinue.core.run import Lifecycle, Limits
 from retinue.core.usage import Usage
 from retinue.engine.process_identity import describe, this_host, this_process
 from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, hangs, says, together
@@ -39,7 +39,7 @@ class Process(Harness):
             await self.close()
 
 
-class Desk:
+class DialectContext:
     """Several retinues on one file, as if each were a process; all their models play the same script."""
 
     def __init__(self, path: Path) -> None:
@@ -103,13 +103,13 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Generator[Desk]:
-    with closing(Desk(tmp_path / "r.db")) as desk:
-        yield desk
+def dialect_context(tmp_path: Path) -> Generator[DialectContext]:
+    with closing(DialectContext(tmp_path / "r.db")) as dialect_context:
+        yield dialect_context
 
 
 def driver_of(harness: Harness) -> DriverId:
-    driver_id = harness.retinue.supervisor.parts.journal.driver_id
+    driver_id = harness.retinue.supervisor.engine.journal.driver_id
     assert driver_id is not None
     return driver_id
 
@@ -138,50 +138,52 @@ async def an_hour() -> None:
     await asyncio.sleep(3600)
 
 
-def a_tree(desk: Desk) -> None:
+def a_tree(dialect_context: DialectContext) -> None:
     """`main` delegates to `digger`, who looks."""
-    desk.script("main", delegates("digger", manner=Manner(awaited=True)), says("done"))
-    desk.script("digger", together(says("Let me look."), calls("look")), says("gold"))
+    dialect_context.script("main", delegates("digger", lifecycle=Lifecycle(awaited=True)), says("done"))
+    dialect_context.script("digger", together(says("Let me look."), calls("look")), says("gold"))
 
 
 # ---- coming and going -----------------------------------------------------------------------------------------------
 
 
-async def test_a_driver_is_on_the_list_while_it_is_open_and_its_counter_grows(desk: Desk) -> None:
-    async with desk.process() as harness:
+async def test_a_driver_is_on_the_list_while_it_is_open_and_its_counter_grows(dialect_context: DialectContext) -> None:
+    async with dialect_context.process() as harness:
         me = DriverRow(driver_id=driver_of(harness), host=this_host(), process=this_process())
-        assert desk.store.drivers() == [me]
+        assert dialect_context.store.drivers() == [me]
 
         await asyncio.sleep(LEASE * 2 + 1)
 
-        assert desk.store.drivers() == [replace(me, beat=6)], "three beats in every lease"
-    assert desk.store.drivers() == []
+        assert dialect_context.store.drivers() == [replace(me, beat=6)], "three beats in every lease"
+    assert dialect_context.store.drivers() == []
 
 
-async def test_a_store_that_nobody_shares_needs_no_heart(desk: Desk) -> None:
+async def test_a_store_that_nobody_shares_needs_no_heart(dialect_context: DialectContext) -> None:
     store = MemoryStore()
-    async with desk.process(store=store) as harness:
+    async with dialect_context.process(store=store) as harness:
         await asyncio.sleep(1000)
 
         assert [(row.driver_id, row.beat) for row in store.drivers()] == [(driver_of(harness), 0)]
 
 
-async def test_leaving_in_good_order_sets_unfinished_runs_free_and_another_goes_on_with_them(desk: Desk) -> None:
-    a_tree(desk)
-    async with desk.process(look=a_minute) as first:
+async def test_leaving_in_good_order_sets_unfinished_runs_free_and_another_goes_on_with_them(
+    dialect_context: DialectContext,
+) -> None:
+    a_tree(dialect_context)
+    async with dialect_context.process(look=a_minute) as first:
         await first.retinue.spawn("dig")
         await asyncio.sleep(1)
-    assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}
+    assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "working")}
 
-    async with desk.process() as second:
-        handle = await second.retinue.resume(desk.run_of("main"))
+    async with dialect_context.process() as second:
+        handle = await second.retinue.resume(dialect_context.run_of("main"))
 
         assert (await handle.wait()).text == "done"
 
 
-async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(desk: Desk) -> None:
-    desk.script("main", calls("look"))
-    harness = desk.process(look=a_minute)
+async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(dialect_context: DialectContext) -> None:
+    dialect_context.script("main", calls("look"))
+    harness = dialect_context.process(look=a_minute)
     await harness.open()
     handle = await harness.retinue.spawn("look")
     waiting = asyncio.create_task(handle.wait())
@@ -193,28 +195,33 @@ async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(desk: D
         await waiting
     with pytest.raises(StoreUnavailable, match="closed"):
         await handle.cancel()
-    assert desk.rows() == {"main": (None, "working")}
+    assert dialect_context.rows() == {"main": (None, "working")}
 
 
 # ---- looking --------------------------------------------------------------------------------------------------------
 
 
-async def interrupted_tree(desk: Desk) -> None:
+async def interrupted_tree(dialect_context: DialectContext) -> None:
     """A tree whose process was killed while the child looked."""
-    a_tree(desk)
-    harness = desk.process(look=a_minute)
+    a_tree(dialect_context)
+    harness = dialect_context.process(look=a_minute)
     await harness.open()
     await harness.retinue.spawn("dig")
     await asyncio.sleep(1)
     await harness.kill()
 
 
-async def test_looking_at_interrupted_runs_starts_nothing(desk: Desk) -> None:
-    await interrupted_tree(desk)
-    before = (desk.rows(), desk.events("main"), desk.events("digger"), list(desk.provider.asked))
-    async with desk.process() as second:
+async def test_looking_at_interrupted_runs_starts_nothing(dialect_context: DialectContext) -> None:
+    await interrupted_tree(dialect_context)
+    before = (
+        dialect_context.rows(),
+        dialect_context.events("main"),
+        dialect_context.events("digger"),
+        list(dialect_context.provider.asked),
+    )
+    async with dialect_context.process() as second:
         r = second.retinue
-        root = desk.run_of("main")
+        root = dialect_context.run_of("main")
 
         assert {view.agent: view.state for view in await r.list(everyone=True)} == {
             "main": "interrupted",
@@ -223,19 +230,26 @@ async def test_looking_at_interrupted_runs_starts_nothing(desk: Desk) -> None:
         assert len(await r.tree(root)) == 2
         assert (await r.handle(root).look()).state == "interrupted"
         assert await r.approvals() == []
-        assert [event async for event in r.events(root)] == desk.events("main")
+        assert [event async for event in r.events(root)] == dialect_context.events("main")
         with pytest.raises(TimeoutError):
             await r.handle(root).wait(timeout=1000)
 
-        assert (desk.rows(), desk.events("main"), desk.events("digger"), desk.provider.asked) == before
-        assert desk.rows() == {"main": (None, "working"), "digger": (None, "working")}
+        assert (
+            dialect_context.rows(),
+            dialect_context.events("main"),
+            dialect_context.events("digger"),
+            dialect_context.provider.asked,
+        ) == before
+        assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "working")}
 
 
-async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said(desk: Desk) -> None:
-    await interrupted_tree(desk)
-    async with desk.process() as second:
-        view = await second.retinue.handle(desk.run_of("digger")).look()
-        run = await second.retinue.supervisor.recall(view.run_id)
+async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said(
+    dialect_context: DialectContext,
+) -> None:
+    await interrupted_tree(dialect_context)
+    async with dialect_context.process() as second:
+        view = await second.retinue.handle(dialect_context.run_of("digger")).look()
+        run = await second.retinue.supervisor.replay(view.run_id)
 
         assert (view.state, view.turns, view.outcome, view.ended_at) == ("interrupted", 1, None, None)
         assert view.usage == run.usage != Usage()
@@ -243,49 +257,51 @@ async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said
 
 
 async def test_the_runs_of_a_process_that_is_gone_are_shown_as_interrupted_before_anyone_buries_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_tree(desk)
-    first = await gone_process(desk, monkeypatch)
-    async with desk.process() as second:
+    a_tree(dialect_context)
+    first = await gone_process(dialect_context, monkeypatch)
+    async with dialect_context.process() as second:
         assert {view.state for view in await second.retinue.list(everyone=True)} == {"interrupted"}
-        assert (await second.retinue.handle(desk.run_of("main")).look()).state == "interrupted"
-        assert desk.rows()["main"][0] == driver_of(first), "looking does not bury anyone"
+        assert (await second.retinue.handle(dialect_context.run_of("main")).look()).state == "interrupted"
+        assert dialect_context.rows()["main"][0] == driver_of(first), "looking does not bury anyone"
         await first.kill()
 
 
 # ---- taking over ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_adopts_only_when_it_is_told_to(desk: Desk) -> None:
-    await interrupted_tree(desk)
-    async with desk.process():
+async def test_a_process_adopts_only_when_it_is_told_to(dialect_context: DialectContext) -> None:
+    await interrupted_tree(dialect_context)
+    async with dialect_context.process():
         await asyncio.sleep(10 * LEASE)
-        assert desk.rows()["main"] == (None, "working")
+        assert dialect_context.rows()["main"] == (None, "working")
 
-    async with desk.process(adopt=True) as third:
-        assert (await third.retinue.handle(desk.run_of("main")).wait()).text == "done"
-        assert [event.driver_id for event in desk.events("main") if isinstance(event, RunAdopted)] == [driver_of(third)]
+    async with dialect_context.process(adopt=True) as third:
+        assert (await third.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
+        assert [event.driver_id for event in dialect_context.events("main") if isinstance(event, RunAdopted)] == [
+            driver_of(third)
+        ]
 
 
-async def test_an_adopted_run_goes_on_where_it_was_and_asks_nothing_twice(desk: Desk) -> None:
-    await interrupted_tree(desk)
-    async with desk.process(adopt=True) as second:
-        await second.retinue.handle(desk.run_of("main")).wait()
+async def test_an_adopted_run_goes_on_where_it_was_and_asks_nothing_twice(dialect_context: DialectContext) -> None:
+    await interrupted_tree(dialect_context)
+    async with dialect_context.process(adopt=True) as second:
+        await second.retinue.handle(dialect_context.run_of("main")).wait()
 
-    asked = [(each.agent, each.turn) for each in desk.provider.asked]
+    asked = [(each.agent, each.turn) for each in dialect_context.provider.asked]
     assert asked == [("main", 1), ("digger", 1), ("digger", 2), ("main", 2)]
 
 
-async def test_one_tree_is_resumed_and_the_others_stay_interrupted(desk: Desk) -> None:
-    desk.script("main", calls("look"), says("done"))
-    first = desk.process(look=a_minute)
+async def test_one_tree_is_resumed_and_the_others_stay_interrupted(dialect_context: DialectContext) -> None:
+    dialect_context.script("main", calls("look"), says("done"))
+    first = dialect_context.process(look=a_minute)
     await first.open()
     one, other = [(await first.retinue.spawn(task)).run_id for task in ("one", "other")]
     await asyncio.sleep(1)
     await first.kill()
 
-    async with desk.process() as second:
+    async with dialect_context.process() as second:
         resumed = await second.retinue.resume(one)
 
         assert (await resumed.wait()).text == "done"
@@ -293,17 +309,17 @@ async def test_one_tree_is_resumed_and_the_others_stay_interrupted(desk: Desk) -
         assert (await (await second.retinue.resume(one)).wait()).text == "done", "one that is over is simply returned"
 
 
-async def test_resuming_any_run_of_a_tree_resumes_the_whole_tree(desk: Desk) -> None:
-    await interrupted_tree(desk)
-    async with desk.process() as second:
-        await second.retinue.resume(desk.run_of("digger"))
+async def test_resuming_any_run_of_a_tree_resumes_the_whole_tree(dialect_context: DialectContext) -> None:
+    await interrupted_tree(dialect_context)
+    async with dialect_context.process() as second:
+        await second.retinue.resume(dialect_context.run_of("digger"))
 
-        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
 
 
-async def test_a_run_that_another_process_drives_cannot_be_resumed(desk: Desk) -> None:
-    desk.script("main", calls("look"))
-    async with desk.process(look=a_minute) as first, desk.process() as second:
+async def test_a_run_that_another_process_drives_cannot_be_resumed(dialect_context: DialectContext) -> None:
+    dialect_context.script("main", calls("look"))
+    async with dialect_context.process(look=a_minute) as first, dialect_context.process() as second:
         handle = await first.retinue.spawn("look")
         await asyncio.sleep(1)
 
@@ -312,43 +328,45 @@ async def test_a_run_that_another_process_drives_cannot_be_resumed(desk: Desk) -
 
 
 @pytest.mark.parametrize("who", ["main", "digger"])
-async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(desk: Desk, who: str) -> None:
+async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(
+    dialect_context: DialectContext, who: str
+) -> None:
     @retinue.tool(kind="pure")
     async def probe() -> str:
         """Probe."""
         return "probed"
 
-    desk.script("main", delegates("digger", tools=("probe",) if who == "digger" else ("look",)))
-    desk.script("digger", hangs())
-    first = desk.process(tools=[probe])
+    dialect_context.script("main", delegates("digger", tools=("probe",) if who == "digger" else ("look",)))
+    dialect_context.script("digger", hangs())
+    first = dialect_context.process(tools=[probe])
     await first.open()
     await first.retinue.spawn("dig", tools=["delegate", "probe"] if who == "main" else ["delegate"])
     await asyncio.sleep(1)
     await first.kill()
 
-    async with desk.process(adopt=True) as second:
-        assert desk.rows() == {"main": (None, "working"), "digger": (None, "queued")}
+    async with dialect_context.process(adopt=True) as second:
+        assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "queued")}
         with pytest.raises(NotAdoptable) as refused:
-            await second.retinue.resume(desk.run_of("main"))
+            await second.retinue.resume(dialect_context.run_of("main"))
 
-        assert (refused.value.run_id, refused.value.reason) == (desk.run_of(who), "no tool named probe here")
-        assert desk.rows() == {"main": (None, "working"), "digger": (None, "queued")}, "whole or not at all"
+        assert (refused.value.run_id, refused.value.reason) == (dialect_context.run_of(who), "no tool named probe here")
+        assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "queued")}, "whole or not at all"
 
 
-async def test_a_tree_is_not_adopted_when_its_provider_is_missing(desk: Desk) -> None:
-    await interrupted_tree(desk)
-    async with desk.process(model="elsewhere:m") as second:
+async def test_a_tree_is_not_adopted_when_its_provider_is_missing(dialect_context: DialectContext) -> None:
+    await interrupted_tree(dialect_context)
+    async with dialect_context.process(model="elsewhere:m") as second:
         with pytest.raises(NotAdoptable, match="no provider named 'custom' here"):
-            await second.retinue.resume(desk.run_of("main"))
+            await second.retinue.resume(dialect_context.run_of("main"))
 
-        assert desk.rows()["main"] == (None, "working")
+        assert dialect_context.rows()["main"] == (None, "working")
 
 
 async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    dialect_context: DialectContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.script("main", calls("look"), says("done"))
-    desk.script("special", calls("probe"))
+    dialect_context.script("main", calls("look"), says("done"))
+    dialect_context.script("special", calls("probe"))
 
     @retinue.tool(kind="pure")
     async def probe() -> str:
@@ -356,37 +374,41 @@ async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
         await a_minute()
         return "probed"
 
-    first = desk.process(look=a_minute, tools=[probe], agents=[retinue.Agent(name="special", tools=("probe",))])
+    first = dialect_context.process(
+        look=a_minute, tools=[probe], agents=[retinue.Agent(name="special", tools=("probe",))]
+    )
     await first.open()
     await first.retinue.spawn("special task", agent="special")
     await first.retinue.spawn("look", tools=["look"])
     await asyncio.sleep(1)
     await first.kill()
 
-    async with desk.process(adopt=True) as second:
-        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
-        assert desk.rows()["special"] == (None, "working")
+    async with dialect_context.process(adopt=True) as second:
+        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
+        assert dialect_context.rows()["special"] == (None, "working")
     assert "no tool named probe here" in caplog.text
 
 
-KEPT = Manner(on_parent_end="keep")
+KEPT = Lifecycle(on_parent_end="keep")
 
 
-async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_everything_since(desk: Desk) -> None:
-    desk.script(
+async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_everything_since(
+    dialect_context: DialectContext,
+) -> None:
+    dialect_context.script(
         "main",
-        delegates("digger", carved=True, limits=Limits(max_tokens=6000), wait=False, manner=KEPT),
+        delegates("digger", reserved=True, limits=Limits(max_tokens=6000), wait=False, lifecycle=KEPT),
         together(calls("look"), says("", usage=Usage(12_000, 500))),
     )
-    desk.script("digger", calls("look"))
-    first = desk.process(look=a_minute)
+    dialect_context.script("digger", calls("look"))
+    first = dialect_context.process(look=a_minute)
     await first.open()
     await first.retinue.spawn("dig", limits=Limits(max_tokens=10_000))
     await asyncio.sleep(1)
     await first.kill()
 
-    async with desk.process(adopt=True) as second:
-        ended = await second.retinue.wait(desk.run_of("main"), desk.run_of("digger"))
+    async with dialect_context.process(adopt=True) as second:
+        ended = await second.retinue.wait(dialect_context.run_of("main"), dialect_context.run_of("digger"))
 
         assert [outcome.reason for outcome in ended.values()] == ["max_tokens", "max_tokens"]
 
@@ -394,7 +416,7 @@ async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_ev
 # ---- the dead -------------------------------------------------------------------------------------------------------
 
 
-async def gone_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Harness:
+async def gone_process(dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A process that works on a tree, and that the operating system does not know any more."""
     child = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE)
     process = describe(child.pid)
@@ -402,73 +424,83 @@ async def gone_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Harness:
     await child.wait()
     with monkeypatch.context() as patch:
         patch.setattr("retinue.engine.driver.this_process", lambda: process)
-        first = desk.process(look=a_minute)
+        first = dialect_context.process(look=a_minute)
         await first.open()
     await first.retinue.spawn("dig")
     await asyncio.sleep(1)
     return first
 
 
-async def test_a_driver_whose_process_is_gone_is_buried_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    a_tree(desk)
-    first = await gone_process(desk, monkeypatch)
+async def test_a_driver_whose_process_is_gone_is_buried_at_once(
+    dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_tree(dialect_context)
+    first = await gone_process(dialect_context, monkeypatch)
     began = asyncio.get_running_loop().time()
 
-    async with desk.process(adopt=True) as second:
-        assert desk.rows() == {"main": (driver_of(second), "working"), "digger": (driver_of(second), "working")}
+    async with dialect_context.process(adopt=True) as second:
+        assert dialect_context.rows() == {
+            "main": (driver_of(second), "working"),
+            "digger": (driver_of(second), "working"),
+        }
         assert asyncio.get_running_loop().time() == began
-        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
         await first.kill()
 
 
-async def test_a_driver_that_beats_is_left_alone(desk: Desk) -> None:
-    a_tree(desk)
-    async with desk.process(look=lambda: asyncio.sleep(20 * LEASE)) as first, desk.process(adopt=True):
+async def test_a_driver_that_beats_is_left_alone(dialect_context: DialectContext) -> None:
+    a_tree(dialect_context)
+    async with (
+        dialect_context.process(look=lambda: asyncio.sleep(20 * LEASE)) as first,
+        dialect_context.process(adopt=True),
+    ):
         handle = await first.retinue.spawn("dig")
 
         assert (await handle.wait()).text == "done"
-        assert [event for event in desk.events("main") if isinstance(event, RunAdopted)] == []
+        assert [event for event in dialect_context.events("main") if isinstance(event, RunAdopted)] == []
 
 
-async def test_a_driver_whose_counter_stands_still_for_a_lease_is_buried_by_the_watchers_own_clock(desk: Desk) -> None:
-    a_tree(desk)
-    first = desk.process(look=an_hour)
+async def test_a_driver_whose_counter_stands_still_for_a_lease_is_buried_by_the_watchers_own_clock(
+    dialect_context: DialectContext,
+) -> None:
+    a_tree(dialect_context)
+    first = dialect_context.process(look=an_hour)
     await first.open()
     stop_the_heart(first)
     await first.retinue.spawn("dig")
     await asyncio.sleep(50)
 
-    async with desk.process(adopt=True) as second:
+    async with dialect_context.process(adopt=True) as second:
         await asyncio.sleep(LEASE - 0.1)
-        assert desk.rows()["main"][0] == driver_of(first), "nobody has watched it for a whole lease"
-        await until(lambda: desk.rows()["main"][0] == driver_of(second), within=LEASE + 1)
+        assert dialect_context.rows()["main"][0] == driver_of(first), "nobody has watched it for a whole lease"
+        await until(lambda: dialect_context.rows()["main"][0] == driver_of(second), within=LEASE + 1)
 
-        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
         await first.kill()
 
 
 async def test_a_driver_whose_heart_stops_later_is_buried_later_and_leaves_quietly(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    dialect_context: DialectContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    a_tree(desk)
-    async with desk.process(look=an_hour) as first, desk.process(adopt=True) as second:
+    a_tree(dialect_context)
+    async with dialect_context.process(look=an_hour) as first, dialect_context.process(adopt=True) as second:
         buried = driver_of(first)
         await first.retinue.spawn("dig")
         await asyncio.sleep(10 * LEASE)
-        assert desk.rows()["main"][0] == driver_of(first)
+        assert dialect_context.rows()["main"][0] == driver_of(first)
 
         stop_the_heart(first)
 
-        await until(lambda: desk.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
-        assert (await second.retinue.handle(desk.run_of("main")).wait()).text == "done"
+        await until(lambda: dialect_context.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
+        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
     assert f"driver {buried} was declared dead" in caplog.text
 
 
 async def test_a_heart_goes_on_beating_whatever_happens_in_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = desk.another_store()
-    async with desk.process(store=store) as harness:
+    store = dialect_context.another_store()
+    async with dialect_context.process(store=store) as harness:
         commit = store.commit
 
         def buggy(driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
@@ -478,13 +510,15 @@ async def test_a_heart_goes_on_beating_whatever_happens_in_it(
         monkeypatch.setattr(store, "commit", buggy)
         await asyncio.sleep(LEASE * 2 + 1)
 
-        assert [(row.driver_id, row.beat) for row in desk.store.drivers()] == [(driver_of(harness), 5)]
+        assert [(row.driver_id, row.beat) for row in dialect_context.store.drivers()] == [(driver_of(harness), 5)]
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_says_so(desk: Desk) -> None:
-    a_tree(desk)
-    first = desk.process(look=a_minute)
+async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_says_so(
+    dialect_context: DialectContext,
+) -> None:
+    a_tree(dialect_context)
+    first = dialect_context.process(look=a_minute)
     await first.open()
     stop_the_heart(first)
     handle = await first.retinue.spawn("dig")
@@ -492,9 +526,9 @@ async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_sa
     watching = asyncio.create_task(collect(handle.events()))
     await asyncio.sleep(1)
 
-    async with desk.process(adopt=True) as second:
-        await second.retinue.handle(desk.run_of("main")).wait()
-        logs = desk.events("main"), desk.events("digger")
+    async with dialect_context.process(adopt=True) as second:
+        await second.retinue.handle(dialect_context.run_of("main")).wait()
+        logs = dialect_context.events("main"), dialect_context.events("digger")
         assert not waiting.done(), "it has no reason to write yet, so it does not know"
         await asyncio.sleep(60)  # its tool comes back, and it tries to write that
 
@@ -507,26 +541,28 @@ async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_sa
             await handle.cancel()
         assert (await handle.wait()).text == "done", "what the store knows can still be read"
         assert (await handle.look()).state == "ended"
-        assert (desk.events("main"), desk.events("digger")) == logs
+        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
         await asyncio.sleep(1000)
-        assert (desk.events("main"), desk.events("digger")) == logs
+        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
         await first.close()
-        assert (desk.events("main"), desk.events("digger")) == logs
+        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
 
 
 async def collect(events: AsyncIterator[Event | Delta]) -> list[Event | Delta]:
     return [event async for event in events]
 
 
-async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_not_left_waiting(desk: Desk) -> None:
-    a_tree(desk)
-    first = desk.process(look=a_minute)
+async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_not_left_waiting(
+    dialect_context: DialectContext,
+) -> None:
+    a_tree(dialect_context)
+    first = dialect_context.process(look=a_minute)
     await first.open()
     stop_the_heart(first)
     handle = await first.retinue.spawn("dig")
     await asyncio.sleep(1)
-    async with desk.process(look=an_hour, adopt=True) as second:
-        await until(lambda: desk.rows()["main"][0] == driver_of(second), within=2 * LEASE)
+    async with dialect_context.process(look=an_hour, adopt=True) as second:
+        await until(lambda: dialect_context.rows()["main"][0] == driver_of(second), within=2 * LEASE)
         with pytest.raises(Fenced):
             await handle.send("hello")
 
@@ -543,9 +579,9 @@ async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_
 # ---- from another process -------------------------------------------------------------------------------------------
 
 
-async def test_words_from_another_process_are_read_at_the_next_turn(desk: Desk) -> None:
-    desk.script("main", calls("look"), calls("look"), says("done"))
-    async with desk.process(look=lambda: asyncio.sleep(1)) as owner, desk.process() as other:
+async def test_words_from_another_process_are_read_at_the_next_turn(dialect_context: DialectContext) -> None:
+    dialect_context.script("main", calls("look"), calls("look"), says("done"))
+    async with dialect_context.process(look=lambda: asyncio.sleep(1)) as owner, dialect_context.process() as other:
         handle = await owner.retinue.spawn("look")
         await asyncio.sleep(0.1)
 
@@ -553,16 +589,16 @@ async def test_words_from_another_process_are_read_at_the_next_turn(desk: Desk) 
         await other.retinue.send(handle.run_id, "look left", key="k")
         await handle.wait()
 
-        taken = [event.items for event in desk.events("main") if isinstance(event, MailTaken)]
+        taken = [event.items for event in dialect_context.events("main") if isinstance(event, MailTaken)]
         assert [[getattr(item, "text", "") for item in items] for items in taken] == [["look left"]]
         with pytest.raises(RunIsOver):
             await other.retinue.send(handle.run_id, "too late")
 
 
-async def test_an_idle_run_hears_another_process_within_a_second(desk: Desk) -> None:
-    desk.script("main", says("hello"), says("I am fine"))
-    async with desk.process() as owner, desk.process() as other:
-        handle = await owner.retinue.spawn("hi", stays=True)
+async def test_an_idle_run_hears_another_process_within_a_second(dialect_context: DialectContext) -> None:
+    dialect_context.script("main", says("hello"), says("I am fine"))
+    async with dialect_context.process() as owner, dialect_context.process() as other:
+        handle = await owner.retinue.spawn("hi", keep_alive=True)
         await handle.answer(1)
         await asyncio.sleep(100.1)
         began = asyncio.get_running_loop().time()
@@ -574,9 +610,11 @@ async def test_an_idle_run_hears_another_process_within_a_second(desk: Desk) -> 
         await handle.close()
 
 
-async def test_a_cancel_from_another_process_stops_the_whole_tree_within_a_second(desk: Desk) -> None:
-    a_tree(desk)
-    async with desk.process(look=a_minute) as owner, desk.process() as other:
+async def test_a_cancel_from_another_process_stops_the_whole_tree_within_a_second(
+    dialect_context: DialectContext,
+) -> None:
+    a_tree(dialect_context)
+    async with dialect_context.process(look=a_minute) as owner, dialect_context.process() as other:
         handle = await owner.retinue.spawn("dig")
         await asyncio.sleep(5.1)
         began = asyncio.get_running_loop().time()
@@ -585,22 +623,24 @@ async def test_a_cancel_from_another_process_stops_the_whole_tree_within_a_secon
         outcome = await handle.wait()
 
         assert asyncio.get_running_loop().time() - began <= 1
-        assert set(concerned) == {desk.run_of("main"), desk.run_of("digger")}
+        assert set(concerned) == {dialect_context.run_of("main"), dialect_context.run_of("digger")}
         assert (outcome.result, outcome.error) == ("cancelled", "not needed any more")
-        await until(lambda: desk.rows()["digger"][1] == "ended", within=1)
+        await until(lambda: dialect_context.rows()["digger"][1] == "ended", within=1)
 
 
-async def test_an_approval_from_another_process_lets_the_call_go_on_within_a_second(desk: Desk) -> None:
+async def test_an_approval_from_another_process_lets_the_call_go_on_within_a_second(
+    dialect_context: DialectContext,
+) -> None:
     @retinue.tool
     async def press() -> str:
         """Press the button."""
         return "pressed"
 
-    desk.script("main", calls("press"), says("done"))
+    dialect_context.script("main", calls("press"), says("done"))
     asking = retinue.Policy(always_ask=("press",))
     async with (
-        desk.process(tools=[press], policy=asking, approvals="wait") as owner,
-        desk.process(tools=[press]) as other,
+        dialect_context.process(tools=[press], policy=asking, approvals="wait") as owner,
+        dialect_context.process(tools=[press]) as other,
     ):
         handle = await owner.retinue.spawn("press it")
         await asyncio.sleep(1000.1)
@@ -617,9 +657,9 @@ async def test_an_approval_from_another_process_lets_the_call_go_on_within_a_sec
         assert await other.retinue.approvals() == []
 
 
-async def test_another_process_can_wait_for_a_run_and_sees_where_it_stands(desk: Desk) -> None:
-    a_tree(desk)
-    async with desk.process(look=a_minute) as owner, desk.process() as other:
+async def test_another_process_can_wait_for_a_run_and_sees_where_it_stands(dialect_context: DialectContext) -> None:
+    a_tree(dialect_context)
+    async with dialect_context.process(look=a_minute) as owner, dialect_context.process() as other:
         handle = await owner.retinue.spawn("dig")
         waiting = asyncio.create_task(other.retinue.handle(handle.run_id).wait())
         await asyncio.sleep(1)
@@ -643,21 +683,21 @@ class ForgetfulReader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def mail_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
-        if (mail := self.inner.mail_for(driver_id)) and not self.failed:
+    def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
+        if (inbox := self.inner.inbox_for(driver_id)) and not self.failed:
             self.failed += 1
             raise StoreUnavailable("disk I/O error")
-        return mail
+        return inbox
 
 
-async def test_mail_that_could_not_be_read_the_first_time_is_read_the_second(desk: Desk) -> None:
-    desk.script("main", calls("look"))
-    store: Any = ForgetfulReader(desk.another_store())
-    async with desk.process(look=a_minute, store=store) as owner:
+async def test_mail_that_could_not_be_read_the_first_time_is_read_the_second(dialect_context: DialectContext) -> None:
+    dialect_context.script("main", calls("look"))
+    store: Any = ForgetfulReader(dialect_context.another_store())
+    async with dialect_context.process(look=a_minute, store=store) as owner:
         handle = await owner.retinue.spawn("look")
         await asyncio.sleep(1.1)  # between two looks for mail
 
-        async with desk.process() as other:
+        async with dialect_context.process() as other:
             await other.retinue.cancel(handle.run_id)
         outcome = await handle.wait(timeout=1)
 
@@ -691,11 +731,11 @@ class FullDisk:
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["at once", "in a thread"])
 async def test_a_full_disk_stops_runs_where_they_are_and_they_go_on_by_themselves_when_there_is_room(
-    desk: Desk, threaded: bool
+    dialect_context: DialectContext, threaded: bool
 ) -> None:
-    a_tree(desk)
-    disk: Any = FullDisk(desk.another_store(threaded=threaded))
-    async with desk.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+    a_tree(dialect_context)
+    disk: Any = FullDisk(dialect_context.another_store(threaded=threaded))
+    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         waiting, watching = asyncio.create_task(handle.wait()), asyncio.create_task(collect(handle.events()))
         await asyncio.sleep(1)
@@ -705,30 +745,30 @@ async def test_a_full_disk_stops_runs_where_they_are_and_they_go_on_by_themselve
         for task in (waiting, watching):
             with pytest.raises(StoreUnavailable, match="no space left on device"):
                 await task
-        logs = desk.events("main"), desk.events("digger")
-        asked = list(desk.provider.asked)
+        logs = dialect_context.events("main"), dialect_context.events("digger")
+        asked = list(dialect_context.provider.asked)
         for refused in (harness.run("another"), handle.send("hello"), handle.cancel(), handle.wait()):
             with pytest.raises(StoreUnavailable, match="no space left on device") as reason:
                 await refused
             assert reason.value.reason == "no space left on device"
         await asyncio.sleep(100)
-        assert (desk.events("main"), desk.events("digger")) == logs
-        assert desk.provider.asked == asked, "nobody works on while nothing can be kept"
+        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
+        assert dialect_context.provider.asked == asked, "nobody works on while nothing can be kept"
 
         disk.full = False
-        await until(lambda: harness.retinue.supervisor.parts.journal.broken is None, within=LEASE)
+        await until(lambda: harness.retinue.supervisor.engine.journal.broken is None, within=LEASE)
         outcome = await handle.wait()
 
         assert (outcome.text, outcome.result) == ("done", "completed")
         assert await harness.retinue.list() == [await handle.look()], "what was refused has left nothing behind"
-        asked_of = [(each.agent, each.turn) for each in desk.provider.asked]
+        asked_of = [(each.agent, each.turn) for each in dialect_context.provider.asked]
         assert asked_of == [("main", 1), ("digger", 1), ("digger", 2), ("main", 2)]
 
 
-async def test_a_disk_that_fills_up_again_stops_the_runs_again(desk: Desk) -> None:
-    a_tree(desk)
-    disk: Any = FullDisk(desk.another_store())
-    async with desk.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+async def test_a_disk_that_fills_up_again_stops_the_runs_again(dialect_context: DialectContext) -> None:
+    a_tree(dialect_context)
+    disk: Any = FullDisk(dialect_context.another_store())
+    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         for _ in range(3):
             await asyncio.sleep(1)
@@ -736,40 +776,40 @@ async def test_a_disk_that_fills_up_again_stops_the_runs_again(desk: Desk) -> No
             with pytest.raises(StoreUnavailable):
                 await handle.wait()
             disk.full = False
-            await until(lambda: harness.retinue.supervisor.parts.journal.broken is None, within=LEASE)
+            await until(lambda: harness.retinue.supervisor.engine.journal.broken is None, within=LEASE)
 
         assert (await handle.wait()).text == "done"
 
 
-async def test_a_disk_without_room_for_more_than_a_heartbeat_is_tried_again(desk: Desk) -> None:
-    a_tree(desk)
-    disk: Any = FullDisk(desk.another_store())
-    async with desk.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+async def test_a_disk_without_room_for_more_than_a_heartbeat_is_tried_again(dialect_context: DialectContext) -> None:
+    a_tree(dialect_context)
+    disk: Any = FullDisk(dialect_context.another_store())
+    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         await asyncio.sleep(1)
         disk.full = True
         await asyncio.sleep(20)
 
         def full_again(writes: Sequence[Write]) -> None:
-            disk.full = isinstance(writes[0], Beat)
+            disk.full = isinstance(writes[0], Heartbeat)
             disk.accepted = None
 
         disk.accepted, disk.full = full_again, False
         await until(lambda: disk.full, within=LEASE)
         await asyncio.sleep(20)
-        assert desk.rows()["main"][1] == "working"
+        assert dialect_context.rows()["main"][1] == "working"
         disk.full = False
-        await until(lambda: harness.retinue.supervisor.parts.journal.broken is None, within=LEASE)
+        await until(lambda: harness.retinue.supervisor.engine.journal.broken is None, within=LEASE)
 
         assert (await handle.wait()).text == "done"
 
 
-async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(desk: Desk) -> None:
-    a_tree(desk)
-    desk.script("quick", calls("look"), says("quick"))
-    disk: Any = FullDisk(desk.another_store())
+async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(dialect_context: DialectContext) -> None:
+    a_tree(dialect_context)
+    dialect_context.script("quick", calls("look"), says("quick"))
+    disk: Any = FullDisk(dialect_context.another_store())
     quick = retinue.Agent(name="quick", tools=("look",))
-    async with desk.process(look=lambda: asyncio.sleep(5), store=disk, agents=[quick]) as harness:
+    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk, agents=[quick]) as harness:
         handle = await harness.retinue.spawn("dig")
         await asyncio.sleep(1)
         disk.full = True
@@ -784,11 +824,11 @@ async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(de
         await until(lambda: bool(started), within=LEASE)
 
         assert ((await started[0]).text, (await handle.wait()).text) == ("quick", "done")
-        assert not any(isinstance(event, RunAdopted) for event in desk.events("quick"))
-        (before,) = desk.store.drivers()
+        assert not any(isinstance(event, RunAdopted) for event in dialect_context.events("quick"))
+        (before,) = dialect_context.store.drivers()
         await asyncio.sleep(LEASE)
-        (after,) = desk.store.drivers()
-        assert (after.beat - before.beat, harness.retinue.supervisor.parts.journal.broken) == (3, None)
+        (after,) = dialect_context.store.drivers()
+        assert (after.beat - before.beat, harness.retinue.supervisor.engine.journal.broken) == (3, None)
 
 
 class UnreadableOnce(FullDisk):
@@ -802,10 +842,12 @@ class UnreadableOnce(FullDisk):
         return self.inner.runs(query)
 
 
-async def test_runs_that_could_not_be_read_when_the_disk_had_room_go_on_a_little_later(desk: Desk) -> None:
-    a_tree(desk)
-    disk: Any = UnreadableOnce(desk.another_store())
-    async with desk.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+async def test_runs_that_could_not_be_read_when_the_disk_had_room_go_on_a_little_later(
+    dialect_context: DialectContext,
+) -> None:
+    a_tree(dialect_context)
+    disk: Any = UnreadableOnce(dialect_context.another_store())
+    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         await asyncio.sleep(1)
         disk.full = True
@@ -817,10 +859,10 @@ async def test_runs_that_could_not_be_read_when_the_disk_had_room_go_on_a_little
         assert (await handle.wait(timeout=20)).text == "done"
 
 
-async def test_a_store_that_refuses_the_first_write_is_an_error_of_opening(desk: Desk) -> None:
-    disk: Any = FullDisk(desk.another_store())
+async def test_a_store_that_refuses_the_first_write_is_an_error_of_opening(dialect_context: DialectContext) -> None:
+    disk: Any = FullDisk(dialect_context.another_store())
     disk.full = True
 
     with pytest.raises(StoreError, match="no space left on device"):
-        async with desk.process(store=disk):
+        async with dialect_context.process(store=disk):
             pass

@@ -57,7 +57,7 @@ def words(heard: Sequence[Message]) -> list[str]:
 async def test_a_run_that_stays_is_idle_after_its_answer_and_takes_the_next_input() -> None:
     async with slow() as r:
         r.script("main", says("one", usage=FREE), says("two", usage=FREE), says("three", usage=FREE))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         first = await handle.answer()
         idle = await handle.look()
         second = await handle.ask("second")
@@ -77,7 +77,7 @@ async def test_every_exchange_reads_what_was_said_before() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
         r.script("main", calls("nap", seconds=1), says("one"), hearing(heard, says("two")))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         first = await handle.answer()
         await handle.ask("second")
         await handle.close()
@@ -89,7 +89,7 @@ async def test_every_exchange_reads_what_was_said_before() -> None:
 async def test_inputs_that_come_while_the_run_works_are_answered_in_order() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("two"), says("three"))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         second, third = await asyncio.gather(handle.ask("second"), handle.ask("third"))
         await handle.close()
 
@@ -99,7 +99,7 @@ async def test_inputs_that_come_while_the_run_works_are_answered_in_order() -> N
 async def test_closing_lets_the_run_finish_what_it_works_on() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("two"))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         second = asyncio.create_task(handle.ask("second"))
         await asyncio.sleep(0)
         outcome = await handle.close()
@@ -121,7 +121,7 @@ async def test_an_exchange_with_tools_off_offers_none_and_makes_no_call() -> Non
     stubborn = together(says("I would sleep."), calls("nap", seconds=1))
     async with slow() as r:
         r.script("main", listening(says("one")), listening(stubborn), listening(calls("nap", seconds=1)), says("three"))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         second = await handle.ask("second", tools=False)
         third = await handle.ask("third")
         await handle.close()
@@ -140,7 +140,7 @@ async def test_an_exchange_that_uses_up_its_turns_ends_exhausted_and_the_run_sta
             calls("nap", seconds=1),
             says("two"),
         )
-        handle = await r.retinue.spawn("first", stays=True, limits=Limits(exchange_turns=2))
+        handle = await r.retinue.spawn("first", keep_alive=True, limits=Limits(exchange_turns=2))
         first = await handle.answer()
         idle = await handle.look()
         second = await handle.ask("second")
@@ -163,7 +163,7 @@ async def test_an_exchange_that_was_wrapped_up_leaves_the_next_one_its_tools_and
     async with slow() as r:
         r.script("main", calls("nap", seconds=1), says("half of it"), calls("nap", seconds=1), says("the rest"))
         limits = Limits(exchange_turns=2, wrap_up=True)
-        handle = await r.retinue.spawn("first", stays=True, limits=limits)
+        handle = await r.retinue.spawn("first", keep_alive=True, limits=limits)
         first = await handle.answer()
         second = await handle.ask("second")
         await handle.close()
@@ -178,7 +178,7 @@ async def test_an_exchange_that_was_wrapped_up_leaves_the_next_one_its_tools_and
 async def test_the_turns_of_the_whole_run_end_it_with_the_exchange() -> None:
     async with slow() as r:
         r.script("main", says("one"), calls("nap", seconds=1))
-        handle = await r.retinue.spawn("first", stays=True, limits=Limits(max_turns=2))
+        handle = await r.retinue.spawn("first", keep_alive=True, limits=Limits(max_turns=2))
         await handle.answer()
         second = await handle.ask("second")
 
@@ -189,7 +189,7 @@ async def test_the_turns_of_the_whole_run_end_it_with_the_exchange() -> None:
 async def test_a_run_that_fails_answers_whoever_still_waits() -> None:
     async with slow() as r:
         r.script("main", says("one"), hangs())
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         await handle.answer()
         second = asyncio.create_task(handle.ask("second"))
         third = asyncio.create_task(handle.ask("third"))
@@ -204,7 +204,7 @@ async def test_an_idle_run_survives_a_kill_and_goes_on_with_the_next_input() -> 
     heard: list[Sequence[Message]] = []
     async with slow() as r:
         r.script("main", says("one"), hearing(heard, says("two")))
-        first = await r.retinue.spawn("first", stays=True)
+        first = await r.retinue.spawn("first", keep_alive=True)
         await first.answer()
         await r.restart()
         handle = r.retinue.handle(first.run_id)
@@ -223,7 +223,7 @@ async def test_another_process_can_ask() -> None:
     store = SharedMemory()
     async with slow(store=store) as first, Harness(store=store, dialects=()) as second:
         first.script("main", says("one"), says("two"), says("three"))
-        handle = await first.retinue.spawn("first", stays=True)
+        handle = await first.retinue.spawn("first", keep_alive=True)
         await handle.answer()
         elsewhere = second.retinue.handle(handle.run_id)
 
@@ -283,13 +283,13 @@ async def test_words_in_the_very_moment_of_the_answer_are_read_or_refused_and_ne
             expected = ["go"]
         await handle.wait()
 
-        assert words((await r.supervisor.recall(handle.run_id)).history) == expected
+        assert words((await r.supervisor.replay(handle.run_id)).history) == expected
 
 
 async def test_words_to_an_idle_run_begin_a_new_exchange() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("two"))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         await handle.answer()
         await handle.send("second")
 
@@ -300,7 +300,7 @@ async def test_words_to_an_idle_run_begin_a_new_exchange() -> None:
 async def test_an_answer_belongs_to_its_own_question_also_when_words_came_just_before() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("to the words"), says("to the question"))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         await handle.answer()
         await handle.send("by the way")
         exchange = await handle.ask("a question")
@@ -313,7 +313,7 @@ async def test_words_said_right_after_a_question_belong_to_its_exchange() -> Non
     heard: list[Sequence[Message]] = []
     async with slow() as r:
         r.script("main", says("one"), hearing(heard, says("to both")))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         await handle.answer()
         question = asyncio.create_task(handle.ask("a question"))
         await asyncio.sleep(0)
@@ -378,7 +378,7 @@ async def test_a_parent_reads_of_the_end_of_a_child_that_announces_it() -> None:
     async with r:
         r.script(
             "main",
-            delegates("dig", wait=False, manner={"announce": True}),
+            delegates("dig", wait=False, lifecycle={"announce": True}),
             calls("nap", seconds=10),
             hearing(heard, says("done")),
         )
@@ -393,12 +393,12 @@ async def test_the_end_of_a_child_wakes_a_parent_that_is_idle() -> None:
     async with r:
         r.script(
             "main",
-            delegates("dig", wait=False, manner={"announce": True, "on_parent_end": "keep"}),
+            delegates("dig", wait=False, lifecycle={"announce": True, "on_parent_end": "keep"}),
             says("started"),
             says("I have read it"),
         )
         r.script("dig", streams_slowly("4", "2"))
-        handle = await r.retinue.spawn("go", stays=True)
+        handle = await r.retinue.spawn("go", keep_alive=True)
         first = await handle.answer(1)
         second = await handle.answer(2)
         await handle.close()
@@ -409,7 +409,7 @@ async def test_the_end_of_a_child_wakes_a_parent_that_is_idle() -> None:
 async def test_a_run_waits_for_children_that_it_has_to_wait_for_before_it_ends() -> None:
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
-        r.script("main", delegates("dig", wait=False, manner={"on_parent_end": "wait"}), says("done"))
+        r.script("main", delegates("dig", wait=False, lifecycle={"on_parent_end": "wait"}), says("done"))
         r.script("dig", streams_slowly("4", "2"))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(5)
@@ -430,7 +430,7 @@ def streams_slowly(*pieces: str) -> Speaks:
 async def test_two_who_ask_at_once_each_get_their_own_answer_and_a_repeated_key_the_same() -> None:
     async with slow() as r:
         r.script("main", says("hello"), says("one"), says("two"))
-        handle = await r.retinue.spawn("first", stays=True)
+        handle = await r.retinue.spawn("first", keep_alive=True)
         one, two = await asyncio.gather(handle.ask("1?", key="a"), handle.ask("2?", key="b"))
         again = await handle.ask("1?", key="a")
 

@@ -119,8 +119,8 @@ async def test_a_fallback_has_its_own_price_and_no_temperature_of_another_provid
         outcome = await r.run("go", agent="lead", limits=agent.limits)
 
         assert (outcome.text, outcome.cost, spare.asked) == ("dear", 700, [("second", None)])
-        ledger = r.retinue.supervisor.parts.accounts.ledger
-        assert not r.retinue.supervisor.parts.accounts.is_capped(r.run_of("lead")), ledger
+        ledger = r.retinue.supervisor.engine.accounts.ledger
+        assert not r.retinue.supervisor.engine.accounts.is_capped(r.run_of("lead")), ledger
 
 
 async def test_being_cancelled_while_the_first_is_asked_again_and_again_asks_nobody_else() -> None:
@@ -154,11 +154,11 @@ async def test_a_child_on_its_callers_model_has_its_callers_fallback_and_one_wit
             r.script(name, says("done"))
         await r.run("go", agent="lead")
         briefs = {
-            view.agent: (await r.retinue.supervisor.recall(view.run_id)).brief
+            view.agent: (await r.retinue.supervisor.replay(view.run_id)).run_spec
             for view in await r.retinue.list(everyone=True)
         }
 
-        assert {name: (brief.model, brief.fallback) for name, brief in briefs.items()} == {
+        assert {name: (run_spec.model, run_spec.fallback) for name, run_spec in briefs.items()} == {
             "lead": ("first", (("spare", "second"),)),
             "same": ("first", (("spare", "second"),)),
             "other": ("third", ()),

@@ -117,11 +117,11 @@ class Broken:
 async def test_whatever_a_model_fails_with_its_run_fails_and_it_is_not_asked_again(
     error: BaseException, text: str
 ) -> None:
-    mind = Broken(error)
-    async with retinue.open(provider=mind, home=retinue.MEMORY, dialects=()) as r:
+    model = Broken(error)
+    async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
-    assert (outcome.result, outcome.reason, outcome.error, mind.asked) == ("failed", "model_error", text, 1)
+    assert (outcome.result, outcome.reason, outcome.error, model.asked) == ("failed", "model_error", text, 1)
 
 
 class Hurried:

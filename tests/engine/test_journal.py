@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.core.commands import Beat, Bury, Change, Decision, DriverRow, Enlist, Write, Written
+from retinue.core.commands import Change, Decision, DeclareDead, DriverRow, Heartbeat, RegisterDriver, Write, Written
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
@@ -54,8 +54,8 @@ def _name(write: Write) -> str:
 def note(name: str) -> Change:
     """A write that puts a name on a shelf, and answers how many were there before."""
 
-    def decide(shelf: Mapping[str, bytes]) -> Decision:
-        return Decision(answer=str(len(shelf)).encode(), puts={name: b""})
+    def decide(key_value: Mapping[str, bytes]) -> Decision:
+        return Decision(answer=str(len(key_value)).encode(), puts={name: b""})
 
     return Change(space=SPACE, decide=decide, key=name)
 
@@ -63,7 +63,7 @@ def note(name: str) -> Change:
 def a_bug(name: str = "bug") -> Change:
     """A write whose decision raises what nobody announced."""
 
-    def decide(shelf: Mapping[str, bytes]) -> Decision:
+    def decide(key_value: Mapping[str, bytes]) -> Decision:
         raise ZeroDivisionError(name)
 
     return Change(space=SPACE, decide=decide, key=name)
@@ -81,7 +81,7 @@ def store(request: pytest.FixtureRequest) -> RecordingStore:
 
 
 def names(store: Store) -> list[str]:
-    return list(store.shelf(SPACE))
+    return list(store.key_value(SPACE))
 
 
 # ---- order and group commit -----------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ async def test_writes_are_committed_in_the_order_in_which_they_were_queued(store
     journal = Journal(store)
     tickets = [journal.write(note(str(number))) for number in range(20)]
 
-    answers = [await ticket.wait() for ticket in reversed(tickets)]
+    answers = [await commit_future.wait() for commit_future in reversed(tickets)]
 
     assert [name for batch in store.batches for name in batch] == [str(number) for number in range(20)]
     assert answers == [[str(number).encode()] for number in reversed(range(20))]
@@ -173,10 +173,10 @@ async def test_a_store_that_takes_no_time_has_settled_the_ticket_before_write_re
     store = RecordingStore(blocking=False)
     journal = Journal(store)
 
-    ticket = journal.write(note("a"))
+    commit_future = journal.write(note("a"))
 
-    assert ticket.settled
-    assert (await ticket.wait(), journal.awaited) == ([b"0"], 0)
+    assert commit_future.settled
+    assert (await commit_future.wait(), journal.awaited) == ([b"0"], 0)
     await journal.close()
 
 
@@ -230,9 +230,9 @@ async def test_a_waiter_that_gives_up_takes_nothing_with_it() -> None:
     store = RecordingStore()
     journal = Journal(store)
     store.held.clear()
-    ticket = journal.write(note("a"))
-    impatient = asyncio.create_task(ticket.wait())
-    patient = asyncio.create_task(ticket.wait())
+    commit_future = journal.write(note("a"))
+    impatient = asyncio.create_task(commit_future.wait())
+    patient = asyncio.create_task(commit_future.wait())
     await a_moment()
 
     impatient.cancel()
@@ -248,10 +248,10 @@ async def test_a_waiter_that_gives_up_takes_nothing_with_it() -> None:
 
 async def test_whoever_waits_late_still_finds_it_synced_when_power_may_fail(store: RecordingStore) -> None:
     journal = Journal(store, durable=True)
-    ticket = journal.write(note("a"))
+    commit_future = journal.write(note("a"))
     await asyncio.sleep(LINGER * 2)
 
-    await ticket.wait()
+    await commit_future.wait()
 
     assert (store.batches, store.durable) == ([["a"]], [True])
     await journal.close()
@@ -275,7 +275,7 @@ async def test_a_read_sees_everything_that_was_queued_before_it(store: Recording
     await asyncio.sleep(0)
     journal.write(note("b"))
 
-    assert list(await journal.read(store.shelf, SPACE)) == ["a", "b"]
+    assert list(await journal.read(store.key_value, SPACE)) == ["a", "b"]
     await journal.close()
 
 
@@ -286,7 +286,7 @@ async def test_a_read_during_a_commit_waits_for_it() -> None:
     journal.write(note("a"))
     journal.hurry()
     await a_moment()
-    reading = asyncio.create_task(journal.read(store.shelf, SPACE))
+    reading = asyncio.create_task(journal.read(store.key_value, SPACE))
     await a_moment()
     assert not reading.done()
 
@@ -301,7 +301,7 @@ async def test_a_peek_waits_for_nothing() -> None:
     journal = Journal(store)
     journal.write(note("a"))
 
-    assert (await journal.peek(store.shelf, SPACE), journal.awaited) == ({}, 0)
+    assert (await journal.peek(store.key_value, SPACE), journal.awaited) == ({}, 0)
     await journal.close()
 
 
@@ -316,9 +316,9 @@ async def test_a_refusal_breaks_the_journal_and_tells_why_once(store: RecordingS
     store.refuse = FULL
 
     tickets = [journal.write(note("a")), journal.write(note("b"))]
-    for ticket in tickets:
+    for commit_future in tickets:
         with pytest.raises(StoreUnavailable, match="no space left"):
-            await ticket.wait()
+            await commit_future.wait()
 
     assert (journal.broken, told, names(store)) == (FULL, [FULL], [])
     await journal.close()
@@ -341,9 +341,9 @@ async def test_what_was_queued_behind_a_refused_write_never_reaches_the_store_wi
     await asyncio.sleep(1)
 
     assert (effect.settled, later.settled) == (True, True)
-    for ticket in (effect, later):
+    for commit_future in (effect, later):
         with pytest.raises(StoreUnavailable):
-            await ticket.wait()
+            await commit_future.wait()
     assert names(store) == []
     await journal.close()
 
@@ -356,30 +356,30 @@ async def test_a_reader_hears_that_what_it_should_have_seen_was_refused() -> Non
     journal.write(note("a"))
     journal.hurry()
     await a_moment()
-    reading = asyncio.create_task(journal.read(store.shelf, SPACE))
+    reading = asyncio.create_task(journal.read(store.key_value, SPACE))
     await a_moment()
 
     store.held.set()
 
     with pytest.raises(StoreUnavailable):
         await reading
-    assert await journal.read(store.shelf, SPACE) == {}, "a broken journal can still be read"
+    assert await journal.read(store.key_value, SPACE) == {}, "a broken journal can still be read"
     await journal.close()
 
 
 async def test_a_journal_is_mended_when_a_probe_goes_through(store: RecordingStore) -> None:
     journal = Journal(store)
     journal.driver_id = "d"
-    await journal.commit(Enlist(driver=DriverRow(driver_id="d", host="h", process="1")))
+    await journal.commit(RegisterDriver(driver=DriverRow(driver_id="d", host="h", process="1")))
     store.refuse = FULL
     with pytest.raises(StoreUnavailable):
         await journal.commit(note("lost"))
     worse = store.refuse = StoreUnavailable("still no space")
 
-    assert await journal.mend(Beat(driver_id="d")) is False
+    assert await journal.mend(Heartbeat(driver_id="d")) is False
     assert journal.broken is worse
     store.refuse = None
-    assert await journal.mend(Beat(driver_id="d")) is True
+    assert await journal.mend(Heartbeat(driver_id="d")) is True
 
     assert journal.broken is None
     await journal.commit(note("kept"))
@@ -399,13 +399,13 @@ async def test_a_whole_journal_needs_no_mending(store: RecordingStore) -> None:
 async def test_a_driver_that_was_declared_dead_is_never_mended(store: RecordingStore) -> None:
     journal = Journal(store)
     journal.driver_id = "d"
-    await journal.commit(Enlist(driver=DriverRow(driver_id="d", host="h", process="1")))
-    store.commit(None, [Bury(driver_id="d")])
+    await journal.commit(RegisterDriver(driver=DriverRow(driver_id="d", host="h", process="1")))
+    store.commit(None, [DeclareDead(driver_id="d")])
 
     with pytest.raises(Fenced):
         await journal.commit(note("a"))
 
-    assert await journal.mend(Beat(driver_id="d")) is False
+    assert await journal.mend(Heartbeat(driver_id="d")) is False
     assert isinstance(journal.broken, Fenced)
     await journal.close()
 
@@ -432,7 +432,7 @@ async def test_a_read_behind_a_decision_that_raises_sees_the_rest() -> None:
     journal.write(note("a"))
     bug = journal.write(a_bug())
 
-    assert list(await journal.read(store.shelf, SPACE)) == ["a"]
+    assert list(await journal.read(store.key_value, SPACE)) == ["a"]
     with pytest.raises(ZeroDivisionError):
         await bug.wait()
     await journal.close()
@@ -443,11 +443,11 @@ async def test_a_read_behind_a_decision_that_raises_sees_the_rest() -> None:
 
 async def test_closing_commits_what_is_queued(store: RecordingStore) -> None:
     journal = Journal(store)
-    ticket = journal.write(note("a"))
+    commit_future = journal.write(note("a"))
 
     await journal.close()
 
-    assert (names(store), ticket.settled) == (["a"], True)
+    assert (names(store), commit_future.settled) == (["a"], True)
 
 
 @pytest.mark.parametrize("under_way", [False, True], ids=["queued", "under way"])
@@ -529,7 +529,7 @@ async def test_a_turn_with_k_calls_stores_one_event_and_k_more(any_store: Store,
 async def test_a_run_without_effects_waits_for_its_acceptance_and_its_end_alone(any_store: Store) -> None:
     async with Harness(store=any_store, tools=[look], dialects=()) as harness:
         harness.script("main", *[calls("look", at=1)] * TURNS, says("done"))
-        journal = harness.retinue.supervisor.parts.journal
+        journal = harness.retinue.supervisor.engine.journal
         before = journal.awaited
 
         await harness.run("look around")
@@ -543,7 +543,7 @@ async def test_a_turn_with_effects_waits_for_one_commit(any_store: Store, width:
     async with Harness(store=any_store, tools=[press], dialects=()) as harness:
         pressing = together(*(calls("press", button=n) for n in range(width)))
         harness.script("main", *[pressing] * TURNS, says("done"))
-        journal = harness.retinue.supervisor.parts.journal
+        journal = harness.retinue.supervisor.engine.journal
         awaited, commits = journal.awaited, journal.commits
 
         await harness.run("press them")
@@ -559,7 +559,7 @@ async def test_a_hundred_runs_at_once_share_their_commits(tmp_path: Path) -> Non
     store = SqliteStore(tmp_path / "r.db")
     async with Harness(store=store, tools=[press], dialects=()) as harness:
         harness.script("main", calls("press", button=1), calls("press", button=2), says("done"))
-        journal = harness.retinue.supervisor.parts.journal
+        journal = harness.retinue.supervisor.engine.journal
         before = journal.commits
 
         outcomes = await asyncio.gather(*(harness.run(f"press {number}") for number in range(100)))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.agent import Brief
-from retinue.core.commands import Decide, Decision, ShelfClosed
+from retinue.core.agent import RunSpec
+from retinue.core.commands import Decide, Decision, NamespaceClosed
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef
-from retinue.engine.admission import Spawn
-from retinue.engine.key_value import StoreShelf
+from retinue.engine.admission import SpawnRequest
+from retinue.engine.key_value import JournalKeyValue
 from retinue.engine.supervisor import Started
 from retinue.providers.scripted.provider import says
 from retinue.store.memory.store import MemoryStore
@@ -33,96 +33,96 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
 def count_up(name: str = "count") -> Decide:
     """A decision that depends on what is there: one more than before."""
 
-    def decide(shelf: Mapping[str, bytes]) -> Decision:
-        more = str(int(shelf.get(name, b"0")) + 1).encode()
+    def decide(key_value: Mapping[str, bytes]) -> Decision:
+        more = str(int(key_value.get(name, b"0")) + 1).encode()
         return Decision(answer=more, puts={name: more})
 
     return decide
 
 
 def drop(name: str) -> Decide:
-    def decide(shelf: Mapping[str, bytes]) -> Decision:
-        return Decision(answer=shelf.get(name, b"nothing"), drops=(name,))
+    def decide(key_value: Mapping[str, bytes]) -> Decision:
+        return Decision(answer=key_value.get(name, b"nothing"), drops=(name,))
 
     return decide
 
 
 async def test_a_change_is_on_the_shelf_when_it_is_answered_and_survives_the_process(store: Store) -> None:
     async with Harness(store=store) as harness:
-        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
 
-        assert await shelf.change("notes", count_up()) == b"1"
+        assert await key_value.change("notes", count_up()) == b"1"
 
-        assert store.shelf("notes") == {"count": b"1"}
-        assert await shelf.look("notes") == {"count": b"1"}
-        assert await shelf.look("elsewhere") == {}
+        assert store.key_value("notes") == {"count": b"1"}
+        assert await key_value.look("notes") == {"count": b"1"}
+        assert await key_value.look("elsewhere") == {}
         await harness.restart()
-        assert await StoreShelf(harness.retinue.supervisor.parts).look("notes") == {"count": b"1"}
+        assert await JournalKeyValue(harness.retinue.supervisor.engine).look("notes") == {"count": b"1"}
 
 
 async def test_changes_at_once_are_decided_one_after_the_other(store: Store) -> None:
     async with Harness(store=store) as harness:
-        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
 
-        answers = await asyncio.gather(*(shelf.change("notes", count_up()) for _ in range(20)))
+        answers = await asyncio.gather(*(key_value.change("notes", count_up()) for _ in range(20)))
 
         assert answers == [str(number).encode() for number in range(1, 21)]
 
 
 async def test_the_same_key_answers_as_it_did_the_first_time_and_changes_nothing(store: Store) -> None:
     async with Harness(store=store) as harness:
-        shelf = StoreShelf(harness.retinue.supervisor.parts)
-        first = await shelf.change("notes", count_up(), key="run/1/0")
-        await shelf.change("notes", count_up(), key="run/1/1")
+        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        first = await key_value.change("notes", count_up(), key="run/1/0")
+        await key_value.change("notes", count_up(), key="run/1/1")
         await harness.restart()
-        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
 
-        again = await shelf.change("notes", count_up(), key="run/1/0")
+        again = await key_value.change("notes", count_up(), key="run/1/0")
 
         assert (first, again) == (b"1", b"1")
-        assert await shelf.look("notes") == {"count": b"2"}
+        assert await key_value.look("notes") == {"count": b"2"}
 
 
 async def test_names_are_dropped_as_decided(store: Store) -> None:
     async with Harness(store=store) as harness:
-        shelf = StoreShelf(harness.retinue.supervisor.parts)
-        await shelf.change("notes", count_up("a"))
-        await shelf.change("notes", count_up("b"))
+        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        await key_value.change("notes", count_up("a"))
+        await key_value.change("notes", count_up("b"))
 
-        assert await shelf.change("notes", drop("a")) == b"1"
-        assert await shelf.change("notes", drop("a")) == b"nothing"
+        assert await key_value.change("notes", drop("a")) == b"1"
+        assert await key_value.change("notes", drop("a")) == b"nothing"
 
-        assert await shelf.look("notes") == {"b": b"1"}
+        assert await key_value.look("notes") == {"b": b"1"}
 
 
 async def test_a_shelf_of_a_closed_session_cannot_be_changed(store: Store) -> None:
     async with Harness(store=store) as harness:
-        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
         await harness.retinue.sessions.create("old")
-        assert await shelf.change("notes/old", count_up(), session_id="old") == b"1"
+        assert await key_value.change("notes/old", count_up(), session_id="old") == b"1"
         await harness.retinue.sessions.archive("old")
 
-        archived = await shelf.change("notes/old", count_up(), session_id="old")
-        unknown = await shelf.change("notes/none", count_up(), session_id="none")
+        archived = await key_value.change("notes/old", count_up(), session_id="old")
+        unknown = await key_value.change("notes/none", count_up(), session_id="none")
 
-        assert (archived, unknown) == (ShelfClosed("session_archived"), ShelfClosed("session_unknown"))
-        assert await shelf.look("notes/old") == {"count": b"1"}
+        assert (archived, unknown) == (NamespaceClosed("session_archived"), NamespaceClosed("session_unknown"))
+        assert await key_value.look("notes/old") == {"count": b"1"}
         await harness.retinue.sessions.delete("old")
-        assert await shelf.look("notes/old") == {}
+        assert await key_value.look("notes/old") == {}
 
 
 async def test_a_decision_that_raises_is_heard_by_whoever_asked_and_by_nobody_else(store: Store) -> None:
     async with Harness(store=store, dialects=()) as harness:
-        shelf = StoreShelf(harness.retinue.supervisor.parts)
+        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
         harness.script("main", says("fine"))
 
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
+        def decide(key_value: Mapping[str, bytes]) -> Decision:
             raise ZeroDivisionError
 
         outcome, bug, good = await asyncio.gather(
             harness.run("go"),
-            shelf.change("notes", decide),
-            shelf.change("notes", count_up()),
+            key_value.change("notes", decide),
+            key_value.change("notes", count_up()),
             return_exceptions=True,
         )
 
@@ -135,9 +135,11 @@ async def test_a_decision_that_raises_is_heard_by_whoever_asked_and_by_nobody_el
 
 async def named_run(harness: Harness) -> Started:
     """A run that gets a name in the space `tasks`."""
-    brief = Brief(agent="main", provider="custom")
-    wish = Spawn(agent="main", brief=brief, task="go", handle_space="tasks", handle_format="t_{:02}")
-    return await harness.retinue.supervisor.spawn(wish, session_id="session")
+    run_spec = RunSpec(agent="main", provider="custom")
+    spawn_request = SpawnRequest(
+        agent="main", run_spec=run_spec, task="go", handle_space="tasks", handle_format="t_{:02}"
+    )
+    return await harness.retinue.supervisor.spawn(spawn_request, session_id="session")
 
 
 async def test_names_are_counted_up_and_found_in_this_life_and_the_next(store: Store) -> None:

@@ -32,7 +32,7 @@ from retinue.providers.scripted.provider import (
 )
 from retinue.testing.harness import Harness
 from retinue.testing.ids import CountedIds
-from retinue.testing.virtual_time import HeldClock
+from retinue.testing.virtual_time import VirtualClock
 from tests.engine.delegation import Delegate, delegates, with_delegation
 from tests.engine.lines import hearing
 
@@ -264,7 +264,7 @@ async def test_a_carved_child_cannot_use_more_than_its_allowance_and_gives_back_
     async with r:
         r.script(
             "main",
-            delegates("dig", carved=True, limits={"max_tokens": 300}),
+            delegates("dig", reserved=True, limits={"max_tokens": 300}),
             asking(heard, says("done", usage=FREE)),
         )
         r.script("dig", naps("one", usage=Usage(200, 20)), naps("two", usage=Usage(50, 20)))
@@ -284,7 +284,7 @@ async def test_a_parent_cannot_use_what_it_promised_to_a_child() -> None:
         r.script(
             "main",
             together(
-                delegates("dig", wait=False, carved=True, limits={"max_tokens": 700}),
+                delegates("dig", wait=False, reserved=True, limits={"max_tokens": 700}),
                 says("", usage=Usage(250, 40)),
             ),
         )
@@ -300,8 +300,8 @@ async def test_no_child_is_carved_from_nothing() -> None:
         r.script(
             "main",
             together(
-                delegates("dig", wait=False, carved=True, limits={"max_output_tokens": 500}),
-                delegates("dig", wait=False, carved=True, limits={"max_output_tokens": 500}),
+                delegates("dig", wait=False, reserved=True, limits={"max_output_tokens": 500}),
+                delegates("dig", wait=False, reserved=True, limits={"max_output_tokens": 500}),
                 says("", usage=FREE),
             ),
         )
@@ -375,7 +375,7 @@ async def test_fifty_parallel_children_never_overspend_a_shared_limit_by_more_th
     delegate = Delegate()
     tools: list[Tool] = [delegate, nap]
     async with retinue.open(
-        provider=model, tools=tools, home=retinue.MEMORY, dialects=(), clock=HeldClock(), ids=CountedIds()
+        provider=model, tools=tools, home=retinue.MEMORY, dialects=(), clock=VirtualClock(), ids=CountedIds()
     ) as r:
         delegate.retinue = lambda: r
         outcome = await r.run("go", limits=Limits(max_tokens=limit))
@@ -626,10 +626,10 @@ async def test_a_throttled_provider_is_asked_by_fewer_at_once_and_by_all_in_the_
     provider = ScriptedProvider(Script().play("main", fails(busy, then=says("done"))), latency=1.0)
     async with Harness(dialects=(), provider=provider) as r:
         handles = [await r.retinue.spawn(f"go {n}") for n in range(8)]
-        gate = r.retinue.supervisor.parts.gates.at("custom", "")
-        wide = gate.limit
+        rate_limiter = r.retinue.supervisor.engine.rate_limiters.at("custom", "")
+        wide = rate_limiter.limit
         await asyncio.sleep(5)
-        narrow = gate.limit
+        narrow = rate_limiter.limit
         outcomes = await r.retinue.wait(*handles)
 
         assert [outcome.text for outcome in outcomes.values()] == ["done"] * 8

@@ -6,8 +6,8 @@ from itertools import pairwise
 import retinue
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
-from retinue.core.run import Manner
-from retinue.engine.timeouts import Rounds
+from retinue.core.run import Lifecycle
+from retinue.engine.timeouts import LoopTicks
 from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
 from tests.engine.delegation import delegates, with_delegation
 
@@ -26,22 +26,22 @@ class Hasty(ScriptedProvider):
 
 
 async def test_a_round_lasts_until_others_had_their_turn() -> None:
-    rounds = Rounds()
-    first = rounds.current()
+    ticks = LoopTicks()
+    first = ticks.current()
 
-    assert rounds.current() == first
+    assert ticks.current() == first
     await asyncio.sleep(0)
-    assert rounds.current() != first
+    assert ticks.current() != first
 
 
 async def test_a_wait_for_what_is_there_already_is_no_round() -> None:
-    rounds, ready = Rounds(), asyncio.get_running_loop().create_future()
+    ticks, ready = LoopTicks(), asyncio.get_running_loop().create_future()
     ready.set_result(None)
-    first = rounds.current()
+    first = ticks.current()
 
     await ready
 
-    assert rounds.current() == first
+    assert ticks.current() == first
 
 
 async def test_a_child_whose_model_never_lets_it_wait_lets_others_have_a_turn_between_its_turns() -> None:
@@ -62,7 +62,7 @@ async def test_a_child_whose_model_never_lets_it_wait_lets_others_have_a_turn_be
 
     harness, _ = with_delegation(tools=(look,), provider=Hasty(Script()))
     async with harness:
-        harness.script("main", delegates("dig", manner=Manner(awaited=True)), says("done"))
+        harness.script("main", delegates("dig", lifecycle=Lifecycle(awaited=True)), says("done"))
         harness.script("dig", *(calls("look") for _ in range(5)), says("42"))
         busy = asyncio.create_task(others())
         await harness.run("go")

@@ -13,7 +13,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits, Outcome
-from retinue.engine.rate_limiter import Gate, Gates, Room, open_file_room
+from retinue.engine.rate_limiter import RateLimiter, RateLimiters, Room, open_file_room
 from retinue.providers.scripted.provider import Script, ScriptedProvider, fails, says
 from retinue.testing.harness import Harness
 
@@ -21,8 +21,8 @@ from retinue.testing.harness import Harness
 class Crowd:
     """People at a gate: who got in, in order, and when."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
+    def __init__(self, rate_limiter: RateLimiter) -> None:
+        self.rate_limiter = rate_limiter
         self.entered: list[str] = []
         self.at: dict[str, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -34,7 +34,7 @@ class Crowd:
         return task
 
     async def _visit(self, name: str, tree: str, depth: int, stay: float) -> None:
-        async with self.gate.permit(tree=tree, depth=depth):
+        async with self.rate_limiter.permit(tree=tree, depth=depth):
             self.entered.append(name)
             self.at[name] = asyncio.get_running_loop().time()
             await asyncio.sleep(stay)
@@ -42,13 +42,13 @@ class Crowd:
     async def all_gone(self) -> None:
         """Wait until everyone has left."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        assert (self.gate.active, self.gate.waiting) == (0, 0)
+        assert (self.rate_limiter.active, self.rate_limiter.waiting) == (0, 0)
 
 
 @asynccontextmanager
-async def closed_for_a_moment(gate: Gate) -> AsyncGenerator[None]:
+async def closed_for_a_moment(rate_limiter: RateLimiter) -> AsyncGenerator[None]:
     """All permits are taken inside the block, so that others queue up."""
-    async with gate.permit(tree="keeper", depth=0):
+    async with rate_limiter.permit(tree="keeper", depth=0):
         yield
         await asyncio.sleep(0)
 
@@ -57,23 +57,23 @@ async def closed_for_a_moment(gate: Gate) -> AsyncGenerator[None]:
 
 
 async def test_a_gate_starts_open() -> None:
-    gate = Gate(100)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(100)
+    crowd = Crowd(rate_limiter)
     for number in range(100):
         crowd.come(str(number))
     await asyncio.sleep(0.5)
 
-    assert (gate.limit, gate.active, gate.waiting) == (100, 100, 0)
+    assert (rate_limiter.limit, rate_limiter.active, rate_limiter.waiting) == (100, 100, 0)
     await crowd.all_gone()
 
 
 async def test_no_more_than_the_ceiling_are_under_way() -> None:
-    gate = Gate(3)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(3)
+    crowd = Crowd(rate_limiter)
     for name in "abcdefg":
         crowd.come(name)
     await asyncio.sleep(0.5)
-    assert (crowd.entered, gate.active, gate.waiting) == (["a", "b", "c"], 3, 4)
+    assert (crowd.entered, rate_limiter.active, rate_limiter.waiting) == (["a", "b", "c"], 3, 4)
 
     await crowd.all_gone()
 
@@ -81,68 +81,68 @@ async def test_no_more_than_the_ceiling_are_under_way() -> None:
 
 
 async def test_being_throttled_halves_what_is_under_way() -> None:
-    gate = Gate(1000)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(1000)
+    crowd = Crowd(rate_limiter)
     for number in range(8):
         crowd.come(f"first {number}", stay=1)
     await asyncio.sleep(0.5)
 
-    gate.throttled(2.0)
+    rate_limiter.throttled(2.0)
     for number in range(8):
         crowd.come(f"then {number}", stay=10)
     await asyncio.sleep(5)
 
-    assert (gate.limit, gate.active, gate.waiting) == (4, 4, 4)
+    assert (rate_limiter.limit, rate_limiter.active, rate_limiter.waiting) == (4, 4, 4)
     await crowd.all_gone()
 
 
 async def test_a_burst_of_refusals_narrows_once() -> None:
-    gate = Gate(1000)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(1000)
+    crowd = Crowd(rate_limiter)
     for number in range(64):
         crowd.come(str(number), stay=1)
     await asyncio.sleep(0.5)
 
     for _ in range(64):
-        gate.throttled(1.0)
+        rate_limiter.throttled(1.0)
 
-    assert gate.limit == 32
+    assert rate_limiter.limit == 32
     await crowd.all_gone()
 
 
 async def test_a_refusal_after_the_pause_narrows_again_down_to_one() -> None:
-    gate = Gate(1000)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(1000)
+    crowd = Crowd(rate_limiter)
     for number in range(6):
         crowd.come(str(number), stay=100)
     limits: list[int] = []
     for _ in range(5):
         await asyncio.sleep(2)
-        gate.throttled(1.0)
-        limits.append(gate.limit)
+        rate_limiter.throttled(1.0)
+        limits.append(rate_limiter.limit)
 
     assert limits == [3, 1, 1, 1, 1]
     await crowd.all_gone()
 
 
 async def test_success_widens_by_about_one_for_each_round_up_to_the_ceiling() -> None:
-    gate = Gate(8)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(8)
+    crowd = Crowd(rate_limiter)
     for number in range(8):
         crowd.come(str(number))
     await asyncio.sleep(0.5)
-    gate.throttled(0.0)
-    assert gate.limit == 4
+    rate_limiter.throttled(0.0)
+    assert rate_limiter.limit == 4
 
     replies = 0
-    while gate.limit < 8:
-        gate.eased()
+    while rate_limiter.limit < 8:
+        rate_limiter.eased()
         replies += 1
     for _ in range(100):
-        gate.eased()
+        rate_limiter.eased()
 
     assert 4 + 5 + 6 + 7 <= replies <= 4 + 5 + 6 + 7 + 4
-    assert gate.limit == 8
+    assert rate_limiter.limit == 8
     await crowd.all_gone()
 
 
@@ -150,9 +150,9 @@ async def test_success_widens_by_about_one_for_each_round_up_to_the_ceiling() ->
 
 
 async def test_nothing_is_sent_before_the_pause_is_over() -> None:
-    gate = Gate(10)
-    gate.throttled(30.0)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(10)
+    rate_limiter.throttled(30.0)
+    crowd = Crowd(rate_limiter)
     crowd.come("early")
     await asyncio.sleep(29)
     crowd.come("late")
@@ -162,38 +162,38 @@ async def test_nothing_is_sent_before_the_pause_is_over() -> None:
 
 
 async def test_a_longer_pause_wins_over_one_that_is_under_way_and_a_shorter_one_does_not() -> None:
-    gate = Gate(10)
-    gate.throttled(10.0)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(10)
+    rate_limiter.throttled(10.0)
+    crowd = Crowd(rate_limiter)
     crowd.come("a")
     await asyncio.sleep(5)
-    gate.throttled(20.0)
-    gate.throttled(1.0)
+    rate_limiter.throttled(20.0)
+    rate_limiter.throttled(1.0)
     await crowd.all_gone()
 
     assert crowd.at == {"a": 25}
 
 
 async def test_a_pause_that_begins_in_the_moment_of_being_let_in_is_kept() -> None:
-    gate = Gate(1)
-    crowd = Crowd(gate)
-    async with gate.permit(tree="keeper", depth=0):
+    rate_limiter = RateLimiter(1)
+    crowd = Crowd(rate_limiter)
+    async with rate_limiter.permit(tree="keeper", depth=0):
         crowd.come("late")
         await asyncio.sleep(0)
-    gate.throttled(30)  # the permit is given, and nobody has used it yet
+    rate_limiter.throttled(30)  # the permit is given, and nobody has used it yet
     await crowd.all_gone()
     assert crowd.at == {"late": 30}
 
 
 async def test_leaving_during_a_pause_lets_nobody_in() -> None:
-    gate = Gate(2)
-    crowd = Crowd(gate)
+    rate_limiter = RateLimiter(2)
+    crowd = Crowd(rate_limiter)
     crowd.come("a", stay=1)
     crowd.come("b", stay=2)
     crowd.come("c")
     await asyncio.sleep(0.5)
 
-    gate.throttled(9.5)
+    rate_limiter.throttled(9.5)
     await crowd.all_gone()
 
     assert crowd.at == {"a": 0, "b": 0, "c": 10}
@@ -203,9 +203,9 @@ async def test_leaving_during_a_pause_lets_nobody_in() -> None:
 
 
 async def test_trees_take_turns_however_many_of_one_are_waiting() -> None:
-    gate = Gate(1)
-    crowd = Crowd(gate)
-    async with closed_for_a_moment(gate):
+    rate_limiter = RateLimiter(1)
+    crowd = Crowd(rate_limiter)
+    async with closed_for_a_moment(rate_limiter):
         for number in range(5):
             crowd.come(f"big {number}", tree="big")
         for number in range(2):
@@ -218,9 +218,9 @@ async def test_trees_take_turns_however_many_of_one_are_waiting() -> None:
 
 
 async def test_within_a_tree_the_deepest_goes_first_and_equals_in_the_order_they_came() -> None:
-    gate = Gate(1)
-    crowd = Crowd(gate)
-    async with closed_for_a_moment(gate):
+    rate_limiter = RateLimiter(1)
+    crowd = Crowd(rate_limiter)
+    async with closed_for_a_moment(rate_limiter):
         for name, depth in [("root", 0), ("child", 1), ("leaf", 2), ("other leaf", 2), ("other child", 1)]:
             crowd.come(name, depth=depth)
         await asyncio.sleep(0)
@@ -230,9 +230,9 @@ async def test_within_a_tree_the_deepest_goes_first_and_equals_in_the_order_they
 
 
 async def test_whoever_comes_when_there_is_room_still_queues_behind_those_who_wait() -> None:
-    gate = Gate(1)
-    crowd = Crowd(gate)
-    async with closed_for_a_moment(gate):
+    rate_limiter = RateLimiter(1)
+    crowd = Crowd(rate_limiter)
+    async with closed_for_a_moment(rate_limiter):
         crowd.come("patient")
         await asyncio.sleep(0)
     crowd.come("pushy")
@@ -245,25 +245,25 @@ async def test_whoever_comes_when_there_is_room_still_queues_behind_those_who_wa
 
 
 async def test_whoever_gives_up_while_waiting_is_passed_over() -> None:
-    gate = Gate(1)
-    crowd = Crowd(gate)
-    async with closed_for_a_moment(gate):
+    rate_limiter = RateLimiter(1)
+    crowd = Crowd(rate_limiter)
+    async with closed_for_a_moment(rate_limiter):
         impatient = crowd.come("impatient", depth=5)
         crowd.come("next")
         await asyncio.sleep(0)
-        assert gate.waiting == 2
+        assert rate_limiter.waiting == 2
         impatient.cancel()
         await asyncio.sleep(0)
-        assert gate.waiting == 1
+        assert rate_limiter.waiting == 1
     await crowd.all_gone()
 
     assert crowd.entered == ["next"]
 
 
 async def test_whoever_gives_up_in_the_moment_of_being_let_in_hands_the_permit_on() -> None:
-    gate = Gate(1)
-    crowd = Crowd(gate)
-    async with gate.permit(tree="keeper", depth=0):
+    rate_limiter = RateLimiter(1)
+    crowd = Crowd(rate_limiter)
+    async with rate_limiter.permit(tree="keeper", depth=0):
         unlucky = crowd.come("unlucky")
         crowd.come("next")
         await asyncio.sleep(0)
@@ -274,11 +274,11 @@ async def test_whoever_gives_up_in_the_moment_of_being_let_in_hands_the_permit_o
 
 
 async def test_an_attempt_that_fails_or_is_cancelled_gives_its_permit_back() -> None:
-    gate = Gate(1)
+    rate_limiter = RateLimiter(1)
     with pytest.raises(ProviderError):
-        async with gate.permit(tree="t", depth=0):
+        async with rate_limiter.permit(tree="t", depth=0):
             raise ProviderError("down")
-    crowd = Crowd(gate)
+    crowd = Crowd(rate_limiter)
     stopped = crowd.come("stopped", stay=100)
     await asyncio.sleep(1)
     stopped.cancel()
@@ -295,7 +295,7 @@ class Visit:
     tree: str
     depth: int
     comes: int
-    stays: int
+    keep_alive: int
     gives_up: int | None
     says: int | None
     """A pause in seconds when refused; None when all is well."""
@@ -306,42 +306,47 @@ VISITS = st.builds(
     tree=st.sampled_from("abc"),
     depth=st.integers(0, 3),
     comes=st.integers(0, 6),
-    stays=st.integers(0, 4),
+    keep_alive=st.integers(0, 4),
     gives_up=st.none() | st.integers(0, 8),
     says=st.none() | st.integers(0, 5),
 )
 
 
-@given(visits=st.lists(VISITS, max_size=25), ceiling=st.integers(1, 5), size=st.integers(1, 5), gates=st.integers(1, 2))
+@given(
+    visits=st.lists(VISITS, max_size=25),
+    ceiling=st.integers(1, 5),
+    size=st.integers(1, 5),
+    rate_limiters=st.integers(1, 2),
+)
 async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
-    visits: list[Visit], ceiling: int, size: int, gates: int
+    visits: list[Visit], ceiling: int, size: int, rate_limiters: int
 ) -> None:
     room = Room(size)
-    all_gates = [Gate(ceiling, room) for _ in range(gates)]
-    pause_over = [0.0] * gates
-    refused_at = [-1.0] * gates
-    inside = [0] * gates
+    all_gates = [RateLimiter(ceiling, room) for _ in range(rate_limiters)]
+    pause_over = [0.0] * rate_limiters
+    refused_at = [-1.0] * rate_limiters
+    inside = [0] * rate_limiters
     loop = asyncio.get_running_loop()
     through = 0
 
     async def visit(number: int, plan: Visit) -> None:
         nonlocal through
-        which = number % gates
-        gate = all_gates[which]
+        which = number % rate_limiters
+        rate_limiter = all_gates[which]
         await asyncio.sleep(plan.comes)
-        async with asyncio.timeout(plan.gives_up), gate.permit(tree=plan.tree, depth=plan.depth):
+        async with asyncio.timeout(plan.gives_up), rate_limiter.permit(tree=plan.tree, depth=plan.depth):
             inside[which] += 1
-            assert inside[which] <= gate.active <= ceiling
+            assert inside[which] <= rate_limiter.active <= ceiling
             assert sum(inside) <= room.taken <= size
             if loop.time() != refused_at[which]:  # whoever was let in before, in the same instant, may go
-                assert gate.active <= gate.limit
+                assert rate_limiter.active <= rate_limiter.limit
                 assert loop.time() >= pause_over[which], "somebody went during the pause"
             try:
-                await asyncio.sleep(plan.stays)
+                await asyncio.sleep(plan.keep_alive)
                 if plan.says is None:
-                    gate.eased()
+                    rate_limiter.eased()
                 else:
-                    gate.throttled(plan.says)
+                    rate_limiter.throttled(plan.says)
                     refused_at[which] = loop.time()
                     pause_over[which] = max(pause_over[which], loop.time() + plan.says)
             finally:
@@ -352,15 +357,15 @@ async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
 
     assert [error for error in results if error is not None and not isinstance(error, TimeoutError)] == []
     assert through + sum(isinstance(error, TimeoutError) for error in results) == len(visits)
-    assert [(gate.active, gate.waiting) for gate in all_gates] == [(0, 0)] * gates
+    assert [(rate_limiter.active, rate_limiter.waiting) for rate_limiter in all_gates] == [(0, 0)] * rate_limiters
     assert room.taken == 0
     await asyncio.sleep(100)
-    for gate in all_gates:  # and the gate still lets in as many as it says
-        crowd = Crowd(gate)
+    for rate_limiter in all_gates:  # and the gate still lets in as many as it says
+        crowd = Crowd(rate_limiter)
         for number in range(10):
             crowd.come(str(number))
         await asyncio.sleep(0.5)
-        assert gate.active == min(gate.limit, size)
+        assert rate_limiter.active == min(rate_limiter.limit, size)
         await crowd.all_gone()
 
 
@@ -368,26 +373,26 @@ async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
 
 
 async def test_each_model_of_each_provider_has_its_own_gate() -> None:
-    gates = Gates(8)
-    assert gates.at("alpha", "m") is gates.at("alpha", "m")
-    assert len({id(gates.at(provider, model)) for provider in "ab" for model in "mn"}) == 4
+    rate_limiters = RateLimiters(8)
+    assert rate_limiters.at("alpha", "m") is rate_limiters.at("alpha", "m")
+    assert len({id(rate_limiters.at(provider, model)) for provider in "ab" for model in "mn"}) == 4
 
-    gates.at("alpha", "m").throttled(60.0)
+    rate_limiters.at("alpha", "m").throttled(60.0)
 
-    crowd = Crowd(gates.at("beta", "m"))
+    crowd = Crowd(rate_limiters.at("beta", "m"))
     crowd.come("elsewhere")
     await crowd.all_gone()
     assert crowd.at == {"elsewhere": 0}
 
 
 async def test_all_gates_together_stay_under_the_ceiling_and_take_turns() -> None:
-    gates = Gates(2)
-    busy, quiet = Crowd(gates.at("alpha", "m")), Crowd(gates.at("beta", "m"))
+    rate_limiters = RateLimiters(2)
+    busy, quiet = Crowd(rate_limiters.at("alpha", "m")), Crowd(rate_limiters.at("beta", "m"))
     for number in range(6):
         busy.come(str(number))
     quiet.come("quiet")
     await asyncio.sleep(0.5)
-    assert (gates.at("alpha", "m").active, gates.at("beta", "m").active) == (2, 0)
+    assert (rate_limiters.at("alpha", "m").active, rate_limiters.at("beta", "m").active) == (2, 0)
 
     await busy.all_gone()
     await quiet.all_gone()

@@ -139,8 +139,8 @@ async def test_two_hundred_children_get_through_though_every_third_request_is_re
     assert refused == len(model.sent) // 3
     assert now() <= 1.3 * model.paused(), "nobody waits for anything but the pauses"
     # If all who were refused came back together each time, a third of them would be refused again.
-    rounds = ceil(log(CHILDREN, 3)) + 1
-    assert now() <= 1.3 * rounds * (2.0 + LATENCY)
+    ticks = ceil(log(CHILDREN, 3)) + 1
+    assert now() <= 1.3 * ticks * (2.0 + LATENCY)
     # Their parent holds nothing while it waits, and is asked as soon as all of them are done and anybody may be.
     assert {crowd for crowd in model.crowds if "main" in crowd} == {("main",)}
     done = max(sent.at for sent in model.sent if sent.agent == "dig") + LATENCY

@@ -266,7 +266,7 @@ async def test_another_process_sees_how_a_run_stands() -> None:
     provider = ScriptedProvider(Script(), latency=1.0)
     first, _ = with_delegation(store=store, provider=provider)
     async with first, Harness(store=store, dialects=()) as second:
-        provider.script.play("main", delegates("dig", manner={"awaited": True}), says("done"))
+        provider.script.play("main", delegates("dig", lifecycle={"awaited": True}), says("done"))
         provider.script.play("dig", says("42"))
         handle = await first.retinue.spawn("go")
         begun = await second.retinue.handle(handle.run_id).look()
@@ -293,7 +293,7 @@ async def test_ended_runs_that_are_no_longer_remembered_are_read_from_the_store(
         view = await first.look()
         await r.run("second")
 
-        assert list(r.retinue.supervisor.roster.ended) != [first.run_id]
+        assert list(r.retinue.supervisor.registry.ended) != [first.run_id]
         assert await first.wait() == remembered
         assert await first.look() == view
 
@@ -632,13 +632,13 @@ def test_the_sync_wrapper_has_the_same_verbs_without_await() -> None:
     with retinue.open_sync(provider=model, home=retinue.MEMORY, dialects=(), tools=[careful], approvals="wait") as r:
         assert r.run("first").text == "one"
 
-        stays = r.spawn("stay", stays=True)
-        assert stays.ask("more").text == "again"
-        assert stays.look().state == "idle"
-        assert stays.close().exchanges == 2
-        assert kinds(list(stays.events()))[0] == "RunAccepted"
+        keep_alive = r.spawn("stay", keep_alive=True)
+        assert keep_alive.ask("more").text == "again"
+        assert keep_alive.look().state == "idle"
+        assert keep_alive.close().exchanges == 2
+        assert kinds(list(keep_alive.events()))[0] == "RunAccepted"
 
-        fork = r.fork(stays, "fork")
+        fork = r.fork(keep_alive, "fork")
         assert r.wait(fork, mode="any")[fork.run_id].text == "forked"
         assert r.resume(fork).wait(timeout=10).text == "forked"
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.app.structured_output import DEEPEST, BadSchema, demanded, judge, schema_of
+from retinue.app.structured_output import DEEPEST, BadSchema, demanded, schema_of, validate_output
 from retinue.core.agent import Output
 from retinue.core.errors import BadInput, RetinueError
 from retinue.core.events import RepairAsked, ReplyReceived
@@ -158,7 +158,7 @@ async def test_turns_for_repairs_count_like_others() -> None:
 async def test_a_run_that_stays_owes_the_form_to_every_input_and_may_fail_at_one() -> None:
     async with plain() as r:
         r.script("main", says("{}"), says("no"), says("no"), says("no"), says("no"), says('{"n":3}'))
-        handle = await r.retinue.spawn("one", stays=True, output=dict)
+        handle = await r.retinue.spawn("one", keep_alive=True, output=dict)
         first, second, third = await handle.answer(), await handle.ask("two"), await handle.ask("three")
         outcome = await handle.close()
 
@@ -239,9 +239,9 @@ def test_types_that_refer_to_themselves_and_fixed_lists_are_checked() -> None:
     output = demanded(Node)
     good = '{"name":"a","size":[1,"b"],"below":[{"name":"c","size":[2,"d"],"below":null}]}'
 
-    assert judge(output, good).error == ""
-    assert judge(output, good.replace('"b"', "3")).error == "data.size[1] must be string"
-    assert judge(output, good.replace('"c"', "3")).error != ""
+    assert validate_output(output, good).error == ""
+    assert validate_output(output, good.replace('"b"', "3")).error == "data.size[1] must be string"
+    assert validate_output(output, good.replace('"c"', "3")).error != ""
 
 
 def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
@@ -270,19 +270,19 @@ def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
 def test_newer_words_of_json_schema_are_understood(schema: dict[str, Any], good: str, bad: str) -> None:
     output = demanded(schema)
 
-    assert judge(output, good).error == ""
-    assert judge(output, bad).error != ""
+    assert validate_output(output, good).error == ""
+    assert validate_output(output, bad).error != ""
 
 
 def test_a_default_is_not_put_into_an_answer() -> None:
     output = demanded({"type": "object", "properties": {"n": {"type": "integer", "default": 3}}})
 
-    assert judge(output, "{}").value == {}
+    assert validate_output(output, "{}").value == {}
 
 
 @pytest.mark.parametrize("fence", ["```json\n{}\n```", "```\n{}\n```\n", "\n{}\n", " {} "])
 def test_a_fence_around_an_answer_is_forgiven(fence: str) -> None:
-    assert judge(Output(), fence).value == {}
+    assert validate_output(Output(), fence).value == {}
 
 
 DEEP = '{"a":' * (DEEPEST + 1) + "1" + "}" * (DEEPEST + 1)
@@ -294,8 +294,8 @@ DEEP = '{"a":' * (DEEPEST + 1) + "1" + "}" * (DEEPEST + 1)
     ids=["more", "nan", "quotes", "unclosed", "half a character", "deep"],
 )
 def test_what_is_no_json_or_could_not_be_kept_is_an_error_and_no_crash(text: str) -> None:
-    assert judge(Output(), text).error != ""
-    assert judge(demanded({}), text).error != ""
+    assert validate_output(Output(), text).error != ""
+    assert validate_output(demanded({}), text).error != ""
 
 
 @pytest.mark.parametrize(

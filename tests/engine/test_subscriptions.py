@@ -13,7 +13,7 @@ from retinue.core.errors import StoreUnavailable
 from retinue.core.events import Event, MailTaken, RunEnded
 from retinue.core.messages import Delta, StartDelta, TextDelta
 from retinue.core.run import Outcome
-from retinue.engine.subscriptions import ROOM, CatchUp, Feed, Reader
+from retinue.engine.subscriptions import ROOM, CatchUp, Reader, Subscriptions
 from retinue.providers.scripted.provider import calls, hangs, says, streams
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -26,7 +26,7 @@ class Log:
     """A run's driver and its store in one: what is recorded is stored and told."""
 
     def __init__(self) -> None:
-        self.feed = Feed()
+        self.feed = Subscriptions()
         self.stored: list[tuple[int, Event]] = []
         self.asked: list[int] = []
         self.slow = False

@@ -223,7 +223,7 @@ async def test_a_run_with_that_manner_fails_when_a_tool_crashes() -> None:
 
     r, _ = with_delegation(tools=(broken, nap))
     async with r:
-        r.script("main", delegates("dig", manner={"crash_fails": True}), says("done"))
+        r.script("main", delegates("dig", lifecycle={"crash_fails": True}), says("done"))
         r.script("dig", together(says("I will try."), calls("broken"), calls("nap", seconds=60)))
         await r.run("go")
         child = await r.retinue.handle(r.run_of("dig")).wait()

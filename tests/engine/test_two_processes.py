@@ -74,7 +74,7 @@ async def other(home: Path, **options: object) -> AsyncGenerator[retinue.Retinue
 
 def log(r: retinue.Retinue, agent: str) -> list[Event]:
     """The stored events of an agent's one run."""
-    store = r.supervisor.parts.store
+    store = r.supervisor.engine.store
     (row,) = [row for row in store.runs(RunQuery()) if row.agent == agent]
     return [event for _, event in store.events(row.run_id)]
 
@@ -127,7 +127,7 @@ async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -
         assert ended["result"] == "cancelled"
         for run_id in (root.run_id, digger):
             assert (await r.handle(run_id).wait(timeout=PATIENCE)).error == "enough"
-            row = r.supervisor.parts.store.run(run_id)
+            row = r.supervisor.engine.store.run(run_id)
             assert row is not None
             assert row.cancelled_at is not None
             assert row.progress.ended_at is not None

@@ -9,7 +9,7 @@ from retinue.app.handle import RunHandle
 from retinue.core.errors import UnknownName
 from retinue.core.ports import Request
 from retinue.core.run import Limits, Outcome
-from retinue.engine.rate_limiter import Gates
+from retinue.engine.rate_limiter import RateLimiters
 from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
@@ -141,18 +141,18 @@ async def test_another_process_hears_of_the_end() -> None:
 async def test_a_parent_that_waits_holds_no_permit() -> None:
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
-        gates = r.retinue.supervisor.parts.gates = Gates(ceiling=1)
+        rate_limiters = r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
         r.script("main", delegates("dig"), says("done"))
         r.script("dig", says("42"))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(1.5)
-        gate = gates.at("custom", "")
+        rate_limiter = rate_limiters.at("custom", "")
         views = {view.path: (view.state, view.waiting_for) for view in await r.retinue.tree(handle)}
 
-        assert (gate.active, gate.waiting, gate.limit) == (1, 0, 1)
+        assert (rate_limiter.active, rate_limiter.waiting, rate_limiter.limit) == (1, 0, 1)
         assert views == {"root": ("waiting", "child"), "root/dig/1": ("working", None)}
         await handle.wait()
-        assert gate.active == 0
+        assert rate_limiter.active == 0
 
 
 async def test_two_hundred_nested_runs_share_one_permit_and_do_not_deadlock() -> None:
@@ -163,7 +163,7 @@ async def test_two_hundred_nested_runs_share_one_permit_and_do_not_deadlock() ->
 
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
-        r.retinue.supervisor.parts.gates = Gates(ceiling=1)
+        r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
         r.script("main", delegates("nest"), says("done"))
         r.script("nest", down, says("and up"))
         outcome = await r.run("go")
@@ -179,7 +179,7 @@ async def test_two_hundred_nested_runs_share_one_permit_and_do_not_deadlock() ->
 async def test_two_hundred_children_side_by_side_share_one_permit() -> None:
     r, delegate = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
-        r.retinue.supervisor.parts.gates = Gates(ceiling=1)
+        r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
         r.script("main", delegates("dig", times=200), says("done"))
         r.script("dig", says("42"))
         outcome = await r.run("go")
@@ -192,7 +192,7 @@ async def test_two_hundred_children_side_by_side_share_one_permit() -> None:
 
 async def test_waiting_for_a_permit_does_not_use_up_the_time_of_the_call() -> None:
     async with Harness(dialects=(), provider=ScriptedProvider(Script(), latency=5.0)) as r:
-        r.retinue.supervisor.parts.gates = Gates(ceiling=1)
+        r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
         r.script("main", says("done"))
         handles = [await r.retinue.spawn(f"go {n}", limits=Limits(model_seconds=6)) for n in range(5)]
         outcomes = await r.retinue.wait(*handles)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.run import Outcome
 from retinue.core.usage import Usage
-from retinue.engine.admission import Spawn
+from retinue.engine.admission import SpawnRequest
 from retinue.providers.scripted.provider import calls, hangs, says
 from retinue.testing.harness import Harness
 from retinue.tools.function import tool
@@ -23,9 +23,9 @@ async def look(where: str) -> str:
 
 
 async def start(harness: Harness, task: str) -> str:
-    brief = Brief(agent="main", offered=("look",), provider="custom", model="m", max_output=20)
-    wish = Spawn(agent="main", brief=brief, task=task, windows=(HOUR,))
-    return (await harness.retinue.supervisor.spawn(wish, session_id="session")).run_id
+    run_spec = RunSpec(agent="main", offered=("look",), provider="custom", model="m", max_output=20)
+    spawn_request = SpawnRequest(agent="main", run_spec=run_spec, task=task, windows=(HOUR,))
+    return (await harness.retinue.supervisor.spawn(spawn_request, session_id="session")).run_id
 
 
 async def ended(harness: Harness, run_id: str) -> Outcome:
@@ -53,10 +53,10 @@ async def test_a_window_remembers_across_processes_and_counts_nothing_twice() ->
         r.script("main", says("fits", usage=Usage(10, 5)), task="second")
         run_id = await start(r, "first")
         await asyncio.sleep(1)
-        spent = r.retinue.supervisor.parts.accounts.ledger.left(run_id, r.retinue.supervisor.parts.clock.now()).tokens
+        spent = r.retinue.supervisor.engine.accounts.ledger.left(run_id, r.retinue.supervisor.engine.clock.now()).tokens
         await r.restart()
         await asyncio.sleep(1)
-        after = r.retinue.supervisor.parts.accounts.ledger.left(run_id, r.retinue.supervisor.parts.clock.now()).tokens
+        after = r.retinue.supervisor.engine.accounts.ledger.left(run_id, r.retinue.supervisor.engine.clock.now()).tokens
         await r.retinue.cancel(run_id)
         second = await ended(r, await start(r, "second"))
 

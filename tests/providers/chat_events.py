@@ -14,8 +14,8 @@ def saying(finish: str | None = None, **delta: Any) -> dict[str, Any]:
     return {"id": "r1", "model": "m1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def calling(*parts: dict[str, Any]) -> dict[str, Any]:
-    return saying(tool_calls=list(parts))
+def calling(*engine: dict[str, Any]) -> dict[str, Any]:
+    return saying(tool_calls=list(engine))
 
 
 def part(name: str | None = None, arguments: Any = None, **others: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from retinue.providers.gemini.provider import Decoder
 STOP: dict[str, Any] = {"candidates": [{"finishReason": "STOP", "index": 0}]}
 
 
-def parts(*parts: dict[str, Any], finish: str | None = None, **others: Any) -> dict[str, Any]:
-    candidate: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
+def engine(*engine: dict[str, Any], finish: str | None = None, **others: Any) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"parts": list(engine), "role": "model"}, "index": 0}
     if finish is not None:
         candidate["finishReason"] = finish
     return {"candidates": [candidate]} | others

@@ -6,10 +6,10 @@ from typing import Literal
 import msgspec
 import pytest
 
-from retinue.app.launch_config import Setup
+from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import open as open_retinue
-from retinue.app.registries import ProviderTable
-from retinue.app.settings_file import contacts, load_settings
+from retinue.app.registries import ProviderRegistry
+from retinue.app.settings_file import load_settings, provider_configs
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
@@ -17,12 +17,12 @@ from retinue.core.usage import Usage
 from retinue.providers.catalog import (
     ALIASES,
     WIRES,
-    Contact,
+    ProviderConfig,
     called,
-    contact,
     family,
     family_called,
     moved,
+    provider_config,
     reach,
     tariff,
 )
@@ -44,20 +44,20 @@ from tests.providers.fakes.responses import FakeResponses
     ],
 )  # fmt: skip
 def test_a_vendor_is_known_by_what_people_call_it(name: str, wire: str) -> None:
-    reached = contact(name)
+    reached = provider_config(name)
 
     assert (reached.name, reached.wire, reached.api_key_env) == (wire, wire, WIRES[wire].api_key_env)
-    assert ProviderTable({}, [contact("ollama")]).split(f"{name}:m", "ollama") == (wire, "m")
-    assert ProviderTable({}).find(name) is not None
+    assert ProviderRegistry({}, [provider_config("ollama")]).split(f"{name}:m", "ollama") == (wire, "m")
+    assert ProviderRegistry({}).find(name) is not None
 
 
 def test_openai_means_responses() -> None:
-    assert repr(reach(contact("gpt"))) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
+    assert repr(reach(provider_config("gpt"))) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
 
 
 def test_a_name_of_ones_own_goes_before_what_others_mean_by_it() -> None:
-    own = Contact(name="claude", wire="openai-chat", base_url="http://mine/v1")
-    table = ProviderTable({}, [own])
+    own = ProviderConfig(name="claude", wire="openai-chat", base_url="http://mine/v1")
+    table = ProviderRegistry({}, [own])
 
     assert table.split("claude:m", "x") == ("claude", "m")
     assert table.split("Claude:m", "x") == ("anthropic", "m")
@@ -66,8 +66,8 @@ def test_a_name_of_ones_own_goes_before_what_others_mean_by_it() -> None:
 
 def test_what_nobody_is_called_is_still_unknown_and_a_model_with_a_colon_is_a_model() -> None:
     with pytest.raises(UnknownName):
-        contact("llama")
-    assert ProviderTable({}).split("qwen3:8b", "ollama") == ("ollama", "qwen3:8b")
+        provider_config("llama")
+    assert ProviderRegistry({}).split("qwen3:8b", "ollama") == ("ollama", "qwen3:8b")
     assert set(ALIASES.values()) <= set(WIRES)
     assert called("qwen3") == "qwen3"
 
@@ -75,8 +75,8 @@ def test_what_nobody_is_called_is_still_unknown_and_a_model_with_a_colon_is_a_mo
 async def test_a_program_may_call_vendors_as_people_do() -> None:
     retinue = open_retinue(model="Claude:claude-haiku-4-5", home=":memory:")
     async with retinue:
-        brief = await retinue.spawn("hi", detached=True)
-        asked = (await retinue.supervisor.recall(brief.run_id)).brief
+        run_spec = await retinue.spawn("hi", detached=True)
+        asked = (await retinue.supervisor.replay(run_spec.run_id)).run_spec
 
     assert (asked.provider, asked.model) == ("anthropic", "claude-haiku-4-5")
 
@@ -85,28 +85,31 @@ async def test_a_program_may_call_vendors_as_people_do() -> None:
 
 
 def test_only_a_local_server_at_its_own_machine_is_free() -> None:
-    assert tariff(contact("ollama")).price("qwen3") == (0, 0)
-    assert tariff(contact("vllm", base_url="http://127.0.0.1:9/v1")).price("qwen3") == (0, 0)
-    assert tariff(contact("vllm", base_url="http://gpu.example/v1")).price("qwen3") is None
-    assert tariff(contact("openai-chat", base_url="http://127.0.0.1:9/v1")).price("qwen3") is None
-    assert tariff(contact("openai-chat", base_url="http://127.0.0.1:9/v1")).price("gpt-5") == (1250, 10_000)
-    assert tariff(contact("ollama", prices={"qwen3": Rates(input=1.0, output=2.0)})).price("qwen3") == (1000, 2000)
+    assert tariff(provider_config("ollama")).price("qwen3") == (0, 0)
+    assert tariff(provider_config("vllm", base_url="http://127.0.0.1:9/v1")).price("qwen3") == (0, 0)
+    assert tariff(provider_config("vllm", base_url="http://gpu.example/v1")).price("qwen3") is None
+    assert tariff(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("qwen3") is None
+    assert tariff(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("gpt-5") == (1250, 10_000)
+    assert tariff(provider_config("ollama", prices={"qwen3": Rates(input=1.0, output=2.0)})).price("qwen3") == (
+        1000,
+        2000,
+    )
 
 
 def test_prices_are_kept_with_a_run_so_that_another_process_counts_alike() -> None:
-    mine = contact("ollama", prices={"qwen3": Rates(input=1.0, output=2.0, cached=0.5)})
-    setup = Setup(contacts=(mine,))
+    mine = provider_config("ollama", prices={"qwen3": Rates(input=1.0, output=2.0, cached=0.5)})
+    setup = LaunchConfig(provider_configs=(mine,))
 
-    assert msgspec.json.decode(setup.text(), type=Setup) == setup
+    assert msgspec.json.decode(setup.text(), type=LaunchConfig) == setup
 
 
 @pytest.mark.real_time
 async def test_a_reply_over_any_wire_says_what_it_cost() -> None:
     line = says("hi", usage=Usage(input=1_000, output=100, cached=500))
     async with FakeAnthropic(line) as claude, FakeChat(line) as chat:
-        anthropic = await ask(contact("anthropic", base_url=claude.base_url), "claude-haiku-4-5")
-        openai = await ask(contact("openai-chat", base_url=chat.base_url), "gpt-4.1-mini")
-        unknown = await ask(contact("openai-chat", base_url=chat.base_url), "fake-1")
+        anthropic = await ask(provider_config("anthropic", base_url=claude.base_url), "claude-haiku-4-5")
+        openai = await ask(provider_config("openai-chat", base_url=chat.base_url), "gpt-4.1-mini")
+        unknown = await ask(provider_config("openai-chat", base_url=chat.base_url), "fake-1")
 
     assert openai.cost == 500 * 400 + 500 * 100 + 100 * 1_600
     assert anthropic.usage is not None
@@ -115,8 +118,8 @@ async def test_a_reply_over_any_wire_says_what_it_cost() -> None:
     assert unknown.cost is None
 
 
-async def ask(where: Contact, model: str) -> Reply:
-    table = ProviderTable({}, [where])
+async def ask(where: ProviderConfig, model: str) -> Reply:
+    table = ProviderRegistry({}, [where])
     provider = table.find(where.name)
     assert provider is not None
     try:
@@ -173,15 +176,17 @@ async def test_a_setting_says_how_calls_are_written(
         settings = tmp_path / "retinue.toml"
         said = "" if setting is None else f'responses_wire = "{setting}"'
         settings.write_text(f'[providers.mine]\nwire = "openai-responses"\nbase_url = "{vendor.base_url}"\n{said}\n')
-        (where,) = contacts(load_settings(settings))
-        table = ProviderTable({}, [where])
+        (where,) = provider_configs(load_settings(settings))
+        table = ProviderRegistry({}, [where])
         provider = table.find("mine")
         assert provider is not None
         await provider.answer(Request(model="m", system="", messages=history), Listener().publish)
         await table.close()
 
     assert vendor.heard[0].body["input"][1]["type"] == written
-    assert msgspec.json.decode(Setup(contacts=(where,)).text(), type=Setup).contacts == (where,)
+    assert msgspec.json.decode(LaunchConfig(provider_configs=(where,)).text(), type=LaunchConfig).provider_configs == (
+        where,
+    )
     assert moved(where, "http://elsewhere/v1", None).responses_wire == setting
 
 
@@ -189,8 +194,8 @@ async def test_a_setting_says_how_calls_are_written(
 async def test_a_provider_can_be_reached_that_spells_everything_out() -> None:
     async with FakeChat(says("hi")) as chat, FakeResponses(lambda _: says("hi")) as responses:
         for where in (
-            contact("openai-chat", base_url=chat.base_url),
-            contact("openai-responses", base_url=responses.base_url),
+            provider_config("openai-chat", base_url=chat.base_url),
+            provider_config("openai-responses", base_url=responses.base_url),
         ):
             provider = reach(where, spelled_out=True)
             assert isinstance(provider, Priced)
@@ -207,7 +212,7 @@ async def test_a_provider_can_be_reached_that_spells_everything_out() -> None:
 
 def test_the_setting_is_for_responses_alone() -> None:
     with pytest.raises(BadInput) as wrong:
-        contact("mine", wire="openai-chat", responses_wire="seed")
+        provider_config("mine", wire="openai-chat", responses_wire="seed")
 
     assert str(wrong.value) == (
         "responses_wire of 'mine' says how the wire openai-responses writes; its wire is openai-chat"
@@ -227,8 +232,8 @@ async def test_a_file_can_be_the_model(tmp_path: Path) -> None:
 
 
 def test_a_script_has_no_address_and_no_key() -> None:
-    assert contact("scripted") == Contact(name="scripted", wire="scripted")
+    assert provider_config("scripted") == ProviderConfig(name="scripted", wire="scripted")
     with pytest.raises(BadInput) as wrong:
-        contact("scripted", base_url="http://localhost/v1")
+        provider_config("scripted", base_url="http://localhost/v1")
 
     assert str(wrong.value) == "scripted asks nobody: it has no base URL; its model is the file that it plays"

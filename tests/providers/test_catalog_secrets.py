@@ -4,7 +4,7 @@ import pytest
 
 import retinue
 from retinue.core.errors import BadInput
-from retinue.providers.catalog import contact
+from retinue.providers.catalog import provider_config
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,15 @@ from retinue.providers.catalog import contact
 )
 def test_an_address_with_a_secret_is_refused_without_repeating_it(address: str) -> None:
     with pytest.raises(BadInput, match="has a secret in it") as refusal:
-        contact("openai-chat", base_url=address)
+        provider_config("openai-chat", base_url=address)
 
     assert "hush" not in str(refusal.value)
 
 
 def test_an_address_may_have_other_questions() -> None:
-    assert contact("openai-chat", base_url="http://localhost:9/v1?api-version=3").base_url.endswith("?api-version=3")
+    assert provider_config("openai-chat", base_url="http://localhost:9/v1?api-version=3").base_url.endswith(
+        "?api-version=3"
+    )
 
 
 def test_a_key_that_is_taken_for_the_name_of_its_variable_is_neither_told_nor_stored() -> None:

@@ -11,7 +11,7 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.catalog import contact, reach
+from retinue.providers.catalog import provider_config, reach
 from retinue.providers.gemini.provider import GeminiProvider
 from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
@@ -165,7 +165,7 @@ def test_an_address_that_is_none_is_told_at_once() -> None:
 
 
 def test_the_wire_is_known_by_its_name() -> None:
-    where = contact("gemini")
+    where = provider_config("gemini")
 
     assert (where.base_url, where.api_key_env) == ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY")
     assert repr(reach(where)) == "<GeminiProvider https://generativelanguage.googleapis.com>"

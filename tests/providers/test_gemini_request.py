@@ -13,7 +13,7 @@ from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall,
 from retinue.core.ports import Request
 from retinue.providers.gemini.provider import encode
 from tests.providers.fakes.gemini import objection
-from tests.providers.gemini_events import call, decoded, parts, text
+from tests.providers.gemini_events import call, decoded, engine, text
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')
 
@@ -32,12 +32,12 @@ def sent(*messages: Message, model: str = "gemini-2.5-pro") -> list[dict[str, An
     return body(asking(*messages, model=model))["contents"]
 
 
-def user(*parts: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "user", "parts": list(parts)}
+def user(*engine: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "parts": list(engine)}
 
 
-def model(*parts: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "model", "parts": list(parts)}
+def model(*engine: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "model", "parts": list(engine)}
 
 
 def result(name: str, said: str, kind: str = "result", **others: Any) -> dict[str, Any]:
@@ -107,10 +107,10 @@ def test_a_turn_with_calls_and_results_is_told_in_contents() -> None:
 
 def test_each_signature_goes_back_on_the_part_it_came_with() -> None:
     reply = decoded(
-        parts(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
-        parts(text("naïve "), text("日本 "), text("🦆 ", thoughtSignature="b"), text("yes")),
-        parts(call("ls", {"a": 1}, thoughtSignature="c"), call("rm", {}), call("rm", {}, thoughtSignature="d")),
-        parts(text("", thoughtSignature="e"), finish="STOP"),
+        engine(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
+        engine(text("naïve "), text("日本 "), text("🦆 ", thoughtSignature="b"), text("yes")),
+        engine(call("ls", {"a": 1}, thoughtSignature="c"), call("rm", {}), call("rm", {}, thoughtSignature="d")),
+        engine(text("", thoughtSignature="e"), finish="STOP"),
     )
 
     assert sent(reply.message)[0] == model(
@@ -126,7 +126,7 @@ def test_each_signature_goes_back_on_the_part_it_came_with() -> None:
 
 
 def test_a_signature_whose_place_is_gone_is_left_out() -> None:
-    reply = decoded(parts(text("yes", thoughtSignature="b"), call("ls", {}, thoughtSignature="c"), finish="STOP"))
+    reply = decoded(engine(text("yes", thoughtSignature="b"), call("ls", {}, thoughtSignature="c"), finish="STOP"))
     shortened = msgspec.structs.replace(reply.message, text="no", calls=())
 
     assert sent(shortened) == [model(text("no"))]

@@ -22,17 +22,17 @@ from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
 from retinue.providers.gemini.provider import Decoder
 from retinue.testing.fake_chat import DONE, event
-from tests.providers.gemini_events import STOP, call, decoded, heard, parts, text
+from tests.providers.gemini_events import STOP, call, decoded, engine, heard, text
 
 
 def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
     reply, deltas = heard(
-        parts(text("Hm, ", thought=True), responseId="r1", modelVersion="m1", usageMetadata={"promptTokenCount": 9}),
-        parts(text("the pool.", thought=True)),
-        parts(text("Let me ")),
-        parts(text("look.")),
-        parts(call("search", {"query": "pool 🦆"}, thoughtSignature="c2ln"), call("ls")),
-        parts(
+        engine(text("Hm, ", thought=True), responseId="r1", modelVersion="m1", usageMetadata={"promptTokenCount": 9}),
+        engine(text("the pool.", thought=True)),
+        engine(text("Let me ")),
+        engine(text("look.")),
+        engine(call("search", {"query": "pool 🦆"}, thoughtSignature="c2ln"), call("ls")),
+        engine(
             text(""),
             finish="STOP",
             usageMetadata={
@@ -74,7 +74,7 @@ def test_calls_are_told_as_the_model_wrote_them() -> None:
     decoder.feed(
         b'{"candidates":[{"content":{"parts":[{"functionCall":{"id":"7","name":"ls","args":{ "a": [1.0] }}}]}}]}'
     )
-    decoder.feed(msgspec.json.encode(parts(call("rm", None), {"functionCall": {"args": None}}, finish="STOP")))
+    decoder.feed(msgspec.json.encode(engine(call("rm", None), {"functionCall": {"args": None}}, finish="STOP")))
 
     assert decoder.finish().message.calls == (ToolCall("ls", '{ "a": [1.0] }', "7"), ToolCall("rm"), ToolCall(""))
 
@@ -82,17 +82,17 @@ def test_calls_are_told_as_the_model_wrote_them() -> None:
 def test_a_million_characters_of_arguments() -> None:
     args = {"text": "}{ naïve 🦆 " * 100_000}
 
-    (made,) = decoded(parts(call("write", args), finish="STOP")).message.calls
+    (made,) = decoded(engine(call("write", args), finish="STOP")).message.calls
     assert msgspec.json.decode(made.arguments) == args
 
 
 def test_each_signature_is_kept_with_its_place() -> None:
     reply = decoded(
-        parts(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
-        parts(text("Aha.", thought=True)),
-        parts(text("naïve "), text("🦆 ", thoughtSignature="b"), text("yes")),
-        parts(call("ls"), call("rm", thoughtSignature="c")),
-        parts(text("", thoughtSignature="d"), finish="STOP"),
+        engine(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
+        engine(text("Aha.", thought=True)),
+        engine(text("naïve "), text("🦆 ", thoughtSignature="b"), text("yes")),
+        engine(call("ls"), call("rm", thoughtSignature="c")),
+        engine(text("", thoughtSignature="d"), finish="STOP"),
     )
 
     assert reply.message == AssistantMessage(
@@ -123,7 +123,7 @@ def test_each_signature_is_kept_with_its_place() -> None:
     ],
 )
 def test_why_it_stopped(finish: str, stop: Stop) -> None:
-    assert decoded(parts(text("a")), parts(finish=finish)).stop == stop
+    assert decoded(engine(text("a")), engine(finish=finish)).stop == stop
 
 
 def test_a_question_that_is_blocked_is_a_refusal_without_words() -> None:
@@ -152,7 +152,7 @@ def test_an_answer_of_nothing_is_empty() -> None:
     ],
 )
 def test_usage_is_told_as_far_as_it_was_counted(usage: object, told: Usage | None) -> None:
-    assert decoded(parts(text("a"), finish="STOP", usageMetadata=usage)).usage == told
+    assert decoded(engine(text("a"), finish="STOP", usageMetadata=usage)).usage == told
 
 
 def test_unknown_fields_parts_and_candidates_are_passed_over() -> None:
@@ -160,7 +160,7 @@ def test_unknown_fields_parts_and_candidates_are_passed_over() -> None:
         {},
         {"candidates": [], "promptFeedback": {"safetyRatings": [], "blockReason": None}},
         {"candidates": [{"index": 1, "content": {"parts": [text("another answer")]}}]},
-        parts({"inlineData": {"data": ""}}, {"executableCode": {}}, text("a", videoMetadata={}), createTime="now"),
+        engine({"inlineData": {"data": ""}}, {"executableCode": {}}, text("a", videoMetadata={}), createTime="now"),
         {"candidates": [{"finishReason": "STOP", "groundingMetadata": {}, "citationMetadata": {"x": [1]}}]},
     )
 
@@ -169,7 +169,7 @@ def test_unknown_fields_parts_and_candidates_are_passed_over() -> None:
 
 def test_nothing_counts_after_the_end() -> None:
     decoder = Decoder()
-    decoder.feed(msgspec.json.encode(parts(text("a"))))
+    decoder.feed(msgspec.json.encode(engine(text("a"))))
 
     assert (decoder.feed(b" "), decoder.done, decoder.feed(b"[DONE]"), decoder.feed(b"nonsense")) == ((), False, (), ())
     assert decoder.finish().message.text == "a"
@@ -193,9 +193,9 @@ def test_half_a_character_costs_that_character_alone() -> None:
     [
         ([], "the stream ended without an answer", ""),
         ([{"usageMetadata": {"promptTokenCount": 1}}], "the stream ended without an answer", ""),
-        ([parts(text("It is bec"))], "the stream ended in the middle of the answer", "It is bec"),
+        ([engine(text("It is bec"))], "the stream ended in the middle of the answer", "It is bec"),
         (
-            [parts(text("a"), finish="FINISH_REASON_UNSPECIFIED")],
+            [engine(text("a"), finish="FINISH_REASON_UNSPECIFIED")],
             "the stream ended in the middle of the answer",
             "a",
         ),
@@ -220,7 +220,7 @@ def test_a_stream_that_ends_early_is_cut(events: list[object], message: str, par
 def test_an_answer_that_the_vendor_gave_up_is_an_error(finish: str, fault: ProviderFault) -> None:
     end = {"candidates": [{"finishReason": finish, "finishMessage": "Malformed function call: ls("}]}
     with pytest.raises(ProviderError) as given_up:
-        decoded(parts(text("Let me"), call("ls")), end)
+        decoded(engine(text("Let me"), call("ls")), end)
 
     assert str(given_up.value) == f"the model's answer was given up ({finish}): Malformed function call: ls("
     assert (given_up.value.fault, given_up.value.partial) == (fault, "Let me")
@@ -256,7 +256,7 @@ def test_nonsense_counts_as_a_broken_connection(payload: bytes, message: str) ->
 )
 def test_an_error_inside_the_stream(error: dict[str, Any], fault: ProviderFault) -> None:
     with pytest.raises(ProviderError) as told:
-        decoded(parts(text("a")), {"error": error})
+        decoded(engine(text("a")), {"error": error})
 
     assert (str(told.value), told.value.fault, told.value.status) == ("m", fault, error["code"])
 
@@ -266,10 +266,10 @@ def test_an_error_inside_the_stream(error: dict[str, Any], fault: ProviderFault)
 STREAM = b"".join(
     [
         b": welcome\n\n",
-        event(parts(text("hm 🦆", thought=True), responseId="r1")),
-        event(parts(text("naïve "))).replace(b"\n", b"\r\n"),
-        event(parts(text("日本語\u2028", thoughtSignature="c2ln"))),
-        event(parts(call("ls", {"ä": "🦆"}))),
+        event(engine(text("hm 🦆", thought=True), responseId="r1")),
+        event(engine(text("naïve "))).replace(b"\n", b"\r\n"),
+        event(engine(text("日本語\u2028", thoughtSignature="c2ln"))),
+        event(engine(call("ls", {"ä": "🦆"}))),
         event(STOP | {"usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 2}}),
     ]
 )
@@ -321,7 +321,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=12,
 )
-PARTS = st.lists(st.dictionaries(FIELDS, ANYTHING, max_size=3), max_size=3).map(lambda found: parts(*found))
+PARTS = st.lists(st.dictionaries(FIELDS, ANYTHING, max_size=3), max_size=3).map(lambda found: engine(*found))
 
 
 @given(st.lists(ANYTHING | PARTS, max_size=5))
@@ -331,6 +331,6 @@ def test_anything_in_json_is_a_reply_or_a_provider_error(events: list[object]) -
     assert outcome(stream) in get_args(ProviderFault) or isinstance(outcome(stream), Reply)
 
 
-@given(st.lists(st.binary() | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", event(STOP), event(parts(text("a")))])))
+@given(st.lists(st.binary() | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", event(STOP), event(engine(text("a")))])))
 def test_any_bytes_are_a_reply_or_a_provider_error(chunks: list[bytes]) -> None:
     assert outcome(*chunks) in get_args(ProviderFault) or isinstance(outcome(*chunks), Reply)

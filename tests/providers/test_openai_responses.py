@@ -10,7 +10,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Message, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.catalog import contact, reach
+from retinue.providers.catalog import provider_config, reach
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
 from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
@@ -153,7 +153,7 @@ async def test_usage_tells_what_was_cached_and_thought() -> None:
 
 @pytest.mark.parametrize("name", ["openai", "openai-responses"])
 def test_the_wire_is_known_by_its_names(name: str) -> None:
-    where = contact(name)
+    where = provider_config(name)
 
     assert (where.base_url, where.api_key_env) == ("https://api.openai.com/v1", "OPENAI_API_KEY")
     assert repr(reach(where)) == "<OpenAIResponsesProvider https://api.openai.com/v1>"

@@ -186,8 +186,8 @@ def test_a_million_characters_of_arguments() -> None:
 
 
 def test_what_was_not_streamed_is_taken_from_the_whole() -> None:
-    parts = [{"type": "output_text", "text": "hel"}, {"type": "output_text", "text": "lo"}]
-    output = [REASONING, item("message", content=parts), call(call_id="a", name="ls", arguments="{}")]
+    engine = [{"type": "output_text", "text": "hel"}, {"type": "output_text", "text": "lo"}]
+    output = [REASONING, item("message", content=engine), call(call_id="a", name="ls", arguments="{}")]
     expected = AssistantMessage("hello", (ToolCall("ls", "{}", "a"),), (Thinking("Hm.", "rs_1", text(REASONING)),))
     deltas = [ThinkingDelta("Hm."), TextDelta("hello"), CallDelta(0, "ls", "", "a"), CallDelta(0, "", "{}")]
 

@@ -16,7 +16,7 @@ from retinue.core.messages import Delta
 from retinue.core.ports import Provider
 from retinue.net.http import Http
 from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_googles
-from retinue.providers.catalog import WIRES, contact, reach
+from retinue.providers.catalog import WIRES, provider_config, reach
 from retinue.providers.scripted.provider import Line, says
 from retinue.testing.contracts.provider import PROMISES, Promise, question
 from retinue.testing.fake_server import Answer
@@ -230,13 +230,16 @@ async def test_at_google_without_any_token_nothing_is_sent_and_the_reason_says_w
 
 def test_the_wires_are_known_by_name_and_anthropics_key_is_looked_for_first() -> None:
     assert next(iter(WIRES)) == "anthropic"
-    assert repr(reach(contact("anthropic"))) == "<AnthropicProvider https://api.anthropic.com>"
-    assert (contact("anthropic").api_key_env, contact("anthropic", base_url="http://x").api_key_env) == (
+    assert repr(reach(provider_config("anthropic"))) == "<AnthropicProvider https://api.anthropic.com>"
+    assert (
+        provider_config("anthropic").api_key_env,
+        provider_config("anthropic", base_url="http://x").api_key_env,
+    ) == (
         "ANTHROPIC_API_KEY",
         "",
     )
     assert (
-        repr(reach(contact("vertexai-anthropic", base_url="https://x/v1")))
+        repr(reach(provider_config("vertexai-anthropic", base_url="https://x/v1")))
         == "<VertexAIAnthropicProvider https://x/v1>"
     )
 
@@ -245,4 +248,4 @@ def test_without_an_address_google_cannot_be_asked() -> None:
     with pytest.raises(
         BadInput, match=r"vertexai-anthropic has no address of its own: give its base URL, such as https://"
     ):
-        contact("vertexai-anthropic")
+        provider_config("vertexai-anthropic")

@@ -144,7 +144,7 @@ def started(*argv: str) -> subprocess.Popen[bytes]:
 
 OURSELVES = """
 import asyncio, sys
-from retinue.core.programs import Program
+from retinue.core.ports import Program
 from retinue.sandbox.probe import examined
 
 async def main():

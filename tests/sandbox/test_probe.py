@@ -13,7 +13,7 @@ import pytest
 from retinue.core.errors import SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
 from retinue.sandbox import probe
-from retinue.sandbox.none import Unfenced
+from retinue.sandbox.none import NoSandbox
 from retinue.sandbox.probe import HOW_TO_ALLOW, HOW_TO_INSTALL, Required, Verdict, attacked, choose, examined, verdict
 from tests.sandbox.conftest import Calls
 
@@ -29,7 +29,7 @@ async def test_a_sandbox_that_holds_is_taken(sandbox: Sandbox, program: Calls) -
 
 
 async def test_no_sandbox_at_all_is_seen_through() -> None:
-    tried, complaint = await attacked(Unfenced())
+    tried, complaint = await attacked(NoSandbox())
 
     assert tried == 16
     assert complaint.startswith("a program could read a file outside its folders, write a file outside its folders, ")
@@ -114,7 +114,7 @@ async def test_the_verdict_is_found_out_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_settings_choose() -> None:
     assert isinstance(choose("required"), Required)
-    assert isinstance(choose("off"), Unfenced)
+    assert isinstance(choose("off"), NoSandbox)
 
 
 def test_a_system_without_the_means_to_start_programs_can_still_ask() -> None:
@@ -127,19 +127,19 @@ def test_a_system_without_the_means_to_start_programs_can_still_ask() -> None:
 
 
 async def test_without_a_sandbox_programs_still_have_their_variables_output_and_end(program: Calls, work: Path) -> None:
-    ended = await Unfenced().run(program("sh", "-c", "pwd; echo $A >&2; cat", environment={"A": "b"}, stdin=b"in"))
+    ended = await NoSandbox().run(program("sh", "-c", "pwd; echo $A >&2; cat", environment={"A": "b"}, stdin=b"in"))
 
     assert ended == Ended(code=0, stdout=f"{work}\nin".encode(), stderr=b"b\n")
 
 
 async def test_without_a_sandbox_a_program_and_its_group_end_when_their_time_is_over(program: Calls) -> None:
-    ended = await Unfenced().run(program("sh", "-c", "echo begun; sleep 30 & sleep 30", seconds=1.0))
+    ended = await NoSandbox().run(program("sh", "-c", "echo begun; sleep 30 & sleep 30", seconds=1.0))
 
     assert ended == Ended(code=-9, stdout=b"begun\n", timed_out=True)
 
 
 async def test_without_a_sandbox_files_are_still_limited(program: Calls, work: Path) -> None:
-    ended = await Unfenced().run(program("sh", "-c", "head -c 3000 /dev/zero > file", file_size=2048))
+    ended = await NoSandbox().run(program("sh", "-c", "head -c 3000 /dev/zero > file", file_size=2048))
 
     assert (ended.code != 0, (work / "file").stat().st_size) == (True, 2048)
 

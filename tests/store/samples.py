@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.core.agent import Brief, Output
+from retinue.core.agent import Output, RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.events import (
     FORMAT,
@@ -29,10 +29,10 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Autonomy, Policy
-from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome
+from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -92,7 +92,7 @@ _ASSISTANT = AssistantMessage(
     thinking=(Thinking("hm", "c2ln", "b3BhcXVl"),),
 )
 _ITEMS: tuple[Item, ...] = (
-    Words(key="k1", text="Hurry, please.", origin="peer"),
+    TextMessage(key="k1", text="Hurry, please.", origin="peer"),
     Input(key="k2", text="And now?", tools=False, origin="notice"),
     Close(key="k3"),
     Cancel(key="k4", reason="parent_ended", note="no longer needed"),
@@ -112,16 +112,16 @@ _EVENTS: tuple[Event, ...] = (
         path="root/1",
         key="r0/1/0",
         agent="researcher",
-        brief="5f3c",
+        run_spec="5f3c",
         task="Why is it slow?",
         policy=_POLICY,
         limits=_LIMITS,
-        manner=Manner(stays=True, awaited=True, announce=True, on_parent_end="wait", crash_fails=True),
+        lifecycle=Lifecycle(keep_alive=True, awaited=True, announce=True, on_parent_end="wait", crash_fails=True),
         inherits=HistoryRef("r0", 12, 3),
         handle=HandleRef("spec", "t_01"),
         label="a look around",
         dialect="spec",
-        carved=True,
+        reserved=True,
         windows=(
             Window("researcher/hour", 3600.0, Caps(input=1, output=2, tokens=3, cost=4, turns=5, calls=6)),
             Window("subagents/r0", 7200.0, Caps(tokens=7), soft=True),
@@ -173,7 +173,7 @@ _EVENTS: tuple[Event, ...] = (
     ResultCollected(at=1763200011.0, key="r1/3/0", run_id="r2"),
     RunEnded(at=1763200012.0, outcome=_OUTCOME),
 )
-BRIEF = Brief(
+BRIEF = RunSpec(
     agent="researcher",
     system="You look things up.",
     offered=("search", "shell"),
@@ -185,7 +185,7 @@ BRIEF = Brief(
     temperature=0.5,
     think=True,
     output=Output(mode="json_schema", schema='{"type":"object"}', name="verdict"),
-    setup='{"model":"m"}',
+    launch_config='{"model":"m"}',
     workspace="/srv/work",
     identity="researcher",
     memory_from=("writer",),
@@ -196,7 +196,7 @@ LOG: tuple[Event, ...] = (
         run_id="r1",
         session_id="s1",
         root_id="r1",
-        brief=BRIEF.digest(),
+        run_spec=BRIEF.digest(),
         task="What is six times seven?",
         policy=_POLICY,
     ),
@@ -214,11 +214,11 @@ LOG: tuple[Event, ...] = (
 )
 
 
-def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Item | Outcome | Brief]:
+def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Item | Outcome | RunSpec]:
     return {f"{kind}.{type(value).__struct_config__.tag}": value for value in values}
 
 
-EXPECTED: dict[int, dict[str, Event | Item | Outcome | Brief]] = {
+EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
     1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": BRIEF},
 }
 """By format and name: what the file of that name has to become today."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 from retinue.core.events import RunAccepted
-from retinue.core.inbox import Words
+from retinue.core.inbox import TextMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Outcome
 from retinue.store.codec import LARGE, Codec, Kind, Tree, blob_name, checked_blob, readable, split_large
@@ -47,13 +47,13 @@ def lift_two(kind: Kind, tree: Tree) -> Tree:
 def test_older_formats_are_lifted_step_by_step() -> None:
     codec = Codec(format=3, upcasters={1: lift_one, 2: lift_two})
 
-    assert codec.item(b'1{"type":"words","key":"k","words":"hello"}') == Words(key="k", text="hello!")
-    assert codec.item(b'2{"type":"words","key":"k","text":"hello"}') == Words(key="k", text="hello!")
-    assert codec.item(b'3{"type":"words","key":"k","text":"hello"}') == Words(key="k", text="hello")
+    assert codec.item(b'1{"type":"words","key":"k","words":"hello"}') == TextMessage(key="k", text="hello!")
+    assert codec.item(b'2{"type":"words","key":"k","text":"hello"}') == TextMessage(key="k", text="hello!")
+    assert codec.item(b'3{"type":"words","key":"k","text":"hello"}') == TextMessage(key="k", text="hello")
 
 
 def test_a_run_keeps_the_format_it_was_accepted_in() -> None:
-    accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", brief="b", task="t", policy=Policy())
+    accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", run_spec="b", task="t", policy=Policy())
     body = Codec(format=2).encode(accepted)
 
     event = Codec(format=3, upcasters={2: lift_two}).event(body)
@@ -86,28 +86,28 @@ def test_what_was_never_written_is_called_corrupt(body: bytes) -> None:
 
 
 def test_a_policy_that_cannot_be_is_called_corrupt() -> None:
-    accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", brief="b", task="t", policy=Policy())
+    accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", run_spec="b", task="t", policy=Policy())
 
     with pytest.raises(StoreCorrupt, match="a stored event cannot be read"):
         Codec().event(Codec().encode(accepted).replace(b'"supervised"', b'"unleashed"'))
 
 
 def test_half_a_surrogate_pair_does_not_keep_the_rest_from_being_stored() -> None:
-    words = Words(key="k", text="a\ud800b")
+    words = TextMessage(key="k", text="a\ud800b")
 
-    assert Codec().item(Codec().encode(words)) == Words(key="k", text="a?b")
+    assert Codec().item(Codec().encode(words)) == TextMessage(key="k", text="a?b")
 
 
 @given(st.text())
 def test_any_text_comes_back(text: str) -> None:
-    words = Words(key="k", text=text)
+    words = TextMessage(key="k", text=text)
 
     assert Codec().item(Codec().encode(words)) == words
     assert readable(text) == text
 
 
 def test_a_large_body_stands_behind_its_hash() -> None:
-    body = Codec().encode(Words(key="k", text="x" * LARGE))
+    body = Codec().encode(TextMessage(key="k", text="x" * LARGE))
 
     stored, digest = split_large(body)
 
@@ -117,7 +117,7 @@ def test_a_large_body_stands_behind_its_hash() -> None:
 
 
 def test_a_small_body_stands_where_it_is() -> None:
-    body = Codec().encode(Words(key="k", text="x"))
+    body = Codec().encode(TextMessage(key="k", text="x"))
 
     assert split_large(body) == (body, None)
     assert blob_name(body) is None
@@ -126,7 +126,7 @@ def test_a_small_body_stands_where_it_is() -> None:
 def test_a_brief_is_a_blob_under_its_own_digest() -> None:
     body = Codec().encode(BRIEF)
 
-    assert Codec().brief(checked_blob(BRIEF.digest(), body)) == BRIEF
+    assert Codec().run_spec(checked_blob(BRIEF.digest(), body)) == BRIEF
 
 
 @pytest.mark.parametrize(("body", "what"), [(None, "is missing"), (b'1{"agent":"other"}', "was changed")])

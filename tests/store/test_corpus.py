@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.events import FORMAT, Event, RunAccepted, RunEnded
 from retinue.core.inbox import Item
 from retinue.core.run import Outcome
@@ -17,7 +17,7 @@ from tests.store.samples import BRIEF, CORPUS, EXPECTED, LOG, folder_of
 SAMPLES = [(format, name) for format, samples in EXPECTED.items() for name in samples]
 
 
-def decode(name: str, body: bytes) -> Event | Item | Outcome | Brief:
+def decode(name: str, body: bytes) -> Event | Item | Outcome | RunSpec:
     codec = Codec()
     match name.split("."):
         case ["event", _]:
@@ -27,7 +27,7 @@ def decode(name: str, body: bytes) -> Event | Item | Outcome | Brief:
         case ["outcome"]:
             return codec.outcome(body)
         case ["brief"]:
-            return codec.brief(body)
+            return codec.run_spec(body)
         case _:
             raise LookupError(name)
 
@@ -63,7 +63,7 @@ def test_every_file_of_the_corpus_is_looked_at() -> None:
 def test_every_field_of_everything_stored_has_a_sample() -> None:
     wanted = {
         (kind.__name__, field.name)
-        for stored in (Event, Item, Outcome, Brief)
+        for stored in (Event, Item, Outcome, RunSpec)
         for kind in structs_below(msgspec.inspect.type_info(stored))
         for field in msgspec.structs.fields(kind)
     }

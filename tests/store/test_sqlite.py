@@ -339,7 +339,7 @@ def test_a_changed_blob_is_noticed(store: SqliteStore, path: Path) -> None:
     ask(path, "UPDATE blobs SET body = CAST(replace(CAST(body AS TEXT), 'look', 'hook') AS BLOB)")
 
     with pytest.raises(StoreCorrupt, match=f"blob {BRIEF.digest()} was changed"):
-        store.brief(BRIEF.digest())
+        store.run_spec(BRIEF.digest())
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

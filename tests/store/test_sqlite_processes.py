@@ -11,7 +11,7 @@ import pytest
 
 from retinue.core.commands import RunQuery
 from retinue.core.events import ReplyReceived
-from retinue.core.inbox import Words
+from retinue.core.inbox import TextMessage
 from retinue.store.sqlite.store import SqliteStore
 from tests.store import worker
 
@@ -35,7 +35,7 @@ def told(store: SqliteStore, name: str) -> list[str]:
 
 
 def posted(store: SqliteStore) -> Counter[str]:
-    return Counter(item.key for item in store.mail("shared") if isinstance(item, Words))
+    return Counter(item.key for item in store.inbox("shared") if isinstance(item, TextMessage))
 
 
 def assert_whole(path: Path, done: dict[str, int]) -> None:
@@ -46,7 +46,7 @@ def assert_whole(path: Path, done: dict[str, int]) -> None:
         for name, count in done.items():
             assert told(store, name) == [f"{name} {n}" for n in range(1, count + 1)]
         assert posted(store) == Counter(f"{name}/{n}" for name, count in done.items() for n in range(1, count + 1))
-        assert dict(store.shelf("counter")) == {"count": b"%d" % sum(done.values())}
+        assert dict(store.key_value("counter")) == {"count": b"%d" % sum(done.values())}
         assert sum(run.seq for run in store.runs(RunQuery())) == 1 + sum(count + 1 for count in done.values())
     finally:
         store.close()

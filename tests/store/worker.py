@@ -12,15 +12,15 @@ from pathlib import Path
 
 from retinue.core.commands import Change, Decision, OpenSession, Post
 from retinue.core.errors import StoreUnavailable
-from retinue.core.inbox import Words
+from retinue.core.inbox import TextMessage
 from retinue.store.sqlite import store as sqlite
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.contracts.store_case import accept, enlist, record, said
 
 
-def count_up(shelf: Mapping[str, bytes]) -> Decision:
+def count_up(key_value: Mapping[str, bytes]) -> Decision:
     """One more."""
-    count = b"%d" % (int(shelf.get("count", b"0")) + 1)
+    count = b"%d" % (int(key_value.get("count", b"0")) + 1)
     return Decision(count, puts={"count": count})
 
 
@@ -36,7 +36,7 @@ def write_batch(store: SqliteStore, name: str, n: int, *, padding: int = 1000) -
     text = f"{name} {n} ".ljust(padding, "x")
     writes = (
         record(name, n + 1, said(text, turn=n)),
-        Post(run_id="shared", item=Words(key=f"{name}/{n}", text=f"{n}")),
+        Post(run_id="shared", item=TextMessage(key=f"{name}/{n}", text=f"{n}")),
         Change(space="counter", decide=count_up),
     )
     store.commit(name, writes)

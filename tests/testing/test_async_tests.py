@@ -7,20 +7,20 @@ import hypothesis
 import hypothesis.strategies as some
 import pytest
 
-from retinue.testing.virtual_time import HeldLoop
+from retinue.testing.virtual_time import VirtualTimeLoop
 from tests.conftest import as_plain_function
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
-on_both_loops = pytest.mark.parametrize("loop_factory", [HeldLoop, None], ids=["held", "real"])
+on_both_loops = pytest.mark.parametrize("loop_factory", [VirtualTimeLoop, None], ids=["held", "real"])
 
 
 async def test_an_async_test_runs_on_a_held_loop_and_gets_its_fixtures(stress: bool) -> None:
-    assert (type(asyncio.get_running_loop()), type(stress)) == (HeldLoop, bool)
+    assert (type(asyncio.get_running_loop()), type(stress)) == (VirtualTimeLoop, bool)
 
 
 @pytest.mark.real_time
 async def test_an_async_test_marked_real_time_runs_on_an_ordinary_loop() -> None:
-    assert not isinstance(asyncio.get_running_loop(), HeldLoop)
+    assert not isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
 
 
 @hypothesis.given(seconds=some.integers(1, 10**6))

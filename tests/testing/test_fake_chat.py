@@ -19,7 +19,7 @@ from retinue.providers.scripted.provider import Line, says, together
 from retinue.providers.scripted.provider import calls as calling
 from retinue.testing.fake_chat import Answer, ChatScript, FakeChat, Heard, objection
 from retinue.testing.fake_chat_program import main, read_script
-from retinue.testing.virtual_time import run_held
+from retinue.testing.virtual_time import run_in_virtual_time
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 
@@ -184,7 +184,7 @@ def test_a_mistake_in_a_script_is_told_with_its_place(script: bytes, complaint: 
 
 def test_a_script_that_is_not_there_is_told() -> None:
     with pytest.raises(SystemExit, match=r"fake_chat: nowhere\.json: "):
-        run_held(main(["--script", "nowhere.json"]))
+        run_in_virtual_time(main(["--script", "nowhere.json"]))
 
 
 @pytest.fixture

@@ -13,7 +13,13 @@ import hypothesis.strategies as some
 import pytest
 
 from retinue.testing import virtual_time
-from retinue.testing.virtual_time import NEW_YEAR, HeldClock, HeldLoop, NothingLeftToWaitFor, run_held
+from retinue.testing.virtual_time import (
+    NEW_YEAR,
+    NothingLeftToWaitFor,
+    VirtualClock,
+    VirtualTimeLoop,
+    run_in_virtual_time,
+)
 
 A_MOMENT = 0.03
 """Real seconds in which a held loop that did not listen would have jumped long ago."""
@@ -139,7 +145,7 @@ def test_waiting_for_what_never_comes_is_an_error_that_names_the_tasks_and_their
             tasks.create_task(never(), name="right")
 
     with pytest.raises(NothingLeftToWaitFor, match="could wake these tasks") as caught:
-        run_held(main())
+        run_in_virtual_time(main())
     line = f"never at {__file__}:{never.__code__.co_firstlineno + 1}"
     group, *members = caught.value.waiting
     assert ("main at" in group, members) == (True, [f"left: {line}", f"right: {line}"])
@@ -158,7 +164,7 @@ def test_two_tasks_that_hold_what_the_other_wants_are_found_out() -> None:
         await asyncio.gather(dine(fork, knife), dine(knife, fork))
 
     with pytest.raises(NothingLeftToWaitFor) as caught:
-        run_held(main())
+        run_in_virtual_time(main())
     assert len(caught.value.waiting) == 3
 
 
@@ -173,7 +179,7 @@ def test_tasks_that_are_found_stuck_still_clean_up() -> None:
             seen.append("cleaned up")
 
     with pytest.raises(NothingLeftToWaitFor):
-        run_held(main())
+        run_in_virtual_time(main())
     assert seen == ["cleaned up"]
 
 
@@ -233,7 +239,7 @@ def test_a_thread_that_nobody_waits_for_is_let_finish_before_the_loop_closes(mon
         work.cancel()
         return asyncio.get_running_loop()
 
-    loop = run_held(main())
+    loop = run_in_virtual_time(main())
     assert (seen, loop.time()) == (["finished"], 0.0)
 
 
@@ -259,7 +265,7 @@ async def test_a_thread_that_the_loop_did_not_start_is_heard_before_time_jumps()
 async def test_time_stands_still_for_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_time, "PATIENCE_WITH_OUTSIDE", 0.0)
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, HeldLoop)
+    assert isinstance(loop, VirtualTimeLoop)
     heard, thread = set_by_a_thread_after_a_moment()
     with loop.standing_still():
         async with asyncio.timeout(60):
@@ -339,7 +345,7 @@ def test_a_socket_on_which_nobody_speaks_is_a_deadlock_in_the_end(monkeypatch: p
             writer.close()
 
     with theirs, pytest.raises(NothingLeftToWaitFor) as caught:
-        run_held(main())
+        run_in_virtual_time(main())
     assert len(caught.value.waiting) == 1
 
 
@@ -347,7 +353,7 @@ def test_a_socket_on_which_nobody_speaks_is_a_deadlock_in_the_end(monkeypatch: p
 
 
 async def test_the_clock_starts_with_the_year_2026_and_moves_with_the_loop() -> None:
-    clock = HeldClock()
+    clock = VirtualClock()
     before = (clock.now(), clock.monotonic())
     await asyncio.sleep(90)
     assert (before, clock.now(), clock.monotonic()) == ((NEW_YEAR, 0.0), NEW_YEAR + 90, 90.0)
@@ -355,8 +361,8 @@ async def test_the_clock_starts_with_the_year_2026_and_moves_with_the_loop() -> 
 
 
 def test_a_clock_that_knows_its_loop_can_be_read_from_outside() -> None:
-    with asyncio.Runner(loop_factory=HeldLoop) as runner:
-        clock = HeldClock(runner.get_loop())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        clock = VirtualClock(runner.get_loop())
         runner.run(asyncio.sleep(7))
         assert clock.monotonic() == 7
 
@@ -366,6 +372,6 @@ def test_run_held_returns_the_answer_and_raises_the_error() -> None:
         await asyncio.sleep(1)
         raise LookupError("nothing there")
 
-    assert run_held(asyncio.sleep(3600, "an answer")) == "an answer"
+    assert run_in_virtual_time(asyncio.sleep(3600, "an answer")) == "an answer"
     with pytest.raises(LookupError, match="nothing there"):
-        run_held(fail())
+        run_in_virtual_time(fail())

@@ -12,7 +12,7 @@ from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Store, Tool, ToolResult
-from retinue.engine.key_value import StoreShelf
+from retinue.engine.key_value import JournalKeyValue
 from retinue.testing.harness import Harness
 
 
@@ -42,7 +42,7 @@ class DirectShelf:
         self.store = store
 
     async def look(self, space: str) -> Mapping[str, bytes]:
-        return self.store.shelf(space)
+        return self.store.key_value(space)
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
@@ -57,13 +57,13 @@ class LateShelf:
     harness: Harness
 
     async def look(self, space: str) -> Mapping[str, bytes]:
-        return await StoreShelf(self.harness.retinue.supervisor.parts).look(space)
+        return await JournalKeyValue(self.harness.retinue.supervisor.engine).look(space)
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
     ) -> Written:
-        shelf = StoreShelf(self.harness.retinue.supervisor.parts)
-        return await shelf.change(space, decide, key=key, session_id=session_id)
+        key_value = JournalKeyValue(self.harness.retinue.supervisor.engine)
+        return await key_value.change(space, decide, key=key, session_id=session_id)
 
 
 class FixedClock:

@@ -11,7 +11,7 @@ from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Ended, Program, Tool, ToolResult
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 
 
 class NoSandbox:
@@ -21,7 +21,7 @@ class NoSandbox:
         raise AssertionError(f"no program was to be started: {program.argv}")
 
 
-class NoShelf:
+class NoKeyValue:
     """A shelf that nobody should need here."""
 
     async def look(self, space: str) -> Mapping[str, bytes]:
@@ -40,9 +40,9 @@ class Noon:
         return 1767268800.0
 
 
-def kit(*, home: Path | None = None, settings: tuple[Path, ...] = ()) -> Kit:
+def dependencies(*, home: Path | None = None, settings: tuple[Path, ...] = ()) -> ToolDependencies:
     """A kit for tools that use only the file system."""
-    return Kit(sandbox=NoSandbox(), shelf=NoShelf(), clock=Noon(), home=home, settings=settings)
+    return ToolDependencies(sandbox=NoSandbox(), key_value=NoKeyValue(), clock=Noon(), home=home, settings=settings)
 
 
 def caller(workspace: Path | str, policy: Policy | None = None) -> CallContext:

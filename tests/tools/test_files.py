@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import Tool, Weight, weight_of
+from retinue.core.ports import CallRisk, Tool, assess_call
 from retinue.tools.files import atomic_write, file_tools
 from retinue.tools.files.excerpt import MAX_FILE
 from retinue.tools.files.paths import Spot
-from tests.tools.file_stage import Desk, kit
+from tests.tools.file_stage import Desk, dependencies
 
 NOBODY = 65534
 
@@ -27,7 +27,7 @@ NOBODY = 65534
 def desk(tmp_path: Path) -> Desk:
     (tmp_path / "ws").mkdir()
     (tmp_path / "outside").write_text("secret")
-    return Desk(file_tools.tools(kit()), tmp_path / "ws")
+    return Desk(file_tools.tools(dependencies()), tmp_path / "ws")
 
 
 def put(desk: Desk, path: str, content: bytes | str) -> Path:
@@ -45,12 +45,14 @@ def names(desk: Desk) -> list[str]:
 
 
 def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
-    assert {tool.spec.name: (tool.kind, tool.timeout, weight_of(tool, "{}")) for tool in file_tools.tools(kit())} == {
-        "file_read": ("pure", 60.0, Weight(Risk.LOW)),
-        "file_write": ("idempotent", 60.0, Weight(Risk.MEDIUM, acts=True)),
-        "file_edit": ("once", 60.0, Weight(Risk.MEDIUM, acts=True)),
-        "file_ops": ("once", 60.0, Weight(Risk.MEDIUM, acts=True)),
-        "bash_read": ("pure", 60.0, Weight(Risk.LOW)),
+    assert {
+        tool.spec.name: (tool.kind, tool.timeout, assess_call(tool, "{}")) for tool in file_tools.tools(dependencies())
+    } == {
+        "file_read": ("pure", 60.0, CallRisk(Risk.LOW)),
+        "file_write": ("idempotent", 60.0, CallRisk(Risk.MEDIUM, acts=True)),
+        "file_edit": ("once", 60.0, CallRisk(Risk.MEDIUM, acts=True)),
+        "file_ops": ("once", 60.0, CallRisk(Risk.MEDIUM, acts=True)),
+        "bash_read": ("pure", 60.0, CallRisk(Risk.LOW)),
     }
 
 
@@ -60,7 +62,7 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
         assert all(said.get("description") for said in schema["properties"].values())
         return list(schema["properties"]), schema["required"]
 
-    assert {tool.spec.name: arguments(tool) for tool in file_tools.tools(kit())} == {
+    assert {tool.spec.name: arguments(tool) for tool in file_tools.tools(dependencies())} == {
         "file_read": (["path", "offset", "limit"], ["path"]),
         "file_write": (["path", "content"], ["path", "content"]),
         "file_edit": (["path", "old_string", "new_string", "replace_all"], ["path", "old_string", "new_string"]),
@@ -73,22 +75,22 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "weight"),
+    ("arguments", "call_risk"),
     [
-        *((json.dumps({"operation": look}), Weight(Risk.LOW)) for look in ("read", "list", "exists", "info")),
+        *((json.dumps({"operation": look}), CallRisk(Risk.LOW)) for look in ("read", "list", "exists", "info")),
         *(
-            (json.dumps({"operation": act}), Weight(Risk.MEDIUM, acts=True))
+            (json.dumps({"operation": act}), CallRisk(Risk.MEDIUM, acts=True))
             for act in ("write", "append", "delete", "move", "copy", "mkdir", "format", 1)
         ),
-        ('{"operation": "read", "operation": "delete"}', Weight(Risk.MEDIUM, acts=True)),
-        ("not json", Weight(Risk.MEDIUM, acts=True)),
-        ("\ud800", Weight(Risk.MEDIUM, acts=True)),
-        ("[" * 100_000, Weight(Risk.MEDIUM, acts=True)),
+        ('{"operation": "read", "operation": "delete"}', CallRisk(Risk.MEDIUM, acts=True)),
+        ("not json", CallRisk(Risk.MEDIUM, acts=True)),
+        ("\ud800", CallRisk(Risk.MEDIUM, acts=True)),
+        ("[" * 100_000, CallRisk(Risk.MEDIUM, acts=True)),
     ],
 )
-def test_file_ops_that_only_look_weigh_little(arguments: str, weight: Weight) -> None:
-    (tool,) = (tool for tool in file_tools.tools(kit()) if tool.spec.name == "file_ops")
-    assert weight_of(tool, arguments) == weight
+def test_file_ops_that_only_look_weigh_little(arguments: str, call_risk: CallRisk) -> None:
+    (tool,) = (tool for tool in file_tools.tools(dependencies()) if tool.spec.name == "file_ops")
+    assert assess_call(tool, arguments) == call_risk
 
 
 # ---- file_read and bash_read -----------------------------------------------------------------------------------------

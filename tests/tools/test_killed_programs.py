@@ -11,7 +11,7 @@ from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import Ended, Program
 from retinue.store.memory.store import MemoryStore
 from retinue.tools import python
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.shell import shell_tool
 from tests.tools.calling import DirectShelf, FixedClock, context, refused, told
 
@@ -27,8 +27,8 @@ class Kills:
 
 
 async def test_a_program_that_was_killed_for_a_reason_is_shown_with_it(tmp_path: Path) -> None:
-    kit = Kit(sandbox=Kills(), shelf=DirectShelf(MemoryStore()), clock=FixedClock())
-    tools = {tool.spec.name: tool for tool in (*shell_tool.tools(kit), *python.tools(kit))}
+    dependencies = ToolDependencies(sandbox=Kills(), key_value=DirectShelf(MemoryStore()), clock=FixedClock())
+    tools = {tool.spec.name: tool for tool in (*shell_tool.tools(dependencies), *python.tools(dependencies))}
     where = context(policy=POLICY, workspace=str(tmp_path))
 
     command = await refused(tools["shell"], where, command="echo begun")

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.errors import StoreError
 from retinue.core.policy import Autonomy, Policy, Risk
-from retinue.core.ports import Store, Weight, weight_of
-from retinue.engine.admission import Spawn
+from retinue.core.ports import CallRisk, Store, assess_call
+from retinue.engine.admission import SpawnRequest
 from retinue.providers.scripted.provider import calls, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory.backend import Note, Search
 from retinue.tools.memory.memory_tools import MAX_CONTENT_CHARACTERS, memory_tools, open_memory, tools
 from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
@@ -188,36 +188,42 @@ async def test_others_memories_are_read_where_they_were_given_and_never_written(
 
 @pytest.mark.promise("ZC-MEMORY-GATED")
 async def test_storing_and_forgetting_are_actions_and_recalling_is_none(desk: Desk) -> None:
-    weights = [weight_of(tool, "{}") for tool in (desk.store, desk.recall, desk.forget)]
+    weights = [assess_call(tool, "{}") for tool in (desk.store, desk.recall, desk.forget)]
 
-    assert weights == [Weight(Risk.LOW, acts=True), Weight(Risk.LOW), Weight(Risk.LOW, acts=True)]
+    assert weights == [CallRisk(Risk.LOW, acts=True), CallRisk(Risk.LOW), CallRisk(Risk.LOW, acts=True)]
     assert [tool.kind for tool in (desk.store, desk.recall, desk.forget)] == ["keyed", "pure", "keyed"]
 
 
 async def test_a_kit_without_a_home_keeps_memories_for_as_long_as_its_tools_live(store: Store, tmp_path: Path) -> None:
     for kind in KINDS:
-        kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=FixedClock(), memory=kind)
-        remember, recall, _ = tools(kit)
+        dependencies = ToolDependencies(
+            sandbox=NoSandbox(), key_value=DirectShelf(store), clock=FixedClock(), memory=kind
+        )
+        remember, recall, _ = tools(dependencies)
         await told(remember, context(f"{kind}/1/0"), key="k", content="x")
 
         assert await told(recall) == "Found 1 memories:\n- [core] k: x"
-        assert await told(tools(kit)[1]) == "No memories found."
+        assert await told(tools(dependencies)[1]) == "No memories found."
     assert {name for name in os.listdir(tmp_path) if not name.startswith("retinue.db")} == set()
 
 
 async def test_a_kit_with_a_home_keeps_them_there(store: Store, tmp_path: Path) -> None:
     for kind, place in (("sqlite", "memory.db"), ("markdown", "memory/researcher.md")):
-        kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=FixedClock(), memory=kind, home=tmp_path)
-        await told(tools(kit)[0], context(f"{kind}/1/0"), key="k", content="x")
+        dependencies = ToolDependencies(
+            sandbox=NoSandbox(), key_value=DirectShelf(store), clock=FixedClock(), memory=kind, home=tmp_path
+        )
+        await told(tools(dependencies)[0], context(f"{kind}/1/0"), key="k", content="x")
 
         assert (tmp_path / place).is_file()
-        assert await told(tools(kit)[1]) == "Found 1 memories:\n- [core] k: x"
+        assert await told(tools(dependencies)[1]) == "Found 1 memories:\n- [core] k: x"
 
 
 async def test_each_agent_keeps_its_memory_where_its_settings_say(store: Store, tmp_path: Path) -> None:
     kept = {"writer": "markdown", "ghost": "none"}
-    kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=FixedClock(), home=tmp_path, memories=kept)
-    remember, recall, forget = tools(kit)
+    dependencies = ToolDependencies(
+        sandbox=NoSandbox(), key_value=DirectShelf(store), clock=FixedClock(), home=tmp_path, memories=kept
+    )
+    remember, recall, forget = tools(dependencies)
     for agent in ("researcher", "writer"):
         await told(remember, context(f"{agent}/1/0", identity=agent), key="style", content=f"of the {agent}")
     ghost = context("ghost/1/0", identity="ghost")
@@ -279,9 +285,9 @@ async def test_a_run_that_is_stopped_after_any_write_says_what_it_would_have_sai
     for after in range(1, 40):
         folder = tmp_path / str(after)
         store = SqliteStore(folder / "retinue.db", threaded=False)
-        shelf = LateShelf()
-        with_memory = memory_tools(open_memory(kind, folder), shelf, FixedClock())
-        harness = shelf.harness = Harness(store=store, dialects=(), tools=with_memory)
+        key_value = LateShelf()
+        with_memory = memory_tools(open_memory(kind, folder), key_value, FixedClock())
+        harness = key_value.harness = Harness(store=store, dialects=(), tools=with_memory)
         harness.script(
             "main",
             calls("memory_store", key="color", content="blue"),
@@ -312,14 +318,14 @@ async def test_a_run_that_is_stopped_after_any_write_says_what_it_would_have_sai
 
 
 async def test_a_child_remembers_under_the_name_it_works_for(store: Store, tmp_path: Path) -> None:
-    shelf = LateShelf()
+    key_value = LateShelf()
     memory = open_memory("sqlite", tmp_path)
-    harness = shelf.harness = Harness(
-        store=store, dialects=(), tools=memory_tools(memory, shelf, FixedClock()), session="session"
+    harness = key_value.harness = Harness(
+        store=store, dialects=(), tools=memory_tools(memory, key_value, FixedClock()), session="session"
     )
     async with harness:
         harness.script("helper", calls("memory_store", key="k", content="x"), calls("memory_recall"), says("done"))
-        brief = Brief(
+        run_spec = RunSpec(
             agent="helper",
             provider="custom",
             offered=("memory_store", "memory_recall"),
@@ -328,7 +334,7 @@ async def test_a_child_remembers_under_the_name_it_works_for(store: Store, tmp_p
         )
         memory.store(Note(agent="writer", key="style", content="plain", at=1.0))
         started = await harness.retinue.supervisor.spawn(
-            Spawn(agent="helper", brief=brief, task="go"), session_id="session"
+            SpawnRequest(agent="helper", run_spec=run_spec, task="go"), session_id="session"
         )
         await harness.retinue.wait(started.run_id)
 
@@ -342,10 +348,10 @@ async def test_a_child_remembers_under_the_name_it_works_for(store: Store, tmp_p
 
 
 async def test_read_only_mode_lets_a_run_recall_and_nothing_else(store: Store, tmp_path: Path) -> None:
-    shelf = LateShelf()
+    key_value = LateShelf()
     memory = open_memory("sqlite", tmp_path)
     memory.store(Note(agent="main", key="style", content="plain", at=1.0))
-    harness = shelf.harness = Harness(store=store, dialects=(), tools=memory_tools(memory, shelf, FixedClock()))
+    harness = key_value.harness = Harness(store=store, dialects=(), tools=memory_tools(memory, key_value, FixedClock()))
     async with harness:
         harness.script(
             "main",

@@ -43,8 +43,8 @@ class Reader:
         script = Script().play("main", calls(self.tool, **self.arguments), *[self] * 40)
 
         async def work() -> None:
-            mind = ScriptedProvider(script)
-            async with retinue.open(provider=mind, tools=[self.tool], home=retinue.MEMORY, dialects=()) as r:
+            model = ScriptedProvider(script)
+            async with retinue.open(provider=model, tools=[self.tool], home=retinue.MEMORY, dialects=()) as r:
                 assert (await r.run("read it all")).text == "all of it"
 
         asyncio.run(work())
@@ -110,9 +110,9 @@ def test_a_memory_that_is_longer_than_a_page_can_be_read_to_its_end() -> None:
     )
 
     async def work() -> None:
-        mind = ScriptedProvider(script)
+        model = ScriptedProvider(script)
         names = ["memory_store", "memory_recall"]
-        async with retinue.open(provider=mind, tools=names, home=retinue.MEMORY, dialects=()) as r:
+        async with retinue.open(provider=model, tools=names, home=retinue.MEMORY, dialects=()) as r:
             assert (await r.run("remember")).text == "all of it"
 
     asyncio.run(work())

@@ -49,8 +49,8 @@ NAMES = ("a", "b", "c", "no", os.fsdecode(b"\xff"), "ä")
 PARTS = (*NAMES, "..", ".", "", "ws", "out")
 
 
-def spelled(parts: list[str], base: str, start: str) -> str:
-    path = "/".join(parts)
+def spelled(engine: list[str], base: str, start: str) -> str:
+    path = "/".join(engine)
     return {
         "": path,
         "/": f"/{path}",
@@ -79,8 +79,8 @@ def tree(made: list[tuple[str, list[str], str | tuple[list[str], str]]]) -> Gene
         for folder in ("ws/no", "out"):
             os.makedirs(f"{base}/{folder}")
         Path(base, "out", "a").write_bytes(SECRET)
-        for area, parts, kind in made:
-            path = os.path.join(base, area, *parts)
+        for area, engine, kind in made:
+            path = os.path.join(base, area, *engine)
             with contextlib.suppress(OSError):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 if kind == "file":
@@ -124,8 +124,8 @@ def test_reading_gives_what_lies_inside_and_nothing_else(
 ) -> None:
     with tree(made) as base:
         reach = Reach(Policy(forbidden_paths=(f"{base}/ws/no",)), f"{base}/ws")
-        for parts, start in probes:
-            path = spelled(parts, base, start)
+        for engine, start in probes:
+            path = spelled(engine, base, start)
             place = os.path.realpath(os.path.join(base, "ws", path))
             try:
                 content = read(reach, path)
@@ -157,8 +157,8 @@ def test_writing_never_changes_what_lies_outside(
     with tree(made) as base:
         before = state(base)
         reach = Reach(Policy(forbidden_paths=(f"{base}/ws/no",)), f"{base}/ws")
-        for parts, start in probes:
-            path = spelled(parts, base, start)
+        for engine, start in probes:
+            path = spelled(engine, base, start)
             try:
                 write(reach, path)
             except ToolError:

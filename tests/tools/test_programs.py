@@ -18,7 +18,7 @@ from retinue.core.ports import Ended, Program, Request
 from retinue.providers.scripted.provider import Speaks, calls, calls_verbatim, says, together
 from retinue.testing.harness import Harness
 from retinue.tools import python
-from retinue.tools.dependencies import Kit, NoShelf, ToolOptions
+from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 from retinue.tools.shell import shell_tool
 from tests.tools.file_stage import Desk, Noon
 
@@ -278,8 +278,8 @@ class FullMachine:
 async def test_a_machine_that_can_start_nothing_more_says_so(
     workspace: Path, tool: str, arguments: dict[str, str]
 ) -> None:
-    kit = Kit(sandbox=FullMachine(), shelf=NoShelf(), clock=Noon())
-    desk = Desk([*shell_tool.tools(kit), *python.tools(kit)], workspace)
+    dependencies = ToolDependencies(sandbox=FullMachine(), key_value=NoKeyValue(), clock=Noon())
+    desk = Desk([*shell_tool.tools(dependencies), *python.tools(dependencies)], workspace)
 
     assert await desk.refused(tool, **arguments) == "the program could not be run: Too many open files"
 

@@ -22,18 +22,17 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import Weight, weight_of
+from retinue.core.ports import CallRisk, assess_call
 from retinue.tools.files.paths import Reach
 from retinue.tools.search import collector, search_tools
 from retinue.tools.search import find as finding
 from retinue.tools.search import ripgrep as matching
 from retinue.tools.search.collector import Places
-from retinue.tools.search.fallback import Scan
+from retinue.tools.search.fallback import Scan, compiled
 from retinue.tools.search.query import LEFT_OUT, Query, query_of
-from retinue.tools.search.regex import compiled
 from retinue.tools.search.ripgrep import _rg, matches
 from tests.conftest import STRESS
-from tests.tools.file_stage import Desk, kit
+from tests.tools.file_stage import Desk, dependencies
 
 RG = shutil.which("rg")
 pytestmark = pytest.mark.real_time  # programs take the time they take
@@ -46,7 +45,7 @@ def desk(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     if request.param == "fallback":
         monkeypatch.setenv("PATH", str(tmp_path / "no programs"))
     (tmp_path / "ws").mkdir()
-    return Desk(search_tools.tools(kit()), tmp_path / "ws")
+    return Desk(search_tools.tools(dependencies()), tmp_path / "ws")
 
 
 def put(desk: Desk, path: str, content: bytes | str = "") -> None:
@@ -61,13 +60,14 @@ def page(results: list[str], **changes: Any) -> dict[str, Any]:
 
 
 def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
-    assert {tool.spec.name: (tool.kind, tool.timeout, weight_of(tool, "{}")) for tool in search_tools.tools(kit())} == {
-        name: ("pure", 40.0, Weight(Risk.LOW)) for name in ("bash_find", "bash_ripgrep", "grep")
-    }
+    assert {
+        tool.spec.name: (tool.kind, tool.timeout, assess_call(tool, "{}"))
+        for tool in search_tools.tools(dependencies())
+    } == {name: ("pure", 40.0, CallRisk(Risk.LOW)) for name in ("bash_find", "bash_ripgrep", "grep")}
 
 
 def test_the_arguments_are_those_of_the_published_tools() -> None:
-    schemas = {tool.spec.name: json.loads(tool.spec.parameters) for tool in search_tools.tools(kit())}
+    schemas = {tool.spec.name: json.loads(tool.spec.parameters) for tool in search_tools.tools(dependencies())}
     assert {
         name: {argument: said.get("default") for argument, said in schema["properties"].items()}
         for name, schema in schemas.items()
@@ -91,7 +91,7 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
 
 @pytest.fixture
 def finder(tmp_path: Path) -> Desk:
-    desk = Desk(search_tools.tools(kit()), tmp_path / "ws")
+    desk = Desk(search_tools.tools(dependencies()), tmp_path / "ws")
     for path in ("b.py", "a/x.py", "a/y.txt", "a-b", ".hidden", "a/deep/er/z.py"):
         put(desk, path, path)
     (desk.workspace / "link").symlink_to("/etc")
@@ -170,7 +170,7 @@ async def test_a_find_that_takes_too_long_is_stopped(finder: Desk, monkeypatch: 
 
 
 async def test_a_page_of_paths_stays_bounded(tmp_path: Path) -> None:
-    desk = Desk(search_tools.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(dependencies()), tmp_path)
     for number in range(400):
         put(desk, f"{number:0200}")
     text = await desk("bash_find", limit=0)
@@ -335,7 +335,7 @@ FOR_EVER = "(a|a)*b"
 async def test_a_search_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(matching, "SECONDS", 0.5)
-    desk = Desk(search_tools.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(dependencies()), tmp_path)
     put(desk, "a", "a" * 60)
     assert json.loads(await desk.refused("bash_ripgrep", pattern=FOR_EVER)) == {
         "error": "Command timed out after 0.5 seconds"
@@ -369,7 +369,7 @@ async def test_a_search_without_descriptors_says_so(desk: Desk, monkeypatch: pyt
 
 async def test_a_cancelled_search_stops_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    desk = Desk(search_tools.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(dependencies()), tmp_path)
     put(desk, "a", "a" * 60)
     started = asyncio.Event()
     start = asyncio.create_subprocess_exec
@@ -397,14 +397,14 @@ def children() -> list[str]:
             fields = status.read_text().rpartition(")")[2].split()
             if int(fields[1]) == os.getpid() and fields[0] != "Z":
                 command = status.with_name("cmdline").read_bytes().decode()
-                found += [command] if "retinue.tools.search.fallback" in command else []
+                found += [command] if "fallback.py" in command else []
     return found
 
 
 async def test_a_program_that_an_agent_could_have_written_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(search_tools.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(dependencies()), tmp_path)
     put(desk, "bin/rg", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "bin" / "rg").chmod(0o755)
     put(desk, "a", "match")
@@ -669,7 +669,7 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
     chance = random.Random(1)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(5000)]
     text = "\n".join(" ".join(chance.choices(words, k=12)) for _ in range(1500))
-    desk = Desk(search_tools.tools(kit()), tmp_path)
+    desk = Desk(search_tools.tools(dependencies()), tmp_path)
     for number in range(2100):
         put(desk, f"{number % 50}/{number}", text + ("\nNEEDLE\n" if number % 100 == 0 else "\n"))
     assert 2100 * len(text) > 200_000_000
@@ -688,6 +688,6 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
 
 
 def test_the_tests_of_find_are_all_named_for_the_model() -> None:
-    (find,) = (tool for tool in search_tools.tools(kit()) if tool.spec.name == "bash_find")
+    (find,) = (tool for tool in search_tools.tools(dependencies()) if tool.spec.name == "bash_find")
     described = json.loads(find.spec.parameters)["properties"]["extra_args"]["description"]
     assert [test for test in finding._TESTS if test not in described] == []

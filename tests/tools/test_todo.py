@@ -12,12 +12,12 @@ import pytest
 from retinue.core.commands import CloseSession, OpenSession
 from retinue.core.errors import StoreError
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, Store, Tool, Weight, weight_of
+from retinue.core.ports import CallContext, CallRisk, Store, Tool, assess_call
 from retinue.providers.scripted.provider import calls, says, together
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools import todo
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
 
 SHOWN: dict[str, Any] = {
@@ -46,8 +46,8 @@ class List:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.clock = FixedClock()
-        kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=self.clock)
-        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(kit)}
+        dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=DirectShelf(store), clock=self.clock)
+        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(dependencies)}
         self._calls = 0
 
     def _context(self, changes: dict[str, Any]) -> CallContext:
@@ -263,15 +263,17 @@ async def test_the_tools_take_nothing_and_act_on_nothing_outside(tasks: List) ->
         "task_list": "pure",
         "task_update": "keyed",
     }
-    assert {weight_of(tool, "{}") for tool in tasks.tools.values()} == {Weight(Risk.LOW)}
+    assert {assess_call(tool, "{}") for tool in tasks.tools.values()} == {CallRisk(Risk.LOW)}
 
 
 async def test_runs_at_once_get_tasks_of_their_own_and_a_crash_doubles_none(tmp_path: Path) -> None:
     for after in range(3, 40):
         store = SqliteStore(tmp_path / f"{after}.db", threaded=False)
-        shelf = LateShelf()
-        kit = Kit(sandbox=NoSandbox(), shelf=shelf, clock=FixedClock())
-        harness = shelf.harness = Harness(store=store, dialects=(), tools=todo.tools(kit), session="session")
+        key_value = LateShelf()
+        dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=key_value, clock=FixedClock())
+        harness = key_value.harness = Harness(
+            store=store, dialects=(), tools=todo.tools(dependencies), session="session"
+        )
         harness.script(
             "main",
             together(calls("task_create", subject="a"), calls("task_create", subject="b")),
@@ -286,7 +288,7 @@ async def test_runs_at_once_get_tasks_of_their_own_and_a_crash_doubles_none(tmp_
         if crashed:
             await harness.restart()
             await asyncio.gather(*(harness.retinue.wait(run.run_id) for run in await harness.retinue.list()))
-        shelved = [msgspec.json.decode(value) for value in store.shelf("tasks/session").values()]
+        shelved = [msgspec.json.decode(value) for value in store.key_value("tasks/session").values()]
         with suppress(StoreError):
             await harness.close()
         store.close()

@@ -12,14 +12,14 @@ import retinue
 from retinue.core.commands import Prune
 from retinue.core.errors import ToolError
 from retinue.core.policy import Autonomy, Policy, Risk
-from retinue.core.ports import CallContext, Store, Tool, ToolResult, Weighs, Weight, weight_of
+from retinue.core.ports import CallContext, CallRisk, Store, Tool, ToolResult, Weighs, assess_call
 from retinue.providers.scripted.provider import calls, says
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools import artifacts
 from retinue.tools.artifacts import PIECE, artifact_id
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 from retinue.tools.truncation import Bounded
 from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
@@ -52,8 +52,8 @@ async def no_origins(root_id: str) -> tuple[str, ...]:
 
 
 def reader(store: Store) -> Tool:
-    kit = Kit(sandbox=NoSandbox(), shelf=DirectShelf(store), clock=FixedClock())
-    (tool,) = artifacts.tools(kit)
+    dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=DirectShelf(store), clock=FixedClock())
+    (tool,) = artifacts.tools(dependencies)
     return tool
 
 
@@ -66,7 +66,7 @@ async def test_a_result_up_to_the_limit_passes_untouched(store: Store, text: str
     tool = Bounded(says_text(text, failed=failed), DirectShelf(store), limit=50)
 
     assert await tool.call("{}", context()) == ToolResult(text, failed)
-    assert store.shelf(f"artifact/run/{ID}") == {}
+    assert store.key_value(f"artifact/run/{ID}") == {}
 
 
 @pytest.mark.parametrize("failed", [True, False])
@@ -91,7 +91,7 @@ async def test_a_run_that_cannot_read_on_is_told_to_ask_for_less_and_nothing_is_
     tool = Bounded(says_text("x" * 51), DirectShelf(store), limit=50, companion=False)
 
     assert await told(tool) == "x" * 50 + "\n[Cut: 50 of 51 characters are shown. Ask for less.]"
-    assert store.shelf(f"artifact/run/{ID}") == {}
+    assert store.key_value(f"artifact/run/{ID}") == {}
     assert f'"id": "{ID}"' in await told(tool, context(offered=("ask", "artifact_read")))
 
 
@@ -137,10 +137,10 @@ async def test_what_is_beyond_all_measure_is_said_to_be_lost(store: Store) -> No
 
 
 async def test_the_wrapped_tool_shows_through(store: Store) -> None:
-    def heavy(arguments: str) -> Weight:
-        return Weight(Risk.HIGH if "rm" in arguments else Risk.LOW, acts=True)
+    def heavy(arguments: str) -> CallRisk:
+        return CallRisk(Risk.HIGH if "rm" in arguments else Risk.LOW, acts=True)
 
-    @retinue.tool(kind="once", risk="medium", timeout=7.0, weigh=heavy)
+    @retinue.tool(kind="once", risk="medium", timeout=7.0, assess=heavy)
     def shell(command: str) -> str:
         """Run a command."""
         return command
@@ -151,9 +151,12 @@ async def test_the_wrapped_tool_shows_through(store: Store) -> None:
     assert (tool.kind, tool.risk, tool.timeout) == ("once", Risk.MEDIUM, 7.0)
     assert (tool.waits, tool.stoppable) == (False, False)
     assert isinstance(tool, Weighs)
-    assert [weight_of(tool, words) for words in ("rm x", "ls")] == [Weight(Risk.HIGH, True), Weight(Risk.LOW, True)]
+    assert [assess_call(tool, words) for words in ("rm x", "ls")] == [
+        CallRisk(Risk.HIGH, True),
+        CallRisk(Risk.LOW, True),
+    ]
     plain = Bounded(says_text("x"), DirectShelf(store), companion=False)
-    assert weight_of(plain, "{}") == Weight(Risk.LOW)
+    assert assess_call(plain, "{}") == CallRisk(Risk.LOW)
     assert (getattr(tool, "companion", ""), plain.companion) == ("artifact_read", None)
 
 
@@ -227,9 +230,9 @@ async def test_a_call_that_is_made_again_has_the_same_artifact(store: Store) -> 
 
 
 async def test_an_artifact_that_became_shorter_ends_where_it_ends_now(store: Store) -> None:
-    shelf = DirectShelf(store)
-    await told(Bounded(says_text("x" * (PIECE + 9)), shelf, limit=50))
-    await told(Bounded(says_text("y" * 60), shelf, limit=50))
+    key_value = DirectShelf(store)
+    await told(Bounded(says_text("x" * (PIECE + 9)), key_value, limit=50))
+    await told(Bounded(says_text("y" * 60), key_value, limit=50))
 
     assert await told(reader(store), id=ID) == "y" * 60
 
@@ -238,10 +241,10 @@ async def test_an_artifact_that_became_shorter_ends_where_it_ends_now(store: Sto
 
 
 async def test_a_model_reads_on_and_the_artifact_goes_with_its_tree(store: Store) -> None:
-    shelf = LateShelf()
+    key_value = LateShelf()
     log = "".join(f"line {number:03}\n" for number in range(100))
-    tools = [Bounded(says_text(log), shelf, limit=500), artifacts.reader(shelf, no_origins)]
-    harness = shelf.harness = Harness(store=store, dialects=(), tools=tools)
+    tools = [Bounded(says_text(log), key_value, limit=500), artifacts.reader(key_value, no_origins)]
+    harness = key_value.harness = Harness(store=store, dialects=(), tools=tools)
     async with harness:
         harness.script(
             "main",
@@ -255,9 +258,9 @@ async def test_a_model_reads_on_and_the_artifact_goes_with_its_tree(store: Store
         space = f"artifact/{run_id}/{artifact_id(f'{run_id}/1/0')}"
 
         assert (first.partition("\n[Cut")[0], rest) == (log[:495], log[495:])
-        assert set(store.shelf(space)) == {"about"}
+        assert set(store.key_value(space)) == {"about"}
         store.commit(None, [Prune(before=1e12)])
-        assert [dict(store.shelf(each)) for each in (space, f"{space}/0")] == [{}, {}]
+        assert [dict(store.key_value(each)) for each in (space, f"{space}/0")] == [{}, {}]
 
 
 def _call_in(notice: str) -> str:

@@ -12,18 +12,18 @@ import msgspec
 import pytest
 
 from retinue.core.policy import Risk
-from retinue.core.ports import Tool, Weight, weight_of
+from retinue.core.ports import CallRisk, Tool, assess_call
 from retinue.net.fetcher import Bounds, Fetched, Fetcher
 from retinue.net.guard import Guard
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.fake_server import Answer, FakeServer
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
-from retinue.tools.web.search import Finding
+from retinue.tools.web.findings import Finding
 from retinue.tools.web.web_tools import tools
 from tests.tools.calling import DirectShelf, FixedClock, NoSandbox, refused, told
 
-KIT = Kit(sandbox=NoSandbox(), shelf=DirectShelf(MemoryStore()), clock=FixedClock())
+KIT = ToolDependencies(sandbox=NoSandbox(), key_value=DirectShelf(MemoryStore()), clock=FixedClock())
 HTML = {"Content-Type": "text/html; charset=utf-8"}
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
@@ -76,7 +76,7 @@ def test_the_tools_only_read_and_may_run_again_after_a_crash() -> None:
 
     assert list(made) == ["search_web", "scrape_webpage", "fetch"]
     for tool in made.values():
-        assert (tool.kind, weight_of(tool, "{}"), tool.stoppable) == ("idempotent", Weight(Risk.LOW), True)
+        assert (tool.kind, assess_call(tool, "{}"), tool.stoppable) == ("idempotent", CallRisk(Risk.LOW), True)
         assert tool.timeout is not None
     assert [msgspec.json.decode(tool.spec.parameters)["required"] for tool in made.values()] == [
         ["query"],

@@ -15,7 +15,8 @@ from retinue.net.fetcher import Fetcher
 from retinue.net.guard import Guard
 from retinue.testing.fake_server import Answer, FakeServer
 from retinue.tools.web.ddgs import HOSTS, MISSING, Ddgs, Engine, EngineStrayed, OneHost, engine_of_ddgs
-from retinue.tools.web.search import Brave, Finding, findings, search_by
+from retinue.tools.web.findings import Finding, findings
+from retinue.tools.web.search import Brave, search_by
 
 JSON = {"Content-Type": "application/json"}
 POOLS = Finding("Pools", "https://example.org/pools", "How large a pool should be")

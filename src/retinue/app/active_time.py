@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from retinue.app.read_only import Archive
+from retinue.app.read_only import ReadOnlyClient
 from retinue.core.errors import UnknownFormat
 from retinue.core.events import Event, RunAdopted, RunLeft
 from retinue.core.ids import RunId
@@ -13,7 +13,7 @@ from retinue.engine.run_view import RunView
 NO_TIMES: Mapping[RunId, float] = {}
 
 
-async def times_of(archive: Archive, views: Sequence[RunView], *, now: float) -> Mapping[RunId, float]:
+async def times_of(client: ReadOnlyClient, views: Sequence[RunView], *, now: float) -> Mapping[RunId, float]:
     """Seconds of each run: from start to end of one that has ended, else as its events tell.
 
     One that a newer retinue wrote has no events that can be read here, and is not in the answer.
@@ -24,7 +24,7 @@ async def times_of(archive: Archive, views: Sequence[RunView], *, now: float) ->
             times[view.run_id] = view.ended_at - view.started_at
             continue
         try:
-            events = await archive.events(view.run_id)
+            events = await client.events(view.run_id)
         except UnknownFormat:
             continue
         times[view.run_id] = seconds_worked(events, until=None if view.state == "interrupted" else now)

@@ -23,11 +23,11 @@ class Approvals:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._parts = supervisor.parts
+        self._engine = supervisor.engine
 
     async def open(self) -> list[Approval]:
         """Calls, in any unfinished run of the store, that wait for a person and that nobody has answered."""
-        rows = await self._parts.journal.read(self._parts.store.runs, RunQuery(unfinished_only=True))
+        rows = await self._engine.journal.read(self._engine.store.runs, RunQuery(unfinished_only=True))
         questions: list[Approval] = []
         for row in rows:
             if row.progress.phase == "parked":
@@ -39,12 +39,12 @@ class Approvals:
 
     async def of(self, run_id: RunId) -> list[Approval]:
         """The questions of one run; one whose answer lies in the inbox already is open no more."""
-        driven = self._supervisor.roster.live.get(run_id)
-        if driven is not None:
-            return open_questions(driven.run)
-        run = await self._supervisor.recall(run_id)
-        mail = await self._parts.journal.read(self._parts.store.mail, run_id)
-        answered = {(item.turn, item.index) for item in mail if isinstance(item, Answer)}
+        live = self._supervisor.registry.live.get(run_id)
+        if live is not None:
+            return open_questions(live.run)
+        run = await self._supervisor.replay(run_id)
+        inbox = await self._engine.journal.read(self._engine.store.inbox, run_id)
+        answered = {(item.turn, item.index) for item in inbox if isinstance(item, Answer)}
         return [each for each in open_questions(run) if (each.turn, each.index) not in answered]
 
     async def find(self, name: str) -> Approval:

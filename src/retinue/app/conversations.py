@@ -14,12 +14,12 @@ class Conversations:
     """A view of a store; nothing is changed from here."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._store = supervisor.parts.store
-        self._read = supervisor.parts.journal.read
+        self._store = supervisor.engine.store
+        self._read = supervisor.engine.journal.read
 
     async def rows(self) -> list[RunRow]:
         """All of them, newest first, as far as a list needs it."""
-        trees = await self._read(self._store.shelf, SPACE)
+        trees = await self._read(self._store.key_value, SPACE)
         return kept(await self._read(self._store.runs, RunQuery()), trees)
 
     async def whole(self, rows: Sequence[RunRow]) -> list[Conversation]:
@@ -33,4 +33,4 @@ class Conversations:
 
     async def _whole(self, row: RunRow) -> Conversation:
         events = await self._read(self._store.events, row.run_id)
-        return conversation(row, events, await self._read(self._store.brief, row.brief))
+        return conversation(row, events, await self._read(self._store.run_spec, row.run_spec))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError
 from retinue.core.policy import Policy, inherit, intersect
@@ -15,12 +15,12 @@ from retinue.engine.driver import Driver
 from retinue.engine.supervisor import Supervisor
 
 
-class Rights:
+class Grants:
     """Finds out what the settings and the runs before allow."""
 
     def __init__(self, supervisor: Supervisor, driver: Driver) -> None:
         self._supervisor = supervisor
-        self._rules = supervisor.parts.rules
+        self._rules = supervisor.engine.rules
         self._driver = driver
 
     def windows(self, identity: str, policy: Policy | None) -> tuple[Window, ...]:
@@ -30,14 +30,14 @@ class Rights:
 
     async def of_fork(self, origin: Run, policy: Policy | None) -> Policy:
         """What a fork may do: what its origin may today, narrowed by `policy`."""
-        rights = await self._driver.adoption.policy_of_today(origin, {})
-        rights = intersect(rights, self._rules.ceiling_of(_identity(origin)))
+        grants = await self._driver.adoption.policy_of_today(origin, {})
+        grants = intersect(grants, self._rules.ceiling_of(_identity(origin)))
         try:
-            return inherit(rights, policy)
+            return inherit(grants, policy)
         except PolicyError as refused:
             raise escalation(refused) from refused
 
-    async def windows_of_fork(self, origin: Run, rights: Policy, *, own: Policy | None) -> tuple[Window, ...]:
+    async def windows_of_fork(self, origin: Run, grants: Policy, *, own: Policy | None) -> tuple[Window, ...]:
         """The windows that a run draws on, those of the runs above it included: a fork must not leave them."""
         windows = {window.name: window for window in self.windows(_identity(origin), own)}
         above: Run | None = origin
@@ -45,8 +45,8 @@ class Rights:
             for window in above.accepted.windows:
                 windows.setdefault(window.name, window)
             parent_id = above.accepted.parent_id
-            above = await self._supervisor.recall(parent_id) if parent_id is not None else None
-        return tightened(tuple(windows.values()), rights)
+            above = await self._supervisor.replay(parent_id) if parent_id is not None else None
+        return tightened(tuple(windows.values()), grants)
 
 
 def escalation(refused: PolicyError) -> PolicyError:
@@ -59,19 +59,19 @@ def escalation(refused: PolicyError) -> PolicyError:
     )
 
 
-def narrowed_memory(asked: Sequence[str], brief: Brief) -> tuple[str, ...]:
+def narrowed_memory(asked: Sequence[str], run_spec: RunSpec) -> tuple[str, ...]:
     """Whose memory a run may read besides its own: what it asks for, out of what its agent may."""
     for name in asked:
-        if name not in (brief.identity, *brief.memory_from):
+        if name not in (run_spec.identity, *run_spec.memory_from):
             raise PolicyError(
                 f"subagent allowlist override contains alias {json.dumps(name, ensure_ascii=False)} not present on "
                 "parent's memory allowlist; SubAgent overrides may only narrow",
                 field="memory_from",
                 asked=name,
-                allowed=brief.memory_from,
+                allowed=run_spec.memory_from,
             )
-    return tuple(name for name in brief.memory_from if name in asked)
+    return tuple(name for name in run_spec.memory_from if name in asked)
 
 
 def _identity(run: Run) -> str:
-    return run.brief.identity or run.accepted.agent
+    return run.run_spec.identity or run.accepted.agent

@@ -8,7 +8,7 @@ from contextlib import suppress
 from retinue.core.errors import BadInput, RunIsOver, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId
-from retinue.core.inbox import Close, Input, Words
+from retinue.core.inbox import Close, Input, TextMessage
 from retinue.core.messages import Delta
 from retinue.core.run import Exchange, Outcome
 from retinue.engine.run_view import RunView
@@ -21,9 +21,9 @@ class RunHandle:
     >>> import asyncio, retinue
     >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
     >>> async def main() -> None:
-    ...     mind = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
-    ...     async with retinue.open(provider=mind, home=retinue.MEMORY) as r:
-    ...         run = await r.spawn("Why is it slow?", stays=True)
+    ...     model = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
+    ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
+    ...         run = await r.spawn("Why is it slow?", keep_alive=True)
     ...         print((await run.answer()).text, (await run.ask("Since when?")).text)
     ...         print((await run.close()).exchanges)
     >>> asyncio.run(main())
@@ -54,15 +54,15 @@ class RunHandle:
 
     async def send(self, text: str, *, key: Key | None = None) -> None:
         """Say something: a run at work reads it at its next turn, an idle one begins a new exchange with it."""
-        item = Words(key=key or self._supervisor.parts.ids.new(), text=text)
+        item = TextMessage(key=key or self._supervisor.engine.ids.new(), text=text)
         await self._supervisor.post(self.run_id, item, outside=True)
 
     async def ask(self, text: str, *, tools: bool = True, key: Key | None = None) -> Exchange:
         """Give a run that stays its next input, and wait for the answer."""
-        run = await self._supervisor.recall(self.run_id)
-        if not run.accepted.manner.stays:
+        run = await self._supervisor.replay(self.run_id)
+        if not run.accepted.lifecycle.keep_alive:
             raise BadInput(f"run {self.run_id} does not stay for more input: start it with stays=True, or send() to it")
-        item = Input(key=key or self._supervisor.parts.ids.new(), text=text, tools=tools)
+        item = Input(key=key or self._supervisor.engine.ids.new(), text=text, tools=tools)
         if item.key not in run.inputs:  # a repeated one has been asked already
             await self._supervisor.post(self.run_id, item, outside=True)
         return await self._supervisor.reply_to(self.run_id, item.key, outside=True)

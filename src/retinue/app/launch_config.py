@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from retinue.core.agent import Agent, Brief
-from retinue.providers.catalog import Contact
+from retinue.core.agent import Agent, RunSpec
+from retinue.providers.catalog import ProviderConfig
 
 
-class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What another process needs to go on: whom to ask, which tools and agents there were, and where.
 
     Headers of a provider may be secret and are left out; they are read from the settings file again.
     """
 
     model: str = ""
-    contacts: tuple[Contact, ...] = ()
+    provider_configs: tuple[ProviderConfig, ...] = field(default=(), name="contacts")
     dialects: tuple[str, ...] = ()
     agents: tuple[Agent, ...] = ()
     tool_modules: tuple[str, ...] = ()
@@ -27,10 +27,10 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def text(self) -> str:
         """As it is kept in a brief."""
-        bare = tuple(msgspec.structs.replace(each, headers={}) for each in self.contacts)
-        return msgspec.json.encode(msgspec.structs.replace(self, contacts=bare)).decode()
+        bare = tuple(msgspec.structs.replace(each, headers={}) for each in self.provider_configs)
+        return msgspec.json.encode(msgspec.structs.replace(self, provider_configs=bare)).decode()
 
 
-def setup_of(brief: Brief) -> Setup | None:
+def launch_config_of(run_spec: RunSpec) -> LaunchConfig | None:
     """The setup that a root run was started with, if it was told one."""
-    return msgspec.json.decode(brief.setup, type=Setup) if brief.setup else None
+    return msgspec.json.decode(run_spec.launch_config, type=LaunchConfig) if run_spec.launch_config else None

@@ -12,10 +12,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from retinue.app.read_only import Archive
-from retinue.app.registries import ProviderTable, Toolset
+from retinue.app.read_only import ReadOnlyClient
+from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
-from retinue.app.structured_output import judge
+from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput
@@ -24,15 +24,15 @@ from retinue.core.policy import Policy
 from retinue.core.ports import Clock, Ids, Provider, Store, Tool
 from retinue.core.profiles import Rules
 from retinue.engine.budgets import Accounts
-from retinue.engine.context import Approver, Parts
+from retinue.engine.context import Approver, EngineContext
 from retinue.engine.driver import Driver
 from retinue.engine.journal import Journal
-from retinue.engine.key_value import StoreShelf
-from retinue.engine.rate_limiter import Gates
+from retinue.engine.key_value import JournalKeyValue
+from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.supervisor import Supervisor
-from retinue.providers.catalog import WIRES, Contact, called, contact, moved
+from retinue.providers.catalog import WIRES, ProviderConfig, called, moved, provider_config
 from retinue.tools.builtin import Builtin
-from retinue.tools.dependencies import Kit, ToolOptions
+from retinue.tools.dependencies import ToolDependencies, ToolOptions
 
 log = logging.getLogger("retinue.app")
 
@@ -59,7 +59,7 @@ def open(
     api_key_env: str | None = None,
     config: str | Path | None = None,
     providers: Mapping[str, Provider] | None = None,
-    contacts: Sequence[Contact] = (),
+    provider_configs: Sequence[ProviderConfig] = (),
     tools: Iterable[Tool | str] = (),
     tool_options: ToolOptions | None = None,
     dialects: Sequence[str] = ("spec",),
@@ -93,34 +93,34 @@ def open(
     >>> import asyncio
     >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
     >>> async def main() -> str:
-    ...     mind = ScriptedProvider(Script().play("main", says("Hello.")))
-    ...     async with open(provider=mind, home=MEMORY) as retinue:
+    ...     model = ScriptedProvider(Script().play("main", says("Hello.")))
+    ...     async with open(provider=model, home=MEMORY) as retinue:
     ...         return (await retinue.run("Greet me.")).text
     >>> asyncio.run(main())
     'Hello.'
     """
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:
-        from retinue.app.settings_file import contacts as settled_contacts
         from retinue.app.settings_file import dialect_settings as settled_dialects
         from retinue.app.settings_file import load_settings
+        from retinue.app.settings_file import provider_configs as settled_contacts
         from retinue.app.tool_modules import load_tools
 
         settings = load_settings(config)
         agents = (*settings.core_agents(), *agents)
-        contacts = (*settled_contacts(settings), *contacts)
+        provider_configs = (*settled_contacts(settings), *provider_configs)
         tools = (*load_tools(settings.tool_modules), *tools)
         tool_options = _merged(tool_options, settings.tool_options)
         dialect_settings = dict(settled_dialects(settings)) | dict(dialect_settings or {})
     check_agents(agents)
-    table, name = _providers(model, provider, base_url, api_key_env, providers, contacts)
+    table, name = _providers(model, provider, base_url, api_key_env, providers, provider_configs)
     clock, ids = clock or SystemClock(), ids or RandomIds()
     own, named = check_tools(tools)
     _tell_of_strangers(agents, policy, own)
     store = store if store is not None else _open_store(home, durability)
-    builtin = Builtin(lambda: _kit(tool_options or ToolOptions(), supervisor, home, agents))
-    toolset = Toolset(own, named=named, builtin=builtin)
-    parts = _parts(
+    builtin = Builtin(lambda: _dependencies(tool_options or ToolOptions(), supervisor, home, agents))
+    toolset = ToolRegistry(own, named=named, builtin=builtin)
+    engine = _engine(
         store,
         toolset,
         table,
@@ -134,8 +134,8 @@ def open(
         approver=approvals,
         durable=durability == "power",
     )
-    supervisor = Supervisor(parts)
-    parts.journal.on_broken = supervisor.broke
+    supervisor = Supervisor(engine)
+    engine.journal.on_broken = supervisor.broke
     return Retinue(
         supervisor,
         Driver(supervisor, adopts=adopt, lease=lease),
@@ -154,9 +154,9 @@ def open(
 def _tell_of_strangers(agents: Sequence[Agent], policy: Policy | None, own: Sequence[Tool]) -> None:
     """Warn of names of tools that nobody has."""
     if agents or policy is not None:
-        from retinue.app.validation import strangers_among
+        from retinue.app.validation import unknown_in_code
 
-        for stranger in strangers_among(agents, policy, [tool.spec.name for tool in own]):
+        for stranger in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
             log.warning("%s", stranger)
 
 
@@ -165,13 +165,15 @@ def _merged(said: ToolOptions | None, settled: ToolOptions) -> ToolOptions:
     return settled if said is None else replace(said, protected=(*said.protected, *settled.protected))
 
 
-def _kit(options: ToolOptions, supervisor: Supervisor, home: str | Path | None, agents: Sequence[Agent]) -> Kit:
+def _dependencies(
+    options: ToolOptions, supervisor: Supervisor, home: str | Path | None, agents: Sequence[Agent]
+) -> ToolDependencies:
     from retinue.sandbox.probe import choose
 
-    return Kit(
+    return ToolDependencies(
         sandbox=choose(options.sandbox),
-        shelf=StoreShelf(supervisor.parts),
-        clock=supervisor.parts.clock,
+        key_value=JournalKeyValue(supervisor.engine),
+        clock=supervisor.engine.clock,
         origins=supervisor.origins,
         home=_folder(home),
         network=options.network,
@@ -189,7 +191,7 @@ def _folder(home: str | Path | None) -> Path | None:
     return None if home == MEMORY else Path(home) if home is not None else default_home()
 
 
-def open_archive(*, home: str | Path | None = None, store: Store | None = None) -> Archive:
+def open_read_only(*, home: str | Path | None = None, store: Store | None = None) -> ReadOnlyClient:
     """The runs of a store to look at, ready to be entered with `async with`; nobody is asked and nothing driven.
 
     Where the store cannot be written, it can still be looked at, as far as SQLite can read it.
@@ -200,18 +202,18 @@ def open_archive(*, home: str | Path | None = None, store: Store | None = None) 
 
         store = open_or_look((Path(home) if home is not None else default_home()) / STORE)
         unwritable = store.why if isinstance(store, LookingStore) else None
-    parts = _parts(
+    engine = _engine(
         store if store is not None else _open_store(home, "process"),
-        Toolset(()),
-        ProviderTable({}),
+        ToolRegistry(()),
+        ProviderRegistry({}),
         clock=SystemClock(),
         ids=RandomIds(),
         rules=Rules(),
         approver="deny",
         durable=False,
     )
-    supervisor = Supervisor(parts)
-    return Archive(supervisor, Driver(supervisor), unwritable=unwritable)
+    supervisor = Supervisor(engine)
+    return ReadOnlyClient(supervisor, Driver(supervisor), unwritable=unwritable)
 
 
 def _providers(
@@ -220,27 +222,27 @@ def _providers(
     base_url: str | None,
     api_key_env: str | None,
     providers: Mapping[str, Provider] | None,
-    contacts: Sequence[Contact],
-) -> tuple[ProviderTable, str]:
+    provider_configs: Sequence[ProviderConfig],
+) -> tuple[ProviderRegistry, str]:
     """Everyone who can be asked, the one to ask first in front, and the name of the model there."""
     objects = dict(providers or {})
     wire, colon, name = model.partition(":")
     if isinstance(provider, str) or provider is None:
-        known = (*objects, *(each.name for each in contacts), *WIRES)
+        known = (*objects, *(each.name for each in provider_configs), *WIRES)
         wire = called(wire, known)
         chosen = called(provider, known) if provider else (wire if colon and wire in known else None)
         if provider is None and chosen is not None:
             model = name
         if chosen is not None and chosen not in objects:
-            contacts = _first(chosen, base_url, api_key_env, contacts)
-            return ProviderTable(objects, contacts), model
+            provider_configs = _first(chosen, base_url, api_key_env, provider_configs)
+            return ProviderRegistry(objects, provider_configs), model
         if chosen is not None:
             objects = {chosen: objects[chosen]} | objects
     else:
         own = getattr(provider, "name", None) or (wire if colon else "custom")
         objects = {str(own): provider} | objects
         model = name if colon and wire == own else model
-    table = ProviderTable(objects, contacts)
+    table = ProviderRegistry(objects, provider_configs)
     if not table:
         raise BadInput(
             "nobody to ask: say which model (model='openai-chat:NAME'), which provider, "
@@ -250,39 +252,39 @@ def _providers(
 
 
 def _first(
-    chosen: str, base_url: str | None, api_key_env: str | None, contacts: Sequence[Contact]
-) -> tuple[Contact, ...]:
+    chosen: str, base_url: str | None, api_key_env: str | None, provider_configs: Sequence[ProviderConfig]
+) -> tuple[ProviderConfig, ...]:
     """The chosen provider in front, as the settings describe it and with what was said on top."""
-    settled = next((each for each in contacts if each.name == chosen), None)
-    others = tuple(each for each in contacts if each.name != chosen)
+    settled = next((each for each in provider_configs if each.name == chosen), None)
+    others = tuple(each for each in provider_configs if each.name != chosen)
     if settled is None:
-        return (contact(chosen, base_url=base_url, api_key_env=api_key_env), *others)
+        return (provider_config(chosen, base_url=base_url, api_key_env=api_key_env), *others)
     return (moved(settled, base_url, api_key_env), *others)
 
 
-def _parts(
+def _engine(
     store: Store,
-    toolset: Toolset,
-    providers: ProviderTable,
+    toolset: ToolRegistry,
+    providers: ProviderRegistry,
     *,
     clock: Clock,
     ids: Ids,
     rules: Rules,
     approver: Approver,
     durable: bool,
-) -> Parts:
+) -> EngineContext:
     journal = Journal(store, durable=durable)
-    return Parts(
+    return EngineContext(
         store=store,
         journal=journal,
         accounts=Accounts(clock, journal, store),
-        gates=Gates(),
+        rate_limiters=RateLimiters(),
         toolbox=toolset,
         providers=providers,
         clock=clock,
         ids=ids,
         rules=rules,
-        judge=judge,
+        validate_output=validate_output,
         approver=approver,
     )
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider, Tool
 from retinue.dialects.base import Dialect
-from retinue.dialects.context import Desk
-from retinue.providers.catalog import WIRES, Contact, called, contact, reach
+from retinue.dialects.context import DialectContext
+from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config, reach
 from retinue.tools.builtin import BUILTIN, Builtin
 
 DIALECTS: dict[str, str] = {
@@ -27,22 +27,22 @@ DIALECTS: dict[str, str] = {
 class MakesDialect(Protocol):
     """A dialect's class."""
 
-    def __call__(self, desk: Desk, settings: Any = ...) -> Dialect:
+    def __call__(self, dialect_context: DialectContext, settings: Any = ...) -> Dialect:
         """The dialect, at work at this desk."""
         ...
 
 
-def make_dialect(name: str, desk: Desk, settings: object = None) -> Dialect:
+def make_dialect(name: str, dialect_context: DialectContext, settings: object = None) -> Dialect:
     """The dialect of that name, with its own settings if there are any."""
     place = DIALECTS.get(name)
     if place is None:
         raise UnknownName("dialect", name, tuple(DIALECTS))
     module, _, attribute = place.partition(":")
     maker: MakesDialect = getattr(import_module(module), attribute)
-    return maker(desk) if settings is None else maker(desk, settings)
+    return maker(dialect_context) if settings is None else maker(dialect_context, settings)
 
 
-class Toolset:
+class ToolRegistry:
     """The tools of a process: its own, those that come with retinue, and for runs with a dialect that dialect's.
 
     A tool of one's own hides a built-in one of its name. `named` are the built-in tools that everyone is offered who
@@ -91,12 +91,12 @@ class Toolset:
         return None if tool is None else self._builtin.bounded(tool)
 
 
-class ProviderTable:
+class ProviderRegistry:
     """The providers of a process: objects that were handed in, and contacts that are reached when first asked."""
 
-    def __init__(self, providers: Mapping[str, Provider], contacts: Iterable[Contact] = ()) -> None:
+    def __init__(self, providers: Mapping[str, Provider], provider_configs: Iterable[ProviderConfig] = ()) -> None:
         self._reached = dict(providers)
-        self._contacts = {each.name: each for each in contacts}
+        self._provider_configs = {each.name: each for each in provider_configs}
         self._lent: dict[str, Callable[[str], Provider | None]] = {}
 
     def lend(self, kind: str, make: Callable[[str], Provider | None]) -> None:
@@ -104,26 +104,26 @@ class ProviderTable:
         self._lent[kind] = make
 
     def __bool__(self) -> bool:
-        return bool(self._reached or self._contacts)
+        return bool(self._reached or self._provider_configs)
 
     @property
     def first(self) -> str:
         """The provider that answers when nobody says which."""
-        return next(iter((*self._reached, *self._contacts)))
+        return next(iter((*self._reached, *self._provider_configs)))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Everyone who was handed in or settled."""
-        return tuple(dict.fromkeys((*self._reached, *self._contacts)))
+        return tuple(dict.fromkeys((*self._reached, *self._provider_configs)))
 
     @property
-    def contacts(self) -> tuple[Contact, ...]:
+    def provider_configs(self) -> tuple[ProviderConfig, ...]:
         """What another process needs to reach the same providers."""
-        return tuple(self._contacts.values())
+        return tuple(self._provider_configs.values())
 
     def has(self, name: str) -> bool:
         """Whether it was handed in or settled, and is not just a vendor that could be asked."""
-        return name in self._reached or name in self._contacts
+        return name in self._reached or name in self._provider_configs
 
     def is_reached(self, name: str) -> bool:
         """Whether it has been asked for before, or is an object that was handed in."""
@@ -134,8 +134,8 @@ class ProviderTable:
         if name in self._reached:  # asked in every turn
             return self._reached[name]
         name = self._called(name)
-        if name not in self._reached and name in (*self._contacts, *WIRES):
-            self._reached[name] = reach(self._contacts.get(name) or contact(name))
+        if name not in self._reached and name in (*self._provider_configs, *WIRES):
+            self._reached[name] = reach(self._provider_configs.get(name) or provider_config(name))
         kind, colon, other = name.partition(":")
         if name not in self._reached and colon and kind in self._lent:
             made = self._lent[kind](other)
@@ -147,16 +147,16 @@ class ProviderTable:
         """Provider and name of a model: `wire:name` where there is such a provider, else a name on `default`."""
         wire, colon, name = model.partition(":")
         wire = self._called(wire)
-        if colon and (wire in self._reached or wire in self._contacts or wire in WIRES):
+        if colon and (wire in self._reached or wire in self._provider_configs or wire in WIRES):
             return wire, name
         return default, model
 
     def _called(self, name: str) -> str:
-        return called(name, (*self._reached, *self._contacts))
+        return called(name, (*self._reached, *self._provider_configs))
 
     def temperature(self, name: str) -> float | None:
         """What the settings say for a provider."""
-        return self._contacts[name].temperature if name in self._contacts else None
+        return self._provider_configs[name].temperature if name in self._provider_configs else None
 
     async def close(self) -> None:
         """Let go of connections."""

@@ -10,11 +10,11 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from retinue.app.approvals import Approvals
-from retinue.app.grants import Rights, escalation, narrowed_memory
+from retinue.app.grants import Grants, escalation, narrowed_memory
 from retinue.app.handle import RunHandle
-from retinue.app.launch_config import Setup
-from retinue.app.registries import ProviderTable, Toolset
-from retinue.app.run_spec import Briefing, limits_of
+from retinue.app.launch_config import LaunchConfig
+from retinue.app.registries import ProviderRegistry, ToolRegistry
+from retinue.app.run_spec import RunSpecBuilder, limits_of
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import Demand, demanded
 from retinue.core.agent import Agent, ToolSpec
@@ -24,9 +24,9 @@ from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy
-from retinue.core.run import Approval, HistoryRef, Limits, Manner, Outcome
-from retinue.dialects.buzzllm import APART, BUZZLLM, Apart
-from retinue.engine.admission import Spawn, visible
+from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
+from retinue.dialects.buzzllm import BUZZLLM, IN_PROCESS, ProcessProviders
+from retinue.engine.admission import SpawnRequest, visible
 from retinue.engine.driver import Driver
 from retinue.engine.run_view import RunView
 from retinue.engine.supervisor import Supervisor
@@ -45,8 +45,8 @@ class Retinue:
     >>> import asyncio, retinue
     >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
     >>> async def main() -> None:
-    ...     mind = ScriptedProvider(Script().play("main", says("Four.")))
-    ...     async with retinue.open(provider=mind, home=retinue.MEMORY) as r:
+    ...     model = ScriptedProvider(Script().play("main", says("Four.")))
+    ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
     ...         run = await r.spawn("What is two and two?")
     ...         ended = await r.wait(run)
     ...         print(ended[run.run_id].text, [view.state for view in await r.list()])
@@ -58,8 +58,8 @@ class Retinue:
         self,
         supervisor: Supervisor,
         driver: Driver,
-        tools: Toolset,
-        providers: ProviderTable,
+        tools: ToolRegistry,
+        providers: ProviderRegistry,
         *,
         agents: Sequence[Agent],
         dialects: Sequence[str],
@@ -77,13 +77,13 @@ class Retinue:
         self._driver = driver
         self._tools = tools
         self._providers = providers
-        self._rights = Rights(supervisor, driver)
-        self._briefing = Briefing(
+        self._grants = Grants(supervisor, driver)
+        self._run_specs = RunSpecBuilder(
             supervisor, tools, providers, agents=self.agents, model=model, dialect_settings=dialect_settings
         )
-        self.setup: Setup | None = None
+        self.launch_config: LaunchConfig | None = None
         """What a later process needs to go on with the runs started here, if it is to be kept with them."""
-        self._apart = Apart(
+        self._apart = ProcessProviders(
             providers, supervisor, settings=dialect_settings.get(BUZZLLM), tool_options=tool_options, home=home
         )
         self._chosen = tuple(dialects)
@@ -91,14 +91,14 @@ class Retinue:
     # Life
 
     async def __aenter__(self) -> Retinue:
-        self._providers.lend(APART, self._apart.provider)
+        self._providers.lend(IN_PROCESS, self._apart.provider)
         try:
-            self._briefing.begin(self._chosen)
+            self._run_specs.begin(self._chosen)
             await self.sessions.ensure(self.session_id)
-            await self._driver.enlist()
+            await self._driver.register()
         except BaseException:
-            await self.supervisor.parts.journal.close()
-            self.supervisor.parts.store.close()
+            await self.supervisor.engine.journal.close()
+            self.supervisor.engine.store.close()
             raise
         return self
 
@@ -109,7 +109,7 @@ class Retinue:
             await self._driver.leave()
         finally:
             await self._providers.close()
-            self.supervisor.parts.store.close()
+            self.supervisor.engine.store.close()
 
     # Starting
 
@@ -159,7 +159,7 @@ class Retinue:
         model: str | None = None,
         system: str = "",
         think: bool = False,
-        stays: bool = False,
+        keep_alive: bool = False,
         inherits: HistoryRef | None = None,
         detached: bool = False,
         output: Demand | None = None,
@@ -174,31 +174,31 @@ class Retinue:
         JSON: of a JSON Schema (a mapping, or the path of a file), of a type (a dataclass, a TypedDict, a msgspec
         Struct, a pydantic model, ...), or with `dict` any object.
         """
-        spec = self._briefing.agent(agent)
+        spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
-        brief = self._briefing.brief(spec, chosen, tools=tools, model=model, system=system, think=think)
+        run_spec = self._run_specs.run_spec(spec, chosen, tools=tools, model=model, system=system, think=think)
         if output is not None:
-            brief = replace(brief, output=demanded(output))
+            run_spec = replace(run_spec, output=demanded(output))
         if memory_from is not None:
-            brief = replace(brief, memory_from=narrowed_memory(memory_from, brief))
-        if self.setup is not None:
-            brief = replace(brief, setup=self.setup.text())
-        wish = Spawn(
+            run_spec = replace(run_spec, memory_from=narrowed_memory(memory_from, run_spec))
+        if self.launch_config is not None:
+            run_spec = replace(run_spec, launch_config=self.launch_config.text())
+        spawn_request = SpawnRequest(
             agent=spec.name,
-            brief=brief,
+            run_spec=run_spec,
             task=task,
             limits=limits_of(spec, limits, delegates=bool(chosen)),
             policy=policy,
-            windows=self._rights.windows(spec.name, policy),
-            manner=Manner(stays=stays),
+            windows=self._grants.windows(spec.name, policy),
+            lifecycle=Lifecycle(keep_alive=keep_alive),
             inherits=inherits,
             label=label,
             dialect=chosen[0] if chosen else "",
         )
         try:
             if detached:
-                return self.handle((await self.supervisor.accept(wish, session_id=self.session_id)).run_id)
-            started = await self.supervisor.spawn(wish, session_id=self.session_id, key=key)
+                return self.handle((await self.supervisor.accept(spawn_request, session_id=self.session_id)).run_id)
+            started = await self.supervisor.spawn(spawn_request, session_id=self.session_id, key=key)
         except PolicyError as refused:
             raise escalation(refused) from refused
         if started.existed:
@@ -210,8 +210,8 @@ class Retinue:
     ) -> tuple[ToolSpec, ...]:
         """What the model of a run would be shown that is started like this."""
         chosen = self._chosen if dialects is None else tuple(dialects)
-        brief = self._briefing.brief(self._briefing.agent(agent), chosen, tools=tools)
-        seen = visible(brief, self.supervisor.parts.rules.ceiling_of(brief.identity))
+        run_spec = self._run_specs.run_spec(self._run_specs.agent(agent), chosen, tools=tools)
+        seen = visible(run_spec, self.supervisor.engine.rules.ceiling_of(run_spec.identity))
         found = (self._tools.find(name, chosen) for name in seen.offered)
         return tuple(tool.spec for tool in found if tool is not None)
 
@@ -222,26 +222,26 @@ class Retinue:
         *,
         policy: Policy | None = None,
         last_turns: int | None = None,
-        stays: bool = False,
+        keep_alive: bool = False,
     ) -> RunHandle:
         """A new run that begins with another's history as it stands, and with `task` as the next words.
 
         It has the other's rights and draws on the same windows; `policy` can only narrow that.
         """
-        origin = await self.supervisor.recall(_id(run))
-        rights = await self._rights.of_fork(origin, policy)
-        wish = Spawn(
+        origin = await self.supervisor.replay(_id(run))
+        grants = await self._grants.of_fork(origin, policy)
+        spawn_request = SpawnRequest(
             agent=origin.accepted.agent,
-            brief=origin.brief,
+            run_spec=origin.run_spec,
             task=task,
             limits=origin.accepted.limits,
-            policy=rights,
-            manner=Manner(stays=stays),
+            policy=grants,
+            lifecycle=Lifecycle(keep_alive=keep_alive),
             inherits=HistoryRef(origin.run_id, origin.seq, last_turns),
             dialect=origin.accepted.dialect,
-            windows=await self._rights.windows_of_fork(origin, rights, own=policy),
+            windows=await self._grants.windows_of_fork(origin, grants, own=policy),
         )
-        started = await self.supervisor.spawn(wish, session_id=self.session_id)
+        started = await self.supervisor.spawn(spawn_request, session_id=self.session_id)
         return RunHandle(self.supervisor, started.run_id)
 
     async def resume(self, run: Which) -> RunHandle:
@@ -252,7 +252,7 @@ class Retinue:
             raise UnknownName("run", run_id)
         if view.state == "interrupted":
             await self._driver.adopt(view.root_id)
-        elif view.state != "ended" and run_id not in self.supervisor.roster.live:
+        elif view.state != "ended" and run_id not in self.supervisor.registry.live:
             raise NotAdoptable(run_id, "another process is driving it")
         return RunHandle(self.supervisor, run_id)
 

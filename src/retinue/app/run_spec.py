@@ -7,15 +7,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from retinue.app.provider_families import TableVendors
-from retinue.app.registries import ProviderTable, Toolset, make_dialect
-from retinue.app.wording import DialectWording
-from retinue.core.agent import Agent, Brief
+from retinue.app.provider_families import RegistryFamilies
+from retinue.app.registries import ProviderRegistry, ToolRegistry, make_dialect
+from retinue.app.wording import DialectOutcomeTexts
+from retinue.core.agent import Agent, RunSpec
 from retinue.core.errors import UnknownName
 from retinue.core.run import Limits
 from retinue.dialects.base import Dialect, SuppliesTools
-from retinue.dialects.context import Desk
-from retinue.engine.key_value import StoreShelf
+from retinue.dialects.context import DialectContext
+from retinue.engine.key_value import JournalKeyValue
 from retinue.engine.supervisor import Supervisor
 from retinue.telemetry import otel
 
@@ -23,7 +23,7 @@ MAX_TURNS = 50
 """Turns of a run that a program starts, when nobody says."""
 
 
-class Briefing:
+class RunSpecBuilder:
     """Makes the briefs of root runs, and the dialects that these choose.
 
     `agents` are those of the settings by name, and `model` is whom to ask where neither agent nor program says.
@@ -32,8 +32,8 @@ class Briefing:
     def __init__(
         self,
         supervisor: Supervisor,
-        tools: Toolset,
-        providers: ProviderTable,
+        tools: ToolRegistry,
+        providers: ProviderRegistry,
         *,
         agents: Mapping[str, Agent],
         model: str,
@@ -46,26 +46,28 @@ class Briefing:
         self._model = model
         self._settings = dialect_settings
         self._dialects: dict[str, Dialect] = {}
-        self._desk: Desk
+        self._dialect_context: DialectContext
 
     def begin(self, chosen: Sequence[str]) -> None:
         """Make the dialects that runs have when nobody says; others are made when a run first asks for them."""
-        parts = self._supervisor.parts
-        self._desk = Desk(
+        engine = self._supervisor.engine
+        self._dialect_context = DialectContext(
             supervisor=self._supervisor,
-            shelf=StoreShelf(parts),
-            clock=parts.clock,
+            key_value=JournalKeyValue(engine),
+            clock=engine.clock,
             agents=tuple(self._agents.values()),
             tool_names=self._tools.names,
             temperature=self._providers.temperature,
-            vendors=TableVendors(self._providers),
+            families=RegistryFamilies(self._providers),
             meter=otel.meter(),
-            resolve=lambda model, asker: (
-                self._providers.split(model, asker.provider) if model else (asker.provider, asker.model)
+            resolve=lambda model, caller_spec: (
+                self._providers.split(model, caller_spec.provider)
+                if model
+                else (caller_spec.provider, caller_spec.model)
             ),
         )
         self._together(chosen)
-        parts.words = DialectWording(self._dialects)
+        engine.words = DialectOutcomeTexts(self._dialects)
 
     def agent(self, name: str | None) -> Agent:
         """The agent of that name, or one that has all tools and nothing to say for itself."""
@@ -75,7 +77,7 @@ class Briefing:
             raise UnknownName("agent", name, tuple(self._agents))
         return self._agents[name]
 
-    def brief(
+    def run_spec(
         self,
         agent: Agent,
         chosen: tuple[str, ...],
@@ -84,7 +86,7 @@ class Briefing:
         model: str | None = None,
         system: str = "",
         think: bool = False,
-    ) -> Brief:
+    ) -> RunSpec:
         """What a run of this agent with these dialects is told and offered."""
         dialects = self._together(chosen)
         own = _own_tools(agent, dialects) if tools is None else tuple(tools)
@@ -96,7 +98,7 @@ class Briefing:
         agents = tuple(self._agents.values())
         texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
         provider, name = self._mind(model or agent.model)
-        return Brief(
+        return RunSpec(
             agent=agent.name,
             system="\n\n".join(text for text in texts if text),
             offered=offered,
@@ -119,7 +121,7 @@ class Briefing:
 
     def _dialect(self, name: str) -> Dialect:
         if name not in self._dialects:
-            dialect = make_dialect(name, self._desk, self._settings.get(name))
+            dialect = make_dialect(name, self._dialect_context, self._settings.get(name))
             self._dialects[name] = dialect
             self._tools.add(dialect)
         return self._dialects[name]

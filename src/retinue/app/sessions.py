@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from retinue.core.commands import Change, CloseSession, OpenSession, SessionRow, ShelfClosed
+from retinue.core.commands import Change, CloseSession, NamespaceClosed, OpenSession, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.ports import Clock
@@ -30,9 +30,9 @@ class Sessions:
     """The sessions of a store; these are operations of the system, never tools of an agent."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._parts = parts = supervisor.parts
+        self._engine = engine = supervisor.engine
         self._handles = supervisor.handles
-        self._clock: Clock = parts.clock
+        self._clock: Clock = engine.clock
 
     async def create(self, session_id: SessionId) -> None:
         """Begin an empty session; one that exists is an error."""
@@ -41,7 +41,7 @@ class Sessions:
 
     async def ensure(self, session_id: SessionId) -> bool:
         """Begin a session unless it is there; whether it is new."""
-        (new,) = await self._parts.journal.commit(OpenSession(session_id=session_id, at=self._clock.now()))
+        (new,) = await self._engine.journal.commit(OpenSession(session_id=session_id, at=self._clock.now()))
         return bool(new)
 
     async def archive(self, session_id: SessionId) -> None:
@@ -55,18 +55,18 @@ class Sessions:
 
     async def list(self) -> list[dict[str, object]]:
         """All sessions, oldest first, with the size of their shared context."""
-        rows = await self._parts.journal.read(self._parts.store.sessions)
+        rows = await self._engine.journal.read(self._engine.store.sessions)
         now = self._clock.now()
-        return [admin.overview(row, await self._shelf(row), now) for row in rows]
+        return [admin.overview(row, await self._key_value(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
         """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
-        row = await self._parts.journal.read(self._parts.store.session, session_id)
+        row = await self._engine.journal.read(self._engine.store.session, session_id)
         if row is None:
             raise UnknownName("session", session_id)
         if snapshot is not None:
-            return admin.snapshot(row, await self._shelf(row), snapshot)
-        return admin.contents(row, await self._shelf(row), self._clock.now())
+            return admin.snapshot(row, await self._key_value(row), snapshot)
+        return admin.contents(row, await self._key_value(row), self._clock.now())
 
     async def snapshot(self, session_id: SessionId, label: str) -> int:
         """Keep a session's shared context as it is now under a label; how many entries that are."""
@@ -77,24 +77,24 @@ class Sessions:
         at = self._clock.now()
         change = Change(
             space=space_of(session_id),
-            decide=lambda shelf: decide(action, shelf, participant=OPERATOR, at=at),
+            decide=lambda key_value: decide(action, key_value, participant=OPERATOR, at=at),
             session_id=session_id,
         )
-        (written,) = await self._parts.journal.commit(change)
+        (written,) = await self._engine.journal.commit(change)
         match written:
             case bytes() if code_of(written) is None:
                 return msgspec.json.decode(written, type=_Taken).keys
             case bytes():
                 raise BadInput(msgspec.json.decode(written, type=_Refusal).message)
-            case ShelfClosed(why="session_archived"):
+            case NamespaceClosed(why="session_archived"):
                 raise BadInput(f"session {session_id!r} is archived: nothing can be added to it")
             case _:
                 raise UnknownName("session", session_id)
 
-    async def _shelf(self, row: SessionRow) -> Mapping[str, bytes]:
-        return await self._parts.journal.read(self._parts.store.shelf, space_of(row.session_id))
+    async def _key_value(self, row: SessionRow) -> Mapping[str, bytes]:
+        return await self._engine.journal.read(self._engine.store.key_value, space_of(row.session_id))
 
     async def _close(self, closing: CloseSession) -> None:
-        (existed,) = await self._parts.journal.commit(closing)
+        (existed,) = await self._engine.journal.commit(closing)
         if not existed:
             raise UnknownName("session", closing.session_id)

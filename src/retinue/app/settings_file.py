@@ -18,7 +18,7 @@ from retinue.dialects.buzzllm import settings as buzzllm_settings
 from retinue.dialects.meerkat import settings as meerkat_settings
 from retinue.dialects.spec import settings as spec_settings
 from retinue.dialects.xzatoma import settings as xzatoma_settings
-from retinue.providers.catalog import WIRES, Contact, called, contact
+from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config
 
 log = logging.getLogger("retinue.config")
 
@@ -64,11 +64,11 @@ def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
     """What its wire finds wrong with a provider: its address, or how it is to write."""
     wire, address = settled.wire, settled.base_url
     try:
-        contact(wire, wire=wire, base_url=address)
+        provider_config(wire, wire=wire, base_url=address)
     except BadInput as wrong:
         return (("base_url", str(wrong)),)
     try:
-        contact(wire, wire=wire, base_url=address, responses_wire=settled.responses_wire)
+        provider_config(wire, wire=wire, base_url=address, responses_wire=settled.responses_wire)
     except BadInput as wrong:
         return (("responses_wire", str(wrong)),)
     return ()
@@ -92,10 +92,10 @@ def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) ->
     return settings
 
 
-def contacts(settings: Settings) -> tuple[Contact, ...]:
+def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
     """The providers of the settings, ready to be reached."""
     return tuple(
-        contact(
+        provider_config(
             name,
             wire=settled.wire,
             base_url=settled.base_url,

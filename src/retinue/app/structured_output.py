@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from retinue.core.agent import Judged, Output
+from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
 
 Demand: TypeAlias = Mapping[str, Any] | Path | type | Output
@@ -68,31 +68,31 @@ def demanded(demand: Demand) -> Output:
     return output
 
 
-def judge(output: Output, text: str) -> Judged:
+def validate_output(output: Output, text: str) -> ValidatedOutput:
     """The value of an answer, or what is wrong with it; a fence of Markdown around it is forgiven.
 
-    >>> judge(Output(), '{"capital": "Paris"}').value
+    >>> validate_output(Output(), '{"capital": "Paris"}').value
     {'capital': 'Paris'}
-    >>> judge(Output(), "Paris").error
+    >>> validate_output(Output(), "Paris").error
     'it is not JSON: JSON is malformed: invalid character (byte 0)'
     """
     stripped = text.strip()
     if not stripped:
-        return Judged(error="it is empty")
+        return ValidatedOutput(error="it is empty")
     if fenced := _FENCED.fullmatch(stripped):
         stripped = fenced[1]
     try:
         value: object = msgspec.json.decode(stripped, type=object)
         msgspec.json.encode(value)  # it will be stored: a number may be too large for that
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError, OverflowError) as error:
-        return Judged(error=f"it is not JSON: {_brief(error)}")
+        return ValidatedOutput(error=f"it is not JSON: {_brief(error)}")
     if _is_too_deep(stripped, value):
-        return Judged(error=f"it is nested more than {DEEPEST} levels deep")
+        return ValidatedOutput(error=f"it is nested more than {DEEPEST} levels deep")
     if output.mode == "json_object":
         complaint = "" if stripped.lstrip().startswith("{") else "it is JSON, but not an object"
     else:
         complaint = _validator(output.schema)(value)
-    return Judged(error=complaint) if complaint else Judged(value)
+    return ValidatedOutput(error=complaint) if complaint else ValidatedOutput(value)
 
 
 def _is_too_deep(text: str, value: object) -> bool:

@@ -34,8 +34,8 @@ class _Neighbours(MetaPathFinder):
         if path is not None:
             return None
         here = inspect.currentframe()
-        asker = os.path.realpath(_asking_file(here.f_back if here is not None else None))
-        at_home = (folder for folder in self.folders if asker.startswith(folder + os.sep))
+        caller_spec = os.path.realpath(_asking_file(here.f_back if here is not None else None))
+        at_home = (folder for folder in self.folders if caller_spec.startswith(folder + os.sep))
         return next((spec for folder in at_home if (spec := PathFinder.find_spec(fullname, [folder]))), None)
 
 

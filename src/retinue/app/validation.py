@@ -76,7 +76,7 @@ DELEGATION = (
 _LISTS = ("allowed_tools", "excluded_tools", "auto_approve", "always_ask")
 
 
-def strangers_in(settings: Settings, own: Collection[str]) -> list[Problem]:
+def unknown_in_settings(settings: Settings, own: Collection[str]) -> list[Problem]:
     """The names in a settings file that are neither built in, nor a dialect's, nor one of its `own` tools."""
     return [
         replace(named, complaint=_complaint(named.found, own))
@@ -85,7 +85,7 @@ def strangers_in(settings: Settings, own: Collection[str]) -> list[Problem]:
     ]
 
 
-def strangers_among(agents: Sequence[Agent], policy: Policy | None, own: Collection[str]) -> Iterator[str]:
+def unknown_in_code(agents: Sequence[Agent], policy: Policy | None, own: Collection[str]) -> Iterator[str]:
     """The same for what a program says, in words."""
     for agent in agents:
         yield from _told(f"agent {agent.name!r}: tools", agent.tools, own)

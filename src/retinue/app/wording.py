@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from retinue.core.events import RunAccepted
 from retinue.core.run import Outcome
 from retinue.dialects.base import Announces, Dialect, HandsOver
-from retinue.engine.context import PlainWording
+from retinue.engine.context import PlainOutcomeTexts
 
 
-class DialectWording(PlainWording):
+class DialectOutcomeTexts(PlainOutcomeTexts):
     """Asks the dialect of a run, where it is there and has words of its own."""
 
     def __init__(self, dialects: Mapping[str, Dialect]) -> None:

@@ -46,11 +46,11 @@ def deny(question: QuestionArgument, note: NoteFlag = "") -> int:
 
 
 async def _list(*, json: bool) -> int:
-    from retinue.app.open import open_archive
+    from retinue.app.open import open_read_only
     from retinue.cli.output.terminal import answer_json, say
 
-    async with open_archive() as archive:
-        questions = await archive.approvals.open()
+    async with open_read_only() as client:
+        questions = await client.approvals.open()
     if json:
         answer_json([_row(question) for question in questions])
     elif not questions:
@@ -61,15 +61,15 @@ async def _list(*, json: bool) -> int:
 
 
 async def _answer(name: str, *, allow: bool, note: str) -> int:
-    from retinue.app.open import open_archive
+    from retinue.app.open import open_read_only
     from retinue.cli.output.format import one_line
     from retinue.cli.output.terminal import say
 
-    async with open_archive() as archive:
-        question = await archive.approvals.find(name.strip())
-        is_first = await archive.approvals.answer(question, allow=allow, note=note)
-        view = await archive.look(question.run_id)
-        is_driven = await archive.driver_of(question.run_id) is not None
+    async with open_read_only() as client:
+        question = await client.approvals.find(name.strip())
+        is_first = await client.approvals.answer(question, allow=allow, note=note)
+        view = await client.look(question.run_id)
+        is_driven = await client.driver_of(question.run_id) is not None
     if not is_first:
         say(f"error: {question.id} was answered before, and that answer counts")
         return 1

@@ -102,12 +102,12 @@ def delete(name: NameArgument) -> int:
 
 
 def _with_sessions(work: Callable[[Sessions], Awaitable[None]], done: str = "") -> int:
-    from retinue.app.open import open_archive
+    from retinue.app.open import open_read_only
     from retinue.cli.event_loop import perform
     from retinue.cli.output.terminal import say
 
     async def main() -> int:
-        async with open_archive() as archive:
+        async with open_read_only() as archive:
             await work(archive.sessions)
         if done:
             say(done)

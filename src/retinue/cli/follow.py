@@ -40,7 +40,7 @@ async def see_through(
     """How the run ended, once everything below it is over as well; None if somebody asked to stop before."""
     earlier = await retinue.tree(root.run_id)
     watch = TreeWatch(retinue.supervisor, root.run_id, earlier)
-    watch.tasks[root.run_id] = (await retinue.supervisor.recall(root.run_id)).accepted.task
+    watch.tasks[root.run_id] = (await retinue.supervisor.replay(root.run_id)).accepted.task
     with display(quiet=quiet, verbose=verbose) as screen:
         if isinstance(approver, AtTheTerminal):
             approver.attach(retinue.supervisor, screen)

@@ -41,11 +41,11 @@ def replay(
 
 async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offset: int, db_path: str | None) -> int:
     from retinue.app.conversations import Conversations
-    from retinue.app.open import open_archive
+    from retinue.app.open import open_read_only
     from retinue.cli.output.terminal import answer, say
 
-    async with open_archive(store=_store(db_path)) as archive:
-        conversations = Conversations(archive.supervisor)
+    async with open_read_only(store=_store(db_path)) as client:
+        conversations = Conversations(client.supervisor)
         if listed:
             page = (await conversations.rows())[offset : offset + limit]
             answer("\n".join(_list(await conversations.whole(page), limit, offset)))

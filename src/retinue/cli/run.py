@@ -194,7 +194,7 @@ def run(
 async def carry_out(order: Order) -> int:
     """Find out who answers, start the run, and see it through or leave it to a background process."""
     from retinue.app.launch.limits import limits_for, settings_for, uncounted
-    from retinue.app.launch.model_choice import find_answerer
+    from retinue.app.launch.model_choice import choose_model
     from retinue.app.launch.open import open_new
     from retinue.cli.event_loop import interrupts
     from retinue.cli.follow import see_through, tell, tell_interrupted, told_as_sse
@@ -204,9 +204,9 @@ async def carry_out(order: Order) -> int:
 
     settings = settings_for(order.config, agent=order.agent)
     with interrupts() as asked_to_stop, stdout_for_answers_alone():
-        answerer = await find_answerer(order.flags, settings, agent=order.agent)
+        model_choice = await choose_model(order.flags, settings, agent=order.agent)
         if not order.quiet:
-            say(str(answerer))
+            say(str(model_choice))
         limits = limits_for(
             settings,
             order.agent,
@@ -216,11 +216,11 @@ async def carry_out(order: Order) -> int:
             max_cost=order.max_cost,
             timeout=order.timeout,
         )
-        for warning in uncounted(answerer, settings, limits, agent=order.agent, delegates=bool(order.dialects)):
+        for warning in uncounted(model_choice, settings, limits, agent=order.agent, delegates=bool(order.dialects)):
             say(warning)
         approver = approver_for(order.approvals, yes=order.yes)
         async with open_new(
-            answerer,
+            model_choice,
             settings,
             dialects=order.dialects,
             session=order.session,
@@ -232,7 +232,7 @@ async def carry_out(order: Order) -> int:
                 agent=order.agent,
                 limits=limits,
                 tools=tools_of(order, settings),
-                model=f"{answerer.contact.name}:{answerer.model}",
+                model=f"{model_choice.provider_config.name}:{model_choice.model}",
                 system=prompt_named(order.system).text,
                 think=order.think,
                 output=order.output,
@@ -244,7 +244,7 @@ async def carry_out(order: Order) -> int:
                     retinue, root, asked_to_stop, approver=approver, quiet=order.quiet, verbose=order.verbose
                 )
                 if order.sse:
-                    wire, structured = answerer.contact.wire, order.output is not None
+                    wire, structured = model_choice.provider_config.wire, order.output is not None
                     work = told_as_sse(root, work, structured=structured, brief=order.brief, wire=wire)
                 outcome = await work
     if order.detach:

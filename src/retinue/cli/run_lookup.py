@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retinue.app.read_only import Archive
+from retinue.app.read_only import ReadOnlyClient
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import RunId
 from retinue.engine.run_view import RunView
@@ -13,15 +13,15 @@ FEWEST = 4
 MOST_LISTED = 8
 
 
-async def find_run(archive: Archive, name: str) -> RunView:
+async def find_run(client: ReadOnlyClient, name: str) -> RunView:
     """The run that is meant; raises for a name that means none, or several."""
     name = name.strip().lower()
-    if (exact := await archive.supervisor.look(name)) is not None:
+    if (exact := await client.supervisor.look(name)) is not None:
         return exact
     if len(name) < FEWEST:
         raise BadInput(f"{name!r} is too short for a run's id: give {FEWEST} or more of its characters")
-    run_id = meant(name, [view.run_id for view in await archive.list(everyone=True)])
-    return await archive.look(run_id)
+    run_id = meant(name, [view.run_id for view in await client.list(everyone=True)])
+    return await client.look(run_id)
 
 
 def meant(name: str, run_ids: Sequence[RunId]) -> RunId:

@@ -92,8 +92,8 @@ def layer(
         "api_key_env": next((place["api_key_env"] for place in places if _has_a_key_for(base_url, place)), None),
     }
     return Choice(
-        **{wish: each.value for wish, each in wishes.items() if each is not None},
-        origins={wish: each.origin for wish, each in wishes.items() if each is not None},
+        **{spawn_request: each.value for spawn_request, each in wishes.items() if each is not None},
+        origins={spawn_request: each.origin for spawn_request, each in wishes.items() if each is not None},
     )
 
 
@@ -105,12 +105,18 @@ def _flags(flags: Flags) -> Place:
         "api_key_env": flags.api_key_env,
     }
     return {
-        wish: Said(value, f"--{wish.replace('_', '-')}", FLAGS) for wish, value in given.items() if value is not None
+        spawn_request: Said(value, f"--{spawn_request.replace('_', '-')}", FLAGS)
+        for spawn_request, value in given.items()
+        if value is not None
     }
 
 
 def _environment(environ: Mapping[str, str]) -> Place:
-    return {wish: Said(environ[name], name, ENVIRONMENT) for wish, name in VARIABLES.items() if environ.get(name)}
+    return {
+        spawn_request: Said(environ[name], name, ENVIRONMENT)
+        for spawn_request, name in VARIABLES.items()
+        if environ.get(name)
+    }
 
 
 def _named(place: Place, called: Callable[[str], str]) -> Place:
@@ -130,11 +136,11 @@ def _provider(settings: Settings, provider: Said | None) -> Place:
         return {}
     given: dict[Wish, str | None] = {"base_url": settled.base_url, "api_key_env": settled.api_key_env}
     origin = f"[providers.{provider.value}]"
-    return {wish: Said(value, origin, FILE) for wish, value in given.items() if value is not None}
+    return {spawn_request: Said(value, origin, FILE) for spawn_request, value in given.items() if value is not None}
 
 
-def _first(wish: Wish, *places: Place) -> Said | None:
-    return next((place[wish] for place in places if wish in place), None)
+def _first(spawn_request: Wish, *places: Place) -> Said | None:
+    return next((place[spawn_request] for place in places if spawn_request in place), None)
 
 
 def _split(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from retinue.core.policy import Policy
 from retinue.core.profiles import RuntimeProfile
@@ -92,7 +92,7 @@ class Output(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
         return f"Give your final answer as JSON that matches this JSON Schema, and nothing else:\n{self.schema}"
 
 
-class Judged(Struct, frozen=True, omit_defaults=True):
+class ValidatedOutput(Struct, frozen=True, omit_defaults=True):
     """A final answer held against what was demanded: its value, or what is wrong with it."""
 
     value: object = None
@@ -103,7 +103,7 @@ RESULTS = "\x1eresults\x1e"
 """Where in a system text the results of the runs stand that a run waits for; they are not known when it is written."""
 
 
-class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Everything about a run that its siblings share, so that a thousand of them store and hold it once.
 
     It is kept in the store as a blob named by its hash. `system` is the whole system text as sent, assembled by whoever
@@ -126,7 +126,7 @@ class Brief(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     temperature: float | None = None
     think: bool = False
     output: Output | None = None
-    setup: str = ""
+    launch_config: str = field(default="", name="setup")
     workspace: str = ""
     identity: str = ""
     memory_from: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Cancel, Item
@@ -48,7 +48,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     key: Key | None
     handle: HandleRef | None
     awaited: bool
-    brief: str
+    run_spec: str
     driver_id: DriverId | None
     accepted_at: float
     cancelled_at: float | None
@@ -95,11 +95,11 @@ class Accept(Struct, frozen=True, kw_only=True):
     """Let a run exist: its acceptance, its brief, and a handle counted up in its session's `handle_space`.
 
     `max_running` bounds the driven runs with a handle in that space of the session, whoever drives them. Answers
-    `Accepted`, also when a run with the same key exists (that one then), or `NotBorn`.
+    `Accepted`, also when a run with the same key exists (that one then), or `NotCreated`.
     """
 
     accepted: RunAccepted
-    brief: Brief
+    run_spec: RunSpec
     driver_id: DriverId | None
     handle_space: str | None = None
     handle_format: str = "{}"
@@ -114,7 +114,7 @@ class Accepted(Struct, frozen=True):
     existed: bool = False
 
 
-class NotBorn(Struct, frozen=True):
+class NotCreated(Struct, frozen=True):
     """The run was not accepted: an ancestor is cancelled or ended, its session is closed, or too many are running."""
 
     why: Literal["cancelled", "session_archived", "session_unknown", "too_many"]
@@ -189,7 +189,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     """Change a shelf by a pure decision about all that is on it. Answers the decision's answer.
 
     With a key the answer is remembered, and the same key answers the same without deciding again. `session_id` makes
-    the change depend on that session being open: otherwise the answer is a `ShelfClosed`.
+    the change depend on that session being open: otherwise the answer is a `NamespaceClosed`.
     """
 
     space: str
@@ -198,25 +198,25 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     session_id: SessionId | None = None
 
 
-class ShelfClosed(Struct, frozen=True):
+class NamespaceClosed(Struct, frozen=True):
     """The session of the shelf cannot be written."""
 
     why: Literal["session_archived", "session_unknown"]
 
 
-class Enlist(Struct, frozen=True, kw_only=True, gc=False):
+class RegisterDriver(Struct, frozen=True, kw_only=True, gc=False):
     """A process begins to drive. Answers None."""
 
     driver: DriverRow
 
 
-class Beat(Struct, frozen=True, kw_only=True, gc=False):
+class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
     """The driver lives. Answers None."""
 
     driver_id: DriverId
 
 
-class Bury(Struct, frozen=True, kw_only=True, gc=False):
+class DeclareDead(Struct, frozen=True, kw_only=True, gc=False):
     """Declare a driver dead, if its counter still stands at `beat`: its runs are nobody's now.
 
     Answers whether it is dead.
@@ -233,7 +233,7 @@ class Adopt(Struct, frozen=True, kw_only=True, gc=False):
     run_ids: tuple[RunId, ...]
 
 
-class Leave(Struct, frozen=True, kw_only=True, gc=False):
+class UnregisterDriver(Struct, frozen=True, kw_only=True, gc=False):
     """A driver goes in good order: its unfinished runs are nobody's. Answers None."""
 
     driver_id: DriverId
@@ -282,18 +282,18 @@ Write: TypeAlias = (
     | CancelTree
     | Retire
     | Change
-    | Enlist
-    | Beat
-    | Bury
+    | RegisterDriver
+    | Heartbeat
+    | DeclareDead
     | Adopt
-    | Leave
+    | UnregisterDriver
     | OpenSession
     | CloseSession
     | Prune
     | Forget
 )
 
-Written: TypeAlias = Accepted | NotBorn | ShelfClosed | tuple[RunId, ...] | bytes | str | bool | int | None
+Written: TypeAlias = Accepted | NotCreated | NamespaceClosed | tuple[RunId, ...] | bytes | str | bool | int | None
 """What a write answers; each write's docstring says which."""
 
 

@@ -63,7 +63,7 @@ ASK_FOR_SUMMARY = (
 )
 
 
-class Crowded(Struct, frozen=True, kw_only=True):
+class ContextOverflow(Struct, frozen=True, kw_only=True):
     """The next question is too long for its model: by its known window, or by what the provider said (`error`)."""
 
     window: int | None = None
@@ -144,17 +144,17 @@ def is_near(size: int, window: int, reserved: int) -> bool:
     return size * 10 > (window - reserved) * 9
 
 
-def room(crowded: Crowded, *, tokens: int, messages: int, fixed: int, times: int) -> Room | None:
+def room(overflow: ContextOverflow, *, tokens: int, messages: int, fixed: int, times: int) -> Room | None:
     """How long the messages may be, which have so many characters now; None if there is no point in shortening them.
 
     `fixed` are the characters of what is sent besides, `tokens` the size of everything together. A provider who says
     that it is too long is believed more than any window; who says it again for the same turn gets much less.
     """
     rooms: list[int] = []
-    if crowded.window is not None:
-        whole = (crowded.window - crowded.reserved) * (messages + fixed) // max(tokens, 1)
+    if overflow.window is not None:
+        whole = (overflow.window - overflow.reserved) * (messages + fixed) // max(tokens, 1)
         rooms.append(whole - fixed)
-    if crowded.error:
+    if overflow.error:
         rooms = [free for free in rooms if free > 0] + [messages >> times]
     if not rooms or min(rooms) <= 0:
         return None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from retinue.core.budget import Window
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.messages import Message, Reply
 from retinue.core.policy import Policy
-from retinue.core.run import Exchange, HandleRef, HistoryRef, LimitMet, Limits, Manner, Outcome
+from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.usage import NO_USAGE, Usage
 
 CompactedBy = Literal["shortened", "summarised", "left_out"]
@@ -41,16 +41,16 @@ class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     path: str = "root"
     key: Key | None = None
     agent: str = ""
-    brief: str
+    run_spec: str = field(name="brief")
     task: str
     policy: Policy
     limits: Limits = Limits()
-    manner: Manner = Manner()
+    lifecycle: Lifecycle = field(default=Lifecycle(), name="manner")
     inherits: HistoryRef | None = None
     handle: HandleRef | None = None
     label: str = ""
     dialect: str = ""
-    carved: bool = False
+    reserved: bool = field(default=False, name="carved")
     windows: tuple[Window, ...] = ()
     after: tuple[tuple[RunId, str], ...] = ()
     format: int = FORMAT

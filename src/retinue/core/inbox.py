@@ -14,7 +14,7 @@ from retinue.core.messages import Origin
 from retinue.core.run import EndReason, Result
 
 
-class Words(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="words"):
+class TextMessage(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="words"):
     """Something said to a run at work, read at its next turn; an idle run begins a new exchange with it."""
 
     key: Key
@@ -81,7 +81,7 @@ class DependencyEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     text: str = ""
 
 
-Item: TypeAlias = Words | Input | Close | Cancel | Deadline | Answer | ChildEnded | DependencyEnded
+Item: TypeAlias = TextMessage | Input | Close | Cancel | Deadline | Answer | ChildEnded | DependencyEnded
 
 URGENT = (Cancel, Deadline)
 """What does not wait for a turn boundary."""

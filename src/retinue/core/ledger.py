@@ -64,7 +64,7 @@ class Account(Limited):
     """One account. `allowed` are the dimensions in which its limit is kept for it by those above it, `unused` how much
     of that it neither spent nor holds, `reserve` what is set aside for its wrap-up turn (and counted in `carved`)."""
 
-    __slots__ = ("allowed", "ancestors", "carved", "closed", "reserve", "unused", "windows")
+    __slots__ = ("allowed", "ancestors", "closed", "reserve", "reserved", "unused", "windows")
 
     def __init__(self, name: str, limits: dict[int, int], allowed: tuple[int, ...], parent: Account | None) -> None:
         super().__init__(name, limits, [0] * 6, [0] * 6)
@@ -72,7 +72,7 @@ class Account(Limited):
         self.windows: tuple[WindowLimit, ...] = ()
         self.allowed = allowed
         self.unused = [0] * 6
-        self.carved = [0] * 6
+        self.reserved = [0] * 6
         self.reserve = [0] * 6
         self.closed = False
 
@@ -136,7 +136,7 @@ def rooms(
             # Above an allowance the room is there already, as part of what is carved. What is spent and held counts all
             # the same: where calls used more than their worst case and the limit is gone, no promise brings it back.
             if d not in kept:
-                room -= each.carved[d] - spare[d]
+                room -= each.reserved[d] - spare[d]
             yield each, d, room
         kept += each.allowed
     for limit in account.windows if windows else ():
@@ -191,7 +191,7 @@ def recount(account: Account) -> None:
 def carve_along(line: Sequence[Account], d: int, change: int) -> None:
     """Keep `change` more along `line`, up to the first account that has an allowance of its own to keep it in."""
     for each in line:
-        each.carved[d] += change
+        each.reserved[d] += change
         if d in each.allowed:
             return
 
@@ -212,7 +212,7 @@ class Opened(Struct, frozen=True):
 
     account: AccountId
     caps: Caps
-    carved: Caps = UNLIMITED
+    reserved: Caps = UNLIMITED
 
 
 class NoRoom(Struct, frozen=True):
@@ -265,7 +265,7 @@ class Standing(Struct, frozen=True):
     caps: Caps
     spent: Amount
     held: Amount
-    carved: Caps
+    reserved: Caps
 
 
 OpenAnswer: TypeAlias = Opened | NoRoom
@@ -277,7 +277,7 @@ class Ledger:
 
     >>> ledger = Ledger()
     >>> ledger.open("run", Caps(tokens=1000))
-    Opened(account='run', caps=Caps(tokens=1000), carved=Caps())
+    Opened(account='run', caps=Caps(tokens=1000), reserved=Caps())
     >>> held = ledger.hold("run", input=300, output=4000, now=0.0)
     >>> held
     Held(id=1, account='run', output=700, worst=Amount(input=300, output=700, cost=0, turns=1, calls=0))
@@ -342,7 +342,7 @@ class Ledger:
         reserve(account, negative(account.reserve))
         allowed, account.allowed = account.allowed, ()
         for d in allowed:
-            carve_along(account.ancestors, d, account.carved[d] - account.unused[d])
+            carve_along(account.ancestors, d, account.reserved[d] - account.unused[d])
         self._freed()
 
     def forget(self, account_id: AccountId) -> None:
@@ -495,7 +495,7 @@ class Ledger:
             caps_of({d: account.limit[d] for d in account.capped}),
             amount_of(account.spent),
             amount_of(account.held),
-            caps_of({d: account.carved[d] for d in account.capped}),
+            caps_of({d: account.reserved[d] for d in account.capped}),
         )
 
     def _account(self, account_id: AccountId) -> Account:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from retinue.core.ids import Key, RunId
 from retinue.core.usage import NO_USAGE, Usage
@@ -85,7 +85,7 @@ class HandleRef(Struct, frozen=True, gc=False):
     name: str
 
 
-class Manner(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """How a run behaves towards whoever started it; each dialect has its own manners.
 
     `stays` keeps the run idle for more input after an answer. `awaited` means the caller blocks on it. `announce` puts
@@ -93,7 +93,7 @@ class Manner(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     the run when a tool raises something unexpected (otherwise the model reads it).
     """
 
-    stays: bool = False
+    keep_alive: bool = field(default=False, name="stays")
     awaited: bool = False
     announce: bool = False
     on_parent_end: Literal["cancel", "keep", "wait"] = "cancel"

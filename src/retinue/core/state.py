@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.events import (
     AgentDefined,
     CallParked,
@@ -32,7 +32,7 @@ from retinue.core.events import (
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History, forked
 from retinue.core.ids import Key, RunId
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, LimitMet, Outcome
 from retinue.core.usage import NO_USAGE, Usage, add_cost
@@ -66,7 +66,6 @@ class Run:
         "accepted",
         "adopted_seq",
         "answering",
-        "brief",
         "calls_made",
         "closing",
         "compactions",
@@ -88,6 +87,7 @@ class Run:
         "parked_since",
         "policy",
         "repairs",
+        "run_spec",
         "seen",
         "seq",
         "stop",
@@ -102,12 +102,12 @@ class Run:
         "wrapping",
     )
 
-    def __init__(self, accepted: RunAccepted, brief: Brief, inherited: History | None = None) -> None:
+    def __init__(self, accepted: RunAccepted, run_spec: RunSpec, inherited: History | None = None) -> None:
         self.accepted = accepted
         self.policy = accepted.policy
         """What the run may do; a driver that takes it over cuts this by the settings of its day."""
-        self.brief = brief
-        self.system = brief.system
+        self.run_spec = run_spec
+        self.system = run_spec.system
         """The system text as sent: the brief's, with the results of the runs that this one waited for."""
         self.dependencies: dict[RunId, DependencyEnded] = {}
         """How the runs ended that this one waits for."""
@@ -194,14 +194,14 @@ class Run:
         )
 
 
-def fold(events: Iterable[tuple[int, Event]], brief: Brief, inherited: History | None = None) -> Run:
+def fold(events: Iterable[tuple[int, Event]], run_spec: RunSpec, inherited: History | None = None) -> Run:
     """The run that these numbered events tell of; the first has to be its acceptance."""
     numbered = iter(events)
     _, first = next(numbered, (0, None))
     if not isinstance(first, RunAccepted):
         found = "nothing" if first is None else type(first).__name__
         raise ValueError(f"a run begins with its acceptance, not with {found}")
-    run = Run(first, brief, inherited)
+    run = Run(first, run_spec, inherited)
     for seq, event in numbered:
         apply(run, seq, event)
     return run
@@ -336,15 +336,15 @@ def _keep_unfinished_words(run: Run, outcome: Outcome) -> None:
 
 def _with_peers_joined(items: tuple[Item, ...]) -> Iterator[Item]:
     """The items, with what peers said one after another made one message; news of children always stands alone."""
-    joined: Words | None = None
+    joined: TextMessage | None = None
     for item in items:
-        if joined is not None and isinstance(item, Words) and item.origin == "peer":
+        if joined is not None and isinstance(item, TextMessage) and item.origin == "peer":
             joined = replace(joined, text=f"{joined.text}\n\n{item.text}")
             continue
         if joined is not None:
             yield joined
             joined = None
-        if isinstance(item, Words) and item.origin == "peer":
+        if isinstance(item, TextMessage) and item.origin == "peer":
             joined = item
         else:
             yield item
@@ -354,7 +354,7 @@ def _with_peers_joined(items: tuple[Item, ...]) -> Iterator[Item]:
 
 def _read(run: Run, seq: int, item: Item, at: float) -> None:
     match item:
-        case Words(text=text, origin=origin):
+        case TextMessage(text=text, origin=origin):
             _begin_exchange_if_idle(run)
             run.final = False
             run.history.append(UserMessage(text=text, origin=origin))
@@ -375,7 +375,7 @@ def _read(run: Run, seq: int, item: Item, at: float) -> None:
                 run.history.append(UserMessage(text=notice, origin="notice"))
         case DependencyEnded(run_id=run_id):
             run.dependencies[run_id] = item
-            run.system = run.brief.system_with([(each.name, each.text) for each in run.dependencies.values()])
+            run.system = run.run_spec.system_with([(each.name, each.text) for each in run.dependencies.values()])
         case Close():
             run.closing = True
         case Cancel() | Deadline():

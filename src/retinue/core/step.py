@@ -1,7 +1,7 @@
 """What a run does next, decided from its state alone.
 
 Starting a run, recovering it, waking it from an approval and moving it to another machine are all this one question.
-What the engine has in flight is told by `Situation.busy`; after a crash nothing is, and the answer starts it again.
+What the engine has in flight is told by `StepInput.busy`; after a crash nothing is, and the answer starts it again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,24 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.agent import Judged
-from retinue.core.compaction import Crowded
-from retinue.core.inbox import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.agent import ValidatedOutput
+from retinue.core.compaction import ContextOverflow
+from retinue.core.inbox import (
+    URGENT,
+    Answer,
+    Cancel,
+    ChildEnded,
+    Close,
+    Deadline,
+    DependencyEnded,
+    Input,
+    Item,
+    TextMessage,
+)
 from retinue.core.run import EndReason, Exchange, LimitMet, Result
 from retinue.core.state import Run
 
-NEWS = (Words, ChildEnded, Answer)
+NEWS = (TextMessage, ChildEnded, Answer)
 """What a run reads at its next turn boundary."""
 
 MAX_REPAIRS = 2
@@ -32,19 +43,19 @@ WaitsFor = Literal["model", "calls", "approval", "child", "mail", "dependency"]
 """What has to happen before a run does anything more."""
 
 
-class Situation(Struct, gc=False):
+class StepInput(Struct, gc=False):
     """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance.
 
     `judged` is the verdict on `answer_to_judge`, where there is one. `crowded` says that the model cannot be asked
     before the history is shorter. `held` says that a run that waited for others has no place to begin yet.
     """
 
-    mail: Sequence[Item] = ()
+    inbox: Sequence[Item] = ()
     busy: AbstractSet[int] = frozenset()
     children: int = 0
     spent: LimitMet | None = None
-    judged: Judged | None = None
-    crowded: Crowded | None = None
+    validated: ValidatedOutput | None = None
+    overflow: ContextOverflow | None = None
     held: bool = False
 
 
@@ -64,7 +75,7 @@ class Ask(Struct, frozen=True):
 class Compact(Struct, frozen=True):
     """Make the history shorter before the model is asked; a wrap-up turn spends nothing on a summary."""
 
-    crowded: Crowded
+    overflow: ContextOverflow
     wrap_up: bool = False
 
 
@@ -120,18 +131,18 @@ EXPLAINED: dict[EndReason, str] = {
 }
 
 
-def next_step(run: Run, now: Situation) -> Step:
+def next_step(run: Run, now: StepInput) -> Step:
     """The one thing to do next."""
     if run.outcome is not None:
         return Rest()
-    for item in now.mail:
+    for item in now.inbox:
         if isinstance(item, URGENT):
             return _stopped(run, item)
     if run.accepted.after and (step := _before_it_begins(run, now)) is not None:
         return step
     if run.failure is not None:
         return End(_exchange(run, "failed", "model_error", run.failure.error))
-    if run.tool_crash is not None and run.accepted.manner.crash_fails:
+    if run.tool_crash is not None and run.accepted.lifecycle.crash_fails:
         return End(_exchange(run, "failed", "tool_error", run.tool_crash[1]))
     if MODEL in now.busy:
         return Wait("model")
@@ -140,9 +151,9 @@ def next_step(run: Run, now: Situation) -> Step:
     return _at_the_boundary(run, now)
 
 
-def _before_it_begins(run: Run, now: Situation) -> Step | None:
+def _before_it_begins(run: Run, now: StepInput) -> Step | None:
     """What a run does that waits for others to complete; None once they all have, and there is a place for it."""
-    if arrived := tuple(item for item in now.mail if isinstance(item, DependencyEnded)):
+    if arrived := tuple(item for item in now.inbox if isinstance(item, DependencyEnded)):
         return Take(arrived)
     for ended in run.dependencies.values():
         if not ended.ok:
@@ -152,7 +163,7 @@ def _before_it_begins(run: Run, now: Situation) -> Step | None:
 
 def answer_to_judge(run: Run) -> str | None:
     """The words that would be the run's final answer, if they have to be of a certain form."""
-    if run.brief.output is None or not run.answering or run.outcome is not None:
+    if run.run_spec.output is None or not run.answering or run.outcome is not None:
         return None
     if run.final or (run.open and not run.tools_on):
         return run.history[-1].text
@@ -165,10 +176,10 @@ def _stopped(run: Run, item: Cancel | Deadline) -> End:
     return End(_exchange(run, "timed_out", "deadline", f"the run did not finish within {item.seconds:g} s"), (item,))
 
 
-def _with_open_calls(run: Run, now: Situation) -> Step:
+def _with_open_calls(run: Run, now: StepInput) -> Step:
     if not run.tools_on:
         return _answered(run, now)  # no tool was offered: these calls are not made, and the words are the answer
-    answers = tuple(item for item in now.mail if isinstance(item, Answer))
+    answers = tuple(item for item in now.inbox if isinstance(item, Answer))
     if answers:
         return Take(answers)
     if now.busy and len(now.busy) == run.unreturned:
@@ -205,10 +216,10 @@ def _turns_are_used_up(run: Run, *, wrap_up_included: bool = False) -> LimitMet 
     return None
 
 
-def _at_the_boundary(run: Run, now: Situation) -> Step:
+def _at_the_boundary(run: Run, now: StepInput) -> Step:
     if not run.answering and (first := _first_input(now)):
         return Take((first,))
-    news = tuple(item for item in now.mail if isinstance(item, NEWS))
+    news = tuple(item for item in now.inbox if isinstance(item, NEWS))
     # An answer that came with the last turn stands: there would be none left to say more. Whoever is idle has answered
     # before, and news that it cannot answer any more end it, instead of lying there for ever.
     has_the_last_word = run.answering and run.final and _turns_are_used_up(run, wrap_up_included=True)
@@ -223,32 +234,32 @@ def _at_the_boundary(run: Run, now: Situation) -> Step:
     # The turn that is set aside for an answer is well used on repairing one.
     if run.wrapping is None and (limit := _turns_are_used_up(run, wrap_up_included=run.repairs > 0)):
         return _limited(run, limit)
-    if now.crowded is not None:
-        return Compact(now.crowded, wrap_up=run.wrapping is not None)
+    if now.overflow is not None:
+        return Compact(now.overflow, wrap_up=run.wrapping is not None)
     return Ask(tools=run.tools_on and run.wrapping is None, wrap_up=run.wrapping is not None)
 
 
-def _first_input(now: Situation) -> Input | None:
+def _first_input(now: StepInput) -> Input | None:
     """The input that came before any news: words said after an input belong to the exchange that it begins."""
-    first = next((item for item in now.mail if isinstance(item, (Input, *NEWS))), None)
+    first = next((item for item in now.inbox if isinstance(item, (Input, *NEWS))), None)
     return first if isinstance(first, Input) else None
 
 
-def _idle(run: Run, now: Situation) -> Step:
-    if closes := tuple(item for item in now.mail if isinstance(item, Close)):
+def _idle(run: Run, now: StepInput) -> Step:
+    if closes := tuple(item for item in now.inbox if isinstance(item, Close)):
         return Take(closes)
     return End(run.exchanges[-1]) if run.closing else Wait("mail")
 
 
-def _answered(run: Run, now: Situation) -> Step:
+def _answered(run: Run, now: StepInput) -> Step:
     if now.children:
         return Wait("child")
-    judged = now.judged
-    if judged is not None and judged.error and _can_be_repaired(run):
-        return Repair(_what_is_wrong(run, judged))
-    ended = _final_exchange(run, judged)
+    validated = now.validated
+    if validated is not None and validated.error and _can_be_repaired(run):
+        return Repair(_what_is_wrong(run, validated))
+    ended = _final_exchange(run, validated)
     run_is_over = run.wrapping is not None and not _ends_only_the_exchange(run, run.wrapping)
-    return EndExchange(ended) if run.accepted.manner.stays and not run_is_over else End(ended)
+    return EndExchange(ended) if run.accepted.lifecycle.keep_alive and not run_is_over else End(ended)
 
 
 def _can_be_repaired(run: Run) -> bool:
@@ -260,18 +271,18 @@ def _can_be_repaired(run: Run) -> bool:
     )
 
 
-def _what_is_wrong(run: Run, judged: Judged) -> str:
-    return f"it was cut off at the output limit; {judged.error}" if run.stop == "length" else judged.error
+def _what_is_wrong(run: Run, validated: ValidatedOutput) -> str:
+    return f"it was cut off at the output limit; {validated.error}" if run.stop == "length" else validated.error
 
 
-def _final_exchange(run: Run, judged: Judged | None) -> Exchange:
-    value = judged.value if judged is not None and not judged.error else None
+def _final_exchange(run: Run, validated: ValidatedOutput | None) -> Exchange:
+    value = validated.value if validated is not None and not validated.error else None
     if run.wrapping is not None:
         return _exhausted(run, run.wrapping, structured=value)
     if run.stop == "refusal":
         return _exchange(run, "failed", "refusal", "the model declined to answer")
-    if judged is not None and judged.error:
-        error = f"the answer is not of the form that was demanded: {_what_is_wrong(run, judged)}"
+    if validated is not None and validated.error:
+        error = f"the answer is not of the form that was demanded: {_what_is_wrong(run, validated)}"
         return _exchange(run, "failed", "bad_output", error)
     text = run.history[-1].text
     reason = "empty" if not text.strip() else "length" if run.stop == "length" else "answered"
@@ -283,7 +294,7 @@ def _limited(run: Run, limit: LimitMet) -> Step:
     if run.accepted.limits.wrap_up and run.wrapping is None and not _turns_are_used_up(run, wrap_up_included=True):
         return WrapUp(limit)
     ended = _exhausted(run, limit)
-    if run.accepted.manner.stays and _ends_only_the_exchange(run, limit):
+    if run.accepted.lifecycle.keep_alive and _ends_only_the_exchange(run, limit):
         return EndExchange(ended)
     return End(ended)
 

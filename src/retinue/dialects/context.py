@@ -8,19 +8,19 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from retinue.core.agent import Agent, Brief
+from retinue.core.agent import Agent, RunSpec
 from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import RunId
 from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict
-from retinue.core.ports import CallContext, Clock, Meter, NoMeter, Shelf
+from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter
 from retinue.core.profiles import windows_of
 from retinue.engine.supervisor import Supervisor
 from retinue.engine.tool_calls import take_action
 
 
-class Vendors(Protocol):
+class ProviderFamilies(Protocol):
     """The providers of the process, as far as it matters whose models they have."""
 
     def names(self) -> Sequence[str]:
@@ -47,7 +47,7 @@ class Vendors(Protocol):
         """Whether it is a server of the user's own."""
         ...
 
-    def apart(self, provider: str) -> str | None:
+    def in_process(self, provider: str) -> str | None:
         """The provider that asks the same models from a process of its own; None where no process could."""
         ...
 
@@ -60,7 +60,7 @@ class Vendors(Protocol):
         ...
 
 
-class NoVendors:
+class NoProviderFamilies:
     """Where nobody knows any."""
 
     def names(self) -> Sequence[str]:
@@ -87,7 +87,7 @@ class NoVendors:
         """It may be."""
         return True
 
-    def apart(self, provider: str) -> str | None:
+    def in_process(self, provider: str) -> str | None:
         """None."""
         return None
 
@@ -101,7 +101,7 @@ class NoVendors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class DialectContext:
     """Handed to every dialect when a retinue is opened.
 
     `agents` are those of the application, in the order of its settings; `tool_names` names every tool it has, delegation
@@ -110,13 +110,13 @@ class Desk:
     """
 
     supervisor: Supervisor
-    shelf: Shelf
+    key_value: KeyValue
     clock: Clock
     agents: Sequence[Agent]
     tool_names: Sequence[str]
-    resolve: Callable[[str, Brief], tuple[str, str]]
+    resolve: Callable[[str, RunSpec], tuple[str, str]]
     temperature: Callable[[str], float | None] = lambda provider: None
-    vendors: Vendors = field(default_factory=NoVendors)
+    families: ProviderFamilies = field(default_factory=NoProviderFamilies)
     meter: Meter = field(default_factory=NoMeter)
 
     def tools_within(self, policy: Policy) -> tuple[str, ...]:
@@ -125,16 +125,16 @@ class Desk:
             name for name in self.tool_names if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
         )
 
-    def brief_for(
+    def run_spec_for(
         self,
-        asker: Brief,
+        caller_spec: RunSpec,
         *,
         agent: str,
         system: str,
         offered: tuple[str, ...],
         model: str = "",
         fallback: tuple[str, ...] = (),
-    ) -> Brief:
+    ) -> RunSpec:
         """The brief of a child: on the asker's model, or on the one that `model` means to the asker.
 
         An agent of the application works under its own name, in its own workspace if it has one. Any other works for
@@ -142,30 +142,30 @@ class Desk:
 
         A fallback belongs to its model: a child without a model of its own has the asker's, unless it names another.
         """
-        provider, name = self.resolve(model, asker)
-        own = replace(asker, provider=provider, model=name)
+        provider, name = self.resolve(model, caller_spec)
+        own = replace(caller_spec, provider=provider, model=name)
         others = tuple(self.resolve(other, own) for other in fallback)
-        temperature = asker.temperature if provider == asker.provider else self.temperature(provider)
+        temperature = caller_spec.temperature if provider == caller_spec.provider else self.temperature(provider)
         known = self.known(agent)
-        if known is not None and agent != asker.identity:
-            asker = replace(
-                asker,
+        if known is not None and agent != caller_spec.identity:
+            caller_spec = replace(
+                caller_spec,
                 identity=agent,
                 memory_from=known.memory_from,
-                workspace=known.workspace or asker.workspace,
-                think=asker.think or known.think,
+                workspace=known.workspace or caller_spec.workspace,
+                think=caller_spec.think or known.think,
             )
         return replace(
-            asker,
+            caller_spec,
             agent=agent,
             system=system,
             offered=offered,
             provider=provider,
             model=name,
-            fallback=others if model or fallback else asker.fallback,
+            fallback=others if model or fallback else caller_spec.fallback,
             temperature=temperature,
             output=None,  # a child answers its caller in words, unless somebody says otherwise
-            setup="",
+            launch_config="",
         )
 
     def known(self, agent: str) -> Agent | None:
@@ -185,21 +185,21 @@ class Desk:
 
     async def take_action(self, context: CallContext) -> bool:
         """Count one action of the run that calls; False if its windows have none left."""
-        driven = self.supervisor.roster.live.get(context.run_id)
-        if driven is None:
+        live = self.supervisor.registry.live.get(context.run_id)
+        if live is None:
             raise TreeCancelled(context.run_id)
-        return await take_action(driven, self.supervisor.parts)
+        return await take_action(live, self.supervisor.engine)
 
     async def begun(self, context: CallContext) -> RunRow | None:
         """The run that this call started before a crash, whatever today's settings would say about it."""
         if not context.again:
             return None
-        parts = self.supervisor.parts
-        return await parts.journal.read(parts.store.run_by_key, context.key)
+        engine = self.supervisor.engine
+        return await engine.journal.read(engine.store.run_by_key, context.key)
 
-    def brief_of(self, run_id: RunId) -> Brief:
+    def run_spec_of(self, run_id: RunId) -> RunSpec:
         """What a live run shares with its siblings."""
-        driven = self.supervisor.roster.live.get(run_id)
-        if driven is None:
+        live = self.supervisor.registry.live.get(run_id)
+        if live is None:
             raise TreeCancelled(run_id)
-        return driven.run.brief
+        return live.run.run_spec

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from retinue.core.errors import ToolError
-from retinue.core.ports import CallContext, Clock, Tool, ToolResult, Wrapped
+from retinue.core.ports import CallContext, Clock, Tool, ToolResult, ToolWrapper
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.text import rfc3339
 
 
-class WatchedTool(Wrapped):
+class WatchedTool(ToolWrapper):
     """Another tool, with one line at info for each of its calls; whoever watches says what stands in it."""
 
     def __init__(self, tool: Tool, log: logging.Logger) -> None:

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.budget import Window
 from retinue.core.errors import DepthExceeded, TooManyRunning, TreeCancelled
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy, Risk, Verdict, inherit, verdict
 from retinue.core.profiles import Rules
-from retinue.core.run import HistoryRef, Limits, Manner
-from retinue.engine.context import Parts
-from retinue.engine.live_run import Driven
+from retinue.core.run import HistoryRef, Lifecycle, Limits
+from retinue.engine.context import EngineContext
+from retinue.engine.live_run import LiveRun
 
 
-class Spawn(Struct, frozen=True, kw_only=True):
+class SpawnRequest(Struct, frozen=True, kw_only=True):
     """A wish for a run, as a dialect or a program says it.
 
     `policy` is what the child asks for (None: all that its parent has). One that is `independent` is not bound by its
@@ -29,19 +29,19 @@ class Spawn(Struct, frozen=True, kw_only=True):
     """
 
     agent: str
-    brief: Brief
+    run_spec: RunSpec
     task: str
     limits: Limits = Limits()
     policy: Policy | None = None
     independent: bool = False
-    manner: Manner = Manner()
+    lifecycle: Lifecycle = Lifecycle()
     label: str = ""
     dialect: str = ""
     handle_space: str | None = None
     handle_format: str = "{}"
     max_depth: int | None = None
     max_running: int | None = None
-    carved: bool = False
+    reserved: bool = False
     inherits: HistoryRef | None = None
     windows: tuple[Window, ...] = ()
     after: tuple[tuple[RunId, str], ...] = ()
@@ -51,37 +51,37 @@ class Spawn(Struct, frozen=True, kw_only=True):
 
 
 def admit(
-    wish: Spawn,
+    spawn_request: SpawnRequest,
     *,
     run_id: RunId,
     session_id: SessionId,
-    parent: Driven | None,
+    parent: LiveRun | None,
     running: int,
     key: Key | None,
-    parts: Parts,
-) -> tuple[RunAccepted, Brief]:
+    engine: EngineContext,
+) -> tuple[RunAccepted, RunSpec]:
     """The acceptance of a run that may be started; raises the refusal of one that may not."""
     depth = 0
     path = "root"
-    ceiling = parts.rules.ceiling_of(wish.brief.identity or wish.agent)
+    ceiling = engine.rules.ceiling_of(spawn_request.run_spec.identity or spawn_request.agent)
     root_id = run_id
     if parent is not None:
         above = parent.run.accepted
         if parent.cancelled or parent.run.outcome is not None:
             raise TreeCancelled(above.run_id)
-        if wish.max_depth is not None and above.depth >= wish.max_depth:
-            raise DepthExceeded(depth=above.depth, max_depth=wish.max_depth)
+        if spawn_request.max_depth is not None and above.depth >= spawn_request.max_depth:
+            raise DepthExceeded(depth=above.depth, max_depth=spawn_request.max_depth)
         depth = above.depth + 1
-        path = f"{above.path}/{wish.agent}/{parent.births + 1}"
-        if not wish.independent:
+        path = f"{above.path}/{spawn_request.agent}/{parent.children_created + 1}"
+        if not spawn_request.independent:
             ceiling = parent.run.policy
         root_id = above.root_id
-    if wish.max_running is not None and running >= wish.max_running:
-        raise TooManyRunning(running=running, limit=wish.max_running)
-    policy = inherit(ceiling, wish.policy)
-    brief = remembering(visible(wish.brief, policy), wish.agent, parts.rules)
+    if spawn_request.max_running is not None and running >= spawn_request.max_running:
+        raise TooManyRunning(running=running, limit=spawn_request.max_running)
+    policy = inherit(ceiling, spawn_request.policy)
+    run_spec = remembering(visible(spawn_request.run_spec, policy), spawn_request.agent, engine.rules)
     accepted = RunAccepted(
-        at=parts.clock.now(),
+        at=engine.clock.now(),
         run_id=run_id,
         session_id=session_id,
         root_id=root_id,
@@ -89,36 +89,36 @@ def admit(
         depth=depth,
         path=path,
         key=key,
-        agent=wish.agent,
-        brief=brief.digest(),
-        task=wish.task,
+        agent=spawn_request.agent,
+        run_spec=run_spec.digest(),
+        task=spawn_request.task,
         policy=policy,
-        independent=wish.independent,
-        limits=wish.limits,
-        manner=wish.manner,
-        inherits=wish.inherits,
-        label=wish.label,
-        dialect=wish.dialect,
-        carved=wish.carved,
-        windows=wish.windows,
-        after=wish.after,
+        independent=spawn_request.independent,
+        limits=spawn_request.limits,
+        lifecycle=spawn_request.lifecycle,
+        inherits=spawn_request.inherits,
+        label=spawn_request.label,
+        dialect=spawn_request.dialect,
+        reserved=spawn_request.reserved,
+        windows=spawn_request.windows,
+        after=spawn_request.after,
     )
-    return accepted, brief
+    return accepted, run_spec
 
 
-def visible(brief: Brief, policy: Policy) -> Brief:
+def visible(run_spec: RunSpec, policy: Policy) -> RunSpec:
     """A tool that the policy takes away altogether is not shown either."""
     if policy.tool_ceiling is None and not policy.excluded_tools:
-        return brief
+        return run_spec
     kept = tuple(
-        name for name in brief.offered if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
+        name for name in run_spec.offered if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
     )
-    return brief if kept == brief.offered else replace(brief, offered=kept)
+    return run_spec if kept == run_spec.offered else replace(run_spec, offered=kept)
 
 
-def remembering(brief: Brief, agent: str, rules: Rules) -> Brief:
+def remembering(run_spec: RunSpec, agent: str, rules: Rules) -> RunSpec:
     """A brief that was made under other settings gives no memory to read that those of today take away."""
-    if not brief.memory_from:
-        return brief
-    kept = rules.still_readable(brief.identity or agent, brief.memory_from)
-    return brief if kept == brief.memory_from else replace(brief, memory_from=kept)
+    if not run_spec.memory_from:
+        return run_spec
+    kept = rules.still_readable(run_spec.identity or agent, run_spec.memory_from)
+    return run_spec if kept == run_spec.memory_from else replace(run_spec, memory_from=kept)

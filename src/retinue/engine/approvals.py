@@ -15,9 +15,9 @@ from retinue.core.errors import StoreError
 from retinue.core.inbox import Answer
 from retinue.core.run import Approval
 from retinue.core.state import Run
-from retinue.engine.context import Approver, Parts
+from retinue.engine.context import Approver, EngineContext
 from retinue.engine.foreign_errors import words_of
-from retinue.engine.live_run import Driven
+from retinue.engine.live_run import LiveRun
 from retinue.engine.tool_calls import NOBODY
 
 log = logging.getLogger("retinue.engine")
@@ -52,25 +52,25 @@ def answer_to(question: Approval, *, allow: bool, note: str = "") -> Answer:
     )
 
 
-def ask_for_approvals(driven: Driven, parts: Parts) -> None:
+def ask_for_approvals(live: LiveRun, engine: EngineContext) -> None:
     """Put a run's open questions to the callback, if there is one; others answer through the inbox.
 
     Where nobody can be asked, a question that an earlier process has left is answered with no.
     """
-    if parts.approver != "wait":
-        for question in open_questions(driven.run):
+    if engine.approver != "wait":
+        for question in open_questions(live.run):
             mark = f"asked/{question.turn}/{question.index}"
-            if mark not in driven.memo:
-                driven.memo[mark] = True
-                task = asyncio.get_running_loop().create_task(_ask(driven, question, parts.approver, parts))
-                parts.errands.add(task)
-                task.add_done_callback(parts.errands.discard)
+            if mark not in live.memo:
+                live.memo[mark] = True
+                task = asyncio.get_running_loop().create_task(_ask(live, question, engine.approver, engine))
+                engine.errands.add(task)
+                task.add_done_callback(engine.errands.discard)
 
 
-async def _ask(driven: Driven, question: Approval, approver: Approver, parts: Parts) -> None:
+async def _ask(live: LiveRun, question: Approval, approver: Approver, engine: EngineContext) -> None:
     try:
-        if driven.last_write is not None:
-            await driven.last_write.wait()  # whoever hears of a question can find it in the store
+        if live.last_write is not None:
+            await live.last_write.wait()  # whoever hears of a question can find it in the store
         allow, note = await _said(question, approver)
     except (Unanswered, StoreError):
         return
@@ -78,8 +78,8 @@ async def _ask(driven: Driven, question: Approval, approver: Approver, parts: Pa
         log.exception("the approval callback failed")
         allow, note = False, f"the approval callback failed: {words_of(error) or type(error).__name__}"
     answer = answer_to(question, allow=allow, note=note)
-    if driven.deliver(answer):
-        parts.journal.write(Post(run_id=driven.run_id, item=answer))
+    if live.deliver(answer):
+        engine.journal.write(Post(run_id=live.run_id, item=answer))
 
 
 async def _said(question: Approval, approver: Approver) -> tuple[bool, str]:

@@ -80,7 +80,7 @@ class Accounts:
         parent = above if above in self._windows else None
         if parent is None and caps == UNLIMITED and not run.windows:
             return
-        carve = caps if run.carved else None
+        carve = caps if run.reserved else None
         answer = self.ledger.open(run.run_id, caps, parent=parent, windows=run.windows, carve=carve)
         if isinstance(answer, NoRoom):
             raise NoAllowance(account=answer.account, dimension=answer.dimension, asked=answer.asked, left=answer.left)

@@ -16,7 +16,7 @@ from retinue.core.compaction import (
     MAX_IN_A_ROW,
     SMALLEST,
     SUMMARISER,
-    Crowded,
+    ContextOverflow,
     Shorten,
     Summarise,
     compacted,
@@ -32,8 +32,8 @@ from retinue.core.ports import Provider, Request
 from retinue.core.run import LimitMet
 from retinue.core.step import Compact
 from retinue.core.usage import NO_USAGE, Usage, add_cost
-from retinue.engine.context import Parts
-from retinue.engine.live_run import Driven
+from retinue.engine.context import EngineContext
+from retinue.engine.live_run import LiveRun
 from retinue.engine.model_call import NoReply, Question, Replied, fail, first_reply, temperature_for
 
 log = logging.getLogger("retinue.engine")
@@ -58,54 +58,54 @@ class Summary:
     charges: tuple[Charge, ...] = ()
 
 
-async def compact(driven: Driven, step: Compact, parts: Parts) -> None:
+async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
     """Make the history shorter and record how; if nothing more can be done, let the turn fail as the provider said.
 
     A history that only seems too long, and cannot be made shorter, is left alone: the provider decides.
     """
-    run, crowded = driven.run, step.crowded
-    tokens, size = driven.context(), total(run.history)
-    free = room(crowded, tokens=tokens, messages=size, fixed=driven.fixed, times=run.compactions)
+    run, overflow = live.run, step.overflow
+    tokens, size = live.context(), total(run.history)
+    free = room(overflow, tokens=tokens, messages=size, fixed=live.fixed, times=run.compactions)
     found = plan(run.history, free) if free is not None and run.compactions < MAX_IN_A_ROW else None
     match found:
         case None:
-            _give_up(driven, crowded, parts)
+            _give_up(live, overflow, engine)
         case Shorten():
-            _record(driven, found.replaced, found.messages, "shortened", Summary(), parts)
+            _record(live, found.replaced, found.messages, "shortened", Summary(), engine)
         case Summarise():
             # What is set aside for the wrap-up turn is for its answer.
-            summary = Summary() if step.wrap_up else await _summary(driven, found, crowded, parts)
+            summary = Summary() if step.wrap_up else await _summary(live, found, overflow, engine)
             if summary is not None:
-                messages = compacted(found, _demanded(driven), summary.text)
+                messages = compacted(found, _demanded(live), summary.text)
                 way = "summarised" if summary.text else "left_out"
-                _record(driven, found.replaced, messages, way, summary, parts)
+                _record(live, found.replaced, messages, way, summary, engine)
         case _:
             assert_never(found)
-    driven.crowded = None
+    live.overflow = None
 
 
-def _give_up(driven: Driven, crowded: Crowded, parts: Parts) -> None:
-    if crowded.error:
-        error = ProviderError(NOTHING_LEFT.format(error=crowded.error), fault="too_long")
-        fail(driven, NoReply(((driven.run.brief.model, error),)), str(error), crowded.partial, parts)
+def _give_up(live: LiveRun, overflow: ContextOverflow, engine: EngineContext) -> None:
+    if overflow.error:
+        error = ProviderError(NOTHING_LEFT.format(error=overflow.error), fault="too_long")
+        fail(live, NoReply(((live.run.run_spec.model, error),)), str(error), overflow.partial, engine)
     else:
-        driven.left_alone = driven.run.seq
+        live.left_alone = live.run.seq
 
 
-async def _summary(driven: Driven, found: Summarise, crowded: Crowded, parts: Parts) -> Summary | None:
+async def _summary(live: LiveRun, found: Summarise, overflow: ContextOverflow, engine: EngineContext) -> Summary | None:
     """A summary by the run's own model; None if the run cannot go on with or without one.
 
     A model that declines to give one, or says nothing, costs the run its older turns, but not its life.
     """
     summary = Summary()
     for share in SHARES:
-        words = question(found, _demanded(driven), max(2 * found.most, SMALLEST) // share)
+        words = question(found, _demanded(live), max(2 * found.most, SMALLEST) // share)
 
         def form(name: str, model: str, provider: Provider, words: str = words) -> Question:
-            request = _request(name, model, driven, crowded, words)
+            request = _request(name, model, live, overflow, words)
             return Question(request, lambda: len(words) // CHARACTERS_PER_TOKEN + 1, _nobody_listens)
 
-        answer = await first_reply(driven, parts, form)
+        answer = await first_reply(live, engine, form)
         match answer:
             case Replied(reply=reply, charges=charges):
                 summary.text = reply.message.text.strip() if reply.stop != "refusal" else ""
@@ -115,30 +115,30 @@ async def _summary(driven: Driven, found: Summarise, crowded: Crowded, parts: Pa
                 summary.charges += charges
                 return summary
             case LimitMet():
-                driven.spent = answer
+                live.spent = answer
                 return None
             case NoReply() if answer.last.fault == "too_long":
                 continue
             case NoReply() if answer.last.fault == "refused":
                 return summary
             case NoReply():
-                fail(driven, answer, f"while its history was summarised: {answer}", crowded.partial, parts)
+                fail(live, answer, f"while its history was summarised: {answer}", overflow.partial, engine)
                 return None
-            case Crowded() | None:
+            case ContextOverflow() | None:
                 return None
             case _:
                 assert_never(answer)
     return summary
 
 
-def _request(name: str, model: str, driven: Driven, crowded: Crowded, words: str) -> Request:
-    run, brief = driven.run, driven.run.brief
+def _request(name: str, model: str, live: LiveRun, overflow: ContextOverflow, words: str) -> Request:
+    run, run_spec = live.run, live.run.run_spec
     return Request(
         model=model,
         system=SUMMARISER,
         messages=(UserMessage(words, "engine"),),
-        max_output=brief.max_output if crowded.window is None else crowded.reserved,
-        temperature=temperature_for(name, brief),
+        max_output=run_spec.max_output if overflow.window is None else overflow.reserved,
+        temperature=temperature_for(name, run_spec),
         run_id=run.accepted.run_id,
         agent=run.accepted.agent,
         path=run.accepted.path,
@@ -151,24 +151,29 @@ def _nobody_listens(delta: Delta) -> None:
     """A summary is nothing that the run says: it is not shown as it streams in, nor kept as its last words."""
 
 
-def _demanded(driven: Driven) -> str:
+def _demanded(live: LiveRun) -> str:
     """What the run was asked to do, in the words of whoever asked."""
-    run = driven.run
+    run = live.run
     latest = run.latest_input
     return f"{run.accepted.task}\n\nThe latest input:\n{latest}" if latest else run.accepted.task
 
 
 def _record(
-    driven: Driven, replaced: int, messages: tuple[Message, ...], way: CompactedBy, summary: Summary, parts: Parts
+    live: LiveRun,
+    replaced: int,
+    messages: tuple[Message, ...],
+    way: CompactedBy,
+    summary: Summary,
+    engine: EngineContext,
 ) -> None:
-    run = driven.run
-    before, size = driven.context(), total(run.history) + driven.fixed
+    run = live.run
+    before, size = live.context(), total(run.history) + live.fixed
     after = size - total(run.history[:replaced]) + total(messages)
     left = before * after // max(size, 1) + 1
-    log.info("run %s: history %s, about %d tokens became %d", driven.run_id, way.replace("_", " "), before, left)
-    driven.record(
+    log.info("run %s: history %s, about %d tokens became %d", live.run_id, way.replace("_", " "), before, left)
+    live.record(
         HistoryCompacted(
-            at=parts.clock.now(),
+            at=engine.clock.now(),
             replaced=replaced,
             messages=messages,
             way=way,

@@ -9,20 +9,20 @@ from typing import Literal, Protocol, TypeAlias
 
 from retinue.core.events import RunAccepted
 from retinue.core.ids import DriverId
-from retinue.core.ports import Clock, Ids, Judge, Providers, Store, Toolbox
+from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
 from retinue.core.profiles import Rules
 from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
 from retinue.engine.budgets import Accounts
-from retinue.engine.journal import Journal, Ticket
-from retinue.engine.rate_limiter import Gates
-from retinue.engine.timeouts import Deadlines, Rounds
+from retinue.engine.journal import CommitFuture, Journal
+from retinue.engine.rate_limiter import RateLimiters
+from retinue.engine.timeouts import Deadlines, LoopTicks
 
 Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wait", "deny"]
 """Who answers when a call needs a person: a callback, whoever answers later, or nobody."""
 
 
-class Wording(Protocol):
+class OutcomeTexts(Protocol):
     """How the end of a run is told to others, in the words of whoever started it."""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
@@ -34,7 +34,7 @@ class Wording(Protocol):
         ...
 
 
-class PlainWording:
+class PlainOutcomeTexts:
     """The words where nobody has others."""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
@@ -48,32 +48,32 @@ class PlainWording:
 
 
 @dataclass(slots=True, kw_only=True)
-class Parts:
+class EngineContext:
     """The engine's parts; one set per process."""
 
     store: Store
     journal: Journal
     accounts: Accounts
-    gates: Gates
+    rate_limiters: RateLimiters
     toolbox: Toolbox
     providers: Providers
     clock: Clock
     ids: Ids
     rules: Rules
-    judge: Judge
+    validate_output: OutputValidator
     approver: Approver = "deny"
-    words: Wording = field(default_factory=PlainWording)
+    words: OutcomeTexts = field(default_factory=PlainOutcomeTexts)
     deadlines: Deadlines = field(default_factory=Deadlines)
-    rounds: Rounds = field(default_factory=Rounds)
+    ticks: LoopTicks = field(default_factory=LoopTicks)
     living: Callable[[], Awaitable[frozenset[DriverId]]] | None = None
     """Asks which drivers are alive, as far as can be seen from here."""
-    bury: Callable[[], Awaitable[None]] | None = None
+    declare_dead: Callable[[], Awaitable[None]] | None = None
     """Declares drivers dead whose process is gone, so that what they drove is nobody's."""
-    on_end: list[Callable[[RunAccepted, Outcome, Ticket | None], None]] = field(
-        default_factory=list[Callable[[RunAccepted, Outcome, Ticket | None], None]]
+    on_end: list[Callable[[RunAccepted, Outcome, CommitFuture | None], None]] = field(
+        default_factory=list[Callable[[RunAccepted, Outcome, CommitFuture | None], None]]
     )
     """Told of every run that ends here, with the ticket of its end; they never raise, and wait for nobody."""
-    on_enlist: list[Callable[[], Awaitable[None]]] = field(default_factory=list[Callable[[], Awaitable[None]]])
+    on_register: list[Callable[[], Awaitable[None]]] = field(default_factory=list[Callable[[], Awaitable[None]]])
     """Done once this process drives runs, and has taken over those that it was to take over."""
     on_adopt: list[Callable[[Sequence[Run]], Awaitable[None]]] = field(
         default_factory=list[Callable[[Sequence[Run]], Awaitable[None]]]

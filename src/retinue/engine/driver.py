@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from retinue.core.commands import Beat, Bury, DriverRow, Enlist, Leave
+from retinue.core.commands import DeclareDead, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
-from retinue.engine.context import Parts
+from retinue.engine.context import EngineContext
 from retinue.engine.process_identity import is_gone, this_host, this_process
-from retinue.engine.recovery import Adoption
+from retinue.engine.recovery import Recovery
 from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.engine")
@@ -27,12 +27,12 @@ class Driver:
     def __init__(
         self, supervisor: Supervisor, *, adopts: bool = False, lease: float = 10.0, pulse: float = 0.25
     ) -> None:
-        self.driver_id: DriverId = supervisor.parts.ids.new()
-        self.adoption = Adoption(supervisor, self.driver_id)
+        self.driver_id: DriverId = supervisor.engine.ids.new()
+        self.adoption = Recovery(supervisor, self.driver_id)
         self._supervisor = supervisor
-        self._parts: Parts = supervisor.parts
+        self._engine: EngineContext = supervisor.engine
         self._adopts = adopts
-        self._parts.bury = self.bury_the_gone
+        self._engine.declare_dead = self.bury_the_gone
         self._lease = lease
         self._pulse = pulse
         self._tasks: list[asyncio.Task[None]] = []
@@ -43,21 +43,21 @@ class Driver:
         self._refused: StoreError | None = None
         """Why memory may be ahead of the disk, until the runs go on from what the disk says."""
 
-    async def enlist(self) -> None:
+    async def register(self) -> None:
         """Begin to drive."""
-        journal = self._parts.journal
+        journal = self._engine.journal
         journal.driver_id = self.driver_id
-        self._parts.living = self.living
+        self._engine.living = self.living
         row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)
-        await journal.commit(Enlist(driver=row))
-        if self._parts.store.shared:
+        await journal.commit(RegisterDriver(driver=row))
+        if self._engine.store.shared:
             self._every(self._lease / 3, self._beat, "heartbeat")
             self._every(self._pulse, self._look_for_mail, "pulse")
             if self._adopts:
                 self._every(self._lease / 4, self._watch, "watch")
         if self._adopts:
             await self._watch()
-        for begin in self._parts.on_enlist:
+        for begin in self._engine.on_register:
             await begin()
 
     async def leave(self) -> None:
@@ -65,19 +65,19 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        why = self._parts.journal.broken or StoreUnavailable("this retinue was closed")
+        why = self._engine.journal.broken or StoreUnavailable("this retinue was closed")
         await self._supervisor.stop_all(why, leaving=True)
-        self._supervisor.roster.fail(why)
-        errands = tuple(self._parts.errands)
+        self._supervisor.registry.fail(why)
+        errands = tuple(self._engine.errands)
         for errand in errands:
             errand.cancel()
         await asyncio.gather(*errands, return_exceptions=True)
-        for lay_down in self._parts.on_leave:
+        for lay_down in self._engine.on_leave:
             await lay_down()
-        journal = self._parts.journal
+        journal = self._engine.journal
         try:
             if journal.broken is None:
-                await journal.commit(Leave(driver_id=self.driver_id))
+                await journal.commit(UnregisterDriver(driver_id=self.driver_id))
         except Fenced as gone:
             log.warning("%s", gone)  # it has left already, as far as others can tell
         finally:
@@ -97,13 +97,13 @@ class Driver:
         self._tasks.append(asyncio.get_running_loop().create_task(again(), name=f"retinue-{name}"))
 
     async def _beat(self) -> None:
-        journal = self._parts.journal
+        journal = self._engine.journal
         if isinstance(journal.broken, Fenced):
             return
         self._refused = journal.broken or self._refused
         if self._refused is None:
-            journal.write(Beat(driver_id=self.driver_id))
-        elif await journal.mend(Beat(driver_id=self.driver_id)):
+            journal.write(Heartbeat(driver_id=self.driver_id))
+        elif await journal.mend(Heartbeat(driver_id=self.driver_id)):
             # What was in memory may be ahead of the disk by what was refused: begin again from what the disk says.
             log.warning("the store can be written again: runs go on")
             await self._supervisor.stop_all(self._refused)
@@ -111,33 +111,33 @@ class Driver:
             self._refused = None
 
     async def _look_for_mail(self) -> None:
-        journal, store, roster = self._parts.journal, self._parts.store, self._supervisor.roster
+        journal, store, registry = self._engine.journal, self._engine.store, self._supervisor.registry
         self._unread = await journal.peek(store.changed) or self._unread
         if not self._unread:
             return
-        waiting = await journal.peek(store.mail_for, self.driver_id)
+        waiting = await journal.peek(store.inbox_for, self.driver_id)
         for run_id, item in waiting:
-            if (driven := roster.live.get(run_id)) is not None:
-                driven.deliver(item)
+            if (live := registry.live.get(run_id)) is not None:
+                live.deliver(item)
         # A run that is just being taken over is not there yet: look again for it.
-        self._unread = any(run_id not in roster.live for run_id, _ in waiting)
+        self._unread = any(run_id not in registry.live for run_id, _ in waiting)
         self._supervisor.handles.forget()
-        for run_id in roster.watched:
-            if run_id not in roster.live and run_id not in roster.ended:
-                roster.tell(run_id)
+        for run_id in registry.watched:
+            if run_id not in registry.live and run_id not in registry.ended:
+                registry.tell(run_id)
 
     # Others
 
     async def living(self) -> frozenset[DriverId]:
         """Drivers that are not known to be dead."""
-        rows = await self._parts.journal.peek(self._parts.store.drivers)
+        rows = await self._engine.journal.peek(self._engine.store.drivers)
         return frozenset(row.driver_id for row in rows if not row.dead and not is_gone(row.host, row.process))
 
     async def bury_the_gone(self) -> None:
         """Declare drivers dead whose process is gone from this host."""
-        for row in await self._parts.journal.peek(self._parts.store.drivers):
+        for row in await self._engine.journal.peek(self._engine.store.drivers):
             if row.driver_id != self.driver_id and not row.dead and is_gone(row.host, row.process):
-                await self._parts.journal.commit(Bury(driver_id=row.driver_id))
+                await self._engine.journal.commit(DeclareDead(driver_id=row.driver_id))
 
     async def _watch(self) -> None:
         """Declare drivers dead whose counter stood still for their whole lease by our own clock, and take over."""
@@ -145,7 +145,7 @@ class Driver:
         if now - self._looked > self._lease:
             self._seen.clear()  # we were stopped ourselves, perhaps together with those we watch
         self._looked = now
-        for row in await self._parts.journal.peek(self._parts.store.drivers):
+        for row in await self._engine.journal.peek(self._engine.store.drivers):
             if row.driver_id == self.driver_id or row.dead:
                 continue
             beat, since = self._seen.get(row.driver_id, (row.beat, now))
@@ -153,7 +153,7 @@ class Driver:
                 beat, since = row.beat, now
             self._seen[row.driver_id] = (beat, since)
             if now - since >= row.lease:
-                await self._parts.journal.commit(Bury(driver_id=row.driver_id, beat=beat))
+                await self._engine.journal.commit(DeclareDead(driver_id=row.driver_id, beat=beat))
         await self.adopt()
 
     async def adopt(self, root_id: RunId | None = None) -> list[RunId]:

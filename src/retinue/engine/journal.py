@@ -29,7 +29,7 @@ FEW = 200
 """Writes that are committed on the loop, where the store can do so at once: some milliseconds at most."""
 
 
-class Ticket:
+class CommitFuture:
     """A promise that some writes are on disk; waiting for it is optional and costs a commit."""
 
     __slots__ = ("_answers", "_error", "_journal", "_waiting")
@@ -85,7 +85,7 @@ class Journal:
         self._prompt = store if isinstance(store, CommitsAtOnce) else None
         self._durable = durable
         self.on_broken = on_broken
-        self._queue: list[tuple[tuple[Write, ...], Ticket]] = []
+        self._queue: list[tuple[tuple[Write, ...], CommitFuture]] = []
         self._writer = ThreadPoolExecutor(1, "retinue-writer") if store.blocking else None
         self._reader = ThreadPoolExecutor(1, "retinue-reader") if store.blocking else None
         self._timer: asyncio.Handle | None = None
@@ -93,21 +93,21 @@ class Journal:
         self._hurried = False
         self._alone = 0
         """How many of the queued groups are committed one by one, because one of them failed their common commit."""
-        self._latest: Ticket | None = None
+        self._latest: CommitFuture | None = None
 
-    def write(self, *writes: Write) -> Ticket:
+    def write(self, *writes: Write) -> CommitFuture:
         """Queue writes that belong together; they are committed in the order of these calls."""
-        ticket = Ticket(self)
+        commit_future = CommitFuture(self)
         if self.broken is not None:
-            ticket._settle(None, self.broken)  # pyright: ignore[reportPrivateUsage] tickets are the journal's own
+            commit_future._settle(None, self.broken)  # pyright: ignore[reportPrivateUsage] tickets are the journal's own
         elif self._writer is None:
-            self._commit_here(writes, ticket)
+            self._commit_here(writes, commit_future)
         else:
-            self._queue.append((writes, ticket))
-            self._latest = ticket
+            self._queue.append((writes, commit_future))
+            self._latest = commit_future
             if self._timer is None and self._committing is None:
                 self._timer = asyncio.get_running_loop().call_later(LINGER, self._flush)
-        return ticket
+        return commit_future
 
     async def commit(self, *writes: Write) -> list[Written]:
         """Queue writes and wait for their answers."""
@@ -209,7 +209,9 @@ class Journal:
             commit.set_result(answers)
         return commit
 
-    def _committed(self, batch: list[tuple[tuple[Write, ...], Ticket]], commit: asyncio.Future[list[Written]]) -> None:
+    def _committed(
+        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], commit: asyncio.Future[list[Written]]
+    ) -> None:
         self._committing = None
         if commit.cancelled():
             return  # the loop is being closed under us, and nobody waits any more
@@ -230,11 +232,11 @@ class Journal:
             at_once = self._hurried or self._alone
             self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(LINGER, self._flush)
 
-    def _tell_apart(self, batch: list[tuple[tuple[Write, ...], Ticket]], bug: Exception) -> None:
+    def _tell_apart(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], bug: Exception) -> None:
         """Somebody's decision about a shelf raised, say: it fails alone, and not those who shared its commit."""
         if len(batch) == 1:
-            ((_, ticket),) = batch
-            ticket._settle(None, bug)  # pyright: ignore[reportPrivateUsage]
+            ((_, commit_future),) = batch
+            commit_future._settle(None, bug)  # pyright: ignore[reportPrivateUsage]
         else:
             self._queue = [*batch, *self._queue]
             self._alone = len(batch)
@@ -243,25 +245,25 @@ class Journal:
         # All of them, not only those that somebody waits for: who waits a moment later has to find it synced, too.
         return self._store.commit(self.driver_id, writes, durable=self._durable)
 
-    def _commit_here(self, writes: tuple[Write, ...], ticket: Ticket) -> None:
+    def _commit_here(self, writes: tuple[Write, ...], commit_future: CommitFuture) -> None:
         try:
             answers = self._store.commit(self.driver_id, writes, durable=self._durable)
             self.commits += 1
         except StoreError as refusal:
-            self._answer([(writes, ticket)], [], refusal)
+            self._answer([(writes, commit_future)], [], refusal)
         else:
-            ticket._settle(answers, None)  # pyright: ignore[reportPrivateUsage]
+            commit_future._settle(answers, None)  # pyright: ignore[reportPrivateUsage]
 
     def _answer(
-        self, batch: list[tuple[tuple[Write, ...], Ticket]], answers: list[Written], error: StoreError | None
+        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], answers: list[Written], error: StoreError | None
     ) -> None:
         start = 0
         if error is not None:
             # What was queued behind the refused writes depends on them: it must not reach the disk without them.
             batch = [*batch, *self._queue]
             self._queue = []
-        for group, ticket in batch:
-            ticket._settle(None if error else answers[start : start + len(group)], error)  # pyright: ignore[reportPrivateUsage]
+        for group, commit_future in batch:
+            commit_future._settle(None if error else answers[start : start + len(group)], error)  # pyright: ignore[reportPrivateUsage]
             start += len(group)
         if error is not None:
             self.broken = error

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from retinue.core.agent import Judged, ToolSpec
+from retinue.core.agent import ToolSpec, ValidatedOutput
 from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, Written
-from retinue.core.compaction import CHARACTERS_PER_TOKEN, Crowded, characters, total
+from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken
 from retinue.core.ids import Key, RunId
@@ -24,11 +24,11 @@ from retinue.core.messages import Delta, TextDelta
 from retinue.core.ports import HasCompanion, Provider, Tool
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
-from retinue.core.step import MODEL, Situation, answer_to_judge
-from retinue.engine.context import Parts
+from retinue.core.step import MODEL, StepInput, answer_to_judge
+from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import in_code, is_its_own_doing
-from retinue.engine.journal import Ticket
-from retinue.engine.subscriptions import Feed
+from retinue.engine.journal import CommitFuture
+from retinue.engine.subscriptions import Subscriptions
 
 log = logging.getLogger("retinue.engine")
 
@@ -37,20 +37,20 @@ GRACE = 0.05
 
 
 Work: TypeAlias = Coroutine[None, None, None]
-Follows: TypeAlias = "Callable[[Driven, Parts], tuple[int, Work] | None]"
+Follows: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, Work] | None]"
 """What a task that has done its work goes on with; None when the loop has to decide."""
 
 
-class Bench:
+class ToolSet:
     """The tools of a brief, looked up once for all runs that share it."""
 
     __slots__ = ("specs", "tools")
 
-    def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], parts: Parts) -> None:
-        found = {name: parts.toolbox.find(name, dialects) for name in offered}
+    def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], engine: EngineContext) -> None:
+        found = {name: engine.toolbox.find(name, dialects) for name in offered}
         self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
         for name in {tool.companion: None for tool in self.tools.values() if isinstance(tool, HasCompanion)}:
-            if name and name not in self.tools and (companion := parts.toolbox.find(name, dialects)) is not None:
+            if name and name not in self.tools and (companion := engine.toolbox.find(name, dialects)) is not None:
                 self.tools[name] = companion
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
@@ -59,58 +59,60 @@ class Bench:
         return [name for name in offered if name not in self.tools]
 
 
-class Driven:
+class LiveRun:
     """One live run."""
 
     __slots__ = (
         "_counted",
-        "_judged",
+        "_engine",
         "_known",
-        "_parts",
         "_size",
         "_stopping",
+        "_validated",
         "_wake",
         "_windows",
         "above",
         "acceptance",
-        "bench",
-        "births",
-        "born",
         "busy",
         "cancelled",
         "children",
-        "crowded",
+        "children_by_key",
+        "children_created",
         "deadline",
         "dependents",
-        "feed",
         "fixed",
         "held",
+        "inbox",
         "last_write",
         "left_alone",
-        "mail",
         "memo",
+        "overflow",
         "partial",
         "run",
         "spent",
+        "subscriptions",
         "task",
+        "tool_set",
         "trouble",
         "waits",
     )
 
-    def __init__(self, run: Run, bench: Bench, parts: Parts, acceptance: Ticket | None = None) -> None:
+    def __init__(
+        self, run: Run, tool_set: ToolSet, engine: EngineContext, acceptance: CommitFuture | None = None
+    ) -> None:
         self.run = run
-        self.bench = bench
+        self.tool_set = tool_set
         self.acceptance = acceptance
         """The ticket of its acceptance, until it is known to be on disk."""
-        self.last_write: Ticket | None = acceptance
-        self.mail: list[Item] = []
+        self.last_write: CommitFuture | None = acceptance
+        self.inbox: list[Item] = []
         self.busy: dict[int, asyncio.Task[None]] = {}
         self.above: RunId | None = run.accepted.parent_id
         """Its parent, or the nearest ancestor that was alive when its parent ended."""
         self.children: dict[RunId, bool] = {}
         """Living children, those of ended children too, and whether this run's end has to wait for them."""
-        self.births = 0
-        self.born: dict[Key, RunId] = {}
+        self.children_created = 0
+        self.children_by_key: dict[Key, RunId] = {}
         """Children by the key that made them, ended ones too: the same key means the same child."""
         self.dependents: list[tuple[RunId, str]] = []
         """Runs that wait for this one before they begin, and the names by which they know it."""
@@ -118,30 +120,32 @@ class Driven:
         """That it has to wait for a place when those that it waits for are over; the roster gives places."""
         self.cancelled = False
         self.spent: LimitMet | None = None
-        self.crowded: Crowded | None = None
+        self.overflow: ContextOverflow | None = None
         """That the history has to be made shorter before the model is asked again."""
         self.left_alone = 0
         """The event after which nothing in the history was found worth shortening: it is sent as it is."""
         self.partial: list[str] = []
         self.memo: dict[str, object] = {}
-        self.feed = Feed()
+        self.subscriptions = Subscriptions()
         self.task: asyncio.Task[None] | None = None
         self.trouble: Exception | None = None
         """What escaped from something in flight; the loop raises it instead of starting the same thing again."""
         self.deadline: asyncio.TimerHandle | None = None
         self.waits: WaitingFor | None = None
-        self._judged: tuple[str, Judged] | None = None
+        self._validated: tuple[str, ValidatedOutput] | None = None
         self._known: set[Key] = set()
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._windows: dict[tuple[str, str], int | None] = {}
         self._counted = 0
-        self.fixed = len(run.brief.system) + sum(len(spec.parameters) + len(spec.description) for spec in bench.specs)
+        self.fixed = len(run.run_spec.system) + sum(
+            len(spec.parameters) + len(spec.description) for spec in tool_set.specs
+        )
         """The characters that go with every question, besides the history."""
-        if run.brief.output is not None:
-            self.fixed += len(run.brief.output.schema)
+        if run.run_spec.output is not None:
+            self.fixed += len(run.run_spec.output.schema)
         self._size = self.fixed
-        self._parts = parts
+        self._engine = engine
 
     @property
     def run_id(self) -> RunId:
@@ -159,25 +163,25 @@ class Driven:
             return "waiting"
         return "working" if self.run.turns or self.busy else "queued"
 
-    def situation(self) -> Situation:
+    def step_input(self) -> StepInput:
         """What surrounds the run now."""
         waited_for = sum(self.children.values()) if self.children else 0
-        judged = self._judgment() if self.run.brief.output is not None else None
-        return Situation(self.mail, self.busy.keys(), waited_for, self.spent, judged, self.crowded, self.held)
+        validated = self._judgment() if self.run.run_spec.output is not None else None
+        return StepInput(self.inbox, self.busy.keys(), waited_for, self.spent, validated, self.overflow, self.held)
 
     @property
     def is_pending(self) -> bool:
         """Whether it has not begun yet, because it waits for other runs or for a place."""
         return self.held or self.run.is_pending
 
-    def _judgment(self) -> Judged | None:
+    def _judgment(self) -> ValidatedOutput | None:
         """The verdict on the run's answer; asked for once, however often the loop looks at the situation."""
-        text, output = answer_to_judge(self.run), self.run.brief.output
+        text, output = answer_to_judge(self.run), self.run.run_spec.output
         if text is None or output is None:
             return None
-        if self._judged is None or self._judged[0] is not text:
-            self._judged = text, self._parts.judge(output, text)
-        return self._judged[1]
+        if self._validated is None or self._validated[0] is not text:
+            self._validated = text, self._engine.validate_output(output, text)
+        return self._validated[1]
 
     # Mail
 
@@ -186,22 +190,22 @@ class Driven:
         if item.key in self._known or item.key in self.run.taken or self.run.outcome is not None:
             return False
         self._known.add(item.key)
-        self.mail.append(item)
+        self.inbox.append(item)
         if isinstance(item, URGENT):
             self.cancelled = True
         self.wake()
         return True
 
-    def take(self, items: tuple[Item, ...]) -> Ticket:
+    def take(self, items: tuple[Item, ...]) -> CommitFuture:
         """Items leave the inbox and become part of the run, in one transaction."""
         self.drop(items)
-        now = self._parts.clock.now()
+        now = self._engine.clock.now()
         return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
 
     def drop(self, items: tuple[Item, ...]) -> None:
         """Items leave the inbox in memory."""
         gone = {item.key for item in items}
-        self.mail = [item for item in self.mail if item.key not in gone]
+        self.inbox = [item for item in self.inbox if item.key not in gone]
 
     # Recording
 
@@ -212,7 +216,7 @@ class Driven:
         taken: tuple[Key, ...] = (),
         posts: tuple[tuple[RunId, Item], ...] = (),
         charges: tuple[Charge, ...] = (),
-    ) -> Ticket:
+    ) -> CommitFuture:
         """Let an event have happened: in the state, in the journal, for readers."""
         run = self.run
         seq = run.seq + 1
@@ -221,7 +225,7 @@ class Driven:
             self._forget_history()
         # A call's return moves nothing in the row, unless somebody was asked about a call.
         moves = type(event) is not CallReturned or run.parked_since is not None
-        self.last_write = self._parts.journal.write(
+        self.last_write = self._engine.journal.write(
             Record(
                 run_id=run.accepted.run_id,
                 seq=seq,
@@ -232,7 +236,7 @@ class Driven:
                 charges=charges,
             )
         )
-        self.feed.tell(seq, event)
+        self.subscriptions.tell(seq, event)
         return self.last_write
 
     def _forget_history(self) -> None:
@@ -285,8 +289,8 @@ class Driven:
     async def _carry(self, index: int, work: Work, follows: Follows) -> None:
         task = asyncio.current_task()
         assert task is not None
-        rounds = self._parts.rounds
-        round = rounds.current()
+        ticks = self._engine.ticks
+        round = ticks.current()
         try:
             await work
             while not self._stopping:
@@ -294,10 +298,10 @@ class Driven:
                 if index != MODEL and not self.run.open:
                     # Between turns others have theirs, even if nobody here ever waits. Who is not waited for lets them
                     # go first in any case: a cancel or a word of its caller may come in this very moment.
-                    if rounds.current() == round or not self.run.accepted.manner.awaited:
+                    if ticks.current() == round or not self.run.accepted.lifecycle.awaited:
                         await asyncio.sleep(0)
-                    round = rounds.current()
-                following = None if self._stopping else follows(self, self._parts)
+                    round = ticks.current()
+                following = None if self._stopping else follows(self, self._engine)
                 if following is None:
                     break
                 index, work = following
@@ -347,7 +351,7 @@ class Driven:
         return "model" if index == MODEL else self.run.open[index].call.name if index < len(self.run.open) else "call"
 
     def _stoppable(self, index: int) -> bool:
-        tool = self.bench.tools.get(self._name(index))
+        tool = self.tool_set.tools.get(self._name(index))
         return index == MODEL or tool is None or tool.stoppable
 
     @property
@@ -361,8 +365,8 @@ class Driven:
         """A few more characters from the model."""
         if type(delta) is TextDelta:
             self.partial.append(delta.text)
-        if self.feed.has_readers:
-            self.feed.stream(delta)
+        if self.subscriptions.has_readers:
+            self.subscriptions.stream(delta)
 
     def expected_input(self) -> int:
         """About how many tokens the next question holds; counts each message once."""

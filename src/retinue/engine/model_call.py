@@ -13,9 +13,9 @@ from typing import TypeAlias, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge
-from retinue.core.compaction import Crowded, is_near, reserved
+from retinue.core.compaction import ContextOverflow, is_near, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
@@ -24,10 +24,10 @@ from retinue.core.ports import Prices, Provider, Request
 from retinue.core.run import LimitMet, Limits
 from retinue.core.step import Ask
 from retinue.core.usage import NO_USAGE, Usage, add_cost
-from retinue.engine.context import Parts
+from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_its_own_doing, kind_and_words_of
-from retinue.engine.live_run import Driven
-from retinue.engine.rate_limiter import Gate
+from retinue.engine.live_run import LiveRun
+from retinue.engine.rate_limiter import RateLimiter
 from retinue.engine.timeouts import RESOLUTION, Deadline, Deadlines
 
 log = logging.getLogger("retinue.engine")
@@ -85,67 +85,67 @@ class NoReply(Struct, frozen=True):
         return "; ".join(f"{model}: {error}" for model, error in self.failures)
 
 
-Forms: TypeAlias = Callable[[str, str, Provider], Question | Crowded]
+Forms: TypeAlias = Callable[[str, str, Provider], Question | ContextOverflow]
 """The question for a provider (its name and itself) and a model; or that this one cannot be asked so much."""
 
 
-async def ask(driven: Driven, step: Ask, parts: Parts) -> None:
+async def ask(live: LiveRun, step: Ask, engine: EngineContext) -> None:
     """Ask once, and record the reply or the failure; or find that the allowance is spent or the history too long."""
 
-    def form(name: str, model: str, provider: Provider) -> Question | Crowded:
-        window = driven.window(name, model, provider)
-        if window is not None and (crowded := _crowded(driven, window)):
-            return crowded
-        return Question(_request(name, model, driven, step), driven.expected_input, driven.publish, step.wrap_up)
+    def form(name: str, model: str, provider: Provider) -> Question | ContextOverflow:
+        window = live.window(name, model, provider)
+        if window is not None and (overflow := _crowded(live, window)):
+            return overflow
+        return Question(_request(name, model, live, step), live.expected_input, live.publish, step.wrap_up)
 
-    answer = await first_reply(driven, parts, form)
+    answer = await first_reply(live, engine, form)
     match answer:
         case Replied(reply=reply, charges=charges):
-            driven.partial.clear()
-            turn = driven.run.turns + 1
-            driven.record(ReplyReceived(at=parts.clock.now(), turn=turn, reply=reply), charges=charges)
+            live.partial.clear()
+            turn = live.run.turns + 1
+            live.record(ReplyReceived(at=engine.clock.now(), turn=turn, reply=reply), charges=charges)
         case LimitMet():
-            driven.spent = answer
-        case Crowded():
-            driven.crowded = answer
+            live.spent = answer
+        case ContextOverflow():
+            live.overflow = answer
         case NoReply():
-            partial = answer.last.partial or "".join(driven.partial)
+            partial = answer.last.partial or "".join(live.partial)
             if answer.last.fault == "too_long":
-                driven.partial.clear()
-                driven.crowded = _refused(driven, answer, partial, parts)
+                live.partial.clear()
+                live.overflow = _refused(live, answer, partial, engine)
             else:
-                fail(driven, answer, str(answer), partial, parts)
+                fail(live, answer, str(answer), partial, engine)
         case None:
             pass
         case _:
             assert_never(answer)
 
 
-def _crowded(driven: Driven, window: int) -> Crowded | None:
+def _crowded(live: LiveRun, window: int) -> ContextOverflow | None:
     """That the history is too near to the window, unless that was found for this turn already."""
-    run, brief = driven.run, driven.run.brief
-    if run.compactions or driven.left_alone == run.seq:
+    run, run_spec = live.run, live.run.run_spec
+    if run.compactions or live.left_alone == run.seq:
         return None
-    kept_free = reserved(window, max_output=brief.max_output, think=brief.think)
-    return Crowded(window=window, reserved=kept_free) if is_near(driven.context(), window, kept_free) else None
+    kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think)
+    return ContextOverflow(window=window, reserved=kept_free) if is_near(live.context(), window, kept_free) else None
 
 
-def _refused(driven: Driven, answer: NoReply, partial: str, parts: Parts) -> Crowded:
+def _refused(live: LiveRun, answer: NoReply, partial: str, engine: EngineContext) -> ContextOverflow:
     """That a provider finds the history too long, whatever was known about its window."""
-    brief = driven.run.brief
-    name, model = models_of(brief)[len(answer.failures) - 1]
-    provider = parts.providers.find(name)
-    window = driven.window(name, model, provider) if provider is not None else None
-    kept_free = reserved(window, max_output=brief.max_output, think=brief.think) if window is not None else 0
-    return Crowded(window=window, reserved=kept_free, error=str(answer), partial=partial)
+    run_spec = live.run.run_spec
+    name, model = models_of(run_spec)[len(answer.failures) - 1]
+    provider = engine.providers.find(name)
+    window = live.window(name, model, provider) if provider is not None else None
+    kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think) if window is not None else 0
+    return ContextOverflow(window=window, reserved=kept_free, error=str(answer), partial=partial)
 
 
-def fail(driven: Driven, answer: NoReply, error: str, partial: str, parts: Parts) -> None:
+def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: EngineContext) -> None:
     """Record that the model could not be asked."""
-    driven.record(
+    live.record(
         TurnFailed(
-            at=parts.clock.now(),
-            turn=driven.run.turns + 1,
+            at=engine.clock.now(),
+            turn=live.run.turns + 1,
             fault=answer.last.fault,
             error=error,
             partial=partial,
@@ -156,25 +156,27 @@ def fail(driven: Driven, answer: NoReply, error: str, partial: str, parts: Parts
     )
 
 
-def models_of(brief: Brief) -> tuple[tuple[str, str], ...]:
+def models_of(run_spec: RunSpec) -> tuple[tuple[str, str], ...]:
     """Whom to ask, in this order: providers, each with a model."""
-    return ((brief.provider, brief.model), *brief.fallback)
+    return ((run_spec.provider, run_spec.model), *run_spec.fallback)
 
 
-async def first_reply(driven: Driven, parts: Parts, form: Forms) -> Replied | LimitMet | Crowded | NoReply | None:
+async def first_reply(
+    live: LiveRun, engine: EngineContext, form: Forms
+) -> Replied | LimitMet | ContextOverflow | NoReply | None:
     """The reply of the first model that can be had; None when the run is being stopped.
 
     A model that cannot be had is followed by the next of the run's fallback; every turn begins with the first again.
     """
     failures: tuple[tuple[str, ProviderError], ...] = ()
     charges: list[Charge] = []
-    for name, model in models_of(driven.run.brief):
+    for name, model in models_of(live.run.run_spec):
         try:
-            provider = _find(name, parts)
+            provider = _find(name, engine)
             question = form(name, model, provider)
-            if isinstance(question, Crowded):
+            if isinstance(question, ContextOverflow):
                 return question
-            answer = await _reply(name, model, provider, question, driven, parts, charges)
+            answer = await _reply(name, model, provider, question, live, engine, charges)
             return _with_failures(answer, NoReply(failures, tuple(charges))) if failures else answer
         except ProviderError as error:
             failures = (*failures, (f"{name}:{model}", error))
@@ -197,42 +199,42 @@ async def _reply(
     model: str,
     provider: Provider,
     question: Question,
-    driven: Driven,
-    parts: Parts,
+    live: LiveRun,
+    engine: EngineContext,
     charges: list[Charge],
 ) -> Replied | LimitMet | None:
     """This model's reply: room for its worst case is held before, and what it used is settled after.
 
     What a failure used is settled too; `charges` takes what the windows have to remember of it.
     """
-    run, request = driven.run, question.request
+    run, request = live.run, question.request
     held: Held | None = None
     try:
-        if parts.accounts.is_capped(run.run_id):
-            room = await _room(provider, question, driven, parts)
+        if engine.accounts.is_capped(run.run_id):
+            room = await _room(provider, question, live, engine)
             if isinstance(room, LimitMet):
                 return room
             held, request = room, replace_in(request, max_output=room.output)
-        gate = parts.gates.at(name, model)
-        reply = await _attempts(provider, gate, request, driven, question.tell, parts.deadlines)
-        if driven.stopping:
+        rate_limiter = engine.rate_limiters.at(name, model)
+        reply = await _attempts(provider, rate_limiter, request, live, question.tell, engine.deadlines)
+        if live.stopping:
             return None
-        if run.brief.fallback and not reply.model:
+        if run.run_spec.fallback and not reply.model:
             reply = replace(reply, model=model)
-        return Replied(reply, parts.accounts.settle(held, reply) if held is not None else ())
+        return Replied(reply, engine.accounts.settle(held, reply) if held is not None else ())
     except ProviderError as error:
         if held is not None and error.usage.total:
-            charges += parts.accounts.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
+            charges += engine.accounts.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
         raise
     finally:
         if held is not None:
-            parts.accounts.ledger.release(held)
+            engine.accounts.ledger.release(held)
 
 
-def _find(name: str, parts: Parts) -> Provider:
-    # Adoption asks for a run's first provider alone, and any can be taken away from a process while a run waits.
+def _find(name: str, engine: EngineContext) -> Provider:
+    # Recovery asks for a run's first provider alone, and any can be taken away from a process while a run waits.
     try:
-        provider = parts.providers.find(name)
+        provider = engine.providers.find(name)
     except BadInput as wrong:
         raise ProviderError(f"provider {name!r} cannot be asked: {wrong}", fault="bad_request", status=404) from wrong
     if provider is None:
@@ -253,62 +255,62 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
             assert_never(failure.fault)
 
 
-async def _room(provider: Provider, question: Question, driven: Driven, parts: Parts) -> Held | LimitMet:
+async def _room(provider: Provider, question: Question, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
     """Room for the worst case of the call under every limit that binds the run."""
     request = question.request
     price = provider.price(request.model) if isinstance(provider, Prices) else None
-    return await parts.accounts.hold(
-        driven.run_id, input=question.size(), output=request.max_output, price=price, wrap_up=question.wrap_up
+    return await engine.accounts.hold(
+        live.run_id, input=question.size(), output=request.max_output, price=price, wrap_up=question.wrap_up
     )
 
 
-def _request(provider: str, model: str, driven: Driven, step: Ask) -> Request:
-    run, brief = driven.run, driven.run.brief
+def _request(provider: str, model: str, live: LiveRun, step: Ask) -> Request:
+    run, run_spec = live.run, live.run.run_spec
     return Request(
         model=model,
         system=run.system,
         messages=run.history,
-        tools=driven.bench.specs if step.tools else (),
-        max_output=brief.max_output,
-        temperature=temperature_for(provider, brief),
-        think=brief.think,
-        output=brief.output,
+        tools=live.tool_set.specs if step.tools else (),
+        max_output=run_spec.max_output,
+        temperature=temperature_for(provider, run_spec),
+        think=run_spec.think,
+        output=run_spec.output,
         run_id=run.accepted.run_id,
         agent=run.accepted.agent,
         path=run.accepted.path,
         turn=run.turns + 1,
-        memo=driven.memo,
+        memo=live.memo,
     )
 
 
-def temperature_for(provider: str, brief: Brief) -> float | None:
+def temperature_for(provider: str, run_spec: RunSpec) -> float | None:
     """The temperature of a run, for the provider that it was settled for."""
-    return brief.temperature if provider == brief.provider else None
+    return run_spec.temperature if provider == run_spec.provider else None
 
 
 async def _attempts(
     provider: Provider,
-    gate: Gate,
+    rate_limiter: RateLimiter,
     request: Request,
-    driven: Driven,
+    live: LiveRun,
     tell: Callable[[Delta], None],
     deadlines: Deadlines,
 ) -> Reply:
     """The reply of the first attempt that gets one; raises the error of the last that was worth making."""
-    accepted = driven.run.accepted
-    attempt, waits, passed = 1, 0, gate.passed
+    accepted = live.run.accepted
+    attempt, waits, passed = 1, 0, rate_limiter.passed
     while True:
-        async with gate.permit(tree=accepted.root_id, depth=accepted.depth):
+        async with rate_limiter.permit(tree=accepted.root_id, depth=accepted.depth):
             try:
-                reply = await _attempt(provider, request, driven, tell, deadlines)
+                reply = await _attempt(provider, request, live, tell, deadlines)
             except ProviderError as error:
                 failure = error
                 pause = _pause(attempt + waits, error)
                 if error.wants_less:
                     # Nobody waits as long as that: whoever comes next is to hear it too, and not to stand at the gate.
-                    gate.throttled(pause if pause <= LONGEST_PAUSE else 0.0)
+                    rate_limiter.throttled(pause if pause <= LONGEST_PAUSE else 0.0)
             else:
-                gate.eased()
+                rate_limiter.eased()
                 return reply
         if not failure.transient:
             raise failure
@@ -319,14 +321,14 @@ async def _attempts(
                 status=failure.status,
             )
         log.info("run %s waits %.1f s: %s", accepted.run_id, pause, failure)
-        if waits < WAITS and _asks_for_less(failure) and gate.passed > passed:
+        if waits < WAITS and _asks_for_less(failure) and rate_limiter.passed > passed:
             # Others got through meanwhile: they share a limit, and this one has only to wait for its turn.
             waits += 1
         elif attempt < ATTEMPTS:
             attempt += 1
         else:
             raise _given_up(failure, attempt + waits)
-        passed = gate.passed
+        passed = rate_limiter.passed
         await asyncio.sleep(pause if failure.retry_after is None else pause + _spread(pause))
 
 
@@ -356,11 +358,11 @@ def _spread(pause: float) -> float:
 
 
 async def _attempt(
-    provider: Provider, request: Request, driven: Driven, tell: Callable[[Delta], None], deadlines: Deadlines
+    provider: Provider, request: Request, live: LiveRun, tell: Callable[[Delta], None], deadlines: Deadlines
 ) -> Reply:
     """One attempt, bounded as a whole, until its first word and between any two pieces of its stream."""
-    limits = driven.run.accepted.limits
-    driven.partial.clear()
+    limits = live.run.accepted.limits
+    live.partial.clear()
     patience = _Patience(deadlines, limits, tell)
     try:
         with patience:
@@ -375,11 +377,11 @@ async def _attempt(
         after = f"{patience.silence:g} s of silence" if patience.fell_silent else f"{limits.model_seconds:g} s"
         raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
     except asyncio.CancelledError as error:
-        if driven.stopping:
+        if live.stopping:
             raise
         raise ProviderError("the provider gave up without a reason", fault="cut") from error
     except BaseException as error:
-        if not is_its_own_doing(error, driven.busy.values()):
+        if not is_its_own_doing(error, live.busy.values()):
             raise
         raise ProviderError(kind_and_words_of(error), fault="internal") from error
 

@@ -25,7 +25,7 @@ class Room:
     def __init__(self, size: int) -> None:
         self.size = size
         self.taken = 0
-        self.keeps_out: deque[Gate] = deque()
+        self.keeps_out: deque[RateLimiter] = deque()
         """Gates that wait for others."""
 
     @property
@@ -33,10 +33,10 @@ class Room:
         """Whether nobody else may go."""
         return self.taken >= self.size
 
-    def keep_out(self, gate: Gate) -> None:
+    def keep_out(self, rate_limiter: RateLimiter) -> None:
         """That gate has to wait for others; gates take turns."""
-        if gate not in self.keeps_out:
-            self.keeps_out.append(gate)
+        if rate_limiter not in self.keeps_out:
+            self.keeps_out.append(rate_limiter)
 
     def offer(self) -> None:
         """There is room again: let in whoever waits longest."""
@@ -46,7 +46,7 @@ class Room:
             self.keeps_out.popleft().admit()
 
 
-class Gate:
+class RateLimiter:
     """The permits of one provider and model in this process."""
 
     def __init__(self, ceiling: int, room: Room | None = None) -> None:
@@ -182,8 +182,8 @@ class Permit:
 
     __slots__ = ("_depth", "_gate", "_tree")
 
-    def __init__(self, gate: Gate, tree: RunId, depth: int) -> None:
-        self._gate = gate
+    def __init__(self, rate_limiter: RateLimiter, tree: RunId, depth: int) -> None:
+        self._gate = rate_limiter
         self._tree = tree
         self._depth = depth
 
@@ -207,19 +207,19 @@ class _AtOnce:
 AT_ONCE = _AtOnce()
 
 
-class Gates:
+class RateLimiters:
     """All gates of a process; together they stay under its open-file limit."""
 
     def __init__(self, ceiling: int | None = None) -> None:
         self._room = Room(ceiling or open_file_room())
-        self._gates: dict[tuple[str, str], Gate] = {}
+        self._gates: dict[tuple[str, str], RateLimiter] = {}
 
-    def at(self, provider: str, model: str) -> Gate:
+    def at(self, provider: str, model: str) -> RateLimiter:
         """The gate of a provider's model."""
-        gate = self._gates.get((provider, model))
-        if gate is None:
-            gate = self._gates[provider, model] = Gate(self._room.size, self._room)
-        return gate
+        rate_limiter = self._gates.get((provider, model))
+        if rate_limiter is None:
+            rate_limiter = self._gates[provider, model] = RateLimiter(self._room.size, self._room)
+        return rate_limiter
 
 
 def open_file_room() -> int:

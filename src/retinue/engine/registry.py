@@ -12,9 +12,9 @@ from retinue.core.errors import StoreError
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId, SessionId
 from retinue.core.run import Outcome
-from retinue.engine.journal import Ticket
-from retinue.engine.live_run import Driven
-from retinue.engine.run_view import RunView, of_driven
+from retinue.engine.journal import CommitFuture
+from retinue.engine.live_run import LiveRun
+from retinue.engine.run_view import RunView, of_live_run
 
 REMEMBERED = 4096
 """Ended runs whose view is answered from memory; older ones are read from the store."""
@@ -26,12 +26,14 @@ class Ended:
     One that ended before this process took over its tree has neither a ticket nor, in memory, its acceptance.
     """
 
-    __slots__ = ("accepted", "exchanges", "ticket", "view")
+    __slots__ = ("accepted", "commit_future", "exchanges", "view")
 
-    def __init__(self, accepted: RunAccepted | None, view: RunView, ticket: Ticket | None, exchanges: int) -> None:
+    def __init__(
+        self, accepted: RunAccepted | None, view: RunView, commit_future: CommitFuture | None, exchanges: int
+    ) -> None:
         self.accepted = accepted
         self.view = view
-        self.ticket = ticket
+        self.commit_future = commit_future
         self.exchanges = exchanges
 
     @property
@@ -41,11 +43,11 @@ class Ended:
         return self.view.outcome
 
 
-class Roster:
+class RunRegistry:
     """The live runs of a process; who is whose child is data."""
 
     def __init__(self) -> None:
-        self.live: dict[RunId, Driven] = {}
+        self.live: dict[RunId, LiveRun] = {}
         self.ended: OrderedDict[RunId, Ended] = OrderedDict()
         self._ended_in: dict[tuple[RunId, str], dict[RunId, Ended]] = {}
         self._most: dict[str, int] = {}
@@ -55,42 +57,42 @@ class Roster:
         self._places: dict[str, int] = {}
         self._watches: dict[RunId, list[Watch]] = {}
 
-    def add(self, driven: Driven, handle_space: str | None) -> None:
+    def add(self, live: LiveRun, handle_space: str | None) -> None:
         """A run begins here."""
-        accepted = driven.run.accepted
-        self.live[accepted.run_id] = driven
+        accepted = live.run.accepted
+        self.live[accepted.run_id] = live
         if handle_space is not None:
             self._spaces[accepted.run_id] = handle_space
             self._running[accepted.session_id, handle_space] += 1
             if accepted.after:
                 self._pending[accepted.run_id] = None
-                driven.held = handle_space in self._places and not driven.run.turns
-        above = self.live.get(driven.above) if driven.above else None
+                live.held = handle_space in self._places and not live.run.turns
+        above = self.live.get(live.above) if live.above else None
         if above is not None:
-            is_parent = driven.above == accepted.parent_id
-            above.births += is_parent
-            above.children[accepted.run_id] = is_parent and _holds_its_parent(driven)
+            is_parent = live.above == accepted.parent_id
+            above.children_created += is_parent
+            above.children[accepted.run_id] = is_parent and _holds_its_parent(live)
 
-    def hold(self, driven: Driven) -> None:
+    def hold(self, live: LiveRun) -> None:
         """A run that stays has begun or ended an exchange: its parent's end waits for it while it is at work."""
-        accepted = driven.run.accepted
-        above = self.live.get(driven.above) if driven.above else None
-        if above is not None and driven.above == accepted.parent_id:
-            above.children[accepted.run_id] = _holds_its_parent(driven)
+        accepted = live.run.accepted
+        above = self.live.get(live.above) if live.above else None
+        if above is not None and live.above == accepted.parent_id:
+            above.children[accepted.run_id] = _holds_its_parent(live)
             above.wake()
 
-    def remove(self, driven: Driven, outcome: Outcome, ended_at: float) -> None:
+    def remove(self, live: LiveRun, outcome: Outcome, ended_at: float) -> None:
         """A run has ended here."""
-        accepted = driven.run.accepted
-        driven.run.outcome = outcome
-        self._leave(driven)
-        view = of_driven(driven, ended_at=ended_at)
-        self.remember(Ended(accepted, view, driven.last_write, len(driven.run.exchanges)))
-        above = self.live.get(driven.above) if driven.above else None
-        for child_id in driven.children:
+        accepted = live.run.accepted
+        live.run.outcome = outcome
+        self._leave(live)
+        view = of_live_run(live, ended_at=ended_at)
+        self.remember(Ended(accepted, view, live.last_write, len(live.run.exchanges)))
+        above = self.live.get(live.above) if live.above else None
+        for child_id in live.children:
             # Who outlives its parent is still below everyone above it, where a cancel has to find it.
             if (child := self.live.get(child_id)) is not None:
-                child.above = driven.above
+                child.above = live.above
                 if above is not None:
                     above.children[child_id] = False
         if above is not None and above.children.pop(accepted.run_id, None) is not None:
@@ -123,12 +125,12 @@ class Roster:
         if not self._ended_in[tree]:
             del self._ended_in[tree]
 
-    def lose(self, driven: Driven) -> None:
+    def lose(self, live: LiveRun) -> None:
         """A run is no longer driven here, without having ended."""
-        self._leave(driven)
+        self._leave(live)
 
-    def _leave(self, driven: Driven) -> None:
-        accepted = driven.run.accepted
+    def _leave(self, live: LiveRun) -> None:
+        accepted = live.run.accepted
         self.live.pop(accepted.run_id, None)
         space = self._spaces.pop(accepted.run_id, None)
         if space is not None:
@@ -140,9 +142,9 @@ class Roster:
         """Let runs with a handle in that space that waited for others begin only while fewer of their session run."""
         self._places[handle_space] = count
 
-    def ask_for_place(self, driven: Driven) -> None:
+    def ask_for_place(self, live: LiveRun) -> None:
         """A run that waited for others could begin."""
-        self._give_places(driven.run.accepted.session_id, self._spaces[driven.run_id])
+        self._give_places(live.run.accepted.session_id, self._spaces[live.run_id])
 
     def _give_places(self, session_id: SessionId, handle_space: str) -> None:
         """Let those begin that could, in the order of their births, while there is room."""
@@ -151,15 +153,15 @@ class Roster:
             return
         waiting = (self.live[run_id] for run_id in self._pending if self._spaces.get(run_id) == handle_space)
         could = (each for each in waiting if each.held and not each.run.is_pending)
-        for driven in tuple(islice((each for each in could if each.run.accepted.session_id == session_id), free)):
-            driven.held = False
-            driven.wake()
+        for live in tuple(islice((each for each in could if each.run.accepted.session_id == session_id), free)):
+            live.held = False
+            live.wake()
 
     def running(self, session_id: SessionId, handle_space: str) -> int:
         """How many runs with a handle in that space are running; those that wait for others to begin are not."""
         for run_id in tuple(self._pending):
-            driven = self.live.get(run_id)
-            if driven is None or not driven.is_pending:
+            live = self.live.get(run_id)
+            if live is None or not live.is_pending:
                 del self._pending[run_id]
         waiting = sum(
             self._spaces.get(run_id) == handle_space and self.live[run_id].run.accepted.session_id == session_id
@@ -167,14 +169,14 @@ class Roster:
         )
         return self._running[session_id, handle_space] - waiting
 
-    def subtree(self, run_id: RunId) -> Iterator[Driven]:
+    def subtree(self, run_id: RunId) -> Iterator[LiveRun]:
         """A live run and all its live descendants, parents before children; trees may be deeper than Python's stack."""
         below = [run_id]
         while below:
-            driven = self.live.get(below.pop())
-            if driven is not None:
-                yield driven
-                below.extend(driven.children)
+            live = self.live.get(below.pop())
+            if live is not None:
+                yield live
+                below.extend(live.children)
 
     # Waiting
 
@@ -199,8 +201,8 @@ class Roster:
         return tuple(self._watches)
 
 
-def _holds_its_parent(driven: Driven) -> bool:
-    return driven.run.accepted.manner.on_parent_end == "wait" and (driven.run.answering or bool(driven.mail))
+def _holds_its_parent(live: LiveRun) -> bool:
+    return live.run.accepted.lifecycle.on_parent_end == "wait" and (live.run.answering or bool(live.inbox))
 
 
 class Watch:

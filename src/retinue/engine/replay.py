@@ -8,16 +8,16 @@ from retinue.core.history import History
 from retinue.core.ids import RunId
 from retinue.core.run import HistoryRef
 from retinue.core.state import Run, fold
-from retinue.engine.context import Parts
-from retinue.engine.registry import Roster
+from retinue.engine.context import EngineContext
+from retinue.engine.registry import RunRegistry
 
 
-class Recall:
+class Replay:
     """Reads runs back, with the histories that they inherited."""
 
-    def __init__(self, parts: Parts, roster: Roster) -> None:
-        self._parts = parts
-        self._roster = roster
+    def __init__(self, engine: EngineContext, registry: RunRegistry) -> None:
+        self._engine = engine
+        self._registry = registry
 
     async def run(self, run_id: RunId, *, upto: int | None = None) -> Run:
         """A run as it stood after its event `upto`, or as it stands on disk."""
@@ -31,8 +31,8 @@ class Recall:
             logs.append(await self._log(inherits.run_id, inherits.upto))
         while True:
             events = logs.pop()
-            brief = await self._parts.journal.read(self._parts.store.brief, _acceptance(events).brief)
-            run = fold(events, brief, inherited)
+            run_spec = await self._engine.journal.read(self._engine.store.run_spec, _acceptance(events).run_spec)
+            run = fold(events, run_spec, inherited)
             if not logs:
                 return run
             inherited = run.history
@@ -45,13 +45,13 @@ class Recall:
 
     def _alive(self, inherits: HistoryRef) -> History | None:
         """The history of a run that is alive here and has not gone on since."""
-        driven = self._roster.live.get(inherits.run_id)
-        return driven.run.history if driven is not None and driven.run.seq == inherits.upto else None
+        live = self._registry.live.get(inherits.run_id)
+        return live.run.history if live is not None and live.run.seq == inherits.upto else None
 
     async def _log(self, run_id: RunId, upto: int | None) -> list[tuple[int, Event]]:
-        events = await self._parts.journal.read(self._parts.store.events, run_id)
+        events = await self._engine.journal.read(self._engine.store.events, run_id)
         if not events:
-            row = await self._parts.journal.read(self._parts.store.run, run_id)
+            row = await self._engine.journal.read(self._engine.store.run, run_id)
             raise UnknownName("run", run_id) if row is None else NotKept(run_id)
         return events if upto is None else events[:upto]
 

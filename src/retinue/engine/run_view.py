@@ -8,7 +8,7 @@ from retinue.core.commands import RunRow
 from retinue.core.ids import RunId, SessionId
 from retinue.core.run import HandleRef, Outcome, State, WaitingFor
 from retinue.core.usage import Usage
-from retinue.engine.live_run import Driven
+from retinue.engine.live_run import LiveRun
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -34,9 +34,9 @@ class RunView(Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
 
 
-def of_driven(driven: Driven, *, ended_at: float | None = None) -> RunView:
+def of_live_run(live: LiveRun, *, ended_at: float | None = None) -> RunView:
     """A run that is alive in this process."""
-    run = driven.run
+    run = live.run
     accepted = run.accepted
     return RunView(
         run_id=accepted.run_id,
@@ -49,8 +49,8 @@ def of_driven(driven: Driven, *, ended_at: float | None = None) -> RunView:
         label=accepted.label,
         dialect=accepted.dialect,
         handle=accepted.handle,
-        state=driven.state,
-        waiting_for=driven.waits,
+        state=live.state,
+        waiting_for=live.waits,
         outcome=run.outcome,
         turns=run.turns,
         usage=run.usage,

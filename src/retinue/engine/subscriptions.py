@@ -89,7 +89,7 @@ class Reader:
                 await self._news.wait()
 
 
-class Feed:
+class Subscriptions:
     """Where a run's driver tells what happens; costs nothing while nobody reads."""
 
     __slots__ = ("_over", "_readers", "has_readers")

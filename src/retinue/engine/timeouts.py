@@ -104,7 +104,7 @@ class Deadline:
             self._task.cancel()
 
 
-class Rounds:
+class LoopTicks:
     """Counts the rounds of the event loop in which somebody asks."""
 
     __slots__ = ("_count", "_counting")

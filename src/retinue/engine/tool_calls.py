@@ -14,11 +14,20 @@ from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
 from retinue.core.policy import Risk, Verdict, verdict
-from retinue.core.ports import CallContext, KnowsWhyHidden, Tool, ToolResult, Weight, closed_by, does_wait, weight_of
+from retinue.core.ports import (
+    CallContext,
+    CallRisk,
+    KnowsWhyHidden,
+    Tool,
+    ToolResult,
+    assess_call,
+    closed_by,
+    does_wait,
+)
 from retinue.core.state import OpenCall
-from retinue.engine.context import Parts
+from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_its_own_doing, kind_and_words_of, words_of
-from retinue.engine.live_run import Driven
+from retinue.engine.live_run import LiveRun
 
 log = logging.getLogger("retinue.engine")
 
@@ -41,20 +50,20 @@ NOBODY = (
 NO_ACTIONS_LEFT = "Rate limit exceeded: action budget exhausted"
 
 
-async def perform(driven: Driven, index: int, parts: Parts) -> None:
+async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record what it came to, or park it for a person."""
-    call = driven.run.open[index]
-    result, crashed = await _outcome(driven, call, parts)
-    if result is None or driven.stopping:
+    call = live.run.open[index]
+    result, crashed = await _outcome(live, call, engine)
+    if result is None or live.stopping:
         return
     if len(result.text) > MUCH:
         log.warning(
             "tool %s returned %s characters, and the model gets them all", call.call.name, f"{len(result.text):,}"
         )
-    driven.record(
+    live.record(
         CallReturned(
-            at=parts.clock.now(),
-            turn=driven.run.turns,
+            at=engine.clock.now(),
+            turn=live.run.turns,
             index=index,
             text=result.text,
             failed=result.failed,
@@ -63,61 +72,63 @@ async def perform(driven: Driven, index: int, parts: Parts) -> None:
     )
 
 
-async def _outcome(driven: Driven, call: OpenCall, parts: Parts) -> tuple[ToolResult | None, bool]:
+async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult | None, bool]:
     name = call.call.name
-    tool = driven.bench.tools.get(name)
+    tool = live.tool_set.tools.get(name)
     if tool is None:
-        hidden = parts.toolbox.find(name, driven.run.brief.dialects)
-        if (words := _why_hidden(hidden, driven, call)) is not None:
+        hidden = engine.toolbox.find(name, live.run.run_spec.dialects)
+        if (words := _why_hidden(hidden, live, call)) is not None:
             return ToolResult(words, failed=True), False
-        offered = ", ".join(driven.bench.tools) or "none"
+        offered = ", ".join(live.tool_set.tools) or "none"
         return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
-    weight = weight_of(tool, call.call.arguments)
-    permission = _permission(driven, call, tool, weight, parts)
+    call_risk = assess_call(tool, call.call.arguments)
+    permission = _permission(live, call, tool, call_risk, engine)
     if permission is not GRANTED:
-        if permission is not None and _is_taken_away(driven, name):
-            words = _why_hidden(tool, driven, call)
+        if permission is not None and _is_taken_away(live, name):
+            words = _why_hidden(tool, live, call)
             return permission if words is None else ToolResult(words, failed=True), False
         return permission, False
-    stale = driven.run.is_stale(call)
+    stale = live.run.is_stale(call)
     if stale and tool.kind == "once":
         return ToolResult(INTERRUPTED, failed=True), False
-    if weight.acts and not await take_action(driven, parts):
+    if call_risk.acts and not await take_action(live, engine):
         return ToolResult(NO_ACTIONS_LEFT, failed=True), False
-    if tool.kind == "once" and driven.last_write is not None:
-        await driven.last_write.wait()
-    return await _guarded(tool, call, _context(driven, call, stale), driven, parts)
+    if tool.kind == "once" and live.last_write is not None:
+        await live.last_write.wait()
+    return await _guarded(tool, call, _context(live, call, stale), live, engine)
 
 
-def _why_hidden(tool: Tool | None, driven: Driven, call: OpenCall) -> str | None:
+def _why_hidden(tool: Tool | None, live: LiveRun, call: OpenCall) -> str | None:
     """What a tool itself says to a run that may not use it."""
-    return tool.why_hidden(_context(driven, call, stale=False)) if isinstance(tool, KnowsWhyHidden) else None
+    return tool.why_hidden(_context(live, call, stale=False)) if isinstance(tool, KnowsWhyHidden) else None
 
 
-async def take_action(driven: Driven, parts: Parts) -> bool:
+async def take_action(live: LiveRun, engine: EngineContext) -> bool:
     """Count one action of the run, and wait until that is on disk; False if its windows have none left."""
-    accounts = parts.accounts
-    await accounts.look_at_actions(driven.run_id)
-    charges = accounts.act(driven.run_id)
+    accounts = engine.accounts
+    await accounts.look_at_actions(live.run_id)
+    charges = accounts.act(live.run_id)
     if not charges:
         return charges is not None
-    run = driven.run
-    driven.last_write = parts.journal.write(Record(run_id=run.run_id, seq=run.seq + 1, events=(), charges=charges))
-    await driven.last_write.wait()
+    run = live.run
+    live.last_write = engine.journal.write(Record(run_id=run.run_id, seq=run.seq + 1, events=(), charges=charges))
+    await live.last_write.wait()
     # Another process may have taken the last one at the same time: then each sees both, and none of them goes on.
-    await accounts.look_at_actions(driven.run_id)
-    return not accounts.has_overdrawn(driven.run_id)
+    await accounts.look_at_actions(live.run_id)
+    return not accounts.has_overdrawn(live.run_id)
 
 
-def _is_taken_away(driven: Driven, name: str) -> bool:
+def _is_taken_away(live: LiveRun, name: str) -> bool:
     """Whether the run's policy has the tool no more, though it was offered: the settings may have changed since."""
-    return verdict(driven.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
+    return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
-def _permission(driven: Driven, call: OpenCall, tool: Tool, weight: Weight, parts: Parts) -> ToolResult | None:
+def _permission(
+    live: LiveRun, call: OpenCall, tool: Tool, call_risk: CallRisk, engine: EngineContext
+) -> ToolResult | None:
     """GRANTED to go on, a result that says no, or None for a call that is parked now."""
-    policy = driven.run.policy
-    decision = verdict(policy, tool=call.call.name, risk=weight.risk, acts=weight.acts)
+    policy = live.run.policy
+    decision = verdict(policy, tool=call.call.name, risk=call_risk.risk, acts=call_risk.acts)
     if decision.verdict is Verdict.REFUSE:
         return ToolResult(decision.reason, failed=True)
     if (closed := closed_by(policy, tool, call.call.arguments)) is not None:
@@ -126,12 +137,10 @@ def _permission(driven: Driven, call: OpenCall, tool: Tool, weight: Weight, part
         return GRANTED
     if call.answer is not None:
         return GRANTED if call.answer.allow else ToolResult(_no(call.answer.note, decision.reason), failed=True)
-    if parts.approver == "deny":
+    if engine.approver == "deny":
         return ToolResult(_no(NOBODY, decision.reason), failed=True)
-    now = parts.clock.now()
-    driven.record(
-        CallParked(at=now, turn=driven.run.turns, index=call.index, tool=call.call.name, reason=decision.reason)
-    )
+    now = engine.clock.now()
+    live.record(CallParked(at=now, turn=live.run.turns, index=call.index, tool=call.call.name, reason=decision.reason))
     return None
 
 
@@ -142,10 +151,10 @@ def _no(note: str, reason: str) -> str:
 
 
 async def _guarded(
-    tool: Tool, call: OpenCall, context: CallContext, driven: Driven, parts: Parts
+    tool: Tool, call: OpenCall, context: CallContext, live: LiveRun, engine: EngineContext
 ) -> tuple[ToolResult, bool]:
-    seconds = tool.timeout or driven.run.accepted.limits.tool_seconds
-    scope = parts.deadlines.within(None if does_wait(tool, call.call.arguments) else seconds)
+    seconds = tool.timeout or live.run.accepted.limits.tool_seconds
+    scope = engine.deadlines.within(None if does_wait(tool, call.call.arguments) else seconds)
     try:
         with scope:
             return await tool.call(call.call.arguments, context), False
@@ -157,28 +166,28 @@ async def _guarded(
         if scope.expired:
             left = "was stopped" if tool.stoppable else "cannot be stopped; it may still be at work"
             return ToolResult(f"{call.call.name} did not finish within {seconds:g} s and {left}.", failed=True), False
-        return _crash(call, error, driven)
+        return _crash(call, error, live)
     except asyncio.CancelledError as error:
-        if driven.stopping:
+        if live.stopping:
             raise
-        return _crash(call, error, driven)  # nobody cancelled the call: the tool waited for something that was
+        return _crash(call, error, live)  # nobody cancelled the call: the tool waited for something that was
     except BaseException as error:  # a tool that leaves does not take the whole process with it
-        if not is_its_own_doing(error, driven.busy.values()):
+        if not is_its_own_doing(error, live.busy.values()):
             raise
-        return _crash(call, error, driven)
+        return _crash(call, error, live)
 
 
-def _crash(call: OpenCall, error: BaseException, driven: Driven) -> tuple[ToolResult, bool]:
+def _crash(call: OpenCall, error: BaseException, live: LiveRun) -> tuple[ToolResult, bool]:
     name, kind = call.call.name, type(error).__name__
     log.warning("tool %s failed unexpectedly: %s", name, kind)
     log.debug("tool %s failed unexpectedly", name, exc_info=error)
-    if driven.run.accepted.manner.crash_fails:
+    if live.run.accepted.lifecycle.crash_fails:
         return ToolResult(words_of(error) or kind, failed=True), True  # nobody but the caller will read it
     return ToolResult(f"{name} failed: {kind_and_words_of(error)}", failed=True), True
 
 
-def _context(driven: Driven, call: OpenCall, stale: bool) -> CallContext:
-    run = driven.run
+def _context(live: LiveRun, call: OpenCall, stale: bool) -> CallContext:
+    run = live.run
     accepted = run.accepted
     return CallContext(
         run_id=accepted.run_id,
@@ -192,9 +201,9 @@ def _context(driven: Driven, call: OpenCall, stale: bool) -> CallContext:
         path=accepted.path,
         handle=accepted.handle,
         policy=run.policy,
-        offered=run.brief.offered,
+        offered=run.run_spec.offered,
         again=stale,
-        workspace=run.brief.workspace,
-        identity=run.brief.identity or accepted.agent,
-        memory_from=run.brief.memory_from,
+        workspace=run.run_spec.workspace,
+        identity=run.run_spec.identity or accepted.agent,
+        memory_from=run.run_spec.memory_from,
     )

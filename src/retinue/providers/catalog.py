@@ -121,7 +121,7 @@ def family_called(name: str) -> Family | None:
     return _NAMES_OF_FAMILIES.get(name.lower())
 
 
-class Contact(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProviderConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a provider is reached: enough to reach it again in another process, and never a key itself."""
 
     name: str
@@ -135,7 +135,7 @@ class Contact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     responses_wire: ResponsesWire | None = None
 
 
-def contact(
+def provider_config(
     name: str,
     *,
     wire: str | None = None,
@@ -147,14 +147,14 @@ def contact(
     context_window: int | None = None,
     responses_wire: ResponsesWire | None = None,
     whole_url: bool = False,
-) -> Contact:
+) -> ProviderConfig:
     """A provider by the name of its wire or of a local server, with the vendor's address and key unless others are
     given.
 
     The vendor's key goes to the vendor only: with another address, no key is sent unless its variable is named. With
     `whole_url`, what is wrong is told to whoever wrote the fields of `retinue call`.
 
-    >>> contact("openai-chat", base_url="http://localhost:9/v1").api_key_env
+    >>> provider_config("openai-chat", base_url="http://localhost:9/v1").api_key_env
     ''
     """
     check_variable(api_key_env, "api_key_name" if whole_url else "api_key_env")
@@ -168,7 +168,7 @@ def contact(
     if spoken.place == SCRIPTED:
         if base_url:
             raise BadInput(f"{wire} asks nobody: it has no base URL; its model is the file that it plays")
-        return Contact(name=name, wire=wire, temperature=temperature, prices=dict(prices or {}))
+        return ProviderConfig(name=name, wire=wire, temperature=temperature, prices=dict(prices or {}))
     address = base_url or spoken.base_url
     if not address:
         raise BadInput(f"{wire} has no address of its own: give its base URL, such as {spoken.example}")
@@ -178,7 +178,7 @@ def contact(
     _check_address(address, whole_url=whole_url)
     vendors_own = address.rstrip("/") == spoken.base_url
     key = api_key_env if api_key_env is not None else spoken.api_key_env if vendors_own else ""
-    return Contact(
+    return ProviderConfig(
         name=name,
         wire=wire,
         base_url=address.rstrip("/"),
@@ -191,16 +191,16 @@ def contact(
     )
 
 
-def moved(known: Contact, base_url: str | None, api_key_env: str | None) -> Contact:
+def moved(known: ProviderConfig, base_url: str | None, api_key_env: str | None) -> ProviderConfig:
     """A provider with another address or another key's variable, where they are given. Neither its key nor its headers
     go to another address: they were meant for one.
 
-    >>> moved(contact("openai", api_key_env="MINE"), "http://localhost:9/v1", None).api_key_env
+    >>> moved(provider_config("openai", api_key_env="MINE"), "http://localhost:9/v1", None).api_key_env
     ''
     """
     elsewhere = base_url is not None and base_url.rstrip("/") != known.base_url
     key = known.api_key_env if api_key_env is None and not elsewhere else api_key_env
-    return contact(
+    return provider_config(
         known.name,
         wire=known.wire,
         base_url=base_url or known.base_url,
@@ -245,7 +245,7 @@ def _check_address(address: str, *, whole_url: bool) -> None:
         )
 
 
-def reach(where: Contact, *, spelled_out: bool = False, whole_url: bool = False) -> Provider:
+def reach(where: ProviderConfig, *, spelled_out: bool = False, whole_url: bool = False) -> Provider:
     """The provider itself, whose replies say what they cost; its module is imported now.
 
     With `spelled_out`, OpenAI's wires say even what nobody asked for, and Responses go on from the response before.
@@ -268,7 +268,7 @@ def reach(where: Contact, *, spelled_out: bool = False, whole_url: bool = False)
     return Priced(provider, tariff(where), windows(where))
 
 
-APART: dict[str, str] = {
+IN_PROCESS: dict[str, str] = {
     OPENAI_CHAT: "openai-chat",
     OPENAI_RESPONSES: "openai-responses",
     ANTHROPIC: "anthropic",
@@ -277,10 +277,10 @@ APART: dict[str, str] = {
 """The wires that `retinue call` speaks, under the name that it knows them by."""
 
 
-def whole_url(where: Contact, model: str) -> str:
+def whole_url(where: ProviderConfig, model: str) -> str:
     """The whole address at which a model of this provider is asked, for whoever builds no address of their own.
 
-    >>> whole_url(contact("ollama"), "qwen3"), whole_url(contact("anthropic", base_url="https://host/v1"), "m")
+    >>> whole_url(provider_config("ollama"), "qwen3"), whole_url(provider_config("anthropic", base_url="https://host/v1"), "m")
     ('http://localhost:11434/v1/chat/completions', 'https://host/v1/messages')
     """
     base, query = where.base_url.partition("?")[::2]
@@ -299,10 +299,10 @@ def whole_url(where: Contact, model: str) -> str:
     return f"{whole}?{query}" if query else whole
 
 
-def tariff(where: Contact) -> Tariff:
+def tariff(where: ProviderConfig) -> Tariff:
     """What a provider's models cost: what the user says, else the list; nothing on one's own model server.
 
-    >>> tariff(contact("ollama")).price("qwen3"), tariff(contact("openai-chat")).price("qwen3")
+    >>> tariff(provider_config("ollama")).price("qwen3"), tariff(provider_config("openai-chat")).price("qwen3")
     ((0, 0), None)
     """
     on_this_machine = urlsplit(where.base_url).hostname in ("localhost", "127.0.0.1", "::1")
@@ -311,10 +311,10 @@ def tariff(where: Contact) -> Tariff:
     return Tariff(where.prices, free=nobodys or (where.wire in LOCAL and on_this_machine))
 
 
-def windows(where: Contact) -> ContextWindows:
+def windows(where: ProviderConfig) -> ContextWindows:
     """How much a provider's models can read: what the user says, else the list; unknown on one's own model server.
 
-    >>> windows(contact("ollama")).window("gpt-4o"), windows(contact("ollama", context_window=8192)).window("qwen3")
+    >>> windows(provider_config("ollama")).window("gpt-4o"), windows(provider_config("ollama", context_window=8192)).window("qwen3")
     (None, 8192)
     """
     return ContextWindows(where.context_window, listed=where.wire not in (*LOCAL, SCRIPTED_NAME))

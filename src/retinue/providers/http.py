@@ -25,7 +25,7 @@ from retinue.net.http import CONNECT_SECONDS, Http, UnknownProxy
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from retinue.providers.http_errors import Place, advised, masked, refusal, shown
 from retinue.providers.stream_decoder import AnswerDecoder
-from retinue.providers.unsupported_options import NONE, Unwanted
+from retinue.providers.unsupported_options import NONE, UnsupportedOptions
 
 ERROR_BYTES = 64 * 1024
 ERROR_SECONDS = 5.0
@@ -331,7 +331,7 @@ class HttpProvider(ABC):
     def __init__(self, http: Http | None) -> None:
         self._owns_http = http is None
         self._http = http or Http()
-        self._unwanted = Unwanted()
+        self._unwanted = UnsupportedOptions()
 
     @property
     @abstractmethod

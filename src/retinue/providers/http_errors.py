@@ -119,13 +119,13 @@ def complaint_in(value: object) -> Complaint:
     kinds = [said[key] for key in ("type", "code", "status") if isinstance(said.get(key), str | int)]
     numbers = (int(kind) for kind in kinds if str(kind).isdecimal() and len(str(kind)) == 3)
     status = next((n for n in numbers if 400 <= n < 600), None)
-    reasons, wish = _details(said.get("details"))
+    reasons, spawn_request = _details(said.get("details"))
     param = said.get("param")
     return Complaint(
         message or _json(said),
         " ".join(map(str, (*kinds, *reasons))).lower(),
         status,
-        wish,
+        spawn_request,
         param if isinstance(param, str) else "",
     )
 
@@ -231,7 +231,7 @@ def refusal(
         ),
         fault=fault,
         status=status,
-        retry_after=complaint.retry_after if (wish := retry_after(headers)) is None else wish,
+        retry_after=complaint.retry_after if (spawn_request := retry_after(headers)) is None else spawn_request,
         said=words,
         kind=complaint.kind,
         param=complaint.param,
@@ -291,12 +291,12 @@ def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> floa
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    wish = headers.get("Retry-After", "")
-    seconds = _number(wish)
-    if seconds is not None or not wish:
+    spawn_request = headers.get("Retry-After", "")
+    seconds = _number(spawn_request)
+    if seconds is not None or not spawn_request:
         return seconds
     try:
-        due = parsedate_to_datetime(wish).timestamp()
+        due = parsedate_to_datetime(spawn_request).timestamp()
     except (ValueError, OverflowError):
         return None
     return max(0.0, due - (time.time() if now is None else now))

@@ -183,8 +183,8 @@ class Priced:
 
     >>> import asyncio
     >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
-    >>> mind = ScriptedProvider(Script().play("a", says("hi", usage=Usage(input=100, output=10))))
-    >>> priced = Priced(mind, Tariff({"mine": Rates(input=1.0, output=2.0)}))
+    >>> model = ScriptedProvider(Script().play("a", says("hi", usage=Usage(input=100, output=10))))
+    >>> priced = Priced(model, Tariff({"mine": Rates(input=1.0, output=2.0)}))
     >>> ask = Request(model="mine", system="", messages=[], agent="a", path="a")
     >>> asyncio.run(priced.answer(ask, lambda delta: None)).cost, priced.price("mine")
     (120000, (1000, 2000))

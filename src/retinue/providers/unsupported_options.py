@@ -35,7 +35,7 @@ _INDEX = re.compile(r"\[\d*\]")
 _UNMISTAKABLE = re.compile(r"[._A-Z]|temperature")
 
 
-class Unwanted:
+class UnsupportedOptions:
     """What each model of a provider does not want, as far as it has said."""
 
     def __init__(self) -> None:

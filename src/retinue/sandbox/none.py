@@ -15,7 +15,7 @@ PATIENCE = 1.0
 """Seconds in which a program that has ended may still be heard."""
 
 
-class Unfenced:
+class NoSandbox:
     """A `Sandbox` that is none: only where the user allowed it.
 
     Folders, hidden paths, the network and the size of /tmp mean nothing here; variables, wall time, the bound on output

@@ -37,7 +37,7 @@ HOW_TO_ALLOW = (
     'allow programs to run without a sandbox, with every right of yours: sandbox = "off" in the section [tools] of '
     "the settings, or --no-sandbox"
 )
-INTRUDER = Path(__file__).with_name("intruder.py")
+INTRUDER = Path(__file__).with_name("escape_probe.py")
 """Read and never imported: it is a program for the inside."""
 PROCESSES = 16
 MEMORY = 256 * 1024 * 1024
@@ -59,9 +59,9 @@ def choose(setting: Literal["required", "off"]) -> Sandbox:
         case "off":
             if sys.platform == "win32":
                 return Required()
-            from retinue.sandbox.none import Unfenced
+            from retinue.sandbox.none import NoSandbox
 
-            return Unfenced()
+            return NoSandbox()
         case _:
             assert_never(setting)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from retinue.core.agent import Brief, blob_hash
+from retinue.core.agent import RunSpec, blob_hash
 from retinue.core.errors import PolicyError, StoreCorrupt, UnknownFormat
 from retinue.core.events import FORMAT, Event
 from retinue.core.inbox import Item
@@ -38,12 +38,12 @@ T = TypeVar("T")
 class Codec:
     """Writes one format and reads it and every older one.
 
-    >>> from retinue.core.inbox import Words
+    >>> from retinue.core.inbox import TextMessage
     >>> codec = Codec()
-    >>> codec.encode(Words(key="k", text="hello"))
+    >>> codec.encode(TextMessage(key="k", text="hello"))
     b'1{"type":"words","key":"k","text":"hello"}'
     >>> codec.item(_)
-    Words(key='k', text='hello', origin='caller')
+    TextMessage(key='k', text='hello', origin='caller')
     """
 
     __slots__ = ("_begin", "_encode", "_events", "_format", "_items", "_outcomes", "_tag", "_upcasters")
@@ -58,7 +58,7 @@ class Codec:
         self._items = cast("Callable[[memoryview], Item]", msgspec.json.Decoder(Item).decode)
         self._outcomes = msgspec.json.Decoder(Outcome).decode
 
-    def encode(self, value: Event | Item | Outcome | Brief) -> bytes:
+    def encode(self, value: Event | Item | Outcome | RunSpec) -> bytes:
         """The bytes of a value in the newest format."""
         try:
             return self._tag + self._encode(value)
@@ -86,9 +86,9 @@ class Codec:
         except UnknownFormat:
             return None
 
-    def brief(self, body: bytes) -> Brief:
+    def run_spec(self, body: bytes) -> RunSpec:
         """The brief that these bytes tell of."""
-        return self._decode("brief", body, msgspec.json.Decoder(Brief).decode, Brief)
+        return self._decode("brief", body, msgspec.json.Decoder(RunSpec).decode, RunSpec)
 
     def _decode(self, kind: Kind, body: bytes, decode: Callable[[memoryview], T], type_: type[T]) -> T:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
-from retinue.core.commands import Accept, Enlist, Progress, Record, Write
+from retinue.core.commands import Accept, Progress, Record, RegisterDriver, Write
 from retinue.core.errors import StoreCorrupt
 from retinue.core.events import Event, ExchangeEnded, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -63,14 +63,14 @@ def cancelled(progress: Progress, cancel: Cancel, at: float, events: Iterable[Ev
     return end, _ended(end)
 
 
-def why_cancelled(mail: Iterable[Item]) -> Cancel:
+def why_cancelled(inbox: Iterable[Item]) -> Cancel:
     """The cancel that waits in an inbox; one that was lost with its reason still cancels."""
-    return next((item for item in mail if isinstance(item, Cancel)), Cancel(key="cancelled"))
+    return next((item for item in inbox if isinstance(item, Cancel)), Cancel(key="cancelled"))
 
 
 def enlists(writes: Iterable[Write], driver_id: DriverId) -> bool:
     """Whether these writes let the driver begin, so that the fence has nothing to look for yet."""
-    return any(isinstance(write, Enlist) and write.driver.driver_id == driver_id for write in writes)
+    return any(isinstance(write, RegisterDriver) and write.driver.driver_id == driver_id for write in writes)
 
 
 def belongs_to(space: str, session_id: SessionId) -> bool:
@@ -129,11 +129,11 @@ def caller(key: Key) -> RunId:
     return key.partition("/")[0]
 
 
-def check_brief(accept: Accept) -> None:
+def check_run_spec(accept: Accept) -> None:
     """A brief is found again by its hash, so a run that names another one would never find it."""
-    digest = accept.brief.digest()
-    if digest != accept.accepted.brief:
-        raise StoreCorrupt(f"run {accept.accepted.run_id} names brief {accept.accepted.brief}, but brought {digest}")
+    digest = accept.run_spec.digest()
+    if digest != accept.accepted.run_spec:
+        raise StoreCorrupt(f"run {accept.accepted.run_id} names brief {accept.accepted.run_spec}, but brought {digest}")
 
 
 def exists_already(run_id: RunId) -> StoreCorrupt:

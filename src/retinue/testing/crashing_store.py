@@ -18,7 +18,7 @@ class Killed(StoreError):
         self.after = after
 
 
-class BrittleStore:
+class CrashingStore:
     """Wraps a store; everything but `commit` goes straight through.
 
     Writes of one commit are counted one by one, and those up to the limit still happen: a process can die between

@@ -161,8 +161,8 @@ def answer_of(line: Line, heard: Heard, cached: int = 0) -> Answer:
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), cached)
             if error.status is not None:
-                wish = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
-                return failed(error.status, str(error), kind=_KINDS.get(error.fault, "error"), **wish)
+                spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
+                return failed(error.status, str(error), kind=_KINDS.get(error.fault, "error"), **spawn_request)
             if error.fault == "unreachable":
                 return Answer(status=0, ending="cut")
             partial = (_words(error.partial),) if error.partial else ()

@@ -11,7 +11,7 @@ from retinue.app.open import SystemClock
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import Agent
-from retinue.core.commands import Bury, RunQuery
+from retinue.core.commands import DeclareDead, RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, ReplyReceived
 from retinue.core.ids import RandomIds, RunId
@@ -20,8 +20,8 @@ from retinue.core.run import Outcome
 from retinue.engine.journal import Journal
 from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
-from retinue.testing.crashing_store import BrittleStore
-from retinue.testing.virtual_time import HeldClock, HeldLoop
+from retinue.testing.crashing_store import CrashingStore
+from retinue.testing.virtual_time import VirtualClock, VirtualTimeLoop
 
 
 class Harness:
@@ -60,7 +60,7 @@ class Harness:
             "provider": self.provider,
         }
         self._retinue: Retinue | None = None
-        self._brittle: BrittleStore | None = None
+        self._brittle: CrashingStore | None = None
         self._journal: Journal | None = None
 
     @property
@@ -95,15 +95,15 @@ class Harness:
         """Begin a life: a process of its own, as far as the store can tell."""
         import asyncio
 
-        held = isinstance(asyncio.get_running_loop(), HeldLoop)
-        self._brittle = BrittleStore(self.store, limit=killed_after)
+        held = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+        self._brittle = CrashingStore(self.store, limit=killed_after)
         options: dict[str, Any] = {
-            "clock": HeldClock() if held else SystemClock(),
+            "clock": VirtualClock() if held else SystemClock(),
             "ids": RandomIds(),
             "adopt": adopt,
         } | self._options
         retinue = open_retinue(store=cast(Store, self._brittle), **options)
-        self._journal = retinue.supervisor.parts.journal
+        self._journal = retinue.supervisor.engine.journal
         self._retinue = await retinue.__aenter__()
         return self._retinue
 
@@ -123,7 +123,7 @@ class Harness:
             with suppress(StoreError):
                 await retinue.__aexit__(None, None, None)
         if self._journal is not None and self._journal.driver_id is not None:
-            self.store.commit(None, (Bury(driver_id=self._journal.driver_id),))
+            self.store.commit(None, (DeclareDead(driver_id=self._journal.driver_id),))
 
     async def restart(self) -> Retinue:
         """Kill this life and begin another that takes over what is unfinished."""

@@ -47,7 +47,7 @@ class NothingLeftToWaitFor(RuntimeError):
         self.waiting = waiting
 
 
-class HeldLoop(asyncio.SelectorEventLoop):
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop that starts at time 0.0 and never sleeps when it can jump."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class HeldLoop(asyncio.SelectorEventLoop):
 
 
 class _HeldSelector(selectors.DefaultSelector):
-    def __init__(self, loop: HeldLoop) -> None:
+    def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
         self._loop = loop
 
@@ -158,7 +158,7 @@ class _HeldSelector(selectors.DefaultSelector):
         return super().select(0) if timeout == 0 else self._loop.idle(super().select, timeout)
 
 
-class HeldClock:
+class VirtualClock:
     """The wall clock and the steady clock of a test: both show the time of a held loop, by default the running one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -173,13 +173,13 @@ class HeldClock:
         return (self._loop or asyncio.get_running_loop()).time()
 
 
-def run_held(main: Coroutine[Any, Any, T]) -> T:
+def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on a loop of its own whose time is held, like `asyncio.run`.
 
-    >>> run_held(asyncio.sleep(3600, "an hour later"))
+    >>> run_in_virtual_time(asyncio.sleep(3600, "an hour later"))
     'an hour later'
     """
-    with asyncio.Runner(loop_factory=HeldLoop) as runner:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
 
 

@@ -17,8 +17,8 @@ from msgspec import Meta, Struct
 from retinue.core.commands import Decide, Decision
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, RunId
-from retinue.core.ports import CallContext, Shelf, Tool
-from retinue.tools.dependencies import Kit, Origins
+from retinue.core.ports import CallContext, KeyValue, Tool
+from retinue.tools.dependencies import Origins, ToolDependencies
 from retinue.tools.function import FunctionTool
 
 READER = "artifact_read"
@@ -53,39 +53,39 @@ def artifact_id(key: Key) -> str:
     return f"a_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
-async def keep(shelf: Shelf, text: str, *, root_id: RunId, name: str, most: int = MOST) -> Artifact:
+async def keep(key_value: KeyValue, text: str, *, root_id: RunId, name: str, most: int = MOST) -> Artifact:
     """Keep a text for the runs of a tree. What was kept under that name before is replaced."""
     artifact = Artifact(size=len(text), kept=min(len(text), most), piece=PIECE)
     for start in range(0, artifact.kept, PIECE):
         piece = text[start : min(start + PIECE, artifact.kept)].encode("utf-8", "replace")
-        await shelf.change(f"{_space(root_id, name)}/{start // PIECE}", _put("text", piece))
+        await key_value.change(f"{_space(root_id, name)}/{start // PIECE}", _put("text", piece))
     # Last, because it says that all the rest is there.
-    await shelf.change(_space(root_id, name), _put("about", msgspec.json.encode(artifact)))
+    await key_value.change(_space(root_id, name), _put("about", msgspec.json.encode(artifact)))
     return artifact
 
 
-async def find(shelf: Shelf, *, root_id: RunId, name: str) -> Artifact | None:
+async def find(key_value: KeyValue, *, root_id: RunId, name: str) -> Artifact | None:
     """What is known of a text that was kept for a tree under that name."""
     # A name that a model made up could lead to another shelf: one that no text has is not looked for.
-    about = (await shelf.look(_space(root_id, name))).get("about") if "/" not in name else None
+    about = (await key_value.look(_space(root_id, name))).get("about") if "/" not in name else None
     return None if about is None else msgspec.json.decode(about, type=Artifact)
 
 
-async def page(shelf: Shelf, artifact: Artifact, *, root_id: RunId, name: str, offset: int, limit: int) -> str:
+async def page(key_value: KeyValue, artifact: Artifact, *, root_id: RunId, name: str, offset: int, limit: int) -> str:
     """Up to `limit` characters of a kept text, from `offset` on; raises `ToolError` when there are none."""
     if offset >= artifact.kept:
         raise ToolError(f"Offset {offset} is past the end: artifact {name} has {artifact.kept} characters.")
     end = min(offset + limit, artifact.kept)
     first = offset // artifact.piece
     pieces = [
-        (await shelf.look(f"{_space(root_id, name)}/{number}"))["text"].decode()
+        (await key_value.look(f"{_space(root_id, name)}/{number}"))["text"].decode()
         for number in range(first, (end - 1) // artifact.piece + 1)
     ]
     before = first * artifact.piece
     return "".join(pieces)[offset - before : end - before]
 
 
-def reader(shelf: Shelf, origins: Origins) -> Tool:
+def reader(key_value: KeyValue, origins: Origins) -> Tool:
     """The tool `artifact_read`."""
 
     async def artifact_read(
@@ -102,22 +102,22 @@ def reader(shelf: Shelf, origins: Origins) -> Tool:
             limit: how many characters to read
         """
         root_id = context.root_id
-        artifact = await find(shelf, root_id=root_id, name=id)
+        artifact = await find(key_value, root_id=root_id, name=id)
         if artifact is None:
             for root_id in await origins(context.root_id):
-                if (artifact := await find(shelf, root_id=root_id, name=id)) is not None:
+                if (artifact := await find(key_value, root_id=root_id, name=id)) is not None:
                     break
             else:
                 raise ToolError(f"There is no artifact {id!r}. Artifacts belong to the tree of runs that made them.")
-        text = await page(shelf, artifact, root_id=root_id, name=id, offset=offset, limit=limit)
+        text = await page(key_value, artifact, root_id=root_id, name=id, offset=offset, limit=limit)
         return text + _where(artifact, offset + len(text))
 
     return FunctionTool(artifact_read, name=READER, kind="pure", timeout=SECONDS)
 
 
-def tools(kit: Kit) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """The tool that reads what was cut."""
-    return (reader(kit.shelf, kit.origins),)
+    return (reader(dependencies.key_value, dependencies.origins),)
 
 
 def _where(artifact: Artifact, end: int) -> str:
@@ -134,7 +134,7 @@ def _space(root_id: RunId, name: str) -> str:
 
 
 def _put(name: str, value: bytes) -> Decide:
-    def decide(shelf: Mapping[str, bytes]) -> Decision:
+    def decide(key_value: Mapping[str, bytes]) -> Decision:
         return Decision(answer=b"", puts={name: value})
 
     return decide

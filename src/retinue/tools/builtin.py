@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from retinue.core.ports import Tool
-from retinue.tools.dependencies import Kit, MakesTools, NoShelf
+from retinue.tools.dependencies import MakesTools, NoKeyValue, ToolDependencies
 from retinue.tools.truncation import Bounded
 
 BUILTIN: Mapping[str, str] = {
@@ -47,16 +47,16 @@ READS_ON = "artifact_read"
 class Builtin:
     """The built-in tools of a process; `kit` is asked for when the first of them is."""
 
-    def __init__(self, kit: Callable[[], Kit]) -> None:
-        self._make_kit = kit
-        self._made_kit: Kit | None = None
+    def __init__(self, dependencies: Callable[[], ToolDependencies]) -> None:
+        self._make_dependencies = dependencies
+        self._made_dependencies: ToolDependencies | None = None
         self._made: dict[str, Tool] = {}
 
     def find(self, name: str) -> Tool | None:
         """The built-in tool of that name."""
         if name not in self._made and name in BUILTIN:
             make: MakesTools = import_module(BUILTIN[name]).tools
-            for tool in make(self._kit):
+            for tool in make(self._dependencies):
                 self._made.setdefault(tool.spec.name, tool)
         return self._made.get(name)
 
@@ -66,13 +66,13 @@ class Builtin:
         if name == READS_ON:
             return tool
         is_long = name in LONG and self._made.get(name) is tool
-        return Bounded(tool, self._kit.shelf, self._kit.max_result, companion=is_long)
+        return Bounded(tool, self._dependencies.key_value, self._dependencies.max_result, companion=is_long)
 
     @property
-    def _kit(self) -> Kit:
-        if self._made_kit is None:
-            self._made_kit = self._make_kit()
-        return self._made_kit
+    def _dependencies(self) -> ToolDependencies:
+        if self._made_dependencies is None:
+            self._made_dependencies = self._make_dependencies()
+        return self._made_dependencies
 
 
 def shown() -> tuple[Tool, ...]:
@@ -80,5 +80,5 @@ def shown() -> tuple[Tool, ...]:
     from retinue.app.open import SystemClock
     from retinue.sandbox.probe import choose
 
-    builtin = Builtin(lambda: Kit(sandbox=choose("required"), shelf=NoShelf(), clock=SystemClock()))
+    builtin = Builtin(lambda: ToolDependencies(sandbox=choose("required"), key_value=NoKeyValue(), clock=SystemClock()))
     return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from retinue.core.commands import Decide, Written
 from retinue.core.ids import Key, RunId, SessionId
-from retinue.core.ports import Clock, Sandbox, Shelf, Tool
+from retinue.core.ports import Clock, KeyValue, Sandbox, Tool
 
 PROGRAM_MEMORY_MB = 2048
 
@@ -46,7 +46,7 @@ async def _none(root_id: RunId) -> Sequence[RunId]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kit:
+class ToolDependencies:
     """Handed to whoever makes built-in tools.
 
     `home` is the state folder (None keeps everything in memory); no tool may show it to a model. `web_search` names the
@@ -54,7 +54,7 @@ class Kit:
     """
 
     sandbox: Sandbox
-    shelf: Shelf
+    key_value: KeyValue
     clock: Clock
     home: Path | None = None
     web_search: str = "ddgs"
@@ -75,7 +75,7 @@ class Kit:
     """Files that say what agents may do, or are run as part of retinue; no tool may write them."""
 
 
-class NoShelf:
+class NoKeyValue:
     """A shelf for tools that have nothing to keep, or that are only looked at."""
 
     async def look(self, space: str) -> Mapping[str, bytes]:
@@ -89,5 +89,5 @@ class NoShelf:
         raise NotImplementedError(space)
 
 
-MakesTools: TypeAlias = Callable[[Kit], Sequence[Tool]]
+MakesTools: TypeAlias = Callable[[ToolDependencies], Sequence[Tool]]
 """Makes the tools of one file; a file's function of this kind is called `tools`."""

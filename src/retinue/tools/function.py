@@ -17,7 +17,7 @@ import msgspec
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.errors import BadInput
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallContext, ToolResult, Weight
+from retinue.core.ports import CallContext, CallRisk, ToolResult
 from retinue.tools.arguments import Arguments, complaint
 from retinue.tools.threads import in_thread
 
@@ -97,7 +97,7 @@ class FunctionTool(Generic[P, R]):
         risk: Risk | RiskName = Risk.LOW,
         timeout: float | None = None,
         acts: bool = False,
-        weigh: Callable[[str], Weight] | None = None,
+        assess: Callable[[str], CallRisk] | None = None,
         closes: Callable[[Policy, str], str | None] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -126,7 +126,7 @@ class FunctionTool(Generic[P, R]):
         self.waits = False
         self.stoppable = self._is_async
         self.acts = acts
-        self._weigh = weigh
+        self._weigh = assess
         self._closes = closes
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -136,9 +136,9 @@ class FunctionTool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<tool {self.spec.name}>"
 
-    def weigh(self, arguments: str) -> Weight:
+    def assess(self, arguments: str) -> CallRisk:
         """What there is to lose by this call: the same for all calls, unless the tool was made with a rule."""
-        return Weight(self.risk, self.acts) if self._weigh is None else self._weigh(arguments)
+        return CallRisk(self.risk, self.acts) if self._weigh is None else self._weigh(arguments)
 
     def closed_by(self, policy: Policy, arguments: str) -> str | None:
         """Why a policy closes this call; only a tool that was made with such a rule can tell."""
@@ -192,7 +192,7 @@ def tool(
     risk: Risk | RiskName = Risk.LOW,
     timeout: float | None = None,
     acts: bool = False,
-    weigh: Callable[[str], Weight] | None = None,
+    assess: Callable[[str], CallRisk] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -204,7 +204,7 @@ def tool(
     risk: Risk | RiskName = Risk.LOW,
     timeout: float | None = None,
     acts: bool = False,
-    weigh: Callable[[str], Weight] | None = None,
+    assess: Callable[[str], CallRisk] | None = None,
 ) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
     """Make a tool of a typed function, plainly as `@tool` or with options as `@tool(kind="pure")`.
 
@@ -241,7 +241,7 @@ def tool(
             risk=risk,
             timeout=timeout,
             acts=acts,
-            weigh=weigh,
+            assess=assess,
         )
 
     return decorate if function is None else decorate(function)

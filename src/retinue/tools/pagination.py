@@ -62,23 +62,23 @@ def page_text(
             about["content"] = "\n".join(shown)
         return as_text({**about, **(note or {})})
 
-    def weight(result: str) -> int:
+    def call_risk(result: str) -> int:
         return (len(as_text([result])) - len("[]")) * (2 if with_content else 1)
 
     whole = written(results)
     if len(whole) <= room:
         return whole
-    return written(that_fit(results, room - len(written(())) - len(str(len(results))), weight))
+    return written(that_fit(results, room - len(written(())) - len(str(len(results))), call_risk))
 
 
-def that_fit(results: Sequence[str], room: int, weight: Callable[[str], int] = len) -> Sequence[str]:
+def that_fit(results: Sequence[str], room: int, call_risk: Callable[[str], int] = len) -> Sequence[str]:
     """As many of the first results as there is room for, each with what follows it, and at least one.
 
     >>> len(that_fit(["x" * 40_000] * 3, 60_000))
     1
     """
     for number, result in enumerate(results):
-        room -= weight(result) + 1
+        room -= call_risk(result) + 1
         if room < 0 and number:
             return results[:number]
     return results

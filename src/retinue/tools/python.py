@@ -14,7 +14,7 @@ from msgspec import Struct
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Ended, Program, Tool
 from retinue.core.text import cut
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 from retinue.tools.sandbox_mounts import environment_of, fence_of, run_fenced
 from retinue.tools.threads import in_thread
@@ -56,7 +56,7 @@ class Execution(Struct, frozen=True):
     result: str | None = None
 
 
-def tools(kit: Kit) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """`python_execute`."""
 
     async def python_execute(code: str, context: CallContext, mem: str = "512m", timeout: int = 30) -> Execution:
@@ -74,7 +74,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
             return Execution(stderr=f"Invalid memory limit: {mem!r}; write a number with k, m or g, up to 4g")
         seconds = max(1, min(timeout, MOST_SECONDS))
         token = secrets.token_hex(16)
-        fence = await in_thread(fence_of, context, kit, writes=False)
+        fence = await in_thread(fence_of, context, dependencies, writes=False)
         ended = await run_fenced(
             Program(
                 argv=(interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
@@ -86,12 +86,12 @@ def tools(kit: Kit) -> Sequence[Tool]:
                 seconds=float(seconds),
                 memory=memory,
             ),
-            kit,
+            dependencies,
         )
         return _execution(ended, token, seconds)
 
     seconds = MOST_SECONDS + 30.0
-    if not kit.fenced:  # then code can do whatever we can: it is no longer something that only looks
+    if not dependencies.fenced:  # then code can do whatever we can: it is no longer something that only looks
         return [FunctionTool(python_execute, kind="once", risk=Risk.MEDIUM, acts=True, timeout=seconds)]
     return [FunctionTool(python_execute, kind="idempotent", risk=Risk.LOW, timeout=seconds)]
 

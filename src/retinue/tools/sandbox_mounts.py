@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Ended, Program
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import SETTINGS
 
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,7 +24,7 @@ class Fence(Struct, frozen=True):
     hidden: tuple[str, ...]
 
 
-def fence_of(context: CallContext, kit: Kit, *, folder: str = "", writes: bool = True) -> Fence:
+def fence_of(context: CallContext, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True) -> Fence:
     """The fence around a program of this run; without `writes` all that it may see is read-only.
 
     A write-only root cannot be given to a program: whoever may create files in it sees what is there. `workspace_only`
@@ -38,11 +38,11 @@ def fence_of(context: CallContext, kit: Kit, *, folder: str = "", writes: bool =
     if not policy.workspace_only:
         lesser = ("/", *lesser)
     hidden = tuple(os.path.realpath(path) for path in _forbidden(policy.forbidden_paths, workspace))
-    if kit.home is not None:
-        hidden = (*hidden, os.path.realpath(kit.home))
+    if dependencies.home is not None:
+        hidden = (*hidden, os.path.realpath(dependencies.home))
     writable = full if writes else ()
     readable = tuple(root for root in (*lesser, *(() if writes else full)) if not inside_any(root, writable))
-    protected = [os.path.realpath(path) for path in (*kit.settings, *settings_in(writable))]
+    protected = [os.path.realpath(path) for path in (*dependencies.settings, *settings_in(writable))]
     readable = tuple(dict.fromkeys((*readable, *(path for path in protected if inside_any(path, writable)))))
     chosen = os.path.realpath(os.path.join(workspace, folder)) if folder else workspace
     if not inside_any(chosen, (*writable, *readable)) or inside_any(chosen, hidden):
@@ -52,10 +52,10 @@ def fence_of(context: CallContext, kit: Kit, *, folder: str = "", writes: bool =
     return Fence(chosen, readable, writable, hidden)
 
 
-async def run_fenced(program: Program, kit: Kit) -> Ended:
+async def run_fenced(program: Program, dependencies: ToolDependencies) -> Ended:
     """Run a program in the kit's sandbox; a machine that can start nothing more is told, and no bug of a tool."""
     try:
-        return await kit.sandbox.run(program)
+        return await dependencies.sandbox.run(program)
     except OSError as error:
         raise ToolError(f"the program could not be run: {error.strerror or type(error).__name__}") from error
 

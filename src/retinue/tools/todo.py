@@ -13,12 +13,12 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from retinue.core.commands import Decision, ShelfClosed
+from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.errors import ToolError
 from retinue.core.ids import SessionId
-from retinue.core.ports import CallContext, Clock, Shelf, Tool
+from retinue.core.ports import CallContext, Clock, KeyValue, Tool
 from retinue.core.text import rfc3339
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
@@ -68,9 +68,9 @@ def space_of(session_id: SessionId) -> str:
     return f"tasks/{session_id}"
 
 
-def tools(kit: Kit) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """The four tools of the list."""
-    todo = TodoList(kit.shelf, kit.clock)
+    todo = TodoList(dependencies.key_value, dependencies.clock)
     return (
         FunctionTool(todo.task_create, kind="keyed", timeout=SECONDS),
         FunctionTool(todo.task_get, kind="pure", timeout=SECONDS),
@@ -82,8 +82,8 @@ def tools(kit: Kit) -> Sequence[Tool]:
 class TodoList:
     """The lists of all sessions; each call sees its own session's alone."""
 
-    def __init__(self, shelf: Shelf, clock: Clock) -> None:
-        self._shelf = shelf
+    def __init__(self, key_value: KeyValue, clock: Clock) -> None:
+        self._key_value = key_value
         self._clock = clock
 
     async def task_create(
@@ -139,7 +139,7 @@ class TodoList:
         Args:
             id: the task
         """
-        tasks = _tasks(await self._shelf.look(space_of(context.session_id)))
+        tasks = _tasks(await self._key_value.look(space_of(context.session_id)))
         return _json(_shown(_known(tasks, id), tasks))
 
     async def task_list(
@@ -156,7 +156,7 @@ class TodoList:
             labels: only tasks with at least one of these labels
             blocked: only tasks that wait for others (true), or that could begin (false)
         """
-        tasks = _tasks(await self._shelf.look(space_of(context.session_id)))
+        tasks = _tasks(await self._key_value.look(space_of(context.session_id)))
         return _json(
             [
                 _shown(task, tasks)
@@ -227,8 +227,8 @@ class TodoList:
     async def _change(self, context: CallContext, change: Callable[[Tasks], Task]) -> str:
         """Change the list as one, and answer with the task that it is about; the same call answers the same."""
 
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
-            before = _tasks(shelf)
+        def decide(key_value: Mapping[str, bytes]) -> Decision:
+            before = _tasks(key_value)
             after = dict(before)
             try:
                 answer = _Answer(task=_shown(change(after), after))
@@ -238,8 +238,8 @@ class TodoList:
             return Decision(msgspec.json.encode(answer), puts=puts)
 
         space = space_of(context.session_id)
-        written = await self._shelf.change(space, decide, key=context.key, session_id=context.session_id)
-        if isinstance(written, ShelfClosed):
+        written = await self._key_value.change(space, decide, key=context.key, session_id=context.session_id)
+        if isinstance(written, NamespaceClosed):
             how = "archived: its list can be read, not changed" if written.why == "session_archived" else "not there"
             raise ToolError(f"Session {context.session_id!r} is {how}.")
         assert isinstance(written, bytes)
@@ -256,9 +256,9 @@ class _Answer(Struct, frozen=True, kw_only=True):
     refused: str | UnsetType = UNSET
 
 
-def _tasks(shelf: Mapping[str, bytes]) -> Tasks:
+def _tasks(key_value: Mapping[str, bytes]) -> Tasks:
     """All tasks by id, the oldest first."""
-    tasks = [msgspec.json.decode(value, type=Task) for value in shelf.values()]
+    tasks = [msgspec.json.decode(value, type=Task) for value in key_value.values()]
     return {task.id: task for task in sorted(tasks, key=lambda task: task.number)}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Risk, Verdict, verdict
-from retinue.core.ports import CallContext, Shelf, Tool, ToolResult, Wrapped
+from retinue.core.ports import CallContext, KeyValue, Tool, ToolResult, ToolWrapper
 from retinue.core.text import cut, whole_lines
 from retinue.tools.artifacts import MOST, PAGE, READER, Artifact, artifact_id, keep
 
 
-class Bounded(Wrapped):
+class Bounded(ToolWrapper):
     """Another tool, with results of at most `limit` characters and a notice.
 
     Up to there they pass untouched, failures too. A longer one is cut, at the end of a line where one is near; the
@@ -19,11 +19,11 @@ class Bounded(Wrapped):
     """
 
     def __init__(
-        self, tool: Tool, shelf: Shelf, limit: int = PAGE, *, companion: bool = True, most: int = MOST
+        self, tool: Tool, key_value: KeyValue, limit: int = PAGE, *, companion: bool = True, most: int = MOST
     ) -> None:
         super().__init__(tool)
         self._companion = READER if companion else None
-        self._shelf = shelf
+        self._key_value = key_value
         self._limit = limit
         self._most = most
 
@@ -52,7 +52,7 @@ class Bounded(Wrapped):
         if not self._can_be_read_on(context):
             return cut(text, shown, f"\n[Cut: {shown} of {len(text)} characters are shown. Ask for less.]").text
         name = artifact_id(context.key)
-        kept = await keep(self._shelf, text, root_id=context.root_id, name=name, most=self._most)
+        kept = await keep(self._key_value, text, root_id=context.root_id, name=name, most=self._most)
         return cut(text, shown, _how_to_read_on(kept, shown, name)).text
 
     def _can_be_read_on(self, context: CallContext) -> bool:

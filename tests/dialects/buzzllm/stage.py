@@ -177,7 +177,7 @@ class Stage:
 
     def read(self) -> list[str]:
         """What the root's calls came to."""
-        found = self.retinue.supervisor.parts.store.events(self.root_id)
+        found = self.retinue.supervisor.engine.store.events(self.root_id)
         return [event.text for _, event in found if isinstance(event, CallReturned)]
 
 

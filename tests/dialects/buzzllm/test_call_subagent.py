@@ -14,7 +14,7 @@ from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.dialects.buzzllm.requests import CATALOG, NotMet, parse, subset
 from retinue.dialects.buzzllm.settings import BuzzllmSettings
-from retinue.providers.catalog import contact
+from retinue.providers.catalog import provider_config
 from retinue.providers.scripted.provider import Script, ScriptedProvider
 from retinue.providers.scripted.script import Speaks, calls, calls_verbatim, fails, says, streams, together
 from retinue.testing.fake_server import Heard
@@ -293,9 +293,9 @@ async def test_words_go_both_ways_byte_for_byte() -> None:
 async def test_a_subagent_thinks_and_keeps_its_temperature_as_its_caller_does() -> None:
     cast = Cast((call_subagent(), BYE), says("Hi."))
     async with RESPONSES.vendor(cast) as vendor:
-        settled = contact("mine", wire="openai-responses", base_url=vendor.base_url, temperature=0.25)
+        settled = provider_config("mine", wire="openai-responses", base_url=vendor.base_url, temperature=0.25)
         async with retinue.open(
-            provider="mine", contacts=[settled], model=MODEL, dialects=["buzzllm"], home=retinue.MEMORY
+            provider="mine", provider_configs=[settled], model=MODEL, dialects=["buzzllm"], home=retinue.MEMORY
         ) as r:
             await Stage(r).play(think=True)
 

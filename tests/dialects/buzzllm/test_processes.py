@@ -129,7 +129,7 @@ async def test_whatever_a_child_does_is_answered_clearly(
 
 @pytest.mark.promise("BZ-TIMEOUT", "BZ-REAPED")
 async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.dispatch.subprocess.MARGIN", 0.0)
+    monkeypatch.setattr("retinue.dispatch.worker.provider.MARGIN", 0.0)
     program = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -255,7 +255,7 @@ async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
 async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
     child = process.Child(process.COMMAND, os.environ)
     pid = child.pid
-    await child.bury(grace=20.0)
+    await child.declare_dead(grace=20.0)
 
     assert not exists(pid)
 
@@ -273,7 +273,7 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
         await child.tell(grant.line(), json.dumps(order | subset).encode())
         said = b"".join([piece async for piece in child.stdout()])
         code, tally = await child.code(), child.tally()
-        await child.bury()
+        await child.declare_dead()
 
     assert (code, tally.turns, tally.usage.output >= 3) == (0, 2, True)
     assert b"the pool" in said

@@ -140,7 +140,7 @@ class Stage(Harness):
 
     def context(self, run_id: str, *, turn: int = 1, again: bool = False) -> CallContext:
         """That of the first call of a live run's turn, for whoever calls a tool in its place."""
-        accepted = self.retinue.supervisor.roster.live[run_id].run.accepted
+        accepted = self.retinue.supervisor.registry.live[run_id].run.accepted
         return CallContext(
             run_id=run_id,
             session_id=accepted.session_id,
@@ -159,7 +159,7 @@ class Stage(Harness):
 
     def tool(self, name: str) -> Tool:
         """One of the dialect's tools."""
-        found = self.retinue.supervisor.parts.toolbox.find(name, ("meerkat",))
+        found = self.retinue.supervisor.engine.toolbox.find(name, ("meerkat",))
         assert found is not None
         return found
 

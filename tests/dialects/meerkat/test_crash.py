@@ -67,7 +67,7 @@ async def lived(stage: Stage) -> dict[str, Run]:
     """Every run by its agent, as the store tells it; the order of births is a matter of time."""
     rows = stage.rows()
     assert len({row.agent for row in rows}) == len(rows)
-    return {row.agent: await stage.retinue.supervisor.recall(row.run_id) for row in rows}
+    return {row.agent: await stage.retinue.supervisor.replay(row.run_id) for row in rows}
 
 
 def told(run: Run) -> list[str]:

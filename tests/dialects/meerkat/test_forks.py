@@ -12,7 +12,7 @@ from retinue.core.events import CallReturned
 from retinue.core.history import STILL_OPEN
 from retinue.core.messages import AssistantMessage, ToolMessage, UserMessage
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.providers.catalog import contact
+from retinue.providers.catalog import provider_config
 from retinue.providers.scripted.script import Line, calls, says, together
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import Heard
@@ -215,11 +215,11 @@ async def test_sub_agents_work_at_another_vendor_than_their_parent(monkeypatch: 
 
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     async with FakeAnthropic(leads) as lead, FakeChat(says("42")) as other:
-        contacts = [contact("mine", wire="openai-chat", base_url=other.base_url)]
+        provider_configs = [provider_config("mine", wire="openai-chat", base_url=other.base_url)]
         async with retinue.open(
             model=f"anthropic:{OWN}",
             base_url=lead.base_url,
-            contacts=contacts,
+            provider_configs=provider_configs,
             dialects=["meerkat"],
             home=retinue.MEMORY,
         ) as r:

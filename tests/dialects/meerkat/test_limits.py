@@ -95,7 +95,7 @@ async def test_tokens_are_held_before_a_call_so_that_a_sub_agent_never_uses_more
 
 @pytest.mark.promise("MK-BUDGET-DEFAULT", "MK-BUDGET-CAP")
 @pytest.mark.parametrize(
-    ("wish", "budget", "tokens"),
+    ("spawn_request", "budget", "tokens"),
     [
         ({}, {}, 50_000),
         ({}, {"budget": {"max_turns": 3}}, 50_000),
@@ -109,10 +109,10 @@ async def test_tokens_are_held_before_a_call_so_that_a_sub_agent_never_uses_more
     ],
 )
 async def test_a_spawns_tokens_are_those_asked_for_else_the_default_and_never_above_the_cap(
-    wish: dict[str, Any], budget: dict[str, Any], tokens: int | None
+    spawn_request: dict[str, Any], budget: dict[str, Any], tokens: int | None
 ) -> None:
     lines = {"find it": [says("Found.")]}
-    stage = Stage(spawn(**budget), says("Ok."), says("Ok."), spawned=lines, settings=MeerkatSettings(**wish))
+    stage = Stage(spawn(**budget), says("Ok."), says("Ok."), spawned=lines, settings=MeerkatSettings(**spawn_request))
 
     await stage.play()
 
@@ -121,7 +121,7 @@ async def test_a_spawns_tokens_are_those_asked_for_else_the_default_and_never_ab
 
 @pytest.mark.promise("MK-BUDGET-FORK")
 @pytest.mark.parametrize(
-    ("policy", "wish", "tokens"),
+    ("policy", "spawn_request", "tokens"),
     [
         (None, {}, 50_000),
         ("equal", {}, 50_000),
@@ -135,10 +135,10 @@ async def test_a_spawns_tokens_are_those_asked_for_else_the_default_and_never_ab
         ("proportional", {}, 50_000),
     ],
 )
-async def test_a_forks_tokens_follow_its_policy(policy: str | None, wish: dict[str, Any], tokens: int) -> None:
+async def test_a_forks_tokens_follow_its_policy(policy: str | None, spawn_request: dict[str, Any], tokens: int) -> None:
     lines = {"look below": [says("Found.")]}
     more = {} if policy is None else {"budget_policy": policy}
-    stage = Stage(fork(**more), says("Ok."), says("Ok."), forked=lines, settings=MeerkatSettings(**wish))
+    stage = Stage(fork(**more), says("Ok."), says("Ok."), forked=lines, settings=MeerkatSettings(**spawn_request))
 
     await stage.play()
 

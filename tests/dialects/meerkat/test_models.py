@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from retinue.app.provider_families import TableVendors
-from retinue.app.registries import ProviderTable
+from retinue.app.provider_families import RegistryFamilies
+from retinue.app.registries import ProviderRegistry
 from retinue.app.settings_file import dialect_settings, load_settings
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.errors import BadInput
-from retinue.dialects.context import Vendors
-from retinue.dialects.meerkat.models import Mind, mind_of
+from retinue.dialects.context import ProviderFamilies
+from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
 from retinue.dialects.meerkat.requests import NotMet
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, DEFAULTS, ConcurrencyLimits, MeerkatSettings, mistakes
-from retinue.providers.catalog import contact
+from retinue.providers.catalog import provider_config
 from tests.dialects.meerkat.stage import OWN
 
 PRO, OPUS = "gpt-5.2-pro", "claude-opus-4-5"
@@ -30,21 +30,21 @@ def asks(
     model: str | None = None,
     *,
     fork: bool = False,
-    asker: tuple[str, str] = ("anthropic", OWN),
+    caller_spec: tuple[str, str] = ("anthropic", OWN),
     settings: MeerkatSettings = DEFAULTS,
-    vendors: Vendors | None = None,
-) -> Mind | str:
+    families: ProviderFamilies | None = None,
+) -> ResolvedModel | str:
     """Who answers for a sub-agent, or why nobody does."""
-    brief = Brief(agent="main", provider=asker[0], model=asker[1])
-    table = vendors or TableVendors(ProviderTable(dict.fromkeys(("anthropic", "openai", "gemini", "custom"))))  # type: ignore[arg-type]
+    run_spec = RunSpec(agent="main", provider=caller_spec[0], model=caller_spec[1])
+    table = families or RegistryFamilies(ProviderRegistry(dict.fromkeys(("anthropic", "openai", "gemini", "custom"))))  # type: ignore[arg-type]
     try:
-        return mind_of(provider, model, brief, vendors=table, settings=settings, fork=fork)
+        return resolve_model(provider, model, run_spec, families=table, settings=settings, fork=fork)
     except NotMet as refusal:
         return str(refusal)
 
 
-def settled(**wish: Any) -> MeerkatSettings:
-    found = MeerkatSettings(**wish)
+def settled(**spawn_request: Any) -> MeerkatSettings:
+    found = MeerkatSettings(**spawn_request)
     assert mistakes(found) == []
     return found
 
@@ -63,14 +63,14 @@ def settled(**wish: Any) -> MeerkatSettings:
     ],
 )
 def test_spawn_knows_the_vendors_other_names(name: str, family: str, model: str) -> None:
-    assert asks(name) == Mind(family, family, model)
+    assert asks(name) == ResolvedModel(family, family, model)
 
 
 @pytest.mark.promise("MK-ALIASES", "MK-PROVIDER")
 @pytest.mark.parametrize("name", ["claude", "gpt", "google", "OpenAI", "openai-chat", ""])
 def test_fork_knows_the_three_names_only(name: str) -> None:
     assert asks(name, fork=True) == f"Invalid arguments: Invalid provider: {name}"
-    assert asks("gemini", fork=True) == Mind("gemini", "gemini", "gemini-3-flash-preview")
+    assert asks("gemini", fork=True) == ResolvedModel("gemini", "gemini", "gemini-3-flash-preview")
 
 
 @pytest.mark.promise("MK-PROVIDER")
@@ -81,22 +81,26 @@ def test_any_other_name_is_an_invalid_provider(name: str) -> None:
 
 @pytest.mark.promise("MK-FAMILY", "MK-OWN-MODEL", "MK-DEFAULT-MODEL")
 def test_where_the_parent_speaks_a_familys_language_its_sub_agents_ask_the_same_provider() -> None:
-    own = contact("mine", wire="openai-chat", base_url="http://localhost:9/v1")
-    other = contact("theirs", wire="gemini", base_url="http://localhost:8")
-    here = contact("ollama")
-    vendors = TableVendors(ProviderTable({}, (own, other, here)))
+    own = provider_config("mine", wire="openai-chat", base_url="http://localhost:9/v1")
+    other = provider_config("theirs", wire="gemini", base_url="http://localhost:8")
+    here = provider_config("ollama")
+    families = RegistryFamilies(ProviderRegistry({}, (own, other, here)))
 
-    assert asks("openai", asker=("mine", "tiny"), vendors=vendors) == Mind("openai", "mine", "gpt-5.2")
-    assert asks("gpt", "tiny", asker=("mine", "tiny"), vendors=vendors) == Mind("openai", "mine", "tiny")
-    assert asks(asker=("mine", "tiny"), vendors=vendors) == Mind("openai", "mine", "gpt-5.2")
-    assert asks("google", asker=("mine", "tiny"), vendors=vendors) == Mind("gemini", "theirs", "gemini-3-flash-preview")
+    assert asks("openai", caller_spec=("mine", "tiny"), families=families) == ResolvedModel("openai", "mine", "gpt-5.2")
+    assert asks("gpt", "tiny", caller_spec=("mine", "tiny"), families=families) == ResolvedModel(
+        "openai", "mine", "tiny"
+    )
+    assert asks(caller_spec=("mine", "tiny"), families=families) == ResolvedModel("openai", "mine", "gpt-5.2")
+    assert asks("google", caller_spec=("mine", "tiny"), families=families) == ResolvedModel(
+        "gemini", "theirs", "gemini-3-flash-preview"
+    )
     # A server of one's own knows none of the vendors' names.
-    assert asks(asker=("ollama", "qwen3"), vendors=vendors) == Mind("openai", "ollama", "qwen3")
+    assert asks(caller_spec=("ollama", "qwen3"), families=families) == ResolvedModel("openai", "ollama", "qwen3")
 
 
 @pytest.mark.promise("MK-DEFAULT-PROVIDER", "MK-DEFAULT-MODEL", "MK-FORK-MODEL")
 @pytest.mark.parametrize(
-    ("wish", "spawned", "forked"),
+    ("spawn_request", "spawned", "forked"),
     [
         ({}, ("anthropic", "claude-opus-4-6"), ("anthropic", OWN)),
         ({"default_model": "inherit"}, ("anthropic", OWN), ("anthropic", OWN)),
@@ -107,12 +111,12 @@ def test_where_the_parent_speaks_a_familys_language_its_sub_agents_ask_the_same_
     ],
 )
 def test_when_nobody_says_the_settings_do_and_a_fork_keeps_its_parents_model(
-    wish: dict[str, Any], spawned: tuple[str, str], forked: tuple[str, str]
+    spawn_request: dict[str, Any], spawned: tuple[str, str], forked: tuple[str, str]
 ) -> None:
-    settings = settled(**wish)
+    settings = settled(**spawn_request)
 
-    assert asks(settings=settings) == Mind(spawned[0], *spawned)
-    assert asks(settings=settings, fork=True) == Mind(forked[0], *forked)
+    assert asks(settings=settings) == ResolvedModel(spawned[0], *spawned)
+    assert asks(settings=settings, fork=True) == ResolvedModel(forked[0], *forked)
 
 
 @pytest.mark.promise("MK-MODEL", "MK-OWN-MODEL")
@@ -122,24 +126,24 @@ def test_a_model_that_is_not_allowed_is_refused_and_the_allowed_are_named(fork: 
 
     assert asks(None, "custom-model", fork=fork) == f"{refused} 'anthropic'. {ANTHROPIC}"
     assert asks("openai", "custom-model", fork=fork) == f"{refused} 'openai'. {OPENAI}"
-    assert asks("anthropic", "custom-model", asker=("anthropic", "custom-model"), fork=fork) == Mind(
+    assert asks("anthropic", "custom-model", caller_spec=("anthropic", "custom-model"), fork=fork) == ResolvedModel(
         "anthropic", "anthropic", "custom-model"
     )
     assert (
-        asks("openai", "custom-model", asker=("anthropic", "custom-model"), fork=fork)
+        asks("openai", "custom-model", caller_spec=("anthropic", "custom-model"), fork=fork)
         == f"{refused} 'openai'. {OPENAI}"
     )
     own = settled(allowed_models={**DEFAULT_MODELS, "openai": ("custom-model",)})
-    assert asks("openai", "custom-model", settings=own, fork=fork) == Mind("openai", "openai", "custom-model")
+    assert asks("openai", "custom-model", settings=own, fork=fork) == ResolvedModel("openai", "openai", "custom-model")
 
 
 @pytest.mark.promise("MK-FAMILY", "MK-OWN-MODEL")
 def test_a_parent_whose_provider_belongs_to_no_family_has_sub_agents_of_its_own_kind() -> None:
-    asker = ("custom", "m")
+    caller_spec = ("custom", "m")
 
-    assert asks(asker=asker) == Mind("custom", "custom", "m")
-    assert asks(None, "m", asker=asker, fork=True) == Mind("custom", "custom", "m")
-    assert asks(None, "n", asker=asker) == (
+    assert asks(caller_spec=caller_spec) == ResolvedModel("custom", "custom", "m")
+    assert asks(None, "m", caller_spec=caller_spec, fork=True) == ResolvedModel("custom", "custom", "m")
+    assert asks(None, "n", caller_spec=caller_spec) == (
         "Invalid arguments: Model 'n' is not in allowlist for provider 'custom'. Allowed models: m"
     )
 
@@ -147,14 +151,14 @@ def test_a_parent_whose_provider_belongs_to_no_family_has_sub_agents_of_its_own_
 @pytest.mark.promise("MK-CLIENT")
 @pytest.mark.parametrize(("family", "variable"), [("openai", "OPENAI_API_KEY"), ("gemini", "GEMINI_API_KEY")])
 def test_a_provider_without_its_key_is_refused(family: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    vendors = TableVendors(ProviderTable({"anthropic": None}))  # type: ignore[dict-item]
+    families = RegistryFamilies(ProviderRegistry({"anthropic": None}))  # type: ignore[dict-item]
     monkeypatch.delenv(variable, raising=False)
     refused = f"Execution failed: Failed to create LLM client: Missing API key for provider: {family}"
 
     for is_fork in (False, True):
-        assert asks(family, vendors=vendors, fork=is_fork) == refused
+        assert asks(family, families=families, fork=is_fork) == refused
     monkeypatch.setenv(variable, "k")
-    assert asks(family, vendors=vendors) == Mind(family, family, DEFAULT_MODELS[family][0])
+    assert asks(family, families=families) == ResolvedModel(family, family, DEFAULT_MODELS[family][0])
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def test_a_provider_without_its_key_is_refused(family: str, variable: str, monke
 
 @pytest.mark.promise("MK-SETTINGS-WRONG")
 @pytest.mark.parametrize(
-    ("wish", "complaints"),
+    ("spawn_request", "complaints"),
     [
         ({}, []),
         (
@@ -188,8 +192,10 @@ def test_a_provider_without_its_key_is_refused(family: str, variable: str, monke
         ({"default_model": "gpt-4"}, ["default_model 'gpt-4' with default_provider 'inherit' is ambiguous"]),
     ],
 )
-def test_lists_and_defaults_that_do_not_fit_each_other_are_told(wish: dict[str, Any], complaints: list[str]) -> None:
-    assert [complaint for _, complaint in mistakes(MeerkatSettings(**wish))] == complaints
+def test_lists_and_defaults_that_do_not_fit_each_other_are_told(
+    spawn_request: dict[str, Any], complaints: list[str]
+) -> None:
+    assert [complaint for _, complaint in mistakes(MeerkatSettings(**spawn_request))] == complaints
 
 
 @pytest.mark.promise("MK-SETTINGS")

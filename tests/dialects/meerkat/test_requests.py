@@ -18,8 +18,8 @@ from retinue.dialects.meerkat.requests import (
     ListRequest,
     NotMet,
     OneRequest,
-    SpawnRequest,
-    StrictSpawnRequest,
+    SpawnArguments,
+    StrictSpawnArguments,
     access_of,
     agent_id_of,
     budget_of,
@@ -185,7 +185,7 @@ ARGUMENTS = (
     st.text() | JSON.map(json.dumps) | st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6).map(json.dumps)
 )
 REQUESTS = (
-    SpawnRequest, StrictSpawnRequest, ForkRequest, OneRequest, ListRequest,
+    SpawnArguments, StrictSpawnArguments, ForkRequest, OneRequest, ListRequest,
     Message, Demand, Response, Anything, Nothing,
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ async def schemas(settings: MeerkatSettings | None = None) -> dict[str, tuple[st
     stage = Stage(says("Done."), settings=settings, tools=())
     async with stage:
         await stage.run(TASK)
-        tools = stage.retinue.supervisor.parts.toolbox
+        tools = stage.retinue.supervisor.engine.toolbox
         found = [tools.find(name, ("meerkat",)) for name in stage.heard("root")[0].tools]
         return {tool.spec.name: (tool.spec.description, json.loads(tool.spec.parameters)) for tool in found if tool}
 
@@ -99,9 +99,9 @@ async def test_sub_agents_work_at_the_same_time_as_each_other_and_as_their_paren
         forked={"three": [slowly("3.", 10)]},
     )
     async with stage:
-        began = stage.retinue.supervisor.parts.clock.now()
+        began = stage.retinue.supervisor.engine.clock.now()
         outcome = await stage.run(TASK)
-        took = stage.retinue.supervisor.parts.clock.now() - began
+        took = stage.retinue.supervisor.engine.clock.now() - began
 
     assert outcome.text == "Three are in."
     assert 10 <= took < 11
@@ -210,8 +210,8 @@ async def test_a_sub_agent_works_for_its_parent_even_if_the_settings_have_an_age
 
     await stage.play()
 
-    brief = stage.store.brief(stage.row("root/sub-agent/1").brief)
-    assert (brief.agent, brief.identity, brief.memory_from, brief.system) == ("sub-agent", "main", (), "")
+    run_spec = stage.store.run_spec(stage.row("root/sub-agent/1").run_spec)
+    assert (run_spec.agent, run_spec.identity, run_spec.memory_from, run_spec.system) == ("sub-agent", "main", (), "")
 
 
 # ---- nesting --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ class Context:
     """The entries of one session, and the tool as its participants use it."""
 
     def __init__(self) -> None:
-        self.shelf: dict[str, bytes] = {}
+        self.key_value: dict[str, bytes] = {}
 
     def call(self, arguments: object, *, by: str = ROOT, at: float = AT) -> Answer:
         """What a model reads after calling the tool with these arguments."""
@@ -26,17 +26,17 @@ class Context:
             action = parse(json.dumps(arguments))
         except Coded as refusal:
             return json.loads(refusal.answer)
-        decision = decide(action, self.shelf, participant=by, at=at)
+        decision = decide(action, self.key_value, participant=by, at=at)
         self.apply(decision)
         return json.loads(decision.answer)
 
     def apply(self, decision: Decision) -> None:
         """Let the decision happen, as a store does."""
         assert not set(decision.puts) & set(decision.drops)
-        assert set(decision.drops) <= set(self.shelf)
-        self.shelf.update(decision.puts)
+        assert set(decision.drops) <= set(self.key_value)
+        self.key_value.update(decision.puts)
         for key in decision.drops:
-            del self.shelf[key]
+            del self.key_value[key]
 
     def write(self, key: str, value: str, *, by: str = ROOT, at: float = AT, **fields: object) -> Answer:
         """Write an entry."""

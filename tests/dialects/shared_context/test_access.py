@@ -46,10 +46,10 @@ def test_an_entry_whose_time_is_over_is_absent_from_everything() -> None:
     assert session.call({"action": "read_history", "key": "a"}, at=later) == missing("a")
     assert session.call({"action": "read_batch", "keys": ["a"]}, at=later) == {"entries": [], "missing": ["a"]}
     assert session.call({"action": "list_keys"}, at=later) == {"keys": [], "total_size_tokens": 0}
-    assert len(session.shelf) == 11, "looking takes nothing away"
+    assert len(session.key_value) == 11, "looking takes nothing away"
     assert session.call({"action": "snapshot", "label": "x"}, at=later)["keys"] == 0
     session.write("b", "new", by=WRITER, at=later)
-    assert {name for name in session.shelf if not name.startswith("@")} == {"b"}, "a change takes away what is over"
+    assert {name for name in session.key_value if not name.startswith("@")} == {"b"}, "a change takes away what is over"
     assert session.read("b", at=later)["version"] == 1
 
 
@@ -168,7 +168,7 @@ async def test_time_is_the_clocks_and_an_operator_sees_no_expired_entries_either
     async with stage.open() as opened:
         handle = await opened.spawn("Go.")
         await handle.wait()
-        run = await opened.supervisor.recall(handle.run_id)
+        run = await opened.supervisor.replay(handle.run_id)
         listed, shown = await opened.sessions.list(), await opened.sessions.context("s1")
 
     assert json.loads(run.history[6].text) == missing("status")

@@ -23,7 +23,7 @@ class Context:
     """The entries of one session, changed as a store would change them."""
 
     def __init__(self) -> None:
-        self.shelf: dict[str, bytes] = {}
+        self.key_value: dict[str, bytes] = {}
 
     def call(self, arguments: object, *, by: str = "orchestrator", at: float = AT) -> dict[str, object]:
         """What a model reads after calling the tool with these arguments."""
@@ -32,15 +32,15 @@ class Context:
             action = parse(text)
         except Coded as refusal:
             return json.loads(refusal.answer)
-        decision = decide(action, self.shelf, participant=by, at=at)
+        decision = decide(action, self.key_value, participant=by, at=at)
         self.apply(decision)
         return json.loads(decision.answer)
 
     def apply(self, decision: Decision) -> None:
         """Let the decision happen."""
-        self.shelf.update(decision.puts)
+        self.key_value.update(decision.puts)
         for key in decision.drops:
-            del self.shelf[key]
+            del self.key_value[key]
 
     def write(self, key: str, value: str, *, by: str = "orchestrator") -> dict[str, object]:
         """Write an entry."""
@@ -337,8 +337,8 @@ def test_whatever_a_model_writes_is_answered_and_no_limit_is_ever_passed(calls: 
             assert answer["error"] in CODES
 
     listing = context.call({"action": "list_keys"})
-    assert listing["total_size_tokens"] == sum(_sizes(context.shelf)) <= 10_000
-    assert all(size <= 1000 for size in _sizes(context.shelf))
+    assert listing["total_size_tokens"] == sum(_sizes(context.key_value)) <= 10_000
+    assert all(size <= 1000 for size in _sizes(context.key_value))
 
 
 @pytest.mark.promise("SC-5-NEVER-RAISES")
@@ -380,5 +380,5 @@ def test_requests_become_actions() -> None:
     assert parse('{"action": "delete", "key": "scope"}') == Delete("scope")
 
 
-def _sizes(shelf: Mapping[str, bytes]) -> list[int]:
-    return [tokens(json.loads(entry)["value"]) for key, entry in shelf.items() if "@" not in key]
+def _sizes(key_value: Mapping[str, bytes]) -> list[int]:
+    return [tokens(json.loads(entry)["value"]) for key, entry in key_value.items() if "@" not in key]

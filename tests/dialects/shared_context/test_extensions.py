@@ -118,9 +118,9 @@ def test_whatever_happens_what_is_listed_can_be_read_by_somebody_and_no_bound_is
         listed = [cast("str", row["key"]) for row in rows(listing, "keys")]
         absent = [key for key in ("a", "b", "c") if session.read(key, at=at).get("error") == "KEY_NOT_FOUND"]
         assert sorted([*listed, *absent]) == ["a", "b", "c"]
-        versions = [name for name in session.shelf if "@" in name and not name.startswith("@")]
+        versions = [name for name in session.key_value if "@" in name and not name.startswith("@")]
         assert all(sum(name.startswith(f"{key}@") for name in versions) <= 9 for key in "abc")
-        assert {name.partition("@")[0] for name in versions} <= set(session.shelf)
+        assert {name.partition("@")[0] for name in versions} <= set(session.key_value)
 
 
 @pytest.mark.promise("SC-10-TOLD")

@@ -76,7 +76,7 @@ def test_ten_versions_are_kept_and_go_with_their_entry() -> None:
     session.call({"action": "delete", "key": "scope"})
 
     assert kept == list(range(3, 13))
-    assert session.shelf == {}
+    assert session.key_value == {}
     assert session.history("scope") == missing("scope")
     session.write("scope", "again")
     assert [row["version"] for row in rows(session.history("scope"), "versions")] == [1]
@@ -100,8 +100,8 @@ def test_all_earlier_versions_together_are_bounded_and_the_oldest_go_first() -> 
         session.write(f"key_{at % 50}", value, at=AT + at)
         session.write(f"key_{at % 50}", "short", at=AT + at + 0.5)
 
-    kept = {name: json.loads(stored)["written_at"] for name, stored in session.shelf.items() if "@" in name}
-    size = sum(len(session.shelf[name]) for name in kept)
+    kept = {name: json.loads(stored)["written_at"] for name, stored in session.key_value.items() if "@" in name}
+    size = sum(len(session.key_value[name]) for name in kept)
     assert HISTORY_BYTES - 20_000 < size <= HISTORY_BYTES
     newest = [AT + at / 2 for at in range(400)][-len(kept) - 50 :]
     assert set(kept.values()) <= set(newest), "but for the current ones, these are the last that were written"

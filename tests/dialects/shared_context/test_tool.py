@@ -24,7 +24,7 @@ async def result_of(
     opened: retinue.Retinue, who: CallContext, tool_name: str = "shared_context", **arguments: object
 ) -> ToolResult:
     """What the tool gives for a call."""
-    tool = opened.supervisor.parts.toolbox.find(tool_name, ("spec",))
+    tool = opened.supervisor.engine.toolbox.find(tool_name, ("spec",))
     assert tool is not None
     return await tool.call(json.dumps(arguments), who)
 

@@ -14,7 +14,7 @@ from retinue.dialects.spec.settings import DEFAULTS, SpecSettings
 from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, Speaks, calls
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.ids import CountedIds
-from retinue.testing.virtual_time import HeldClock
+from retinue.testing.virtual_time import VirtualClock
 
 ROOT = "main"
 Answer = dict[str, object]
@@ -125,7 +125,7 @@ class Stage:
             policy=self._policy,
             store=self.store,
             session=self.session,
-            clock=HeldClock(),
+            clock=VirtualClock(),
             ids=CountedIds(ids),
         ) as opened:
             yield opened
@@ -146,14 +146,14 @@ class Stage:
 
 async def answers(opened: retinue.Retinue, run_id: str) -> list[Answer]:
     """What a run read from `subagent` and `shared_context`, in order."""
-    run = await opened.supervisor.recall(run_id)
+    run = await opened.supervisor.replay(run_id)
     return [json.loads(text) for name, text in _results(run.history) if name in ("subagent", "shared_context")]
 
 
 async def read_by(opened: retinue.Retinue, agent: str) -> list[str]:
     """What the runs of an agent read from all their tools, in order."""
     views = [view for view in await opened.list(everyone=True) if view.agent == agent]
-    runs = [await opened.supervisor.recall(view.run_id) for view in reversed(views)]
+    runs = [await opened.supervisor.replay(view.run_id) for view in reversed(views)]
     return [text for run in runs for _, text in _results(run.history)]
 
 
@@ -163,7 +163,7 @@ def _results(history: Iterable[Message]) -> list[tuple[str, str]]:
 
 async def read_after(opened: retinue.Retinue, who: CallContext, tool_name: str, **arguments: object) -> Answer:
     """What a model reads after this call."""
-    tool = opened.supervisor.parts.toolbox.find(tool_name, ("spec",))
+    tool = opened.supervisor.engine.toolbox.find(tool_name, ("spec",))
     assert tool is not None
     return json.loads((await tool.call(json.dumps(arguments), who)).text)
 
@@ -178,8 +178,8 @@ async def waiting_orchestrator(stage: Stage) -> AsyncGenerator[tuple[retinue.Ret
     async with stage.open() as opened:
         handle = await opened.spawn("Go.")
         await asyncio.sleep(2)
-        driven = opened.supervisor.roster.live[handle.run_id]
-        accepted = driven.run.accepted
+        live = opened.supervisor.registry.live[handle.run_id]
+        accepted = live.run.accepted
 
         def caller(index: int, *, again: bool = False) -> CallContext:
             return CallContext(
@@ -194,7 +194,7 @@ async def waiting_orchestrator(stage: Stage) -> AsyncGenerator[tuple[retinue.Ret
                 path=accepted.path,
                 handle=None,
                 policy=accepted.policy,
-                offered=driven.run.brief.offered,
+                offered=live.run.run_spec.offered,
                 again=again,
             )
 

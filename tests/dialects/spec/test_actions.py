@@ -12,7 +12,7 @@ from retinue.dialects.spec.prompts import orchestrator_text, subagent_text
 from retinue.dialects.spec.results import cancelled_notice
 from retinue.dialects.spec.settings import DEFAULTS
 from retinue.providers.scripted.provider import calls, says, together
-from retinue.testing.virtual_time import HeldClock
+from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, read_by, subagent
 
 WORKER = retinue.Agent(name="worker", description="Works", system_prompt="You work.")
@@ -298,5 +298,5 @@ async def test_when_a_task_was_created_and_completed_is_kept() -> None:
     )
 
     (task,) = [row for row in stage.store.runs(RunQuery()) if row.agent == "worker"]
-    began = HeldClock(asyncio.get_running_loop()).now() - asyncio.get_running_loop().time()
+    began = VirtualClock(asyncio.get_running_loop()).now() - asyncio.get_running_loop().time()
     assert (round(task.accepted_at - began, 1), round((task.progress.ended_at or 0.0) - began, 1)) == (1.0, 2.0)

@@ -25,7 +25,7 @@ class Session:
     """The shelf of defined agents, changed as a store would change it."""
 
     def __init__(self) -> None:
-        self.shelf: dict[str, bytes] = {}
+        self.key_value: dict[str, bytes] = {}
 
     def define(self, name: str, *, prompt: str = "You work.", tools: tuple[str, ...] = (), turns: int = 10) -> object:
         """Define an agent, and give what the model reads."""
@@ -33,14 +33,14 @@ class Session:
             name=name, description=f"The {name}", system_prompt=prompt, tools=tools, model="", max_turns=turns
         )
         decision = define(
-            request, self.shelf, registered=REGISTERED, is_registered_tool=("shared_context", "run").__contains__
+            request, self.key_value, registered=REGISTERED, is_registered_tool=("shared_context", "run").__contains__
         )
-        self.shelf.update(decision.puts)
+        self.key_value.update(decision.puts)
         return json.loads(decision.answer)
 
     def agents(self) -> dict[str, Agent]:
         """Every agent of the session."""
-        return agents_of(REGISTERED, self.shelf)
+        return agents_of(REGISTERED, self.key_value)
 
 
 @pytest.mark.promise("SPEC-3.2-ANSWER", "SPEC-2.1-REGISTRY")
@@ -63,12 +63,12 @@ def test_a_name_can_be_given_once() -> None:
     session.define("analyst")
 
     for taken in ("analyst", "writer"):
-        before = dict(session.shelf)
+        before = dict(session.key_value)
         assert session.define(taken, prompt="another") == {
             "error": "AGENT_ALREADY_EXISTS",
             "message": f"Agent already registered: '{taken}'",
         }
-        assert session.shelf == before
+        assert session.key_value == before
 
 
 @pytest.mark.promise("SPEC-3.2-ORDER", "SPEC-3.2-INVALID-TOOL")
@@ -130,4 +130,4 @@ def test_an_agent_that_the_application_registers_later_wins_over_a_defined_one()
     session.define("analyst")
     analyst = Agent(name="analyst", system_prompt="The application's own.")
 
-    assert agents_of((*REGISTERED, analyst), session.shelf)["analyst"].system_prompt == "The application's own."
+    assert agents_of((*REGISTERED, analyst), session.key_value)["analyst"].system_prompt == "The application's own."

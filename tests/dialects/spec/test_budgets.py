@@ -77,7 +77,7 @@ async def test_a_task_never_gets_more_than_its_agent_has() -> None:
     async with stage.open() as opened:
         await opened.run("Go.")
         (view,) = [each for each in await opened.list(everyone=True) if each.agent == "worker"]
-        limits = (await opened.supervisor.recall(view.run_id)).accepted.limits
+        limits = (await opened.supervisor.replay(view.run_id)).accepted.limits
 
     assert (limits.max_input_tokens, limits.max_output_tokens) == (700, 20)
 
@@ -116,7 +116,7 @@ async def test_all_subagents_of_a_session_share_its_budget_and_the_orchestrator_
     async with later.open(ids="later") as opened:
         handle = await opened.spawn("Go on.")
         await handle.wait()
-        run = await opened.supervisor.recall(handle.run_id)
+        run = await opened.supervisor.replay(handle.run_id)
 
     spent = "Token budget exceeded: used 9980, limit 10000"
     assert [each["status"] for each in played.answers[3:]] == ["completed", "completed", "failed"]

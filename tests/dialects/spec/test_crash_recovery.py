@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 import retinue
-from retinue.core.commands import Bury, Write, Written
+from retinue.core.commands import DeclareDead, Write, Written
 from retinue.core.errors import StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import CallContext, Tool
@@ -25,7 +25,7 @@ WORKER = retinue.Agent(name="worker", system_prompt="You work.", tools=("shared_
 
 async def call(opened: retinue.Retinue, tool_name: str, who: CallContext, **arguments: object) -> Answer:
     """What a model reads after this call."""
-    tool: Tool | None = opened.supervisor.parts.toolbox.find(tool_name, ("spec",))
+    tool: Tool | None = opened.supervisor.engine.toolbox.find(tool_name, ("spec",))
     assert tool is not None
     return json.loads((await tool.call(json.dumps(arguments), who)).text)
 
@@ -268,7 +268,7 @@ async def played_with_a_death_after(
     except StoreUnavailable:
         died = True
     store.left = 1_000_000
-    store.commit(None, [Bury(driver_id=row.driver_id) for row in store.drivers()])
+    store.commit(None, [DeclareDead(driver_id=row.driver_id) for row in store.drivers()])
     async with stage.open(ids="later") as opened:
         handle = await opened.spawn("Go.", key="story")
         outcome = await handle.wait()

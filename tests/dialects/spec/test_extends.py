@@ -29,7 +29,7 @@ SENIOR = Extend(
 )
 
 
-class Shelf(dict[str, bytes]):
+class KeyValue(dict[str, bytes]):
     """A shelf of defined agents."""
 
     def define(self, request: Define | Extend, registered: tuple[Agent, ...] = (RESEARCHER,)) -> Answer:
@@ -52,11 +52,11 @@ class Shelf(dict[str, bytes]):
 
 @pytest.mark.promise("SPEC-7.3-INHERITS", "SPEC-7.3-APPEND")
 def test_an_agent_that_extends_another_is_like_it_but_for_what_is_given() -> None:
-    shelf = Shelf()
-    answer = shelf.define(SENIOR)
+    key_value = KeyValue()
+    answer = key_value.define(SENIOR)
 
     assert answer == {"defined": "senior", "description": "Investigates"}
-    assert agents_of((RESEARCHER,), shelf)["senior"] == Agent(
+    assert agents_of((RESEARCHER,), key_value)["senior"] == Agent(
         name="senior",
         description="Investigates",
         system_prompt="You research.\n\nValidate with two independent sources.",
@@ -70,8 +70,8 @@ def test_an_agent_that_extends_another_is_like_it_but_for_what_is_given() -> Non
 
 @pytest.mark.promise("SPEC-7.3-INHERITS", "SPEC-7.3-APPEND")
 def test_everything_can_be_given_anew() -> None:
-    shelf = Shelf()
-    shelf.define(
+    key_value = KeyValue()
+    key_value.define(
         Extend(
             name="junior",
             extends="researcher",
@@ -84,7 +84,7 @@ def test_everything_can_be_given_anew() -> None:
         )
     )
 
-    assert agents_of((RESEARCHER,), shelf)["junior"] == Agent(
+    assert agents_of((RESEARCHER,), key_value)["junior"] == Agent(
         name="junior",
         description="Tries",
         system_prompt="You try.\n\nHard.",
@@ -96,11 +96,11 @@ def test_everything_can_be_given_anew() -> None:
 
 @pytest.mark.promise("SPEC-7.3-INHERITS")
 def test_a_defined_agent_can_be_extended_too() -> None:
-    shelf = Shelf()
-    shelf.define(Define(name="analyst", description="Analyzes", system_prompt="You analyze."))
-    shelf.define(Extend(name="second", extends="analyst", system_prompt_append="Twice."))
+    key_value = KeyValue()
+    key_value.define(Define(name="analyst", description="Analyzes", system_prompt="You analyze."))
+    key_value.define(Extend(name="second", extends="analyst", system_prompt_append="Twice."))
 
-    assert agents_of((), shelf)["second"].system_prompt == "You analyze.\n\nTwice."
+    assert agents_of((), key_value)["second"].system_prompt == "You analyze.\n\nTwice."
 
 
 @pytest.mark.promise("SPEC-7.3-UNKNOWN", "SPEC-7.3-SIZE")
@@ -128,7 +128,7 @@ def test_a_defined_agent_can_be_extended_too() -> None:
     ],
 )
 def test_an_extension_is_checked_as_a_definition_is(request_: Extend, code: str, message: str) -> None:
-    assert Shelf().define(request_) == {"error": code, "message": message}
+    assert KeyValue().define(request_) == {"error": code, "message": message}
 
 
 @pytest.mark.promise("SPEC-7.3-NEEDS", "SPEC-5-INVALID-REQUEST")
@@ -202,13 +202,13 @@ async def test_an_agent_that_extends_one_of_the_applications_has_no_more_rights_
 
 
 def test_what_binds_an_agent_is_found_through_all_that_it_extends() -> None:
-    shelf = Shelf()
-    shelf.define(SENIOR)
-    shelf.define(Extend(name="principal", extends="senior"))
-    shelf.define(Define(name="free", description="d", system_prompt="p"))
+    key_value = KeyValue()
+    key_value.define(SENIOR)
+    key_value.define(Extend(name="principal", extends="senior"))
+    key_value.define(Define(name="free", description="d", system_prompt="p"))
 
     known = ("researcher", "senior", "principal", "free", "nobody")
-    assert [origin_of(name, (RESEARCHER,), shelf) for name in known] == [
+    assert [origin_of(name, (RESEARCHER,), key_value) for name in known] == [
         *("researcher", "researcher", "researcher", "free", "nobody")
     ]
 
@@ -221,33 +221,33 @@ BETTER = Define(name="analyst", description="Analyzes better", system_prompt="Yo
 
 @pytest.mark.promise("SPEC-7.5-ANSWER", "SPEC-7.5-VERSION")
 def test_a_defined_agent_can_be_replaced_and_its_versions_are_counted() -> None:
-    shelf = Shelf()
-    shelf.define(ANALYST)
-    shelf.define(Define(name="other", description="d", system_prompt="p"))
+    key_value = KeyValue()
+    key_value.define(ANALYST)
+    key_value.define(Define(name="other", description="d", system_prompt="p"))
 
-    assert [shelf.redefine(BETTER), shelf.redefine(ANALYST)] == [
+    assert [key_value.redefine(BETTER), key_value.redefine(ANALYST)] == [
         {"redefined": "analyst", "description": "Analyzes better", "version": 2},
         {"redefined": "analyst", "description": "Analyzes", "version": 3},
     ]
-    assert list(agents_of((), shelf)) == ["analyst", "other"], "the order is that of the first definitions"
+    assert list(agents_of((), key_value)) == ["analyst", "other"], "the order is that of the first definitions"
 
 
 @pytest.mark.promise("SPEC-7.5-ANSWER", "SPEC-7.3-APPEND")
 def test_an_agent_can_be_refined_by_extending_itself() -> None:
-    shelf = Shelf()
-    shelf.define(ANALYST)
-    shelf.redefine(Extend(name="analyst", extends="analyst", system_prompt_append="Briefly."))
+    key_value = KeyValue()
+    key_value.define(ANALYST)
+    key_value.redefine(Extend(name="analyst", extends="analyst", system_prompt_append="Briefly."))
 
-    assert agents_of((), shelf)["analyst"].system_prompt == "You analyze.\n\nBriefly."
+    assert agents_of((), key_value)["analyst"].system_prompt == "You analyze.\n\nBriefly."
 
 
 @pytest.mark.promise("SPEC-7.5-UNKNOWN", "SPEC-7.5-APPLICATION")
 @pytest.mark.parametrize("name", ["nobody", "researcher"])
 def test_only_what_was_defined_here_can_be_redefined(name: str) -> None:
-    shelf = Shelf()
-    shelf.define(ANALYST)
+    key_value = KeyValue()
+    key_value.define(ANALYST)
 
-    assert shelf.redefine(Define(name=name, description="d", system_prompt="p")) == {
+    assert key_value.redefine(Define(name=name, description="d", system_prompt="p")) == {
         "error": "AGENT_NOT_FOUND",
         "message": f"No agent of this name was defined here: '{name}'",
     }
@@ -255,16 +255,16 @@ def test_only_what_was_defined_here_can_be_redefined(name: str) -> None:
 
 @pytest.mark.promise("SPEC-7.5-APPLICATION")
 def test_a_defined_agent_that_the_application_registers_later_is_the_applications() -> None:
-    shelf = Shelf()
-    shelf.define(ANALYST)
+    key_value = KeyValue()
+    key_value.define(ANALYST)
     later = (Agent(name="analyst"),)
 
-    assert shelf.redefine(BETTER, later)["error"] == "AGENT_NOT_FOUND"
+    assert key_value.redefine(BETTER, later)["error"] == "AGENT_NOT_FOUND"
 
 
 @pytest.mark.promise("SPEC-7.5-UNKNOWN")
 def test_a_redefinition_is_checked_as_a_definition_is_before_its_name_is_looked_up() -> None:
-    assert Shelf().redefine(Define(name="nobody", description="d", system_prompt="x" * 16004))["error"] == (
+    assert KeyValue().redefine(Define(name="nobody", description="d", system_prompt="x" * 16004))["error"] == (
         "PROMPT_TOO_LARGE"
     )
 

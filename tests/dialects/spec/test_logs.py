@@ -12,7 +12,7 @@ from retinue.core.run import HandleRef
 from retinue.dialects.log_format import line
 from retinue.dialects.logging_tool import LoggedTool
 from retinue.providers.scripted.provider import calls, hangs, says, together
-from retinue.testing.virtual_time import HeldClock
+from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Stage, context, other_work, subagent, waiting_orchestrator, work
 
 WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared_context",))
@@ -124,7 +124,7 @@ async def test_contents_are_logged_for_those_who_ask(
 async def test_a_write_that_is_entered_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
     async with waiting_orchestrator(Stage()) as (opened, caller):
-        tool = opened.supervisor.parts.toolbox.find("shared_context", ("spec",))
+        tool = opened.supervisor.engine.toolbox.find("shared_context", ("spec",))
         assert tool is not None
         write = '{"action": "write", "key": "scope", "value": "all"}'
         await tool.call(write, caller(0))
@@ -188,7 +188,7 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")
     log = logging.getLogger("retinue.spec")
-    logged = LoggedTool(search_logs, log, HeldClock(), space="spec")
+    logged = LoggedTool(search_logs, log, VirtualClock(), space="spec")
     async with waiting_orchestrator(Stage()) as (_, caller):
         subagent_call = replace(caller(0), depth=1, agent="worker", handle=HandleRef("spec", "t_07"))
         found = await logged.call('{"query": "pool"}', subagent_call)
@@ -197,7 +197,7 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
         with pytest.raises(ZeroDivisionError):
             await logged.call('{"query": "crash"}', caller(1))
         stopped = asyncio.create_task(
-            LoggedTool(work, log, HeldClock(), space="spec").call('{"seconds": 9}', caller(1))
+            LoggedTool(work, log, VirtualClock(), space="spec").call('{"seconds": 9}', caller(1))
         )
         await asyncio.sleep(0)
         stopped.cancel()

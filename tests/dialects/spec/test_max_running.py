@@ -78,7 +78,7 @@ async def test_never_more_tasks_run_than_may_and_every_one_of_them_runs(with_cra
             await harness.restart()
             outcome = await (await harness.retinue.spawn("Go.", key="story")).wait()
             assert outcome.text == "All in.", outcome
-        history = (await harness.retinue.supervisor.recall(run_id)).history
+        history = (await harness.retinue.supervisor.replay(run_id)).history
         read = [json.loads(message.text) for message in history if isinstance(message, ToolMessage)]
         await harness.close()
         assert [each["status"] for each in read[-TASKS:]] == ["completed"] * TASKS, (seed, read)

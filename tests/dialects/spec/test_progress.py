@@ -125,6 +125,6 @@ async def test_another_process_sees_the_progress_of_a_task_that_is_over(tmp_path
     async with second.open(ids="later") as opened:
         handle = await opened.spawn("Go.")
         await handle.wait()
-        run = await opened.supervisor.recall(handle.run_id)
+        run = await opened.supervisor.replay(handle.run_id)
 
     assert '"entries":[{"turn":1,"kind":"text","text":"Looking."}' in run.history[2].text

@@ -88,7 +88,7 @@ async def test_every_call_is_answered_with_an_object_and_every_error_has_a_docum
     stage.script.play("worker", says("done"))
     async with waiting_orchestrator(stage) as (opened, caller):
         for index, (name, arguments) in enumerate(wishes):
-            tool = opened.supervisor.parts.toolbox.find(name, ("spec",))
+            tool = opened.supervisor.engine.toolbox.find(name, ("spec",))
             assert tool is not None
             answer: Answer = json.loads((await tool.call(json.dumps(arguments), caller(index))).text)
             assert type(answer) is dict

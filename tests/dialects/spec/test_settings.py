@@ -97,7 +97,7 @@ async def test_with_everything_off_the_tools_are_those_of_the_core() -> None:
             await read_after(opened, caller(0), "subagent", action="cancel", task_id="t_01"),
             await read_after(opened, caller(1), "shared_context", action="snapshot", label="x"),
         ]
-        tools = [opened.supervisor.parts.toolbox.find(name, ("spec",)) for name in ("subagent", "shared_context")]
+        tools = [opened.supervisor.engine.toolbox.find(name, ("spec",)) for name in ("subagent", "shared_context")]
 
     assert [answer["error"] for answer in answers] == ["INVALID_ACTION", "INVALID_ACTION"]
     assert [tool.waits for tool in tools if tool is not None] == [False, False]

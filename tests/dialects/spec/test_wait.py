@@ -12,7 +12,7 @@ from retinue.dialects.spec.actions import REMEMBERED, Polls
 from retinue.dialects.spec.requests import Wait, parse
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted.provider import Line, says, together
-from retinue.testing.virtual_time import HeldClock
+from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 
 QUICK = retinue.Agent(name="quick", tools=("work",))
@@ -122,7 +122,7 @@ async def test_who_waits_is_shown_as_waiting_and_is_not_stopped_by_the_deadline_
         await asyncio.sleep(30)
         waiting = await handle.look()
         outcome = await handle.wait()
-        run = await opened.supervisor.recall(handle.run_id)
+        run = await opened.supervisor.replay(handle.run_id)
 
     assert (spawning.state, spawning.waiting_for) == ("working", None)
     assert (waiting.state, waiting.waiting_for) == ("waiting", "child")
@@ -236,7 +236,7 @@ async def test_the_hint_names_no_action_that_is_not_there_and_can_be_switched_of
 
 
 async def test_questions_are_counted_for_each_task_and_those_long_ago_are_forgotten() -> None:
-    polls = Polls(HeldClock())
+    polls = Polls(VirtualClock())
 
     assert [polls.is_storm("s1", "t_01") for _ in range(11)] == [*[False] * 10, True]
     assert not polls.is_storm("s2", "t_01")

@@ -9,7 +9,7 @@ import pytest
 from retinue.app import run_spec
 from retinue.core.errors import StoreError
 from retinue.core.ports import Request, Store
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma.dialect import XzatomaDialect, XzatomaSettings
 from retinue.providers.scripted.provider import Line, hangs
 from retinue.store.memory.store import MemoryStore
@@ -32,7 +32,7 @@ def story(store: Store) -> Stage:
 
 async def told(stage: Stage) -> dict[str, list[str]]:
     """Every run's whole conversation, by label."""
-    runs = {label: await stage.retinue.supervisor.recall(row.run_id) for label, row in stage.rows().items()}
+    runs = {label: await stage.retinue.supervisor.replay(row.run_id) for label, row in stage.rows().items()}
     return {label: said(run.history) for label, run in runs.items()}
 
 
@@ -90,9 +90,9 @@ async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_wit
     def looks(_: Request) -> Line:
         return says("Looked.") if len(lives) > 1 else hangs()
 
-    def ever_smaller(name: str, desk: Desk, settings: object) -> XzatomaDialect:
+    def ever_smaller(name: str, dialect_context: DialectContext, settings: object) -> XzatomaDialect:
         lives.append(name)
-        return XzatomaDialect(desk, XzatomaSettings(max_depth=3 - len(lives), persistence_enabled=True))
+        return XzatomaDialect(dialect_context, XzatomaSettings(max_depth=3 - len(lives), persistence_enabled=True))
 
     monkeypatch.setattr(run_spec, "make_dialect", ever_smaller)
     stage = Stage(

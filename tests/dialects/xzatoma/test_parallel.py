@@ -273,7 +273,7 @@ async def test_a_caller_at_the_greatest_depth_is_refused_before_its_input_is_loo
     stage = Stage(says("ok"))
     async with stage:
         await stage.run(TASK)
-        tool = stage.retinue.supervisor.parts.toolbox.find("parallel_subagent", ("xzatoma",))
+        tool = stage.retinue.supervisor.engine.toolbox.find("parallel_subagent", ("xzatoma",))
         assert tool is not None
         answered = await tool.call("nonsense", replace(CONTEXT, depth=3))
 

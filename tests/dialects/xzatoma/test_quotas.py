@@ -113,7 +113,7 @@ async def test_a_chat_has_one_quota_however_many_runs_it_takes(
         for line in ("one", "two", "three"):
             run = await stage.retinue.spawn(f"Do {line}.", inherits=before, label="chat")
             assert (await run.wait()).text == "ok"
-            before = HistoryRef(run.run_id, (await stage.retinue.supervisor.recall(run.run_id)).seq)
+            before = HistoryRef(run.run_id, (await stage.retinue.supervisor.replay(run.run_id)).seq)
             if crash:
                 await stage.restart()
 
@@ -132,7 +132,7 @@ async def test_a_token_quota_of_a_chat_stops_a_subagent_of_a_later_run_in_the_mi
     async with stage:
         run = await stage.retinue.spawn("Do one.", label="chat")
         await run.wait()
-        before = HistoryRef(run.run_id, (await stage.retinue.supervisor.recall(run.run_id)).seq)
+        before = HistoryRef(run.run_id, (await stage.retinue.supervisor.replay(run.run_id)).seq)
         later = await stage.retinue.spawn("Do two.", inherits=before, label="chat")
         await later.wait()
 
@@ -149,7 +149,7 @@ async def test_a_fork_that_is_no_chat_has_a_quota_of_its_own() -> None:
     async with stage:
         run = await stage.retinue.spawn("Do one.")
         await run.wait()
-        before = HistoryRef(run.run_id, (await stage.retinue.supervisor.recall(run.run_id)).seq)
+        before = HistoryRef(run.run_id, (await stage.retinue.supervisor.replay(run.run_id)).seq)
         await (await stage.retinue.spawn("Do two.", inherits=before)).wait()
 
     assert sorted(row.label for row in stage.store.runs(RunQuery())) == ["", "", "a", "b"]

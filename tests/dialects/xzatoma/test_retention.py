@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retinue.app.conversations import Conversations
-from retinue.app.open import open_archive
+from retinue.app.open import open_read_only
 from retinue.core.errors import BadInput, NotKept, StoreError
 from retinue.core.events import ReplyReceived, RunEnded
 from retinue.core.ports import Store
@@ -39,7 +39,7 @@ def nested(store: Store | None = None, settings: XzatomaSettings = DROPS, *, lat
 
 
 async def conversations(store: Store) -> list[Conversation]:
-    async with open_archive(store=store) as archive:
+    async with open_read_only(store=store) as archive:
         kept = Conversations(archive.supervisor)
         return await kept.whole(await kept.rows())
 
@@ -54,10 +54,10 @@ async def test_messages_are_dropped_at_the_end_of_the_tree_and_outcomes_stay(kin
         assert (await root.wait()).text == "Thanks."
         dig = stage.rows()["dig"]
         with pytest.raises(NotKept, match=f"the messages of run {dig.run_id} were not kept"):
-            await stage.retinue.supervisor.recall(dig.run_id)
+            await stage.retinue.supervisor.replay(dig.run_id)
         assert [event async for event in stage.retinue.events(dig.run_id)] == []
 
-        assert (stage.events(dig.run_id), stage.store.mail(dig.run_id)) == ([], [])
+        assert (stage.events(dig.run_id), stage.store.inbox(dig.run_id)) == ([], [])
         outcomes = {label: stage.outcome(label) for label in ("dig", "below")}
         assert {label: ended and ended.text for label, ended in outcomes.items()} == {
             "dig": "The pool is too small.",
@@ -124,7 +124,7 @@ async def test_a_crash_after_any_write_leaves_no_message_behind(kind: str, tmp_p
         left = {label: stage.events(row.run_id) for label, row in stage.rows().items() if label}
         assert left == {"dig": [], "below": []}, n
         assert stage.answers(ROOT) == [answered("The pool is too small.", turns=4)], n
-        assert dict(stage.store.shelf("xzatoma-trees")) == {}, n
+        assert dict(stage.store.key_value("xzatoma-trees")) == {}, n
         stage.store.close()
 
 
@@ -136,7 +136,7 @@ async def test_messages_that_a_fork_began_with_stay_until_it_has_ended() -> None
         root = await stage.retinue.spawn(TASK)
         await asyncio.sleep(2.5)
         dig = stage.rows()["dig"].run_id
-        fork = await stage.retinue.fork(dig, "And larger?", stays=True)
+        fork = await stage.retinue.fork(dig, "And larger?", keep_alive=True)
         await root.wait()
         assert len(stage.events(dig)) > 2
 
@@ -183,7 +183,7 @@ async def test_kept_conversations_are_copied_to_a_database_of_ones_own(tmp_path:
     await stage.play()
 
     assert await conversations(SqliteStore(copies)) == await conversations(stage.store)
-    assert dict(stage.store.shelf("xzatoma-trees")) == {}
+    assert dict(stage.store.key_value("xzatoma-trees")) == {}
 
 
 @pytest.mark.promise("XZ-KEPT-COPY")

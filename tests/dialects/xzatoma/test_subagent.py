@@ -24,7 +24,7 @@ DEPTH_3 = "Maximum subagent recursion depth (3) exceeded. Current depth: 3. Cann
 async def test_the_tool_is_offered_as_the_document_describes_it() -> None:
     stage = Stage()
     async with stage:
-        tool = stage.retinue.supervisor.parts.toolbox.find("subagent", ("xzatoma",))
+        tool = stage.retinue.supervisor.engine.toolbox.find("subagent", ("xzatoma",))
 
     assert tool is not None
 

@@ -1,4 +1,4 @@
-"""A process that hands out tasks in the background and is killed: `python -m tests.dialects.zeroclaw_killed`.
+"""A process that hands out tasks in the background and is killed: `python -m tests.dialects.zeroclaw.killed`.
 
 Its arguments are the folder with everything, the number of tasks, and whether it begins or goes on.
 """

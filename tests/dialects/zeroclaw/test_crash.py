@@ -149,8 +149,8 @@ class Polling(threading.Thread):
 
 def begin(folder: Path, tasks: int, how: str) -> subprocess.Popen[str]:
     """A life of the process."""
-    command = [sys.executable, "-m", "tests.dialects.zeroclaw_killed", str(folder), str(tasks), how]
-    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.dialects.zeroclaw.killed", str(folder), str(tasks), how]
+    root = Path(__file__).parents[3]
     return subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
 
 

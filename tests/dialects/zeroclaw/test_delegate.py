@@ -62,10 +62,10 @@ async def test_a_target_works_under_its_own_name_prompt_model_memory_and_workspa
     await stage.play()
 
     assert stage.texts() == ["[Agent 'reviewer' (elsewhere/big)]\nGood."]
-    brief = stage.store.brief(stage.row("reviewer").brief)
-    assert (brief.agent, brief.identity, brief.memory_from) == ("reviewer", "reviewer", ("writer",))
-    assert (brief.system, brief.provider, brief.model) == ("You review.", "elsewhere", "big")
-    assert (brief.workspace, brief.offered) == ("/srv/reviews", ("count", "spawn_subagent", "delegate"))
+    run_spec = stage.store.run_spec(stage.row("reviewer").run_spec)
+    assert (run_spec.agent, run_spec.identity, run_spec.memory_from) == ("reviewer", "reviewer", ("writer",))
+    assert (run_spec.system, run_spec.provider, run_spec.model) == ("You review.", "elsewhere", "big")
+    assert (run_spec.workspace, run_spec.offered) == ("/srv/reviews", ("count", "spawn_subagent", "delegate"))
 
 
 @pytest.mark.promise("ZC-DELEGATE-CONTEXT", "ZC-DELEGATE-FIRST-MESSAGE")

@@ -65,8 +65,8 @@ async def test_a_subagent_is_its_caller_in_everything_but_its_history() -> None:
     (mine, *_), (its,) = stage.heard(stage.root_row), stage.heard(stage.row("frontline"))
     assert (its.agent, its.model, its.system, its.tools) == (mine.agent, mine.model, mine.system, mine.tools)
     assert its.tools == ("look", "spawn_subagent", "delegate")
-    parent, child = (stage.store.brief(row.brief) for row in (stage.root_row, stage.row("frontline")))
-    assert replace(child, setup="") == replace(parent, setup="")
+    parent, child = (stage.store.run_spec(row.run_spec) for row in (stage.root_row, stage.row("frontline")))
+    assert replace(child, launch_config="") == replace(parent, launch_config="")
     assert (child.identity, child.memory_from) == ("frontline", ("reviewer",))
     assert [accepted.policy for accepted in stage.accepted()] == [FRONTLINE.policy] * 2
 
@@ -345,13 +345,13 @@ async def test_an_override_of_the_memory_allowlist_may_only_narrow() -> None:
         await stage.retinue.run(TASK, agent="frontline")
         run = await stage.retinue.spawn(TASK, agent="frontline", memory_from=["writer"])
         await run.wait()
-        brief = (await stage.retinue.supervisor.recall(run.run_id)).brief
+        run_spec = (await stage.retinue.supervisor.replay(run.run_id)).run_spec
 
     assert str(refused.value) == (
         'subagent allowlist override contains alias "rogue-agent" not present on parent\'s memory allowlist; '
         "SubAgent overrides may only narrow"
     )
-    assert (brief.identity, brief.memory_from) == ("frontline", ("writer",))
+    assert (run_spec.identity, run_spec.memory_from) == ("frontline", ("writer",))
 
 
 def test_the_dialect_offers_both_tools_at_every_depth_in_the_order_of_its_document() -> None:

@@ -87,13 +87,13 @@ def _blocks(body: dict[str, Any]) -> Iterable[Block]:
     """All blocks of a prompt without their marks. Messages are read anew if the model is to use tools, or to think, in
     another way than before.
     """
-    manner = msgspec.json.encode([body.get("tool_choice"), body.get("thinking")])
-    parts: list[tuple[str, object, bytes]] = [
+    lifecycle = msgspec.json.encode([body.get("tool_choice"), body.get("thinking")])
+    engine: list[tuple[str, object, bytes]] = [
         ("tools", body.get("tools", []), b""),
         ("system", body.get("system", []), b""),
     ]
-    parts += [(message["role"], message["content"], manner) for message in body["messages"]]
-    for part, content, under in parts:
+    engine += [(message["role"], message["content"], lifecycle) for message in body["messages"]]
+    for part, content, under in engine:
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for block in cast("list[dict[str, object]]", blocks):
             bare = {key: value for key, value in block.items() if key != "cache_control"}
@@ -127,8 +127,8 @@ def answer_of(line: Line, heard: Heard, prompt: Prompt) -> Answer:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), prompt)
             kind = _KINDS.get(error.fault, "api_error")
             if error.status is not None:
-                wish = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
-                return failed(error.status, str(error), kind=kind, **wish)
+                spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
+                return failed(error.status, str(error), kind=kind, **spawn_request)
             if error.fault == "unreachable":
                 return Answer(status=0, ending="cut")
             partial = _words(error.partial) if error.partial else ()

@@ -156,10 +156,10 @@ def objection(body: dict[str, Any], *, signs: bool = False) -> str | None:
         return "contents is not specified"
     calls: list[dict[str, Any]] = []
     for number, content in enumerate(cast("list[dict[str, Any]]", contents)):
-        role, parts = content.get("role"), cast("list[dict[str, Any]]", content.get("parts") or [])
-        if role not in ("user", "model") or not parts:
+        role, engine = content.get("role"), cast("list[dict[str, Any]]", content.get("parts") or [])
+        if role not in ("user", "model") or not engine:
             return f"contents[{number}]: please use a valid role: user, model; parts must not be empty"
-        responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        responses = [part["functionResponse"] for part in engine if "functionResponse" in part]
         if [_who(call) for call in calls] != [_who(response) for response in responses]:
             return (
                 "Please ensure that the number of function response parts is equal to the number of function call "
@@ -167,7 +167,7 @@ def objection(body: dict[str, Any], *, signs: bool = False) -> str | None:
             )
         if not all(isinstance(response.get("response"), dict) for response in responses):
             return f"contents[{number}]: a response is an object"
-        made = [part for part in parts if "functionCall" in part]
+        made = [part for part in engine if "functionCall" in part]
         calls = [part["functionCall"] for part in made]
         if calls and role != "model":
             return f"contents[{number}]: only a model calls functions"
@@ -175,7 +175,7 @@ def objection(body: dict[str, Any], *, signs: bool = False) -> str | None:
             return f"contents[{number}]: arguments are an object"
         if signs and made and not made[0].get("thoughtSignature"):
             return f"Function call is missing a thought_signature in functionCall parts (contents[{number}])."
-        if any(part.get("text") == "" and "thoughtSignature" not in part for part in parts):
+        if any(part.get("text") == "" and "thoughtSignature" not in part for part in engine):
             return f"contents[{number}]: empty text parameter"
     return "function calls without responses at the end" if calls else None
 

@@ -110,8 +110,8 @@ def answer_of(
                 again = replace(heard, attempt=heard.attempt - times)
                 return answer_of(then, again, spelling, response_id=response_id, cached=cached)
             if error.status is not None:
-                wish = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
-                return failed(error.status, str(error), **wish)
+                spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
+                return failed(error.status, str(error), **spawn_request)
             if error.fault == "unreachable":
                 return Answer(status=0, ending="cut")
             partial = _begun((error.partial,) if error.partial else ())

@@ -156,7 +156,7 @@ class Conversation:
 
     async def _post(self, stretch: Stretch, text: str) -> Key:
         supervisor = self._retinue.supervisor
-        item = Input(key=supervisor.parts.ids.new(), text=text)
+        item = Input(key=supervisor.engine.ids.new(), text=text)
         await supervisor.post(stretch.run.run_id, item, outside=True)
         return item.key
 
@@ -165,8 +165,8 @@ class Conversation:
         if self._past is not None:
             past, self._past = self._past, None
             await lay_to_rest(retinue, past)
-        if retinue.setup is not None:
-            retinue.setup = replace(retinue.setup, dialects=dialects)
+        if retinue.launch_config is not None:
+            retinue.launch_config = replace(retinue.launch_config, dialects=dialects)
         limits = replace(manners.limits, wrap_up=not dialects)
         if not manners.one_run_each:
             limits = replace(limits, max_turns=None, exchange_turns=limits.max_turns)
@@ -179,19 +179,19 @@ class Conversation:
             model=manners.model,
             system=manners.system,
             think=manners.think,
-            stays=not manners.one_run_each,
+            keep_alive=not manners.one_run_each,
             inherits=await inheritance(retinue, self.runs[-1]) if self.runs else None,
             label=CHAT,
         )
 
     def at_work(self) -> list[RunId]:
         """Runs below the conversation's that go on although nobody waits for them."""
-        live = self._retinue.supervisor.roster.live
+        live = self._retinue.supervisor.registry.live
         return [each.run_id for each in live.values() if each.run.accepted.parent_id is not None]
 
     async def _see_cancelled(self, run_id: RunId) -> None:
         """Children that are cancelled with their parent take a moment to end; others may go on for long."""
-        live = self._retinue.supervisor.roster.live
+        live = self._retinue.supervisor.registry.live
         while ending := [
             each.run_id for each in live.values() if each.cancelled and each.run.accepted.root_id == run_id
         ]:

@@ -30,7 +30,7 @@ async def earlier_chat(retinue: Retinue) -> Past | None:
     last = next((view for view in await retinue.supervisor.list(query) if view.label == CHAT), None)
     if last is None:
         return None
-    run = await retinue.supervisor.recall(last.run_id)
+    run = await retinue.supervisor.replay(last.run_id)
     return Past(
         runs=await _chain(retinue, last.run_id),
         last=last,
@@ -51,7 +51,7 @@ async def _chain(retinue: Retinue, run_id: RunId) -> tuple[RunId, ...]:
 
 async def inheritance(retinue: Retinue, run_id: RunId) -> HistoryRef:
     """The whole history of a run, as it stands."""
-    return HistoryRef(run_id, (await retinue.supervisor.recall(run_id)).seq)
+    return HistoryRef(run_id, (await retinue.supervisor.replay(run_id)).seq)
 
 
 async def lay_to_rest(retinue: Retinue, past: Past) -> None:

@@ -9,7 +9,7 @@ from retinue.cli.output.format import clean
 from retinue.core.commands import Decision
 from retinue.core.errors import StoreError
 from retinue.core.ids import DriverId
-from retinue.engine.key_value import StoreShelf
+from retinue.engine.key_value import JournalKeyValue
 
 
 class Presence:
@@ -19,8 +19,8 @@ class Presence:
     """
 
     def __init__(self, retinue: Retinue) -> None:
-        self._parts = retinue.supervisor.parts
-        self._shelf = StoreShelf(self._parts)
+        self._engine = retinue.supervisor.engine
+        self._key_value = JournalKeyValue(self._engine)
         self._session = retinue.session_id
         self._space = f"chat/open/{self._session}"
         self._known: frozenset[DriverId] = frozenset()
@@ -28,7 +28,7 @@ class Presence:
     async def come(self) -> bool:
         """Say that this chat is there; whether others are."""
         me = self._me
-        await self._shelf.change(self._space, lambda shelf: Decision(b"", puts={me: b""}))
+        await self._key_value.change(self._space, lambda key_value: Decision(b"", puts={me: b""}))
         self._known = await self._others()
         return bool(self._known)
 
@@ -46,19 +46,19 @@ class Presence:
         """Say that this chat is over."""
         me = self._me
         with suppress(StoreError):
-            await self._shelf.change(self._space, lambda shelf: Decision(b"", drops=(me,)))
+            await self._key_value.change(self._space, lambda key_value: Decision(b"", drops=(me,)))
 
     @property
     def _me(self) -> DriverId:
-        driver_id = self._parts.journal.driver_id
+        driver_id = self._engine.journal.driver_id
         assert driver_id is not None  # a chat is held in an open retinue
         return driver_id
 
     async def _others(self) -> frozenset[DriverId]:
-        there = frozenset(await self._shelf.look(self._space))
-        assert self._parts.living is not None  # its driver is enlisted
+        there = frozenset(await self._key_value.look(self._space))
+        assert self._engine.living is not None  # its driver is enlisted
         # Asked after the shelf: whoever came before was alive, so who is not among these is gone.
-        living = await self._parts.living()
+        living = await self._engine.living()
         if gone := there - living:
-            await self._shelf.change(self._space, lambda shelf: Decision(b"", drops=tuple(gone)))
+            await self._key_value.change(self._space, lambda key_value: Decision(b"", drops=tuple(gone)))
         return (there & living) - {self._me}

@@ -12,15 +12,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from retinue.app.launch.local_servers import answering
-from retinue.app.open import STORE, default_home, open_archive
-from retinue.app.settings_file import contacts, load_settings
+from retinue.app.open import STORE, default_home, open_read_only
+from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.tool_modules import load_tools
-from retinue.app.validation import strangers_in
+from retinue.app.validation import unknown_in_settings
 from retinue.cli.output.format import many
 from retinue.config.settings import FILE, Settings
 from retinue.core.errors import RetinueError
 from retinue.net.http import UnknownProxy, named_proxies
-from retinue.providers.catalog import LOCAL, contact, keys_found
+from retinue.providers.catalog import LOCAL, keys_found, provider_config
 from retinue.version import __version__
 
 WITHOUT_THE_BUG = (3, 51, 3)
@@ -81,16 +81,16 @@ async def _state() -> list[Finding]:
         return [Finding("state", f"{home} ({hindrance or 'nothing there yet'})", broken=bool(hindrance))]
     size = sum(_size(path) for path in home.rglob("*"))
     try:
-        async with open_archive() as archive:
-            runs = await archive.list(everyone=True)
+        async with open_read_only() as client:
+            runs = await client.list(everyone=True)
     except RetinueError as error:
         return [Finding("state", f"{home}: {error}", broken=True)]
     unfinished = sum(view.outcome is None for view in runs)
     told = many(len(runs), "run") + (f", {unfinished} unfinished" if unfinished else "")
     where = f"{home} ({size / 1_000_000:.1f} MB)"
-    if archive.unwritable is not None:
-        where += f": can only be looked at: {archive.unwritable}"
-    return [Finding("state", where, broken=archive.unwritable is not None), Finding("runs", told)]
+    if client.unwritable is not None:
+        where += f": can only be looked at: {client.unwritable}"
+    return [Finding("state", where, broken=client.unwritable is not None), Finding("runs", told)]
 
 
 def _size(path: Path) -> int:
@@ -148,7 +148,7 @@ def _tools(settings: Settings) -> list[Finding]:
         return [Finding("tools", str(error), broken=True)]
     return [
         Finding("tools", ", ".join(own) if settings.tool_modules else "no modules in the settings"),
-        *(Finding("tool name", str(stranger), broken=True) for stranger in strangers_in(settings, own)),
+        *(Finding("tool name", str(stranger), broken=True) for stranger in unknown_in_settings(settings, own)),
     ]
 
 
@@ -164,7 +164,9 @@ async def _sandbox(settings: Settings) -> Finding:
 
 def _keys(settings: Settings) -> dict[str, bool]:
     named = {
-        each.api_key_env: bool(os.environ.get(each.api_key_env)) for each in contacts(settings) if each.api_key_env
+        each.api_key_env: bool(os.environ.get(each.api_key_env))
+        for each in provider_configs(settings)
+        if each.api_key_env
     }
     return keys_found() | named
 
@@ -178,7 +180,10 @@ def _proxies() -> list[Finding]:
 
 
 async def _servers(settings: Settings) -> str:
-    settled = {each.name: each for each in contacts(settings)}
-    servers = await answering([settled.get(name) or contact(name) for name in LOCAL])
-    listed = (f"{each.contact.name} at {each.contact.base_url} ({many(len(each.models), 'model')})" for each in servers)
+    settled = {each.name: each for each in provider_configs(settings)}
+    servers = await answering([settled.get(name) or provider_config(name) for name in LOCAL])
+    listed = (
+        f"{each.provider_config.name} at {each.provider_config.base_url} ({many(len(each.models), 'model')})"
+        for each in servers
+    )
     return ", ".join(listed) or f"none answers ({', '.join(LOCAL)})"

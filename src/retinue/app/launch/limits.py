@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from retinue.app.launch.model_choice import Answerer, unpriced
+from retinue.app.launch.model_choice import ModelChoice, unpriced
 from retinue.app.run_spec import MAX_TURNS
 from retinue.app.settings_file import load_settings
 from retinue.config.settings import Settings
@@ -47,7 +47,7 @@ def limits_for(
 
 
 def uncounted(
-    answerer: Answerer, settings: Settings, limits: Limits, *, agent: str | None, delegates: bool
+    model_choice: ModelChoice, settings: Settings, limits: Limits, *, agent: str | None, delegates: bool
 ) -> list[str]:
     """The warnings that a limit on money cannot be enforced, whoever wrote it down: the limits, or a policy by the day.
 
@@ -57,10 +57,10 @@ def uncounted(
     agents = settings.core_agents()
     root = next((each for each in agents if each.name == agent), None)
     if limits.max_cost is not None or (root is not None and _limits_money(root)):
-        return unpriced(answerer, agents if delegates else (), root.fallback if root is not None else ())
+        return unpriced(model_choice, agents if delegates else (), root.fallback if root is not None else ())
     limited = [each for each in agents if delegates and _limits_money(each)]
     asks_the_first = any(not each.model for each in limited)
-    return unpriced(answerer, limited, first=asks_the_first)
+    return unpriced(model_choice, limited, first=asks_the_first)
 
 
 def _limits_money(agent: Agent) -> bool:

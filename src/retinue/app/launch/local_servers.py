@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from retinue.providers.catalog import Contact
+from retinue.providers.catalog import ProviderConfig
 
 SECONDS = 0.3
 """How long a server on this machine gets to answer."""
@@ -22,7 +22,7 @@ _LONGEST = 1 << 20
 class Server(Struct, frozen=True):
     """A server that answered."""
 
-    contact: Contact
+    provider_config: ProviderConfig
     models: tuple[str, ...] = ()
 
 
@@ -34,20 +34,24 @@ class _Models(Struct):
     data: list[_Model] | None = None
 
 
-async def answering(contacts: Iterable[Contact], *, timeout: float = SECONDS) -> list[Server]:
+async def answering(provider_configs: Iterable[ProviderConfig], *, timeout: float = SECONDS) -> list[Server]:
     """Those that answer, in the order given; all are asked at once."""
-    asked = [asyncio.to_thread(_ask, contact, timeout) for contact in contacts if _is_near(contact)]
+    asked = [
+        asyncio.to_thread(_ask, provider_config, timeout)
+        for provider_config in provider_configs
+        if _is_near(provider_config)
+    ]
     return [server for server in await asyncio.gather(*asked) if server is not None]
 
 
-def _is_near(contact: Contact) -> bool:
+def _is_near(provider_config: ProviderConfig) -> bool:
     """Whether a server is on this machine: no other is asked anything before a run does."""
-    address = urlsplit(contact.base_url)
+    address = urlsplit(provider_config.base_url)
     return address.scheme == "http" and address.hostname in ("localhost", "127.0.0.1", "::1")
 
 
-def _ask(contact: Contact, timeout: float) -> Server | None:
-    address = urlsplit(contact.base_url)
+def _ask(provider_config: ProviderConfig, timeout: float) -> Server | None:
+    address = urlsplit(provider_config.base_url)
     # The plain client of the standard library: no proxy comes between, and nothing heavy is loaded for a knock.
     connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=timeout)
     try:
@@ -58,7 +62,7 @@ def _ask(contact: Contact, timeout: float) -> Server | None:
         return None
     finally:
         connection.close()
-    return Server(contact, _names(body)) if response.status == 200 else None
+    return Server(provider_config, _names(body)) if response.status == 200 else None
 
 
 def _names(body: bytes) -> tuple[str, ...]:

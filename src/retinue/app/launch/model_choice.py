@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.launch.local_servers import Server, answering
-from retinue.app.settings_file import contacts
+from retinue.app.settings_file import provider_configs
 from retinue.config.precedence import Choice, Flags, layer
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent
@@ -20,12 +20,12 @@ from retinue.providers.catalog import (
     LOCAL,
     SCRIPTED_NAME,
     WIRES,
-    Contact,
+    ProviderConfig,
     called,
     check_variable,
-    contact,
     keys_found,
     moved,
+    provider_config,
     tariff,
 )
 
@@ -35,36 +35,38 @@ NOBODY = (
 )
 
 
-class Answerer(Struct, frozen=True, kw_only=True):
+class ModelChoice(Struct, frozen=True, kw_only=True):
     """A model and where it is; `others` are further providers that children may use."""
 
-    contact: Contact
+    provider_config: ProviderConfig
     model: str
-    others: tuple[Contact, ...] = ()
+    others: tuple[ProviderConfig, ...] = ()
 
     def __str__(self) -> str:
-        key = f", key in {self.contact.api_key_env}" if self.contact.api_key_env else ""
+        key = f", key in {self.provider_config.api_key_env}" if self.provider_config.api_key_env else ""
         wire = (
-            self.contact.name if self.contact.name == self.contact.wire else f"{self.contact.name}, {self.contact.wire}"
+            self.provider_config.name
+            if self.provider_config.name == self.provider_config.wire
+            else f"{self.provider_config.name}, {self.provider_config.wire}"
         )
-        where = f" at {self.contact.base_url}" if self.contact.base_url else ""
+        where = f" at {self.provider_config.base_url}" if self.provider_config.base_url else ""
         return f"model {self.model}{where} ({wire}{key})"
 
     @property
-    def everyone(self) -> tuple[Contact, ...]:
+    def everyone(self) -> tuple[ProviderConfig, ...]:
         """All providers, the one that answers first in front."""
-        return (self.contact, *self.others)
+        return (self.provider_config, *self.others)
 
 
-async def find_answerer(
+async def choose_model(
     flags: Flags, settings: Settings, *, agent: str | None = None, environ: Mapping[str, str] | None = None
-) -> Answerer:
+) -> ModelChoice:
     """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
     environ = os.environ if environ is None else environ
     choice = layer(
         flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(called, settled=settings.providers)
     )
-    settled = contacts(settings)
+    settled = provider_configs(settings)
     chosen = _named(choice, settled) or _by_key(choice, environ)
     if chosen is None:
         servers = await answering(_local(settled))
@@ -77,11 +79,11 @@ async def find_answerer(
         if chosen.wire == SCRIPTED_NAME:
             model = script_of(model)
     others = tuple(each for each in settled if each.name != chosen.name)
-    return Answerer(contact=chosen, model=model, others=others)
+    return ModelChoice(provider_config=chosen, model=model, others=others)
 
 
 def unpriced(
-    answerer: Answerer, agents: Sequence[Agent] = (), fallback: Sequence[str] = (), *, first: bool = True
+    model_choice: ModelChoice, agents: Sequence[Agent] = (), fallback: Sequence[str] = (), *, first: bool = True
 ) -> list[str]:
     """The warnings that a limit on money cannot be enforced: one for each model that nobody knows the price of.
 
@@ -89,10 +91,10 @@ def unpriced(
     step in, for them or for the first one (`fallback`). `wire:name` is a model elsewhere, and a bare name one
     of the first one's provider, as everywhere.
     """
-    known = {each.name: each for each in answerer.everyone}
+    known = {each.name: each for each in model_choice.everyone}
     wished = [*fallback, *(model for agent in agents for model in (agent.model, *agent.fallback) if model)]
-    asked = [(answerer.contact.name, answerer.model)] if first else []
-    asked += [_place_of(model, answerer) for model in wished]
+    asked = [(model_choice.provider_config.name, model_choice.model)] if first else []
+    asked += [_place_of(model, model_choice) for model in wished]
     return [
         f"warning: nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
         f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
@@ -101,19 +103,19 @@ def unpriced(
     ]
 
 
-def _usual(name: str) -> Contact:
-    return Contact(name=name, wire=name, base_url=WIRES[name].base_url)
+def _usual(name: str) -> ProviderConfig:
+    return ProviderConfig(name=name, wire=name, base_url=WIRES[name].base_url)
 
 
-def _place_of(model: str, answerer: Answerer) -> tuple[str, str]:
+def _place_of(model: str, model_choice: ModelChoice) -> tuple[str, str]:
     """Provider and name of a model of an agent."""
-    names = tuple(each.name for each in answerer.everyone)
+    names = tuple(each.name for each in model_choice.everyone)
     wire, colon, name = model.partition(":")
     wire = called(wire, names)
-    return (wire, name) if colon and (wire in names or wire in WIRES) else (answerer.contact.name, model)
+    return (wire, name) if colon and (wire in names or wire in WIRES) else (model_choice.provider_config.name, model)
 
 
-def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
+def _named(choice: Choice, settled: Sequence[ProviderConfig]) -> ProviderConfig | None:
     """The provider that was named; else the first of the settings file, else the wire that an address is spoken to."""
     name = choice.provider
     if name is None and settled and choice.base_url is None:
@@ -126,25 +128,25 @@ def _named(choice: Choice, settled: Sequence[Contact]) -> Contact | None:
     if known is None:
         if name not in WIRES:
             raise UnknownName("provider", name, (*(each.name for each in settled), *WIRES))
-        return contact(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
+        return provider_config(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
     return moved(known, choice.base_url, choice.api_key_env)
 
 
-def _by_key(choice: Choice, environ: Mapping[str, str]) -> Contact | None:
+def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None:
     """The vendor whose key is in the environment, or in the variable that was named: a key goes to nobody else."""
     named = choice.api_key_env
     check_variable(named)
     for name, wire in WIRES.items():
         if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
-            return contact(name)
+            return provider_config(name)
     if named:
         raise BadInput(f"nobody knows whose key is in {named}: say --provider W or --base-url URL as well")
     return None
 
 
-def _local(settled: Sequence[Contact]) -> list[Contact]:
+def _local(settled: Sequence[ProviderConfig]) -> list[ProviderConfig]:
     known = {each.name: each for each in settled}
-    return [known.get(name) or contact(name) for name in LOCAL]
+    return [known.get(name) or provider_config(name) for name in LOCAL]
 
 
 def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
@@ -153,19 +155,19 @@ def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
     return BadInput(f"{nobody}. {wire!r} is not a provider; known: {', '.join(WIRES)}" if colon else nobody)
 
 
-def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[Contact, str]:
+def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[ProviderConfig, str]:
     """The first server that has the model; without a name, the first model of the first that has any."""
     if model is not None:
         having = next((server for server in servers if model in server.models), servers[0])
-        return having.contact, model
+        return having.provider_config, model
     for server in servers:
         if server.models:
-            return server.contact, server.models[0]
-    where = ", ".join(server.contact.base_url for server in servers)
+            return server.provider_config, server.models[0]
+    where = ", ".join(server.provider_config.base_url for server in servers)
     raise BadInput(f"no model at {where}: load one there, or name one with --model")
 
 
-async def _only_model(chosen: Contact) -> str:
+async def _only_model(chosen: ProviderConfig) -> str:
     """The first model of a server on this machine; a vendor has too many to choose from."""
     for server in await answering([chosen]):
         if server.models:
@@ -191,7 +193,7 @@ def script_of(file: str) -> str:
     return str(path)
 
 
-def check_key(chosen: Contact, environ: Mapping[str, str]) -> None:
+def check_key(chosen: ProviderConfig, environ: Mapping[str, str]) -> None:
     """Refuse to begin without the key: a run that has begun would fail of it, and for good."""
     if chosen.api_key_env and not environ.get(chosen.api_key_env, "").strip():
         raise BadInput(
@@ -200,7 +202,7 @@ def check_key(chosen: Contact, environ: Mapping[str, str]) -> None:
         )
 
 
-def instead(stored: Contact, flags: Flags, settings: Settings) -> Contact:
+def instead(stored: ProviderConfig, flags: Flags, settings: Settings) -> ProviderConfig:
     """A stored run's provider with what the flags say on top; it keeps its name, by which the run asks for it."""
     if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
         return stored
@@ -210,6 +212,6 @@ def instead(stored: Contact, flags: Flags, settings: Settings) -> Contact:
         choice = replace(choice, provider=stored.name)
         chosen = _named(choice, [stored])
     else:
-        chosen = _named(choice, contacts(settings))
+        chosen = _named(choice, provider_configs(settings))
     assert chosen is not None  # there is a name
     return replace(chosen, name=stored.name)

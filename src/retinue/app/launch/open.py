@@ -9,13 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace as changed
 
-from retinue.app.launch.model_choice import Answerer, check_key, instead, script_of
-from retinue.app.launch_config import Setup
+from retinue.app.launch.model_choice import ModelChoice, check_key, instead, script_of
+from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import default_home
 from retinue.app.open import open as open_retinue
 from retinue.app.registries import Closes
 from retinue.app.retinue import Retinue
-from retinue.app.settings_file import contacts, dialect_settings, load_settings
+from retinue.app.settings_file import dialect_settings, load_settings, provider_configs
 from retinue.app.tool_modules import load_tools
 from retinue.cli.output.terminal import say
 from retinue.config.precedence import Flags
@@ -26,11 +26,11 @@ from retinue.core.messages import Reply
 from retinue.core.policy import Policy, intersect
 from retinue.core.ports import Prices, Provider, Publish, Request, Windows
 from retinue.engine.context import Approver
-from retinue.providers.catalog import SCRIPTED_NAME, Contact, reach
+from retinue.providers.catalog import SCRIPTED_NAME, ProviderConfig, reach
 
 
 def open_new(
-    answerer: Answerer,
+    model_choice: ModelChoice,
     settings: Settings,
     *,
     dialects: tuple[str, ...],
@@ -44,9 +44,9 @@ def open_new(
     """
     options = settings.tool_options
     retinue = open_retinue(
-        model=answerer.model,
-        provider=answerer.contact.name,
-        contacts=answerer.everyone,
+        model=model_choice.model,
+        provider=model_choice.provider_config.name,
+        provider_configs=model_choice.everyone,
         tools=load_tools(settings.tool_modules),
         tool_options=changed(options, sandbox="off") if no_sandbox else options,
         dialects=dialects,
@@ -55,9 +55,9 @@ def open_new(
         session=session,
         approvals=approvals,
     )
-    retinue.setup = Setup(
-        model=answerer.model,
-        contacts=answerer.everyone,
+    retinue.launch_config = LaunchConfig(
+        model=model_choice.model,
+        provider_configs=model_choice.everyone,
         dialects=dialects,
         agents=settings.core_agents(),
         tool_modules=tuple(str(path) for path in settings.tool_modules),
@@ -69,54 +69,56 @@ def open_new(
 
 
 def open_again(
-    setup: Setup, flags: Flags, *, config: str | None, session: SessionId, approvals: Approver = "deny"
-) -> tuple[Retinue, Answerer]:
+    launch_config: LaunchConfig, flags: Flags, *, config: str | None, session: SessionId, approvals: Approver = "deny"
+) -> tuple[Retinue, ModelChoice]:
     """A retinue for going on with a stored run, as it was set up then and with what the flags say on top.
 
     It adopts nothing by itself; the tree that is to go on is adopted by name.
     """
-    settings = _settings_of(setup, config)
+    settings = _settings_of(launch_config, config)
     home = default_home().absolute()  # as seen from here, not from the run's folder
-    if setup.workspace and Path(setup.workspace) != Path.cwd():
-        _go_to(setup.workspace)
-    settled = {each.name: each for each in contacts(settings)}
-    first, *others = (_with_headers(each, settled) for each in setup.contacts)
+    if launch_config.workspace and Path(launch_config.workspace) != Path.cwd():
+        _go_to(launch_config.workspace)
+    settled = {each.name: each for each in provider_configs(settings)}
+    first, *others = (_with_headers(each, settled) for each in launch_config.provider_configs)
     first = instead(first, flags, settings)
     check_key(first, os.environ)
-    answerer = Answerer(contact=first, model=flags.model or setup.model, others=tuple(others))
+    model_choice = ModelChoice(provider_config=first, model=flags.model or launch_config.model, others=tuple(others))
     if first.wire == SCRIPTED_NAME:
-        script_of(answerer.model)
+        script_of(model_choice.model)
     providers: dict[str, Provider] = {}
-    if flags.model is not None and flags.model != setup.model:
-        providers[first.name] = OtherModel(reach(first), setup.model, flags.model)
+    if flags.model is not None and flags.model != launch_config.model:
+        providers[first.name] = OtherModel(reach(first), launch_config.model, flags.model)
     retinue = open_retinue(
-        model=setup.model,
+        model=launch_config.model,
         provider=first.name,
-        contacts=answerer.everyone,
+        provider_configs=model_choice.everyone,
         providers=providers,
-        tools=load_tools(Path(module) for module in setup.tool_modules),
-        tool_options=changed(settings.tool_options, sandbox="off") if setup.no_sandbox else settings.tool_options,
-        dialects=setup.dialects,
+        tools=load_tools(Path(module) for module in launch_config.tool_modules),
+        tool_options=changed(settings.tool_options, sandbox="off")
+        if launch_config.no_sandbox
+        else settings.tool_options,
+        dialects=launch_config.dialects,
         dialect_settings=dialect_settings(settings),
-        agents=_as_of_today(setup.agents, settings),
+        agents=_as_of_today(launch_config.agents, settings),
         session=session,
         home=home,
         approvals=approvals,
     )
-    retinue.setup = setup
-    return retinue, answerer
+    retinue.launch_config = launch_config
+    return retinue, model_choice
 
 
-def _settings_of(setup: Setup, config: str | None) -> Settings:
+def _settings_of(launch_config: LaunchConfig, config: str | None) -> Settings:
     """The settings that a run was started with, read again: headers and dialects' sections are kept nowhere else."""
     if config is not None:
         return load_settings(config)
-    if not setup.config:
+    if not launch_config.config:
         return Settings()
-    if not os.path.lexists(setup.config):
-        say(f"warning: the settings file {setup.config} is gone; going on without it")
+    if not os.path.lexists(launch_config.config):
+        say(f"warning: the settings file {launch_config.config} is gone; going on without it")
         return Settings()
-    return load_settings(setup.config)
+    return load_settings(launch_config.config)
 
 
 def _as_of_today(stored: Sequence[Agent], settings: Settings) -> tuple[Agent, ...]:
@@ -157,7 +159,7 @@ def _go_to(workspace: str) -> None:
         say(f"warning: the run's folder {workspace} cannot be entered ({error.strerror}); going on in {Path.cwd()}")
 
 
-def _with_headers(stored: Contact, settled: dict[str, Contact]) -> Contact:
+def _with_headers(stored: ProviderConfig, settled: dict[str, ProviderConfig]) -> ProviderConfig:
     """Headers may be secret and are not stored; they come from the settings again, for the same address."""
     now = settled.get(stored.name)
     return changed(stored, headers=now.headers) if now is not None and now.base_url == stored.base_url else stored

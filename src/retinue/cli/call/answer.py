@@ -29,11 +29,11 @@ from retinue.cli.event_loop import INTERRUPTED, interrupts, perform
 from retinue.cli.output.sse import SseStream
 from retinue.cli.output.stdout_writer import Outlet
 from retinue.cli.output.terminal import say, write
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.events import Event, ReplyReceived
 from retinue.core.messages import Delta
 from retinue.core.policy import Autonomy, Policy
-from retinue.core.ports import CallContext, Tool, ToolResult, Wrapped, weight_of
+from retinue.core.ports import CallContext, Tool, ToolResult, ToolWrapper, assess_call
 from retinue.core.run import Outcome
 from retinue.core.usage import NO_USAGE, add_cost
 from retinue.dispatch.worker import (
@@ -48,12 +48,12 @@ from retinue.dispatch.worker import (
     inherited,
     read_grant,
 )
-from retinue.engine.admission import Spawn
+from retinue.engine.admission import SpawnRequest
 from retinue.engine.tool_calls import NO_ACTIONS_LEFT
-from retinue.providers.catalog import WIRES, Contact, contact, reach
+from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, reach
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
-from retinue.tools.dependencies import Kit, NoShelf
+from retinue.tools.dependencies import NoKeyValue, ToolDependencies
 
 PATIENCE = 2.0
 """Seconds that the work has to stop when the parent is gone, before everything here is killed."""
@@ -102,7 +102,7 @@ class Parent:
         return await question
 
 
-class Counted(Wrapped):
+class Counted(ToolWrapper):
     """A tool that asks the parent before each of its actions."""
 
     def __init__(self, tool: Tool, parent: Parent) -> None:
@@ -111,7 +111,7 @@ class Counted(Wrapped):
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Make the call, if it changes nothing or may be made once more."""
-        if weight_of(self.tool, arguments).acts and not await self._parent.may_act():
+        if assess_call(self.tool, arguments).acts and not await self._parent.may_act():
             return ToolResult(NO_ACTIONS_LEFT, failed=True)
         return await self.tool.call(arguments, context)
 
@@ -171,9 +171,9 @@ def _plain(order: CallOrder) -> Grant:
     return replace(plain, tool_options=settings.tool_options, reaching=reaching)
 
 
-def _provider(order: CallOrder, known: Reaching | None) -> Contact:
+def _provider(order: CallOrder, known: Reaching | None) -> ProviderConfig:
     """Whom to ask, at the very address that was given."""
-    reached = contact(
+    reached = provider_config(
         order.provider,
         wire=(known.settled if known is not None else "") or order.provider,
         base_url=order.url,
@@ -187,7 +187,7 @@ def _provider(order: CallOrder, known: Reaching | None) -> Contact:
 
 
 async def _answer(
-    order: CallOrder, where: Contact, grant: Grant, parent: Parent | None, tell: Callable[[Tally], None]
+    order: CallOrder, where: ProviderConfig, grant: Grant, parent: Parent | None, tell: Callable[[Tally], None]
 ) -> int:
     retinue = open_retinue(
         provider=where.name,
@@ -203,7 +203,7 @@ async def _answer(
         if parent is not None:
             parent.watch(asked_to_stop)
         async with retinue:
-            started = await retinue.supervisor.spawn(_wish(order, where, grant), session_id=retinue.session_id)
+            started = await retinue.supervisor.spawn(_spawn_request(order, where, grant), session_id=retinue.session_id)
             run = RunHandle(retinue.supervisor, started.run_id)
             outcome = await _told(run, asked_to_stop, wire=order.provider, tell=tell)
     if outcome is None:
@@ -215,8 +215,8 @@ async def _answer(
     return 0
 
 
-def _wish(order: CallOrder, where: Contact, grant: Grant) -> Spawn:
-    brief = Brief(
+def _spawn_request(order: CallOrder, where: ProviderConfig, grant: Grant) -> SpawnRequest:
+    run_spec = RunSpec(
         agent=AGENT,
         system=order.system_prompt,
         offered=order.tools,
@@ -230,19 +230,19 @@ def _wish(order: CallOrder, where: Contact, grant: Grant) -> Spawn:
         memory_from=grant.memory_from,
     )
     limits = replace(grant.limits, max_turns=ROUNDS + 1)
-    return Spawn(agent=AGENT, brief=brief, task=order.prompt, limits=limits)
+    return SpawnRequest(agent=AGENT, run_spec=run_spec, task=order.prompt, limits=limits)
 
 
 def _tools(order: CallOrder, grant: Grant, parent: Parent | None) -> list[Tool]:
     """The tools of the order and no others, not even one to read on with."""
     options = grant.tool_options
 
-    def kit() -> Kit:
+    def dependencies() -> ToolDependencies:
         from retinue.sandbox.probe import choose
 
-        return Kit(
+        return ToolDependencies(
             sandbox=choose(options.sandbox),
-            shelf=NoShelf(),
+            key_value=NoKeyValue(),
             clock=SystemClock(),
             home=Path(grant.home) if grant.home else None,
             network=options.network,
@@ -254,7 +254,7 @@ def _tools(order: CallOrder, grant: Grant, parent: Parent | None) -> list[Tool]:
             settings=tuple(map(Path, options.protected)),
         )
 
-    builtin = Builtin(kit)
+    builtin = Builtin(dependencies)
     tools = [tool for name in order.tools if (tool := builtin.find(name)) is not None]
     return [Counted(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
 

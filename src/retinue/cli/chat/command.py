@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from retinue.app.chat.delegation import Delegation
     from retinue.app.chat.history import Past
     from retinue.app.chat.open_chats import Presence
-    from retinue.app.launch.model_choice import Answerer
+    from retinue.app.launch.model_choice import ModelChoice
     from retinue.app.retinue import Retinue
     from retinue.cli.chat.loop_thread import Room
     from retinue.cli.output.approval_prompt import Mode
@@ -154,7 +154,7 @@ def _talk(order: Order, settings: Settings, room: Room) -> int:
     from retinue.app.chat.conversation import Conversation
     from retinue.app.chat.open_chats import Presence
     from retinue.app.launch.limits import uncounted
-    from retinue.app.launch.model_choice import find_answerer
+    from retinue.app.launch.model_choice import choose_model
     from retinue.app.launch.open import open_new
     from retinue.app.open import default_home
     from retinue.cli.chat.input import FILE, HistoryFile, lines_of_stdin
@@ -164,19 +164,19 @@ def _talk(order: Order, settings: Settings, room: Room) -> int:
     from retinue.cli.output.terminal import say
 
     with room.listening(str):  # whoever looks for a server may take a while
-        answerer = room.do(find_answerer(order.flags, settings, agent=order.agent))
-    manners = manners_of(order, settings, answerer)
+        model_choice = room.do(choose_model(order.flags, settings, agent=order.agent))
+    manners = manners_of(order, settings, model_choice)
     delegation = delegation_of(order, settings)
     if not order.quiet:
-        say(str(answerer))
+        say(str(model_choice))
     # With all of its agents: delegation can be switched on in the middle.
-    for warning in uncounted(answerer, settings, manners.limits, agent=order.agent, delegates=True):
+    for warning in uncounted(model_choice, settings, manners.limits, agent=order.agent, delegates=True):
         say(warning)
     approver, floor = with_a_floor(approver_for(order.approvals, yes=order.yes))
     if floor is not None:
         room.do(floor.take())
     retinue = open_new(
-        answerer,
+        model_choice,
         settings,
         dialects=delegation.chosen,
         session=order.session,
@@ -247,7 +247,7 @@ async def _look_back(retinue: Retinue, order: Order, presence: Presence) -> Past
     return past
 
 
-def manners_of(order: Order, settings: Settings, answerer: Answerer) -> Manners:
+def manners_of(order: Order, settings: Settings, model_choice: ModelChoice) -> Manners:
     """How every run of the chat is started: what the flags say, on top of what the settings say about the agent."""
     from retinue.app.chat.conversation import Manners
     from retinue.app.launch.limits import limits_for
@@ -260,7 +260,7 @@ def manners_of(order: Order, settings: Settings, answerer: Answerer) -> Manners:
     whole = (limits.max_tokens, limits.max_input_tokens, limits.max_output_tokens, limits.max_cost, limits.max_calls)
     return Manners(
         agent=order.agent,
-        model=f"{answerer.contact.name}:{answerer.model}",
+        model=f"{model_choice.provider_config.name}:{model_choice.model}",
         system=order.system,
         tools=order.tools if order.tools is not None or order.agent is not None else (),
         think=order.think,

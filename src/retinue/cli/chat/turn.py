@@ -81,8 +81,8 @@ class Floor:
     would each get half of what is typed.
     """
 
-    def __init__(self, asker: AtTheTerminal) -> None:
-        self._asker = asker
+    def __init__(self, caller_spec: AtTheTerminal) -> None:
+        self._asker = caller_spec
         self._lock = asyncio.Lock()
 
     async def __call__(self, question: Approval) -> bool:

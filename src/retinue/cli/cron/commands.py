@@ -21,7 +21,7 @@ from retinue.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from retinue.dispatch.cron.table import Crontab
+    from retinue.dispatch.cron.table import CronTable
 
 WHEN = "When it is due"
 WHAT = "What is done"
@@ -130,8 +130,8 @@ def add(
     )
     job, notes = job_of(wish)
 
-    async def work(crontab: Crontab) -> None:
-        await crontab.add(job, instead=replace)
+    async def work(cron_table: CronTable) -> None:
+        await cron_table.add(job, instead=replace)
         for note in notes:
             say(f"note: {note}")
         due = f"due at {rfc3339(job.next_run)}" if job.next_run is not None else "never due"
@@ -145,8 +145,8 @@ def list_jobs(json: JsonFlag = False) -> int:
     """List jobs, by name: what each does, when it is due and how it went."""
     from retinue.cli.cron.format import tell_jobs
 
-    async def work(crontab: Crontab) -> None:
-        tell_jobs(await crontab.table(), json=json)
+    async def work(cron_table: CronTable) -> None:
+        tell_jobs(await cron_table.table(), json=json)
 
     return _with_crontab(work)
 
@@ -154,13 +154,13 @@ def list_jobs(json: JsonFlag = False) -> int:
 @app.command(epilog="Example: retinue cron remove report")
 def remove(name: NameArgument) -> int:
     """Remove a job and its log. Where it is being done right now, that goes on."""
-    return _with_crontab(lambda crontab: crontab.remove(name), f"removed {name}")
+    return _with_crontab(lambda cron_table: cron_table.remove(name), f"removed {name}")
 
 
 @app.command(epilog="Example: retinue cron pause report")
 def pause(name: NameArgument) -> int:
     """Let a job not be due until it is resumed."""
-    return _with_crontab(lambda crontab: crontab.pause(name), f"paused {name}")
+    return _with_crontab(lambda cron_table: cron_table.pause(name), f"paused {name}")
 
 
 @app.command(epilog="Example: retinue cron resume report")
@@ -168,7 +168,7 @@ def resume(name: NameArgument) -> int:
     """Let a paused job be due again; what it missed meanwhile is not made up for."""
     import time
 
-    return _with_crontab(lambda crontab: crontab.resume(name, now=time.time()), f"resumed {name}")
+    return _with_crontab(lambda cron_table: cron_table.resume(name, now=time.time()), f"resumed {name}")
 
 
 @app.command("run-now", epilog="Example: retinue cron run-now report")
@@ -196,9 +196,9 @@ def log(
     """Show what became of jobs, the latest first: when they were due, when they began, and how they ended."""
     from retinue.cli.cron.format import tell_firings
 
-    async def work(crontab: Crontab) -> None:
-        names = sorted((await crontab.table()).jobs) if name is None else [(await crontab.job(name)).name]
-        firings = [firing for each in names for firing in await crontab.firings(each)]
+    async def work(cron_table: CronTable) -> None:
+        names = sorted((await cron_table.table()).jobs) if name is None else [(await cron_table.job(name)).name]
+        firings = [firing for each in names for firing in await cron_table.firings(each)]
         firings.sort(key=lambda firing: firing.started_at or firing.at, reverse=True)
         tell_firings(firings[:limit], json=json)
 
@@ -233,15 +233,15 @@ def fire(name: str, born: str, attempt: int) -> int:
     return perform(claimed(name, born, attempt))
 
 
-def _with_crontab(work: Callable[[Crontab], Awaitable[None]], done: str = "") -> int:
-    from retinue.app.open import open_archive
+def _with_crontab(work: Callable[[CronTable], Awaitable[None]], done: str = "") -> int:
+    from retinue.app.open import open_read_only
     from retinue.cli.event_loop import perform
     from retinue.cli.output.terminal import say
-    from retinue.dispatch.cron.table import Crontab
+    from retinue.dispatch.cron.table import CronTable
 
     async def main() -> int:
-        async with open_archive() as archive:
-            await work(Crontab(archive.shelf))
+        async with open_read_only() as client:
+            await work(CronTable(client.key_value))
         if done:
             say(done)
         return 0

@@ -7,7 +7,7 @@ import os
 import signal
 from contextlib import suppress
 
-from retinue.app.open import SystemClock, default_home, open_archive
+from retinue.app.open import SystemClock, default_home, open_read_only
 from retinue.app.settings_file import load_settings
 from retinue.cli.detach import PYTHON
 from retinue.cli.event_loop import interrupts
@@ -17,7 +17,7 @@ from retinue.core.text import rfc3339
 from retinue.dispatch.cron.daemon import Daemon
 from retinue.dispatch.cron.fire import myself
 from retinue.dispatch.cron.jobs import Claim
-from retinue.dispatch.cron.table import Crontab
+from retinue.dispatch.cron.table import CronTable
 
 PATIENCE = 10.0
 """Seconds that jobs get to stop in good order."""
@@ -28,11 +28,11 @@ async def serve(*, config: str | None, once: bool, quiet: bool) -> int:
     settings = load_settings(config).section(CRON.name, CronSettings)
     processes = Processes(quiet=quiet)
     with interrupts() as asked_to_stop:
-        async with open_archive() as archive:
-            crontab = Crontab(archive.shelf)
-            daemon = Daemon(crontab, SystemClock(), myself(), processes.launch, most=settings.max_running)
+        async with open_read_only() as client:
+            cron_table = CronTable(client.key_value)
+            daemon = Daemon(cron_table, SystemClock(), myself(), processes.launch, most=settings.max_running)
             if not quiet and not once:
-                count = len((await crontab.table()).jobs)
+                count = len((await cron_table.table()).jobs)
                 say(f"cron daemon: {count} {'job' if count == 1 else 'jobs'}; Ctrl-C stops it")
             working = asyncio.ensure_future(daemon.run_once() if once else daemon.run())
             stopping = asyncio.ensure_future(asked_to_stop.wait())

@@ -9,7 +9,7 @@ from retinue.cli.output.format import clean, one_line
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer_json, say
 from retinue.core.text import rfc3339
-from retinue.dispatch.cron.history import Firing
+from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import AgentWork, Job, Owner, Table, in_words
 from retinue.dispatch.cron.schedule import Schedule
 from retinue.engine.process_identity import is_gone
@@ -79,7 +79,7 @@ def _what(row: dict[str, Any]) -> str:
     return one_line(f"{row['agent']}: {row['prompt']}" if row["prompt"] is not None else f"$ {row['command']}", 1000)
 
 
-def tell_firings(firings: Sequence[Firing], *, json: bool) -> None:
+def tell_firings(firings: Sequence[HistoryEntry], *, json: bool) -> None:
     """Firings, in the order they have."""
     rows = [_firing_row(firing) for firing in firings]
     if json:
@@ -99,7 +99,7 @@ def tell_firings(firings: Sequence[Firing], *, json: bool) -> None:
         print_table(rows, columns)
 
 
-def _firing_row(firing: Firing) -> dict[str, Any]:
+def _firing_row(firing: HistoryEntry) -> dict[str, Any]:
     left = firing.status == "running" and _is_left(firing.owner)
     started, ended = firing.started_at, firing.ended_at
     return {

@@ -35,7 +35,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.ids import RunId
-from retinue.core.inbox import Input, Words
+from retinue.core.inbox import Input, TextMessage
 from retinue.core.messages import ToolCall
 from retinue.engine.run_view import RunView
 
@@ -74,7 +74,7 @@ def _told(event: Event, view: RunView, turns: int) -> Iterator[Line]:
             if failed:
                 yield Line(at, who, f"is told: {text}")
         case MailTaken(items=items):
-            yield from (Line(at, USER, item.text) for item in items if isinstance(item, Words | Input))
+            yield from (Line(at, USER, item.text) for item in items if isinstance(item, TextMessage | Input))
         case RunAdopted():
             yield Line(at, who, f"goes on after turn {turns} in another process")
         case TurnFailed(error=error):

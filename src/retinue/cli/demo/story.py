@@ -17,8 +17,10 @@ from retinue.core.ports import Request
 from retinue.core.usage import NANO
 from retinue.providers.scripted import Improvised, Line, Script, Speaks, calls, hangs, says, streams, together
 
-SETTINGS = (Path(__file__).parent / "incident" / "retinue.toml").resolve()
-"""The agents and tools of the story. In the repository it is a link to `examples/incident`, installed it is a copy."""
+_PACKAGED = Path(__file__).parent / "incident"
+_FOLDER = _PACKAGED if _PACKAGED.exists() else Path(__file__).resolve().parents[4] / "examples" / "incident"
+SETTINGS = _FOLDER / "retinue.toml"
+"""The agents and tools of the story: `examples/incident` of the repository; a built wheel carries a copy."""
 
 PROVIDER, MODEL = "scripted", "incident-story"
 PRICES = {MODEL: (3 * NANO // 1_000_000, 15 * NANO // 1_000_000)}

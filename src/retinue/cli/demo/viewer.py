@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from retinue.app.open import open_archive
-from retinue.app.read_only import Archive
+from retinue.app.open import open_read_only
+from retinue.app.read_only import ReadOnlyClient
 from retinue.cli.demo import story as story
 from retinue.cli.demo.screen import DemoScreen, Line, lines
 from retinue.cli.demo.worker import log_of
@@ -127,18 +127,18 @@ def worker_command(home: Path, life: int, pace: float) -> Sequence[str]:
 
 async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = worker_command) -> Played:
     """The whole story, with a process that is killed in the middle and another that goes on."""
-    async with open_archive(home=home) as archive:
-        watch = Watch(archive, screen, pace)
+    async with open_read_only(home=home) as client:
+        watch = Watch(client, screen, pace)
         async with working(command(home, 1, pace.turn), home) as first:
             screen.say(f"Process {first.pid} works on it.\n", style="bold")
             (root, *_) = await watch.until("the question to the user", _asks_the_user, first)
             await watch.moment(pace.read)
-            await archive.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), outside=True)
+            await client.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), outside=True)
             await watch.until("the remediation", _is_in_the_middle, first)
             await watch.moment(pace.turn / 2)
             first.kill()
             await first.wait()
-        on_disk = await answered(archive)
+        on_disk = await answered(client)
         screen.say(
             f"\nkill -9 {first.pid}: gone in the middle of its work. Nothing was saved by hand.", style="bold yellow"
         )
@@ -154,8 +154,8 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
 class Watch:
     """Looks at the only tree of a store again and again, and tells each thing that has happened once."""
 
-    def __init__(self, archive: Archive, screen: DemoScreen, pace: Pace) -> None:
-        self._archive = archive
+    def __init__(self, client: ReadOnlyClient, screen: DemoScreen, pace: Pace) -> None:
+        self._archive = client
         self._screen = screen
         self._pace = pace
         self._told: dict[RunId, int] = {}
@@ -197,9 +197,9 @@ class Watch:
         return tree
 
 
-async def tree_of(archive: Archive) -> Tree:
+async def tree_of(client: ReadOnlyClient) -> Tree:
     """All runs of a store that has a single tree, root first."""
-    return sorted(await archive.list(everyone=True), key=lambda view: (view.started_at, view.run_id))
+    return sorted(await client.list(everyone=True), key=lambda view: (view.started_at, view.run_id))
 
 
 def _asks_the_user(tree: Tree) -> bool:
@@ -243,11 +243,11 @@ def last_words(home: Path) -> str:
     return f": {said.splitlines()[-1]}" if said else ""
 
 
-async def answered(archive: Archive) -> set[Call]:
+async def answered(client: ReadOnlyClient) -> set[Call]:
     """The model calls whose answers are in the store."""
     return {
         (view.path, event.turn)
-        for view in await tree_of(archive)
-        for event in await archive.events(view.run_id)
+        for view in await tree_of(client)
+        for event in await client.events(view.run_id)
         if isinstance(event, ReplyReceived)
     }

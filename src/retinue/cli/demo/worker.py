@@ -38,7 +38,7 @@ async def work(home: Path, life: int, pace: float) -> int:
         adopt=True,
     ) as retinue:
         # The same key is the same run: a second process finds the first one's, which it has adopted by now.
-        root = await retinue.spawn(story.TASK, key=story.KEY, tools=(), stays=True)
+        root = await retinue.spawn(story.TASK, key=story.KEY, tools=(), keep_alive=True)
         await root.answer(2)
         outcome = await root.close()
     return 0 if outcome.ok else 1

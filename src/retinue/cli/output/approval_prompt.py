@@ -92,8 +92,8 @@ class AtTheTerminal:
     def is_open(self, question: Approval) -> bool:
         """Whether nobody has answered it elsewhere, and the run still waits for it."""
         assert self._supervisor is not None
-        driven = self._supervisor.roster.live.get(question.run_id)
-        return driven is not None and any(each.id == question.id for each in open_questions(driven.run))
+        live = self._supervisor.registry.live.get(question.run_id)
+        return live is not None and any(each.id == question.id for each in open_questions(live.run))
 
     async def closed(self, question: Approval) -> None:
         """Wait until the question is open no more."""
@@ -105,8 +105,8 @@ class AtTheTerminal:
     def needs_asking_every_time(self, question: Approval) -> bool:
         """Whether the run's policy wants a person for every single call of this tool."""
         assert self._supervisor is not None
-        driven = self._supervisor.roster.live.get(question.run_id)
-        return driven is None or question.tool in driven.run.policy.always_ask
+        live = self._supervisor.registry.live.get(question.run_id)
+        return live is None or question.tool in live.run.policy.always_ask
 
 
 class Announcing(AtTheTerminal):

@@ -26,7 +26,7 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
 from retinue.dialects.text import rfc3339
@@ -115,7 +115,7 @@ def _compaction(event: HistoryCompacted) -> str:
 
 def _mail(at: str, item: Item) -> Iterator[Entry]:
     match item:
-        case Words(text=text, origin=origin) | Input(text=text, origin=origin):
+        case TextMessage(text=text, origin=origin) | Input(text=text, origin=origin):
             yield Entry(at=at, kind="words", name=origin, text=text)
         case ChildEnded(notice=notice, run_id=run_id, result=result):
             yield Entry(at=at, kind="words", name="notice", text=notice or f"run {run_id} {result}")

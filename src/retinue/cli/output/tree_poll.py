@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Protocol
 
 from retinue.core.ids import RunId
-from retinue.engine.run_view import RunView, of_driven
+from retinue.engine.run_view import RunView, of_live_run
 from retinue.engine.supervisor import Supervisor
 
 EVERY = 0.2
@@ -35,21 +35,21 @@ class TreeWatch:
     """The rows of one tree that this process drives, those that ended included, in the order in which they began."""
 
     def __init__(self, supervisor: Supervisor, root_id: RunId, earlier: Iterable[RunView] = ()) -> None:
-        self._roster = supervisor.roster
+        self._registry = supervisor.registry
         self._root_id = root_id
         self._views = {view.run_id: view for view in earlier}
         self.tasks: dict[RunId, str] = {}
 
     def look(self) -> list[RunView]:
         """The tree as it stands now."""
-        for driven in self._roster.live.values():
-            accepted = driven.run.accepted
+        for live in self._registry.live.values():
+            accepted = live.run.accepted
             if accepted.root_id == self._root_id:
                 self.tasks[accepted.run_id] = accepted.task
-                self._views[accepted.run_id] = of_driven(driven)
+                self._views[accepted.run_id] = of_live_run(live)
         # Ends are in the order of their happening: what comes before a known one is known, too.
-        for run_id in reversed(self._roster.ended):
-            view = self._roster.ended[run_id].view
+        for run_id in reversed(self._registry.ended):
+            view = self._registry.ended[run_id].view
             if view.root_id != self._root_id:
                 continue
             if (known := self._views.get(run_id)) is not None and known.outcome is not None:

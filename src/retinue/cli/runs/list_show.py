@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from retinue.app.active_time import NO_TIMES, times_of
-from retinue.app.open import open_archive
+from retinue.app.open import open_read_only
 from retinue.cli.output.format import clean, count, elapsed, many, moment, money, seconds, short, tokens
 from retinue.cli.output.json_rows import name_of, run_row, status_of, total, usage_row
 from retinue.cli.output.table import Column, print_table
@@ -37,9 +37,9 @@ COLUMNS: list[Column[RunView]] = [
 
 async def list_runs(*, everyone: bool, session: str | None, limit: int | None, json: bool) -> int:
     """Runs, newest first; the newest few with a limit."""
-    async with open_archive() as archive:
-        views = await archive.list(everyone=everyone, session=session, limit=limit)
-        times = NO_TIMES if json else await times_of(archive, views, now=time.time())
+    async with open_read_only() as client:
+        views = await client.list(everyone=everyone, session=session, limit=limit)
+        times = NO_TIMES if json else await times_of(client, views, now=time.time())
     if json:
         answer_json([run_row(view) for view in views])
     elif views:
@@ -58,21 +58,21 @@ def _took(times: Mapping[RunId, float]) -> Column[RunView]:
 
 async def show_run(name: str, *, json: bool) -> int:
     """One run as a conversation."""
-    async with open_archive() as archive:
-        view = await find_run(archive, name)
-        events = await archive.events(view.run_id)
-        run = await archive.recall(view.run_id)
+    async with open_read_only() as client:
+        view = await find_run(client, name)
+        events = await client.events(view.run_id)
+        run = await client.replay(view.run_id)
     conversation = entries(events)
     # Of a run that stopped in the middle, the last words that it said.
     text = view.outcome.text if view.outcome is not None else run.text
     if json:
         error = view.outcome.error if view.outcome is not None else ""
-        more = {"model": run.brief.model, "provider": run.brief.provider, "text": text, "error": error}
+        more = {"model": run.run_spec.model, "provider": run.run_spec.provider, "text": text, "error": error}
         answer_json(run_row(view) | more | {"transcript": msgspec.to_builtins(conversation)})
         return 0
     screen = console()
     screen.print(f"run {view.run_id}", style="bold", soft_wrap=True)
-    screen.print(f"{clean(name_of(view))}, {status_of(view)}, {moment(view.started_at)}, model {run.brief.model}")
+    screen.print(f"{clean(name_of(view))}, {status_of(view)}, {moment(view.started_at)}, model {run.run_spec.model}")
     for heading, body in lines(conversation):
         screen.print(f"\n-- {heading}", style="cyan", soft_wrap=True)
         left_out = f"\n[{len(body) - LONGEST} more characters; --json has all]" if len(body) > LONGEST else ""
@@ -84,10 +84,10 @@ async def show_run(name: str, *, json: bool) -> int:
 
 async def show_tree(name: str, *, json: bool) -> int:
     """A tree, with what each of its runs used and all of them together."""
-    async with open_archive() as archive:
-        view = await find_run(archive, name)
-        everyone = await archive.tree(view.root_id)
-        times = NO_TIMES if json else await times_of(archive, everyone, now=time.time())
+    async with open_read_only() as client:
+        view = await find_run(client, name)
+        everyone = await client.tree(view.root_id)
+        times = NO_TIMES if json else await times_of(client, everyone, now=time.time())
     views = subtree(view, sorted(everyone, key=lambda each: (each.started_at, each.run_id)))
     if json:
         usage, cost = total(views)
@@ -129,11 +129,11 @@ def subtree(top: RunView, views: Sequence[RunView]) -> list[RunView]:
 
 async def cancel_run(name: str) -> int:
     """Stop a run and everything below it."""
-    async with open_archive() as archive:
-        view = await find_run(archive, name)
+    async with open_read_only() as client:
+        view = await find_run(client, name)
         if view.outcome is not None and view.outcome.result != "cancelled":
             raise RunIsOver(view.run_id, view.outcome.result)
-        concerned = await archive.cancel(view.run_id, note="cancelled by hand")
+        concerned = await client.cancel(view.run_id, note="cancelled by hand")
     say(f"cancelled {many(len(concerned), 'run')}" if concerned else f"run {view.run_id} was cancelled before")
     return 0
 
@@ -141,7 +141,7 @@ async def cancel_run(name: str) -> int:
 async def prune_runs(older_than: str) -> int:
     """Forget what ended long ago."""
     before = time.time() - seconds(older_than)
-    async with open_archive() as archive:
-        removed = await archive.prune(before)
+    async with open_read_only() as client:
+        removed = await client.prune(before)
     say(f"removed {many(removed, 'run')} that ended more than {older_than} ago")
     return 0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace as changed
 
-from retinue.app.launch.model_choice import find_answerer
+from retinue.app.launch.model_choice import choose_model
 from retinue.app.launch.open import open_again
-from retinue.app.launch_config import Setup
-from retinue.app.open import open_archive
+from retinue.app.launch_config import LaunchConfig
+from retinue.app.open import open_read_only
 from retinue.app.retinue import Retinue
 from retinue.app.settings_file import load_settings
 from retinue.cli.event_loop import interrupts
@@ -19,7 +19,7 @@ from retinue.cli.output.approval_prompt import Mode, approver_for
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
 from retinue.cli.run_lookup import find_run
 from retinue.config.precedence import Flags
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import DriverRow
 from retinue.core.errors import NotAdoptable, RunIsOver
 from retinue.core.ids import RunId
@@ -52,11 +52,11 @@ async def resume_run(again: Again) -> int:
         if root_id != found.view.run_id:
             say(f"run {found.view.run_id} is part of a tree: going on with its root {root_id}")
         approver = approver_for(again.approvals, yes=again.yes)
-        retinue, answerer = open_again(
-            found.setup, again.flags, config=again.config, session=found.view.session_id, approvals=approver
+        retinue, model_choice = open_again(
+            found.launch_config, again.flags, config=again.config, session=found.view.session_id, approvals=approver
         )
         if not again.quiet:
-            say(str(answerer))
+            say(str(model_choice))
         async with retinue:
             await retinue.resume(found.view.run_id)
             root = retinue.handle(root_id)
@@ -69,7 +69,7 @@ async def resume_run(again: Again) -> int:
 
 async def _expect_no_more_input(retinue: Retinue, root_id: RunId) -> None:
     """A run of a chat would stay for ever: nobody is there who could say more to it."""
-    if (await retinue.supervisor.recall(root_id)).accepted.manner.stays:
+    if (await retinue.supervisor.replay(root_id)).accepted.lifecycle.keep_alive:
         with suppress(RunIsOver):
             await retinue.supervisor.post(root_id, Close(key="close"), outside=True)
 
@@ -79,34 +79,34 @@ class Found:
     """The run that is meant, and how the process was set up that started it."""
 
     view: RunView
-    setup: Setup
+    launch_config: LaunchConfig
 
 
 async def _look_up(again: Again) -> Found:
-    async with open_archive() as archive:
-        view = await find_run(archive, again.run)
+    async with open_read_only() as client:
+        view = await find_run(client, again.run)
         if view.outcome is not None and view.run_id == view.root_id:
             # Its answer is known, but work that it left in the background may have been interrupted.
-            view = next((each for each in await archive.tree(view.run_id) if each.state == "interrupted"), view)
+            view = next((each for each in await client.tree(view.run_id) if each.state == "interrupted"), view)
         if view.outcome is not None:
-            return Found(view, Setup())
-        if (driver := await archive.driver_of(view.run_id)) is not None:
+            return Found(view, LaunchConfig())
+        if (driver := await client.driver_of(view.run_id)) is not None:
             raise NotAdoptable(view.run_id, f"it is at work in {_named(driver)}")
-        setup = await archive.setup(view.run_id)
-        brief = (await archive.recall(view.root_id)).brief
-    if setup is None or not setup.contacts:
-        setup = await _setup_from_here(again, brief)
-    return Found(view, setup)
+        launch_config = await client.launch_config(view.run_id)
+        run_spec = (await client.replay(view.root_id)).run_spec
+    if launch_config is None or not launch_config.provider_configs:
+        launch_config = await _setup_from_here(again, run_spec)
+    return Found(view, launch_config)
 
 
-async def _setup_from_here(again: Again, brief: Brief) -> Setup:
+async def _setup_from_here(again: Again, run_spec: RunSpec) -> LaunchConfig:
     """For a run that a program started without saying how: what this folder and the flags say, under its own names."""
     settings = load_settings(again.config)
-    answerer = await find_answerer(changed(again.flags, model=again.flags.model or brief.model), settings)
-    return Setup(
-        model=brief.model,
-        contacts=(changed(answerer.contact, name=brief.provider), *answerer.others),
-        dialects=brief.dialects,
+    model_choice = await choose_model(changed(again.flags, model=again.flags.model or run_spec.model), settings)
+    return LaunchConfig(
+        model=run_spec.model,
+        provider_configs=(changed(model_choice.provider_config, name=run_spec.provider), *model_choice.others),
+        dialects=run_spec.dialects,
         agents=settings.core_agents(),
         tool_modules=tuple(str(path) for path in settings.tool_modules),
         config=str(settings.source or ""),

@@ -1,40 +1,42 @@
 """The interfaces that the engine needs: provider, tool, store, sandbox, clock, key-value, metrics."""
 
 from retinue.core.ports.clock import Clock, Ids
-from retinue.core.ports.key_value import Shelf
+from retinue.core.ports.key_value import KeyValue
 from retinue.core.ports.metrics import Meter, NoMeter
-from retinue.core.ports.provider import Judge, Prices, Provider, Providers, Publish, Request, Windows
+from retinue.core.ports.provider import OutputValidator, Prices, Provider, Providers, Publish, Request, Windows
 from retinue.core.ports.sandbox import Ended, Program, Sandbox
 from retinue.core.ports.store import CommitsAtOnce, Store
 from retinue.core.ports.tool import (
     CallContext,
+    CallRisk,
     Foresees,
     HasCompanion,
     KnowsWhyHidden,
     Tool,
     Toolbox,
     ToolResult,
+    ToolWrapper,
     WaitsAtTimes,
     Weighs,
-    Weight,
-    Wrapped,
+    assess_call,
     closed_by,
     does_wait,
-    weight_of,
 )
 
 __all__ = [
     "CallContext",
+    "CallRisk",
     "Clock",
     "CommitsAtOnce",
     "Ended",
     "Foresees",
     "HasCompanion",
     "Ids",
-    "Judge",
+    "KeyValue",
     "KnowsWhyHidden",
     "Meter",
     "NoMeter",
+    "OutputValidator",
     "Prices",
     "Program",
     "Provider",
@@ -42,17 +44,15 @@ __all__ = [
     "Publish",
     "Request",
     "Sandbox",
-    "Shelf",
     "Store",
     "Tool",
     "ToolResult",
+    "ToolWrapper",
     "Toolbox",
     "WaitsAtTimes",
     "Weighs",
-    "Weight",
     "Windows",
-    "Wrapped",
+    "assess_call",
     "closed_by",
     "does_wait",
-    "weight_of",
 ]

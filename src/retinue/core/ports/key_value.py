@@ -9,7 +9,7 @@ from retinue.core.commands import Decide, Written
 from retinue.core.ids import Key, SessionId
 
 
-class Shelf(Protocol):
+class KeyValue(Protocol):
     """Durable values by name, kept in spaces: shared context, defined agents, memory."""
 
     async def look(self, space: str) -> Mapping[str, bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from retinue.core.agent import Judged, Output, ToolSpec
+from retinue.core.agent import Output, ToolSpec, ValidatedOutput
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta, Message, Reply
 
@@ -17,7 +17,7 @@ def _nobody_waits() -> None:
     """What a sign of life is for when no deadline runs."""
 
 
-Judge: TypeAlias = Callable[[Output, str], Judged]
+OutputValidator: TypeAlias = Callable[[Output, str], ValidatedOutput]
 """Holds a final answer against what was demanded; says the same about the same text, always."""
 
 

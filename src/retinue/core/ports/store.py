@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, Written
 from retinue.core.events import Event
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -55,15 +55,15 @@ class Store(Protocol):
         """A run's numbered events."""
         ...
 
-    def brief(self, digest: str) -> Brief:
+    def run_spec(self, digest: str) -> RunSpec:
         """What runs share; raises `StoreCorrupt` when it is not there."""
         ...
 
-    def mail(self, run_id: RunId) -> list[Item]:
+    def inbox(self, run_id: RunId) -> list[Item]:
         """A run's untaken items, in the order they were posted."""
         ...
 
-    def mail_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
+    def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
         """The untaken items of all unfinished runs of a driver."""
         ...
 
@@ -83,7 +83,7 @@ class Store(Protocol):
         """All sessions, oldest first."""
         ...
 
-    def shelf(self, space: str) -> Mapping[str, bytes]:
+    def key_value(self, space: str) -> Mapping[str, bytes]:
         """All that is on a shelf."""
         ...
 

@@ -33,8 +33,8 @@ class CallContext:
     ... def whoami(context: retinue.CallContext) -> str:
     ...     return f"{context.agent} at depth {context.depth}, turn {context.turn}"
     >>> async def main() -> None:
-    ...     mind = ScriptedProvider(Script().play("main", calls("whoami"), lambda ask: says(ask.messages[-1].text)))
-    ...     async with retinue.open(provider=mind, tools=[whoami], home=retinue.MEMORY, dialects=()) as r:
+    ...     model = ScriptedProvider(Script().play("main", calls("whoami"), lambda ask: says(ask.messages[-1].text)))
+    ...     async with retinue.open(provider=model, tools=[whoami], home=retinue.MEMORY, dialects=()) as r:
     ...         print((await r.run("Who are you?")).text)
     >>> asyncio.run(main())
     main at depth 0, turn 1
@@ -61,7 +61,7 @@ class CallContext:
     """Whose memory it may read besides."""
 
 
-class Weight(Struct, frozen=True, gc=False):
+class CallRisk(Struct, frozen=True, gc=False):
     """What there is to lose by one call; `acts` marks one that changes something and counts as an action."""
 
     risk: Risk
@@ -134,16 +134,16 @@ class HasCompanion(Protocol):
 class Weighs(Protocol):
     """A tool whose calls differ in what there is to lose, or that can say more than its risk."""
 
-    def weigh(self, arguments: str) -> Weight:
+    def assess(self, arguments: str) -> CallRisk:
         """The weight of a call with these arguments, as the model wrote them; never raises."""
         ...
 
 
-def weight_of(tool: Tool, arguments: str) -> Weight:
+def assess_call(tool: Tool, arguments: str) -> CallRisk:
     """What there is to lose by this call of `tool`."""
     # Asked at every call; isinstance() of a protocol would take longer than all the rest.
-    weigh: Callable[[str], Weight] | None = getattr(tool, "weigh", None)
-    return Weight(tool.risk) if weigh is None else weigh(arguments)
+    assess: Callable[[str], CallRisk] | None = getattr(tool, "assess", None)
+    return CallRisk(tool.risk) if assess is None else assess(arguments)
 
 
 @runtime_checkable
@@ -157,7 +157,7 @@ class Foresees(Protocol):
 
 def closed_by(policy: Policy, tool: Tool, arguments: str) -> str | None:
     """Why a policy closes this call of `tool`, as far as the tool itself can tell."""
-    foresees: Callable[[Policy, str], str | None] | None = getattr(tool, "closed_by", None)  # see weight_of
+    foresees: Callable[[Policy, str], str | None] | None = getattr(tool, "closed_by", None)  # see assess_call
     return None if foresees is None else foresees(policy, arguments)
 
 
@@ -174,7 +174,7 @@ def does_wait(tool: Tool, arguments: str) -> bool:
     """Whether this call of `tool` waits for other runs."""
     if not tool.waits:
         return False
-    narrowed: Callable[[str], bool] | None = getattr(tool, "waits_with", None)  # see weight_of
+    narrowed: Callable[[str], bool] | None = getattr(tool, "waits_with", None)  # see assess_call
     return narrowed is None or narrowed(arguments)
 
 
@@ -186,7 +186,7 @@ class Toolbox(Protocol):
         ...
 
 
-class Wrapped:
+class ToolWrapper:
     """Hands on everything that a tool can be asked, also what not every tool knows."""
 
     def __init__(self, tool: Tool) -> None:
@@ -227,9 +227,9 @@ class Wrapped:
         """The tool that is offered with it, if there is one."""
         return getattr(self.tool, "companion", None)
 
-    def weigh(self, arguments: str) -> Weight:
+    def assess(self, arguments: str) -> CallRisk:
         """What there is to lose by this call."""
-        return weight_of(self.tool, arguments)
+        return assess_call(self.tool, arguments)
 
     def closed_by(self, policy: Policy, arguments: str) -> str | None:
         """Why a policy closes this call, as far as the tool can tell."""

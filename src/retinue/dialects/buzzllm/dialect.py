@@ -11,13 +11,13 @@ from retinue.core.budget import Caps
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.run import Exchange, Limits, Manner
+from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.dialects.base import DialectTool
 from retinue.dialects.buzzllm import requests
 from retinue.dialects.buzzllm.requests import CATALOG, NOT_CONFIGURED, NotMet, Request, parse, subset
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
-from retinue.dialects.context import Desk
-from retinue.engine.admission import Spawn
+from retinue.dialects.context import DialectContext
+from retinue.engine.admission import SpawnRequest
 
 NAME = "buzzllm"
 LABEL = "subagent"
@@ -30,8 +30,8 @@ class BuzzllmDialect:
 
     name = NAME
 
-    def __init__(self, desk: Desk, settings: BuzzllmSettings = DEFAULTS) -> None:
-        self._tools: dict[str, Tool] = {requests.NAME: CallSubagent(desk, settings)}
+    def __init__(self, dialect_context: DialectContext, settings: BuzzllmSettings = DEFAULTS) -> None:
+        self._tools: dict[str, Tool] = {requests.NAME: CallSubagent(dialect_context, settings)}
 
     def tools(self) -> Mapping[str, Tool]:
         """The dialect's tools."""
@@ -60,15 +60,15 @@ class CallSubagent(DialectTool):
     spec = requests.SPEC
     waits = True
 
-    def __init__(self, desk: Desk, settings: BuzzllmSettings) -> None:
-        self._desk = desk
-        self._supervisor = desk.supervisor
+    def __init__(self, dialect_context: DialectContext, settings: BuzzllmSettings) -> None:
+        self._dialect_context = dialect_context
+        self._supervisor = dialect_context.supervisor
         self._seconds = settings.timeout_secs + MARGIN
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate, and wait for the words; every refusal and every failure is `Error: ` and why."""
         try:
-            begun = await self._desk.begun(context)
+            begun = await self._dialect_context.begun(context)
             run_id = await self._begin(arguments, context) if begun is None else begun.run_id
             exchange = await self._supervisor.exchange(run_id, 1)
             return ToolResult(_words(exchange))
@@ -77,31 +77,37 @@ class CallSubagent(DialectTool):
 
     async def _begin(self, arguments: str, context: CallContext) -> RunId:
         request = parse(arguments)
-        provider = self._desk.vendors.apart(self._desk.brief_of(context.run_id).provider)
+        provider = self._dialect_context.families.in_process(self._dialect_context.run_spec_of(context.run_id).provider)
         if provider is None or context.depth > 0:
             raise NotMet(NOT_CONFIGURED)
-        allowed = self._desk.tools_within(context.policy)
+        allowed = self._dialect_context.tools_within(context.policy)
         tools = subset(request, [name for name in CATALOG if name in allowed])
-        wish = self._wish(request, provider, tools, context)
-        started = await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+        spawn_request = self._spawn_request(request, provider, tools, context)
+        started = await self._supervisor.spawn(
+            spawn_request, session_id=context.session_id, caller=context, key=context.key
+        )
         return started.run_id
 
-    def _wish(self, request: Request, provider: str, tools: tuple[str, ...], context: CallContext) -> Spawn:
-        caller = self._desk.brief_of(context.run_id)
-        brief = self._desk.brief_for(caller, agent=caller.agent, system=request.system_prompt or "", offered=tools)
-        others = ((self._desk.vendors.apart(name), model) for name, model in caller.fallback)
-        return Spawn(
+    def _spawn_request(
+        self, request: Request, provider: str, tools: tuple[str, ...], context: CallContext
+    ) -> SpawnRequest:
+        caller = self._dialect_context.run_spec_of(context.run_id)
+        run_spec = self._dialect_context.run_spec_for(
+            caller, agent=caller.agent, system=request.system_prompt or "", offered=tools
+        )
+        others = ((self._dialect_context.families.in_process(name), model) for name, model in caller.fallback)
+        return SpawnRequest(
             agent=context.agent,
-            brief=replace(
-                brief,
+            run_spec=replace(
+                run_spec,
                 provider=provider,
                 dialects=(),
                 fallback=tuple((name, model) for name, model in others if name is not None),
             ),
             task=request.prompt,
             limits=self._share(context),
-            carved=True,
-            manner=Manner(awaited=True),
+            reserved=True,
+            lifecycle=Lifecycle(awaited=True),
             label=LABEL,
             dialect=NAME,
         )
@@ -112,7 +118,7 @@ class CallSubagent(DialectTool):
         It is set aside, because nobody sees what a process uses before it is over. If other runs of the tree are at
         work besides such processes, half of it is left to them.
         """
-        live = self._supervisor.roster.live
+        live = self._supervisor.registry.live
         caller = live[context.run_id].run
         mine = [
             call
@@ -124,7 +130,7 @@ class CallSubagent(DialectTool):
             run_id in above or each.run.accepted.root_id != context.root_id or each.run.accepted.dialect == NAME
             for run_id, each in live.items()
         )
-        left = self._supervisor.parts.accounts.left(context.run_id)
+        left = self._supervisor.engine.accounts.left(context.run_id)
         return _limits(left, max(1, len(mine)) * (1 if alone else 2), self._seconds)
 
 

@@ -6,45 +6,45 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.app.registries import ProviderTable
+from retinue.app.registries import ProviderRegistry
 from retinue.core.errors import BadInput
 from retinue.core.ports import Prices, Provider
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.engine.supervisor import Supervisor
-from retinue.providers.catalog import APART as WIRES_APART
-from retinue.providers.catalog import WIRES, Contact, contact, whole_url
+from retinue.providers.catalog import IN_PROCESS as WIRES_APART
+from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, whole_url
 from retinue.tools.dependencies import ToolOptions
 
 if TYPE_CHECKING:
-    from retinue.dispatch.worker import Nursery, Reaching
+    from retinue.dispatch.worker import ProcessPool, Reaching
 
-APART = "call"
+IN_PROCESS = "call"
 """The kind of provider: `call:NAME` asks the models of NAME from a process of its own, `retinue call`."""
 
 BUZZLLM = "buzzllm"
 """The dialect whose settings say how long such a call may take, and how many processes are kept ready."""
 
 
-def settled_apart(table: ProviderTable, name: str) -> Contact | None:
+def process_provider_config(table: ProviderRegistry, name: str) -> ProviderConfig | None:
     """How a provider is reached, if another process can do it: it is no object of this one, and speaks a wire that
     `retinue call` speaks.
     """
-    known = next((each for each in table.contacts if each.name == name), None)
+    known = next((each for each in table.provider_configs if each.name == name), None)
     if known is None and (table.has(name) or name not in WIRES):
         return None
     try:
-        reached = known or contact(name)
+        reached = known or provider_config(name)
     except BadInput:
         return None
     return reached if WIRES[reached.wire].place in WIRES_APART and sys.platform != "win32" else None
 
 
-class Apart:
+class ProcessProviders:
     """Makes such providers for a process; what they are made of is imported when the first one is asked for."""
 
     def __init__(
         self,
-        table: ProviderTable,
+        table: ProviderRegistry,
         supervisor: Supervisor,
         *,
         settings: object = None,
@@ -56,22 +56,22 @@ class Apart:
         self._settings = settings if isinstance(settings, BuzzllmSettings) else DEFAULTS
         self._tool_options = tool_options or ToolOptions()
         self._home = home
-        self._nursery: Nursery | None = None
+        self._nursery: ProcessPool | None = None
 
     def provider(self, name: str) -> Provider | None:
         """The provider that asks the models of the one called `name` in processes of their own."""
-        from retinue.dispatch.worker import Nursery, ProcessProvider, Surroundings
+        from retinue.dispatch.worker import ProcessPool, ProcessProvider, ProcessSettings
 
-        where = settled_apart(self._table, name)
+        where = process_provider_config(self._table, name)
         if where is None:
             return None
         if self._nursery is None:
-            self._nursery = Nursery(ready=self._settings.warm_processes)
+            self._nursery = ProcessPool(ready=self._settings.warm_processes)
         itself = self._table.find(name)
         return ProcessProvider(
             self._nursery,
             self._supervisor,
-            Surroundings(
+            ProcessSettings(
                 home=str(self._home.absolute()) if self._home is not None else "",
                 tool_options=self._tool_options,
                 seconds=self._settings.timeout_secs,
@@ -81,7 +81,7 @@ class Apart:
         )
 
 
-def _reaching(where: Contact, model: str) -> Reaching:
+def _reaching(where: ProviderConfig, model: str) -> Reaching:
     from retinue.dispatch.worker import Reaching
 
     return Reaching(

@@ -55,7 +55,7 @@ def parse(arguments: str) -> Request:
     Request(prompt='Find it.', system_prompt=None, tool_subset=None)
     >>> parse('{"prompt": 7}')
     Traceback (most recent call last):
-    retinue.dialects.buzzllm_requests.NotMet: Invalid arguments: Expected `str`, got `int` - at `$.prompt`
+    retinue.dialects.buzzllm.requests.NotMet: Invalid arguments: Expected `str`, got `int` - at `$.prompt`
     """
     try:
         return msgspec.json.decode(arguments, type=Request)
@@ -70,7 +70,7 @@ def subset(request: Request, catalog: Collection[str]) -> tuple[str, ...]:
     ('search_web', 'bash_read')
     >>> subset(Request("x", None, ("shell", "call_subagent")), CATALOG)
     Traceback (most recent call last):
-    retinue.dialects.buzzllm_requests.NotMet: Unknown tool names: call_subagent, shell
+    retinue.dialects.buzzllm.requests.NotMet: Unknown tool names: call_subagent, shell
     """
     asked = set(request.tool_subset or ())
     unknown = sorted(name[:LONGEST_NAME] for name in asked - set(catalog))

@@ -11,9 +11,9 @@ from msgspec import Struct
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import RunIsOver, UnknownName
 from retinue.core.ids import Key
-from retinue.core.inbox import Words
+from retinue.core.inbox import TextMessage
 from retinue.core.ports import CallContext, Tool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import schema as meerkat_texts
 from retinue.dialects.meerkat.relatives import Kin, Peer
 from retinue.dialects.meerkat.requests import failed, invalid, parsed, shown
@@ -79,9 +79,9 @@ def usage_of(offered: Sequence[str], settings: MeerkatSettings) -> str:
     return "\n\n".join(texts)
 
 
-def tools(desk: Desk, settings: MeerkatSettings) -> dict[str, Tool]:
+def tools(dialect_context: DialectContext, settings: MeerkatSettings) -> dict[str, Tool]:
     """The comms tools by name."""
-    mail = Post(desk)
+    mail = Post(dialect_context)
     makers: dict[str, Tool] = {
         SEND_MESSAGE: CommsTool(SEND_MESSAGE, "Send a message to a peer.", _MESSAGE, mail.send_message),
         SEND_REQUEST: CommsTool(SEND_REQUEST, "Ask a peer to do something.", _REQUEST, mail.send_request),
@@ -151,9 +151,9 @@ class CommsTool(MeerkatTool):
 class Post:
     """Carries messages between runs that trust each other: a parent and its own children."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._supervisor = desk.supervisor
-        self._kin = Kin(desk.supervisor)
+    def __init__(self, dialect_context: DialectContext) -> None:
+        self._supervisor = dialect_context.supervisor
+        self._kin = Kin(dialect_context.supervisor)
 
     async def send_message(self, arguments: str, context: CallContext) -> dict[str, object]:
         """`send_message`."""
@@ -226,7 +226,7 @@ class Post:
         peer = next((peer for peer in self._kin.peers(context) if peer.name == to), None)
         if peer is None:
             raise failed(f"Peer not found: {shown(to)}")
-        item = Words(key=f"peer/{context.key}", text=text, origin="peer")
+        item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")
         if not self._can_hear(peer):
             if context.again and await self._has_arrived(peer, item.key):
                 return SENT
@@ -239,14 +239,14 @@ class Post:
 
     def _can_hear(self, peer: Peer) -> bool:
         """Whether a message would be read: not by who is being stopped, and not behind an inbox full of others."""
-        live = self._supervisor.roster.live.get(peer.run_id)
-        return live is not None and not live.cancelled and len(live.mail) < INBOX
+        live = self._supervisor.registry.live.get(peer.run_id)
+        return live is not None and not live.cancelled and len(live.inbox) < INBOX
 
     async def _has_arrived(self, peer: Peer, key: Key) -> bool:
         """Whether this very message reached a peer before a crash: it was sent, whatever has become of the peer."""
-        parts = self._supervisor.parts
-        waiting = await parts.journal.read(parts.store.mail, peer.run_id)
-        return key in (await self._supervisor.recall(peer.run_id)).taken or any(item.key == key for item in waiting)
+        engine = self._supervisor.engine
+        waiting = await engine.journal.read(engine.store.inbox, peer.run_id)
+        return key in (await self._supervisor.replay(peer.run_id)).taken or any(item.key == key for item in waiting)
 
 
 def _example(name: str, body: str, settings: MeerkatSettings) -> str:

@@ -9,7 +9,7 @@ from retinue.core.errors import BadInput
 from retinue.core.events import RunAccepted
 from retinue.core.ports import Tool
 from retinue.core.run import Outcome
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import comms, views
 from retinue.dialects.meerkat.schema import CANCEL, FORK, LIST, SPAWN, STATUS
 from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
@@ -26,20 +26,20 @@ class MeerkatDialect:
 
     name = NAME
 
-    def __init__(self, desk: Desk, settings: MeerkatSettings = DEFAULTS) -> None:
+    def __init__(self, dialect_context: DialectContext, settings: MeerkatSettings = DEFAULTS) -> None:
         for key, complaint in mistakes(settings):
             raise BadInput(f"[sub_agents] {key}: {complaint}")
-        desk.supervisor.roster.keep_at_most(NAME, KEPT)
-        self._desk = desk
+        dialect_context.supervisor.registry.keep_at_most(NAME, KEPT)
+        self._dialect_context = dialect_context
         self._settings = settings
         self._tools: dict[str, Tool] = {
-            SPAWN: SpawnTool(desk, settings),
-            FORK: ForkTool(desk, settings),
-            STATUS: StatusTool(desk, settings),
-            CANCEL: CancelTool(desk, settings),
-            LIST: ListTool(desk, settings),
+            SPAWN: SpawnTool(dialect_context, settings),
+            FORK: ForkTool(dialect_context, settings),
+            STATUS: StatusTool(dialect_context, settings),
+            CANCEL: CancelTool(dialect_context, settings),
+            LIST: ListTool(dialect_context, settings),
         }
-        self._tools |= comms.tools(desk, settings)
+        self._tools |= comms.tools(dialect_context, settings)
 
     def tools(self) -> Mapping[str, Tool]:
         """The dialect's tools, in the order of its document."""
@@ -70,5 +70,5 @@ class MeerkatDialect:
 
     def _last_words(self, accepted: RunAccepted) -> str:
         """What a run that stays has said before the exchange in which it ends."""
-        driven = self._desk.supervisor.roster.live.get(accepted.run_id)
-        return driven.run.exchanges[-1].text if driven is not None and driven.run.exchanges else ""
+        live = self._dialect_context.supervisor.registry.live.get(accepted.run_id)
+        return live.run.exchanges[-1].text if live is not None and live.run.exchanges else ""

@@ -79,7 +79,7 @@ class Budget(Struct, frozen=True):
     max_tool_calls: Amount | None = None
 
 
-class SpawnRequest(Struct, frozen=True, kw_only=True):
+class SpawnArguments(Struct, frozen=True, kw_only=True):
     """A sub-agent with nothing but a prompt."""
 
     prompt: str
@@ -91,7 +91,7 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     host_mode: bool | None = None
 
 
-class StrictSpawnRequest(SpawnRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StrictSpawnArguments(SpawnArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same where there are no other fields."""
 
 
@@ -118,7 +118,7 @@ class ListRequest(Struct, frozen=True):
 def parsed(arguments: str, kind: type[S]) -> S:
     """The request that a call makes.
 
-    >>> parsed('{"prompt": "dig"}', SpawnRequest).prompt
+    >>> parsed('{"prompt": "dig"}', SpawnArguments).prompt
     'dig'
     """
     return _decoded(arguments if arguments.strip() else "{}", kind, "")

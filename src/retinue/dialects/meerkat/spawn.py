@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
-from retinue.core.run import Limits, Manner
+from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.meerkat import comms, schema
 from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
 from retinue.dialects.meerkat.requests import (
     Budget,
     ForkRequest,
     NotMet,
-    SpawnRequest,
-    StrictSpawnRequest,
+    SpawnArguments,
+    StrictSpawnArguments,
     access_of,
     budget_of,
     failed,
@@ -68,35 +68,47 @@ class BirthTool(AgentTool):
     # Birth
 
     def _mind(self, provider: str | None, model: str | None, context: CallContext, *, fork: bool) -> ResolvedModel:
-        asker = self._kin.caller(context).run.brief
-        return resolve_model(provider, model, asker, vendors=self._desk.vendors, settings=self._settings, fork=fork)
+        caller_spec = self._kin.caller(context).run.run_spec
+        return resolve_model(
+            provider, model, caller_spec, families=self._dialect_context.families, settings=self._settings, fork=fork
+        )
 
-    def _brief(self, context: CallContext, resolved: ResolvedModel, agent: str, system: str, offered: tuple[str, ...]) -> Brief:
-        asker = self._kin.caller(context).run.brief
+    def _brief(
+        self, context: CallContext, resolved: ResolvedModel, agent: str, system: str, offered: tuple[str, ...]
+    ) -> RunSpec:
+        caller_spec = self._kin.caller(context).run.run_spec
         # A sub-agent works for its parent, also where the settings have an agent that happens to be called like it.
-        own = self._desk.brief_for(asker, agent=asker.identity or asker.agent, system=system, offered=offered)
-        brief = replace(own, agent=agent)
-        if (resolved.provider, resolved.model) == (asker.provider, asker.model):
-            return brief
-        temperature = asker.temperature if resolved.provider == asker.provider else self._desk.temperature(resolved.provider)
-        return replace(brief, provider=resolved.provider, model=resolved.model, temperature=temperature, fallback=())
+        own = self._dialect_context.run_spec_for(
+            caller_spec, agent=caller_spec.identity or caller_spec.agent, system=system, offered=offered
+        )
+        run_spec = replace(own, agent=agent)
+        if (resolved.provider, resolved.model) == (caller_spec.provider, caller_spec.model):
+            return run_spec
+        temperature = (
+            caller_spec.temperature
+            if resolved.provider == caller_spec.provider
+            else self._dialect_context.temperature(resolved.provider)
+        )
+        return replace(run_spec, provider=resolved.provider, model=resolved.model, temperature=temperature, fallback=())
 
-    async def _start(self, wish: admission.Spawn, context: CallContext) -> RunId:
+    async def _start(self, spawn_request: admission.SpawnRequest, context: CallContext) -> RunId:
         try:
-            started = await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+            started = await self._supervisor.spawn(
+                spawn_request, session_id=context.session_id, caller=context, key=context.key
+            )
         except NotMet:
             raise
         except Refused as refused:
             raise failed(f"{self.unregistered}: {refused}") from refused
         return started.run_id
 
-    async def _begun(self, context: CallContext) -> tuple[RunId, str, Brief] | None:
+    async def _begun(self, context: CallContext) -> tuple[RunId, str, RunSpec] | None:
         """What this call started before a crash: it is answered as it would have been then."""
-        row = await self._desk.begun(context)
+        row = await self._dialect_context.begun(context)
         if row is None:
             return None
-        parts = self._supervisor.parts
-        return row.run_id, row.agent, await parts.journal.read(parts.store.brief, row.brief)
+        engine = self._supervisor.engine
+        return row.run_id, row.agent, await engine.journal.read(engine.store.run_spec, row.run_spec)
 
     # What a child is given
 
@@ -117,15 +129,15 @@ class BirthTool(AgentTool):
         return tokens if most is None else most if tokens is None else min(tokens, most)
 
     def _told(
-        self, run_id: RunId, agent: str, brief: Brief, more: dict[str, object], message: str
+        self, run_id: RunId, agent: str, run_spec: RunSpec, more: dict[str, object], message: str
     ) -> dict[str, object]:
         """What the caller reads about its new child."""
         name = name_of(run_id, agent)
         answer: dict[str, object] = {
             "agent_id": run_id,
             "name": name,
-            "provider": self._desk.vendors.family(brief.provider) or brief.provider,
-            "model": brief.model,
+            "provider": self._dialect_context.families.family(run_spec.provider) or run_spec.provider,
+            "model": run_spec.model,
             "state": "running",
             **more,
             "message": message,
@@ -146,7 +158,7 @@ class SpawnTool(BirthTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         if (begun := await self._begun(context)) is not None:
             return self._spawned(*begun)
-        request = parsed(arguments, SpawnRequest if self._settings.enable_comms else StrictSpawnRequest)
+        request = parsed(arguments, SpawnArguments if self._settings.enable_comms else StrictSpawnArguments)
         access, budget = access_of(request.tool_access), budget_of(request.budget)
         self._check_limits(context)
         if not request.prompt.strip():
@@ -156,17 +168,17 @@ class SpawnTool(BirthTool):
         resolved = self._mind(request.provider, request.model, context, fork=False)
         agent = HOST if request.host_mode else SUB_AGENT
         offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
-        brief = self._brief(context, resolved, agent, self._system(request.system_prompt, offered), offered)
-        wish = admission.Spawn(
+        run_spec = self._brief(context, resolved, agent, self._system(request.system_prompt, offered), offered)
+        spawn_request = admission.SpawnRequest(
             agent=agent,
-            brief=brief,
+            run_spec=run_spec,
             task=self._first_message(request.prompt, context),
             limits=self._limits(budget),
-            manner=Manner(stays=agent == HOST, announce=True, on_parent_end="wait"),
+            lifecycle=Lifecycle(keep_alive=agent == HOST, announce=True, on_parent_end="wait"),
             dialect=NAME,
             check=lambda: self._check_birth(context),
         )
-        return self._spawned(await self._start(wish, context), agent, brief)
+        return self._spawned(await self._start(spawn_request, context), agent, run_spec)
 
     def _system(self, asked: str | None, offered: tuple[str, ...]) -> str:
         if asked is not None:
@@ -177,8 +189,8 @@ class SpawnTool(BirthTool):
         asked = self._settings.default_budget if budget.max_tokens is None else budget.max_tokens
         return Limits(max_tokens=self._capped(asked), max_turns=budget.max_turns, max_calls=budget.max_tool_calls)
 
-    def _spawned(self, run_id: RunId, agent: str, brief: Brief) -> dict[str, object]:
-        return self._told(run_id, agent, brief, {}, schema.SPAWNED)
+    def _spawned(self, run_id: RunId, agent: str, run_spec: RunSpec) -> dict[str, object]:
+        return self._told(run_id, agent, run_spec, {}, schema.SPAWNED)
 
 
 class ForkTool(BirthTool):
@@ -191,8 +203,8 @@ class ForkTool(BirthTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         if (begun := await self._begun(context)) is not None:
-            run_id, _, brief = begun
-            return self._forked(run_id, brief, context)
+            run_id, _, run_spec = begun
+            return self._forked(run_id, run_spec, context)
         request = parsed(arguments, ForkRequest)
         access = access_of(request.tool_access)
         self._check_limits(context)
@@ -204,23 +216,23 @@ class ForkTool(BirthTool):
         else:
             offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
         system = self._kin.caller(context).run.system
-        brief = self._brief(context, resolved, FORK, system, offered)
-        wish = admission.Spawn(
+        run_spec = self._brief(context, resolved, FORK, system, offered)
+        spawn_request = admission.SpawnRequest(
             agent=FORK,
-            brief=brief,
+            run_spec=run_spec,
             task=self._first_message(request.prompt, context),
             limits=Limits(max_tokens=self._budget(request.budget_policy or "equal", context)),
-            manner=Manner(announce=True, on_parent_end="wait"),
+            lifecycle=Lifecycle(announce=True, on_parent_end="wait"),
             inherits=self._supervisor.fork_point(context.run_id),
             dialect=NAME,
             check=lambda: self._check_birth(context),
         )
-        return self._forked(await self._start(wish, context), brief, context)
+        return self._forked(await self._start(spawn_request, context), run_spec, context)
 
     def _budget(self, policy: str, context: CallContext) -> int | None:
         if (fixed := fixed_budget(policy)) is not None:
             return self._capped(fixed)
-        left = self._supervisor.parts.accounts.left(context.run_id).tokens
+        left = self._supervisor.engine.accounts.left(context.run_id).tokens
         if left is None or policy not in ("remaining", "proportional"):
             return self._capped(self._settings.default_budget)
         if policy == "remaining":
@@ -228,18 +240,18 @@ class ForkTool(BirthTool):
         more = self._settings.concurrency_limits.max_children_per_agent - self._kin.crowd(context).children
         return self._capped(left // max(1, more))
 
-    def _forked(self, run_id: RunId, brief: Brief, context: CallContext) -> dict[str, object]:
+    def _forked(self, run_id: RunId, run_spec: RunSpec, context: CallContext) -> dict[str, object]:
         caller = self._kin.caller(context).run
         # The reply with the call in progress is the last message; it is no part of what was said before.
         inherited: dict[str, object] = {"messages_inherited": len(caller.history) - 1}
-        answer = self._told(run_id, FORK, brief, inherited, schema.FORKED)
-        return answer | {"cache": _cache(brief, caller.brief)}
+        answer = self._told(run_id, FORK, run_spec, inherited, schema.FORKED)
+        return answer | {"cache": _cache(run_spec, caller.run_spec)}
 
 
-def _cache(brief: Brief, asker: Brief) -> str:
+def _cache(run_spec: RunSpec, caller_spec: RunSpec) -> str:
     """Whether a fork's request begins with the same bytes as its parent's, and if not, why."""
-    if (brief.provider, brief.model) != (asker.provider, asker.model):
+    if (run_spec.provider, run_spec.model) != (caller_spec.provider, caller_spec.model):
         return "lost: another model"
-    if brief.output != asker.output:
+    if run_spec.output != caller_spec.output:
         return "lost: another form of answer"
-    return "shared" if brief.offered == asker.offered else "lost: other tools"
+    return "shared" if run_spec.offered == caller_spec.offered else "lost: other tools"

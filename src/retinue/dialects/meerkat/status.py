@@ -21,13 +21,13 @@ class StatusTool(AgentTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         view = self._kin.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
         self._kin.has_read(view, context)
-        return views.status(view, self._desk.clock.now(), last_words=await self._last_words(view))
+        return views.status(view, self._dialect_context.clock.now(), last_words=await self._last_words(view))
 
     async def _last_words(self, view: RunView) -> str:
         """What a host that ended without a word had said before."""
         if view.agent != HOST or view.outcome is None or view.outcome.text:
             return ""
-        exchanges = (await self._supervisor.recall(view.run_id)).exchanges
+        exchanges = (await self._supervisor.replay(view.run_id)).exchanges
         return exchanges[-1].text if exchanges else ""
 
 
@@ -67,7 +67,7 @@ class ListTool(AgentTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         parsed(arguments, ListRequest)
-        now = self._desk.clock.now()
+        now = self._dialect_context.clock.now()
         running = [views.running_row(each, now) for each in self._kin.running(context)]
         ended = self._kin.ended(context)
         for view in ended:

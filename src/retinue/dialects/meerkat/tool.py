@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.core.errors import Refused
 from retinue.core.ports import CallContext, ToolResult
 from retinue.dialects.base import DialectTool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import schema
 from retinue.dialects.meerkat.relatives import Kin
 from retinue.dialects.meerkat.requests import NotMet, failed
@@ -34,12 +34,12 @@ class AgentTool(MeerkatTool):
 
     tool = ""
 
-    def __init__(self, desk: Desk, settings: MeerkatSettings) -> None:
+    def __init__(self, dialect_context: DialectContext, settings: MeerkatSettings) -> None:
         self.spec = schema.specs(settings)[self.tool]
-        self._desk = desk
+        self._dialect_context = dialect_context
         self._settings = settings
-        self._supervisor = desk.supervisor
-        self._kin = Kin(desk.supervisor)
+        self._supervisor = dialect_context.supervisor
+        self._kin = Kin(dialect_context.supervisor)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Do what the model asks for."""

@@ -41,7 +41,7 @@ def space_of(session_id: SessionId) -> str:
     return f"context/{session_id}"
 
 
-def decide(action: Action, shelf: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
+def decide(action: Action, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
     """What the action does to the entries on `shelf`, and what its caller reads; refusals are answers too.
 
     `participant` and `at` come from whoever runs the tool: a caller cannot sign as somebody else. An entry that has
@@ -50,19 +50,19 @@ def decide(action: Action, shelf: Mapping[str, bytes], *, participant: str, at: 
     try:
         match action:
             case ListKeys():
-                return _answer(_listing(entries_of(shelf, at)))
+                return _answer(_listing(entries_of(key_value, at)))
             case Read(key=key):
-                return _answer(_reading(key, readable(shelf, key, participant, at)))
+                return _answer(_reading(key, readable(key_value, key, participant, at)))
             case ReadBatch(keys=keys):
-                return _answer(_batch(shelf, keys, participant, at))
+                return _answer(_batch(key_value, keys, participant, at))
             case ReadHistory(key=key, versions=versions):
-                return _answer(_history(shelf, key, versions, participant, at))
+                return _answer(_history(key_value, key, versions, participant, at))
             case Write():
-                return _writing(shelf, action, participant, at)
+                return _writing(key_value, action, participant, at)
             case Delete(key=key):
-                return _deleting(shelf, key, participant, at)
+                return _deleting(key_value, key, participant, at)
             case TakeSnapshot(label=label):
-                return _snapshot(shelf, label, participant, at)
+                return _snapshot(key_value, label, participant, at)
             case _:
                 assert_never(action)
     except Coded as refusal:
@@ -79,30 +79,30 @@ def session_archived(session_id: SessionId) -> Coded:
     return Coded("SESSION_ARCHIVED", f"Session {session_id!r} is archived (read-only).")
 
 
-def entry_at(shelf: Mapping[str, bytes], key: str, at: float) -> Entry:
+def entry_at(key_value: Mapping[str, bytes], key: str, at: float) -> Entry:
     """The entry under `key`; a key that is malformed or absent is refused."""
     _check_key(key)
-    entry = entry_in(shelf[key]) if key in shelf else None
+    entry = entry_in(key_value[key]) if key in key_value else None
     if entry is None or not entry.is_there(at):
         raise Coded("KEY_NOT_FOUND", f"Key not found: {key!r}")
     return entry
 
 
-def readable(shelf: Mapping[str, bytes], key: str, participant: str, at: float) -> Entry:
+def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: float) -> Entry:
     """The same, for a participant that may read it."""
-    entry = entry_at(shelf, key, at)
+    entry = entry_at(key_value, key, at)
     if not entry.is_readable_by(participant):
         raise Coded("ACCESS_DENIED", f"Entry {key!r} may not be read by {participant!r}.")
     return entry
 
 
-def touched(action: Change, shelf: Mapping[str, bytes], decision: Decision) -> Entry | None:
+def touched(action: Change, key_value: Mapping[str, bytes], decision: Decision) -> Entry | None:
     """The entry that a decision about `shelf` puts under the action's key or takes away from there, if it does."""
     match action:
         case Write(key=key) if key in decision.puts:
             return entry_in(decision.puts[key])
         case Delete(key=key) if key in decision.drops:
-            return entry_in(shelf[key])
+            return entry_in(key_value[key])
         case _:
             return None
 
@@ -133,12 +133,12 @@ def _signature(key: str, entry: Entry) -> dict[str, object]:
     return told
 
 
-def _batch(shelf: Mapping[str, bytes], keys: Iterable[str], participant: str, at: float) -> dict[str, object]:
+def _batch(key_value: Mapping[str, bytes], keys: Iterable[str], participant: str, at: float) -> dict[str, object]:
     entries: list[dict[str, object]] = []
     missing: list[str] = []
     for key in keys:
         try:
-            entries.append(_reading(key, readable(shelf, key, participant, at)))
+            entries.append(_reading(key, readable(key_value, key, participant, at)))
         except Coded as refusal:
             if refusal.code != "KEY_NOT_FOUND":
                 raise
@@ -147,9 +147,9 @@ def _batch(shelf: Mapping[str, bytes], keys: Iterable[str], participant: str, at
 
 
 def _history(
-    shelf: Mapping[str, bytes], key: str, versions: tuple[int, ...] | None, participant: str, at: float
+    key_value: Mapping[str, bytes], key: str, versions: tuple[int, ...] | None, participant: str, at: float
 ) -> dict[str, object]:
-    readable(shelf, key, participant, at)
+    readable(key_value, key, participant, at)
     return {
         "key": key,
         "versions": [
@@ -159,20 +159,20 @@ def _history(
                 "written_by": entry.written_by,
                 "written_at": rfc3339(entry.written_at),
             }
-            for entry in kept.history(shelf, key)
+            for entry in kept.history(key_value, key)
             # An earlier version may have been for fewer eyes than the current one.
             if (versions is None or entry.version in versions) and entry.is_readable_by(participant)
         ],
     }
 
 
-def _writing(shelf: Mapping[str, bytes], write: Write, participant: str, at: float) -> Decision:
+def _writing(key_value: Mapping[str, bytes], write: Write, participant: str, at: float) -> Decision:
     key = write.key
     _check_key(key)
     size = tokens(write.value)
     if size > MAX_VALUE_TOKENS:
         raise Coded("VALUE_TOO_LARGE", f"Value is ~{size} tokens, max is {MAX_VALUE_TOKENS}.")
-    entries = entries_of(shelf, at)
+    entries = entries_of(key_value, at)
     before = entries.get(key)
     if before is not None:
         _check_writable(key, before, participant)
@@ -188,8 +188,8 @@ def _writing(shelf: Mapping[str, bytes], write: Write, participant: str, at: flo
         readable_by=_as_before(write.readable_by, None if before is None else before.readable_by),
         writable_by=_as_before(write.writable_by, None if before is None else before.writable_by),
     )
-    puts, drops = ({}, ()) if before is None else kept.retired(shelf, key)
-    gone = (*drops, *kept.expired(shelf, at))
+    puts, drops = ({}, ()) if before is None else kept.retired(key_value, key)
+    gone = (*drops, *kept.expired(key_value, at))
     return _answer(
         _written(key, entry),
         puts={**puts, key: kept.stored(entry)},
@@ -206,22 +206,22 @@ def _written(key: str, entry: Entry) -> dict[str, object]:
     return told
 
 
-def _deleting(shelf: Mapping[str, bytes], key: str, participant: str, at: float) -> Decision:
-    entry = entry_at(shelf, key, at)
+def _deleting(key_value: Mapping[str, bytes], key: str, participant: str, at: float) -> Decision:
+    entry = entry_at(key_value, key, at)
     _check_writable(key, entry, participant)
-    gone = (key, *kept.earlier(shelf, key), *kept.expired(shelf, at))
+    gone = (key, *kept.earlier(key_value, key), *kept.expired(key_value, at))
     return _answer({"deleted": key, "previous_version": entry.version}, drops=tuple(dict.fromkeys(gone)))
 
 
-def _snapshot(shelf: Mapping[str, bytes], label: str, participant: str, at: float) -> Decision:
-    others = [other for other in kept.snapshots(shelf) if other != label]
+def _snapshot(key_value: Mapping[str, bytes], label: str, participant: str, at: float) -> Decision:
+    others = [other for other in kept.snapshots(key_value) if other != label]
     if len(others) >= MAX_SNAPSHOTS:
         raise Coded(
             "STORE_FULL", f"There are {MAX_SNAPSHOTS} snapshots, no more are kept; use one of their labels: {others}"
         )
-    taken = Snapshot(taken_by=participant, taken_at=at, entries=entries_of(shelf, at))
+    taken = Snapshot(taken_by=participant, taken_at=at, entries=entries_of(key_value, at))
     answer = {"snapshot": label, "keys": len(taken.entries)}
-    return _answer(answer, puts={kept.snapshot_name(label): kept.stored(taken)}, drops=kept.expired(shelf, at))
+    return _answer(answer, puts={kept.snapshot_name(label): kept.stored(taken)}, drops=kept.expired(key_value, at))
 
 
 def _as_before(asked: tuple[str, ...] | None, before: tuple[str, ...] | None) -> tuple[str, ...]:

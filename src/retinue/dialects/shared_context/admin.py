@@ -13,9 +13,9 @@ from retinue.dialects.shared_context.entries import EVERYONE, Entry, entries_of,
 from retinue.dialects.text import rfc3339
 
 
-def overview(session: SessionRow, shelf: Mapping[str, bytes], at: float) -> dict[str, object]:
+def overview(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
     """A session as a row of a list."""
-    entries = entries_of(shelf, at)
+    entries = entries_of(key_value, at)
     return {
         "session_id": session.session_id,
         "archived": session.state == "archived",
@@ -24,21 +24,21 @@ def overview(session: SessionRow, shelf: Mapping[str, bytes], at: float) -> dict
     }
 
 
-def contents(session: SessionRow, shelf: Mapping[str, bytes], at: float) -> dict[str, object]:
+def contents(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
     """Everything in a session, values included, and the labels of its snapshots, if it has any."""
     told: dict[str, object] = {
         "session_id": session.session_id,
         "archived": session.state == "archived",
-        "entries": _entries(entries_of(shelf, at)),
+        "entries": _entries(entries_of(key_value, at)),
     }
-    if labels := list(snapshots(shelf)):
+    if labels := list(snapshots(key_value)):
         told["snapshots"] = labels
     return told
 
 
-def snapshot(session: SessionRow, shelf: Mapping[str, bytes], label: str) -> dict[str, object]:
+def snapshot(session: SessionRow, key_value: Mapping[str, bytes], label: str) -> dict[str, object]:
     """Everything that was in a session when a snapshot was taken; raises for a label that nobody gave."""
-    found = snapshots(shelf)
+    found = snapshots(key_value)
     if label not in found:
         raise UnknownName("snapshot", label, tuple(found))
     taken = found[label]

@@ -69,21 +69,21 @@ def tokens(value: str) -> int:
     return max(1, len(value) // 4)
 
 
-def entries_of(shelf: Mapping[str, bytes], at: float) -> dict[str, Entry]:
+def entries_of(key_value: Mapping[str, bytes], at: float) -> dict[str, Entry]:
     """All entries that are there at that time, by key, in the order of their keys."""
-    entries = {key: entry_in(shelf[key]) for key in sorted(shelf) if "@" not in key}
+    entries = {key: entry_in(key_value[key]) for key in sorted(key_value) if "@" not in key}
     return {key: entry for key, entry in entries.items() if entry.is_there(at)}
 
 
-def expired(shelf: Mapping[str, bytes], at: float) -> tuple[str, ...]:
+def expired(key_value: Mapping[str, bytes], at: float) -> tuple[str, ...]:
     """What stands on the shelf for entries that are no longer there, and can go."""
-    gone = [key for key, stored in shelf.items() if "@" not in key and not entry_in(stored).is_there(at)]
-    return tuple(name for key in gone for name in (key, *earlier(shelf, key)))
+    gone = [key for key, stored in key_value.items() if "@" not in key and not entry_in(stored).is_there(at)]
+    return tuple(name for key in gone for name in (key, *earlier(key_value, key)))
 
 
-def earlier(shelf: Mapping[str, bytes], key: str) -> list[str]:
+def earlier(key_value: Mapping[str, bytes], key: str) -> list[str]:
     """The names under which earlier versions of an entry stand, oldest first."""
-    found = (name.rpartition("@") for name in shelf if name.startswith(f"{key}@"))
+    found = (name.rpartition("@") for name in key_value if name.startswith(f"{key}@"))
     return [f"{key}@{number}" for number in sorted(int(number) for _, _, number in found)]
 
 
@@ -97,25 +97,25 @@ def stored(thing: Entry | Snapshot) -> bytes:
     return msgspec.json.encode(thing)
 
 
-def history(shelf: Mapping[str, bytes], key: str) -> list[Entry]:
+def history(key_value: Mapping[str, bytes], key: str) -> list[Entry]:
     """The versions of an entry that are kept, the current one last."""
-    return [entry_in(shelf[name]) for name in (*earlier(shelf, key), key)]
+    return [entry_in(key_value[name]) for name in (*earlier(key_value, key), key)]
 
 
-def retired(shelf: Mapping[str, bytes], key: str) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def retired(key_value: Mapping[str, bytes], key: str) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """What an overwritten entry leaves behind on the shelf, and what goes to make room for it."""
-    name = f"{key}@{entry_in(shelf[key]).version}"
-    versions = earlier(shelf, key)
+    name = f"{key}@{entry_in(key_value[key]).version}"
+    versions = earlier(key_value, key)
     drops = versions[: max(0, len(versions) + 2 - KEPT_VERSIONS)]  # the one that is retired now, and the new one
-    others = [each for each in shelf if "@" in each and not each.startswith(_SNAPSHOT) and each not in drops]
-    room = HISTORY_BYTES - len(shelf[key]) - sum(len(shelf[each]) for each in others)
+    others = [each for each in key_value if "@" in each and not each.startswith(_SNAPSHOT) and each not in drops]
+    room = HISTORY_BYTES - len(key_value[key]) - sum(len(key_value[each]) for each in others)
     if room < 0:
-        for oldest in sorted(others, key=lambda each: entry_in(shelf[each]).written_at):
+        for oldest in sorted(others, key=lambda each: entry_in(key_value[each]).written_at):
             drops.append(oldest)
-            room += len(shelf[oldest])
+            room += len(key_value[oldest])
             if room >= 0:
                 break
-    return {name: shelf[key]}, tuple(drops)
+    return {name: key_value[key]}, tuple(drops)
 
 
 def snapshot_name(label: str) -> str:
@@ -123,11 +123,11 @@ def snapshot_name(label: str) -> str:
     return f"{_SNAPSHOT}{label}"
 
 
-def snapshots(shelf: Mapping[str, bytes]) -> dict[str, Snapshot]:
+def snapshots(key_value: Mapping[str, bytes]) -> dict[str, Snapshot]:
     """All snapshots by their labels, oldest first."""
     found = {
         name.removeprefix(_SNAPSHOT): msgspec.json.decode(kept, type=Snapshot)
-        for name, kept in shelf.items()
+        for name, kept in key_value.items()
         if name.startswith(_SNAPSHOT)
     }
     return dict(sorted(found.items(), key=lambda item: (item[1].taken_at, item[0])))

@@ -8,11 +8,11 @@ from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from retinue.core.agent import ToolSpec
-from retinue.core.commands import Decision, ShelfClosed
+from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ports import CallContext, ToolResult
 from retinue.dialects.arguments import Coded, code_of
 from retinue.dialects.base import DialectTool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import actions
 from retinue.dialects.shared_context.actions import decide, space_of, touched
@@ -40,8 +40,8 @@ log = logging.getLogger("retinue.context")
 class SharedContextTool(DialectTool):
     """One tool for all sessions; each call sees the entries of its own session alone."""
 
-    def __init__(self, desk: Desk, extensions: AbstractSet[str] = ALL) -> None:
-        self._desk = desk
+    def __init__(self, dialect_context: DialectContext, extensions: AbstractSet[str] = ALL) -> None:
+        self._dialect_context = dialect_context
         self._extensions = extensions
         self.spec: ToolSpec = spec_of(extensions)
 
@@ -64,27 +64,27 @@ class SharedContextTool(DialectTool):
                 assert_never(action)
 
     async def _look(self, action: Look, context: CallContext) -> bytes:
-        parts = self._desk.supervisor.parts
-        if await parts.journal.read(parts.store.session, context.session_id) is None:
+        engine = self._dialect_context.supervisor.engine
+        if await engine.journal.read(engine.store.session, context.session_id) is None:
             raise actions.session_not_found(context.session_id)
-        shelf = await self._desk.shelf.look(space_of(context.session_id))
-        return decide(action, shelf, participant=participant(context), at=self._desk.clock.now()).answer
+        key_value = await self._dialect_context.key_value.look(space_of(context.session_id))
+        return decide(action, key_value, participant=participant(context), at=self._dialect_context.clock.now()).answer
 
     async def _change(self, action: Change, context: CallContext) -> bytes:
-        by, at = participant(context), self._desk.clock.now()
+        by, at = participant(context), self._dialect_context.clock.now()
         changed: Entry | None = None
 
-        def decide_now(shelf: Mapping[str, bytes]) -> Decision:
+        def decide_now(key_value: Mapping[str, bytes]) -> Decision:
             nonlocal changed
-            decision = decide(action, shelf, participant=by, at=at)
-            changed = touched(action, shelf, decision)
+            decision = decide(action, key_value, participant=by, at=at)
+            changed = touched(action, key_value, decision)
             return decision
 
-        written = await self._desk.shelf.change(
+        written = await self._dialect_context.key_value.change(
             space_of(context.session_id), decide_now, key=context.key, session_id=context.session_id
         )
         match written:
-            case ShelfClosed(why="session_archived"):
+            case NamespaceClosed(why="session_archived"):
                 raise actions.session_archived(context.session_id)
             case bytes():
                 pass

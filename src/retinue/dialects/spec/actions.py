@@ -15,9 +15,9 @@ from retinue.core.budget import Window
 from retinue.core.errors import SessionClosed, TooManyRunning, UnknownName
 from retinue.core.ids import RunId, SessionId
 from retinue.core.ports import CallContext, Clock
-from retinue.core.run import LimitMet, Limits, Manner, Outcome
+from retinue.core.run import Lifecycle, LimitMet, Limits, Outcome
 from retinue.dialects.arguments import Coded
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.spec import prompts, results
@@ -102,12 +102,12 @@ After = tuple[tuple[RunId, str], ...]
 class Delegation:
     """The actions on tasks; each returns what the orchestrator reads, or raises the refusal."""
 
-    def __init__(self, desk: Desk, settings: SpecSettings, agent_store: AgentStore) -> None:
-        self._desk = desk
+    def __init__(self, dialect_context: DialectContext, settings: SpecSettings, agent_store: AgentStore) -> None:
+        self._dialect_context = dialect_context
         self._settings = settings
         self._agent_store = agent_store
-        self._polls = Polls(desk.clock)
-        self._log = SpecLog(desk.clock)
+        self._polls = Polls(dialect_context.clock)
+        self._log = SpecLog(dialect_context.clock)
 
     # Starting
 
@@ -125,17 +125,17 @@ class Delegation:
         # What depends on others is pending when it is born, even if they are over: the same call, entered again after
         # a crash, answers the same.
         pending = bool(request.depends_on)
-        begun = await self._desk.begun(context)
+        begun = await self._dialect_context.begun(context)
         if begun is not None and begun.handle is not None:
             return Task(task_id=begun.handle.name, agent=begun.agent, pending=pending)
         check_task(request.task)
         agent, origin = await self._agent_store.find(request.agent, context)
         after, must_wait = await self._dependencies(request.depends_on, context)
-        wish = await self._wish(agent, origin, request, after, context)
+        spawn_request = await self._spawn_request(agent, origin, request, after, context)
         try:
-            started = await self._desk.supervisor.spawn(
+            started = await self._dialect_context.supervisor.spawn(
                 # A task that has to wait for others takes nobody's place.
-                wish if must_wait else replace(wish, max_running=self._settings.max_running),
+                spawn_request if must_wait else replace(spawn_request, max_running=self._settings.max_running),
                 session_id=context.session_id,
                 caller=context,
                 key=context.key,
@@ -157,23 +157,23 @@ class Delegation:
             task = None if run_id is None else await self._seen(task_id, run_id)
             if run_id is None or task is None:
                 raise results.not_found(task_id)
-            if task.outcome is None and self._desk.supervisor.here(run_id) is None:
+            if task.outcome is None and self._dialect_context.supervisor.here(run_id) is None:
                 raise Coded("INVALID_REQUEST", f"Task {task_id!r} is not worked on by this process; wait for it first.")
             must_wait = must_wait or task.outcome is None
             after.append((run_id, task_id))
         return tuple(after), must_wait
 
-    async def _wish(
+    async def _spawn_request(
         self, agent: Agent, origin: str, request: Spawn, after: After, context: CallContext
-    ) -> admission.Spawn:
+    ) -> admission.SpawnRequest:
         known = self._agent_store.tools(context)
         offered = tuple(name for name in agent.tools if name in known)
-        policy, windows = self._desk.grant(origin, context.policy)
+        policy, windows = self._dialect_context.grant(origin, context.policy)
         on = self._settings.on
-        return admission.Spawn(
+        return admission.SpawnRequest(
             agent=agent.name,
-            brief=self._desk.brief_for(
-                self._desk.brief_of(context.run_id),
+            run_spec=self._dialect_context.run_spec_for(
+                self._dialect_context.run_spec_of(context.run_id),
                 agent=agent.name,
                 system=prompts.subagent_text(agent.system_prompt, offered, on, depends=bool(after)),
                 offered=offered,
@@ -184,7 +184,7 @@ class Delegation:
             limits=_limits(agent, request),
             policy=policy,
             windows=(*windows, *await self._budget(context)),
-            manner=Manner(on_parent_end="cancel", crash_fails=True),
+            lifecycle=Lifecycle(on_parent_end="cancel", crash_fails=True),
             dialect=DIALECT,
             handle_space=HANDLE_SPACE,
             handle_format=HANDLE_FORMAT,
@@ -196,8 +196,8 @@ class Delegation:
         """What all subagents of the session may use together, where that is limited."""
         if not self._settings.has_budget:
             return ()
-        parts = self._desk.supervisor.parts
-        session = await parts.journal.read(parts.store.session, context.session_id)
+        engine = self._dialect_context.supervisor.engine
+        session = await engine.journal.read(engine.store.session, context.session_id)
         if session is None:
             raise session_not_found(context.session_id)
         return (self._settings.budget_of(session),)
@@ -222,11 +222,13 @@ class Delegation:
         task = await self._found("progress", request.task_id, context)
         self._log.tell("progress", context, task)
         run_id = await self._run_of(request.task_id, context)
-        driven = None if run_id is None else self._desk.supervisor.here(run_id)
-        if driven is not None:
-            return _bytes(progress(task, driven.run, "".join(driven.partial)))
+        live = None if run_id is None else self._dialect_context.supervisor.here(run_id)
+        if live is not None:
+            return _bytes(progress(task, live.run, "".join(live.partial)))
         try:
-            return _bytes(progress(task, None if run_id is None else await self._desk.supervisor.recall(run_id)))
+            return _bytes(
+                progress(task, None if run_id is None else await self._dialect_context.supervisor.replay(run_id))
+            )
         except UnknownName:  # it was cancelled before it came to be
             return _bytes(progress(task, None))
 
@@ -240,7 +242,9 @@ class Delegation:
             run_ids[task_id] = run_id
         if request.timeout_ms and request.needed:
             waiting = tuple(run_ids.values())
-            await self._desk.supervisor.wait(waiting, count=request.needed, timeout=request.timeout_ms / 1000)
+            await self._dialect_context.supervisor.wait(
+                waiting, count=request.needed, timeout=request.timeout_ms / 1000
+            )
         seen = [await self._seen(task_id, run_id) for task_id, run_id in run_ids.items()]
         tasks = [task for task in seen if task is not None]
         for task in tasks:
@@ -266,8 +270,8 @@ class Delegation:
         # Taken before it is stopped: nobody else may see it end, or collect it, in between.
         task, run_id = await self._taken("cancel", request.task_id, context)
         if task.outcome is None:
-            await self._desk.supervisor.cancel(run_id, note=CANCELLED)
-            await self._desk.supervisor.wait((run_id,))
+            await self._dialect_context.supervisor.cancel(run_id, note=CANCELLED)
+            await self._dialect_context.supervisor.wait((run_id,))
             task = await self._seen(request.task_id, run_id) or task
         answer = results.cancelled(task)
         self._log.tell("cancel", context, task, status=str(answer["status"]), result=answer["result"])
@@ -276,7 +280,7 @@ class Delegation:
     async def _taken(self, action: str, task_id: str, context: CallContext) -> tuple[Task, RunId]:
         # Of two who take the same task one gets it. The same call, entered again after a crash, gets it again,
         # although the id leads nowhere any more.
-        handles = self._desk.supervisor.handles
+        handles = self._dialect_context.supervisor.handles
         run_id = await handles.retire(context.session_id, HANDLE_SPACE, task_id, key=context.key)
         task = None if run_id is None else await self._seen(task_id, run_id)
         if run_id is None or task is None:
@@ -294,15 +298,15 @@ class Delegation:
         return task
 
     async def _run_of(self, task_id: str, context: CallContext) -> RunId | None:
-        return await self._desk.supervisor.handles.find(context.session_id, HANDLE_SPACE, task_id)
+        return await self._dialect_context.supervisor.handles.find(context.session_id, HANDLE_SPACE, task_id)
 
     async def _seen(self, task_id: str, run_id: RunId) -> Task | None:
-        view = await self._desk.supervisor.look(run_id)
+        view = await self._dialect_context.supervisor.look(run_id)
         if view is None:
             return None
         # Its driver says what a run waits for a moment after its birth; its state tells at once.
-        driven = self._desk.supervisor.here(run_id)
-        pending = view.waiting_for == "dependency" if driven is None else driven.is_pending
+        live = self._dialect_context.supervisor.here(run_id)
+        pending = view.waiting_for == "dependency" if live is None else live.is_pending
         return Task(
             task_id=task_id,
             agent=view.agent,

@@ -12,12 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import Agent
-from retinue.core.commands import Decision, ShelfClosed
+from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ids import SessionId
 from retinue.core.policy import Risk, Verdict, verdict
 from retinue.core.ports import CallContext
 from retinue.dialects.arguments import Coded
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.spec.requests import (
@@ -54,27 +54,27 @@ def space_of(session_id: SessionId) -> str:
 
 def define(
     request: Definition,
-    shelf: Mapping[str, bytes],
+    key_value: Mapping[str, bytes],
     *,
     registered: Sequence[Agent],
     is_registered_tool: Callable[[str], bool],
 ) -> Decision:
     """What a definition puts on the shelf, and what the orchestrator reads; refusals are answers too."""
     try:
-        known = agents_of(registered, shelf)
+        known = agents_of(registered, key_value)
         agent = _drafted(request, known, is_registered_tool)
         if request.name in known:
             raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {request.name!r}")
     except Coded as refusal:
         return Decision(refusal.answer)
-    defined = Defined(number=len(shelf) + 1, agent=agent, origin=_origin(request, registered, shelf))
+    defined = Defined(number=len(key_value) + 1, agent=agent, origin=_origin(request, registered, key_value))
     answer = compact({"defined": request.name, "description": agent.description})
     return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
 
 
 def redefine(
     request: Definition,
-    shelf: Mapping[str, bytes],
+    key_value: Mapping[str, bytes],
     *,
     registered: Sequence[Agent],
     is_registered_tool: Callable[[str], bool],
@@ -83,36 +83,36 @@ def redefine(
     to this action they do not exist.
     """
     try:
-        agent = _drafted(request, agents_of(registered, shelf), is_registered_tool)
-        if request.name not in shelf or _is_registered(request.name, registered):
+        agent = _drafted(request, agents_of(registered, key_value), is_registered_tool)
+        if request.name not in key_value or _is_registered(request.name, registered):
             raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {request.name!r}")
     except Coded as refusal:
         return Decision(refusal.answer)
-    before = _kept(shelf[request.name])
-    origin = _origin(request, registered, shelf)
+    before = _kept(key_value[request.name])
+    origin = _origin(request, registered, key_value)
     defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
     answer = compact({"redefined": request.name, "description": agent.description, "version": defined.version})
     return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
 
 
-def agents_of(registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> dict[str, Agent]:
+def agents_of(registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> dict[str, Agent]:
     """Every agent of the session by name: the registered ones first, then the defined ones as they came.
 
     All are shown as `spec` uses them: without the delegation tool, and with turns within its bounds. A name that the
     application registers after it was defined means the application's agent.
     """
-    defined = sorted((_kept(kept) for kept in shelf.values()), key=lambda one: one.number)
+    defined = sorted((_kept(kept) for kept in key_value.values()), key=lambda one: one.number)
     agents: dict[str, Agent] = {}
     for agent in (*registered, *(one.agent for one in defined)):
         agents.setdefault(agent.name, _as_used(agent))
     return agents
 
 
-def origin_of(name: str, registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> str:
+def origin_of(name: str, registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> str:
     """The agent whose rights and windows hold for one of that name: itself, or the application's that it extends."""
-    if _is_registered(name, registered) or name not in shelf:
+    if _is_registered(name, registered) or name not in key_value:
         return name
-    return _kept(shelf[name]).origin or name
+    return _kept(key_value[name]).origin or name
 
 
 def found(agents: Mapping[str, Agent], name: str) -> Agent:
@@ -169,10 +169,10 @@ def _extended(base: Agent, request: Extend) -> Agent:
     )
 
 
-def _origin(request: Definition, registered: Sequence[Agent], shelf: Mapping[str, bytes]) -> str:
+def _origin(request: Definition, registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> str:
     if not isinstance(request, Extend):
         return ""
-    origin = origin_of(request.extends, registered, shelf)
+    origin = origin_of(request.extends, registered, key_value)
     return origin if _is_registered(origin, registered) else ""
 
 
@@ -191,53 +191,55 @@ def _as_used(agent: Agent) -> Agent:
 class AgentStore:
     """Keeps nothing: the application's agents stand at the desk, the defined ones on a shelf."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, dialect_context: DialectContext) -> None:
+        self._dialect_context = dialect_context
 
     async def list(self, context: CallContext) -> bytes:
         """What `list_agents` answers."""
-        caller = self._desk.brief_of(context.run_id)
-        agents = agents_of(self._desk.agents, await self._shelf(context))
-        return compact(listing(agents, lambda model: self._desk.resolve(model, caller)[1])).encode()
+        caller = self._dialect_context.run_spec_of(context.run_id)
+        agents = agents_of(self._dialect_context.agents, await self._key_value(context))
+        return compact(listing(agents, lambda model: self._dialect_context.resolve(model, caller)[1])).encode()
 
     async def define(self, request: Definition | Redefine, context: CallContext) -> bytes:
         """What `define` and `redefine` answer; a refusal is an answer too."""
         known = self.tools(context)
 
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
-            registered, has_tool = self._desk.agents, known.__contains__
+        def decide(key_value: Mapping[str, bytes]) -> Decision:
+            registered, has_tool = self._dialect_context.agents, known.__contains__
             if isinstance(request, Redefine):
                 asked = request.definition
-                return redefine(asked, shelf, registered=registered, is_registered_tool=has_tool)
-            return define(request, shelf, registered=registered, is_registered_tool=has_tool)
+                return redefine(asked, key_value, registered=registered, is_registered_tool=has_tool)
+            return define(request, key_value, registered=registered, is_registered_tool=has_tool)
 
         return await self._change(decide, context)
 
     async def find(self, name: str, context: CallContext) -> tuple[Agent, str]:
         """An agent, and the name of the one whose rights and windows hold for it; refused when there is none."""
-        shelf = await self._shelf(context)
-        agent = found(agents_of(self._desk.agents, shelf), name)
-        return agent, origin_of(name, self._desk.agents, shelf)
+        key_value = await self._key_value(context)
+        agent = found(agents_of(self._dialect_context.agents, key_value), name)
+        return agent, origin_of(name, self._dialect_context.agents, key_value)
 
     def tools(self, context: CallContext) -> frozenset[str]:
         """What the application has and the caller's policy allows, shared context included.
 
         What a run is offered is no bound here: rights are a matter of its policy alone.
         """
-        allowed = self._desk.tools_within(context.policy)
+        allowed = self._dialect_context.tools_within(context.policy)
         shared = verdict(context.policy, tool=SHARED_CONTEXT, risk=Risk.LOW).verdict is not Verdict.REFUSE
         return frozenset((*allowed, *((SHARED_CONTEXT,) if shared else ())))
 
-    async def _shelf(self, context: CallContext) -> Mapping[str, bytes]:
-        return await self._desk.shelf.look(space_of(context.session_id))
+    async def _key_value(self, context: CallContext) -> Mapping[str, bytes]:
+        return await self._dialect_context.key_value.look(space_of(context.session_id))
 
     async def _change(self, decide: Callable[[Mapping[str, bytes]], Decision], context: CallContext) -> bytes:
         space = space_of(context.session_id)
-        written = await self._desk.shelf.change(space, decide, key=context.key, session_id=context.session_id)
+        written = await self._dialect_context.key_value.change(
+            space, decide, key=context.key, session_id=context.session_id
+        )
         match written:
             case bytes():
                 return written
-            case ShelfClosed(why="session_archived"):
+            case NamespaceClosed(why="session_archived"):
                 raise session_archived(context.session_id)
             case _:
                 raise session_not_found(context.session_id)

@@ -11,7 +11,7 @@ from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Outcome
 from retinue.dialects.arguments import Coded, code_of
 from retinue.dialects.base import DialectTool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.logging_tool import LoggedTool
 from retinue.dialects.shared_context import SharedContextTool
 from retinue.dialects.shared_context import schema as shared_context_schema
@@ -43,17 +43,17 @@ class SpecDialect:
 
     name = NAME
 
-    def __init__(self, desk: Desk, settings: SpecSettings = DEFAULTS) -> None:
+    def __init__(self, dialect_context: DialectContext, settings: SpecSettings = DEFAULTS) -> None:
         if wrong := mistakes(settings):
             raise BadInput(f"spec.{wrong[0][0]}: {wrong[0][1]}")
-        desk.supervisor.roster.run_at_most(HANDLE_SPACE, settings.max_running)
-        self._clock = desk.clock
+        dialect_context.supervisor.registry.run_at_most(HANDLE_SPACE, settings.max_running)
+        self._clock = dialect_context.clock
         self._extensions = settings.on
-        agent_store = AgentStore(desk)
-        self._delegation = Delegation(desk, settings, agent_store)
+        agent_store = AgentStore(dialect_context)
+        self._delegation = Delegation(dialect_context, settings, agent_store)
         self._tools: dict[str, Tool] = {
             spec_schema.NAME: SubagentTool(agent_store, self._delegation, settings),
-            shared_context_schema.NAME: SharedContextTool(desk, settings.on),
+            shared_context_schema.NAME: SharedContextTool(dialect_context, settings.on),
         }
 
     def tools(self) -> Mapping[str, Tool]:

@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.budget import Window
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
 from retinue.core.ports import CallContext
-from retinue.core.run import Exchange, Limits, Manner
-from retinue.dialects.context import Desk
+from retinue.core.run import Exchange, Lifecycle, Limits
+from retinue.dialects.context import DialectContext
 from retinue.dialects.text import cut
 from retinue.dialects.xzatoma import settings as xzatoma_settings
 from retinue.dialects.xzatoma.quotas import DIALECT, Quotas, Used
@@ -28,7 +28,7 @@ from retinue.dialects.xzatoma.requests import DELEGATION, NAME, Delegation, Erro
 from retinue.dialects.xzatoma.retention import Keeping
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.dialects.xzatoma.telemetry import Telemetry
-from retinue.engine.admission import Spawn
+from retinue.engine.admission import SpawnRequest
 from retinue.engine.run_view import RunView
 
 TRUNCATED = "[Output truncated]"
@@ -61,18 +61,18 @@ class Findings(Struct, frozen=True, kw_only=True):
 class Children:
     """Starts subagents, and waits for them."""
 
-    def __init__(self, desk: Desk, settings: XzatomaSettings) -> None:
-        self.quotas = Quotas(desk, settings)
-        self.telemetry = Telemetry(desk.meter, enabled=settings.telemetry_enabled)
-        self._keeping = Keeping(desk, settings)
-        self._desk = desk
-        self._supervisor = desk.supervisor
+    def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
+        self.quotas = Quotas(dialect_context, settings)
+        self.telemetry = Telemetry(dialect_context.meter, enabled=settings.telemetry_enabled)
+        self._keeping = Keeping(dialect_context, settings)
+        self._dialect_context = dialect_context
+        self._supervisor = dialect_context.supervisor
         self._settings = settings
-        _check_provider(desk, settings)
+        _check_provider(dialect_context, settings)
 
     async def begun(self, context: CallContext, key: Key) -> RunId | None:
         """The subagent that an order of this key started before a crash."""
-        row = await self._desk.begun(replace(context, key=key))
+        row = await self._dialect_context.begun(replace(context, key=key))
         return None if row is None else row.run_id
 
     async def begin(self, order: Order, context: CallContext) -> RunId:
@@ -86,9 +86,9 @@ class Children:
                     await stack.enter_async_context(self.quotas.birth)
                 used = await self.quotas.check(context.root_id)
                 windows = await self.quotas.windows(context.root_id)
-                wish = self._wish(order, tools, context, used, windows)
+                spawn_request = self._spawn_request(order, tools, context, used, windows)
                 started = await self._supervisor.spawn(
-                    wish, session_id=context.session_id, caller=context, key=order.key
+                    spawn_request, session_id=context.session_id, caller=context, key=order.key
                 )
         except NotMet:
             raise
@@ -96,7 +96,9 @@ class Children:
             self.telemetry.failed(label, depth, error=str(refused))
             raise _failed(str(refused), "initialization_failed") from refused
         if not started.existed:
-            offered = [name for name in self._desk.brief_of(started.run_id).offered if name not in DELEGATION]
+            offered = [
+                name for name in self._dialect_context.run_spec_of(started.run_id).offered if name not in DELEGATION
+            ]
             self.telemetry.spawned(label, depth, max_turns=self._max_turns(order.request), tools=offered)
         return started.run_id
 
@@ -127,7 +129,7 @@ class Children:
 
     def seconds(self, view: RunView) -> float:
         """How long a subagent has been there."""
-        return max(0.0, (view.ended_at or self._desk.clock.now()) - view.started_at)
+        return max(0.0, (view.ended_at or self._dialect_context.clock.now()) - view.started_at)
 
     async def cancel(self, run_id: RunId, note: str) -> None:
         """Stop a subagent whose findings nobody wants any more."""
@@ -140,25 +142,25 @@ class Children:
         kept = inherited(order.request.allowed_tools, own)
         return (*kept, NAME) if order.nests else kept
 
-    def _wish(
+    def _spawn_request(
         self,
         order: Order,
         tools: tuple[str, ...],
         context: CallContext,
         used: Used | None,
         windows: tuple[Window, ...],
-    ) -> Spawn:
+    ) -> SpawnRequest:
         request = order.request
-        caller = self._desk.brief_of(context.run_id)
-        return Spawn(
+        caller = self._dialect_context.run_spec_of(context.run_id)
+        return SpawnRequest(
             agent=context.agent,
-            brief=self._desk.brief_for(
+            run_spec=self._dialect_context.run_spec_for(
                 caller, agent=caller.agent, system=caller.system, offered=tools, model=self._model(caller)
             ),
             task=request.task_prompt,
             limits=Limits(exchange_turns=self._max_turns(request), seconds=self.quotas.seconds_left(used)),
             windows=windows,
-            manner=Manner(stays=request.summary_prompt is not None, awaited=True),
+            lifecycle=Lifecycle(keep_alive=request.summary_prompt is not None, awaited=True),
             label=request.label,
             dialect=DIALECT,
         )
@@ -166,7 +168,7 @@ class Children:
     def _max_turns(self, request: Delegation) -> int:
         return request.max_turns or self._settings.default_max_turns
 
-    def _model(self, caller: Brief) -> str:
+    def _model(self, caller: RunSpec) -> str:
         """The model of the settings, as the desk understands it; empty for the caller's."""
         if self._settings.provider is None:
             return self._settings.model or ""
@@ -221,9 +223,9 @@ def _failed(reason: str, error_type: ErrorType) -> NotMet:
     return NotMet(f"{FAILED}{reason}", error_type)
 
 
-def _check_provider(desk: Desk, settings: XzatomaSettings) -> None:
+def _check_provider(dialect_context: DialectContext, settings: XzatomaSettings) -> None:
     """A provider that nobody knows is found out at the start, and not by the first subagent."""
     if settings.provider is not None:
-        known, _ = desk.resolve(f"{settings.provider}:", Brief(agent="", provider=""))
+        known, _ = dialect_context.resolve(f"{settings.provider}:", RunSpec(agent="", provider=""))
         if not known:
-            raise BadInput(xzatoma_settings.unknown_provider(settings.provider, desk.vendors.names()))
+            raise BadInput(xzatoma_settings.unknown_provider(settings.provider, dialect_context.families.names()))

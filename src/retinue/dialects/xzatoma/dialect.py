@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.dialects.base import DialectTool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import requests
 from retinue.dialects.xzatoma.child import Children, Findings, Order
 from retinue.dialects.xzatoma.parallel import ParallelTool
@@ -25,8 +25,8 @@ class XzatomaDialect:
 
     name = NAME
 
-    def __init__(self, desk: Desk, settings: XzatomaSettings = DEFAULTS) -> None:
-        children = Children(desk, settings)
+    def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings = DEFAULTS) -> None:
+        children = Children(dialect_context, settings)
         self._tools: dict[str, Tool] = {
             requests.NAME: SubagentTool(children, settings),
             requests.PARALLEL: ParallelTool(children, settings),

@@ -18,7 +18,7 @@ from retinue.core.budget import Caps, Window
 from retinue.core.commands import RunQuery
 from retinue.core.ids import RunId
 from retinue.core.run import CHAT, Exchange
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma.requests import NotMet
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.engine.run_view import RunView
@@ -39,10 +39,10 @@ class Used(Struct, frozen=True, kw_only=True):
 class Quotas:
     """What the settings allow a session, held against what it has used."""
 
-    def __init__(self, desk: Desk, settings: XzatomaSettings) -> None:
+    def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
         self.birth = asyncio.Lock()
         """Held from the check to the birth: of two that see one execution left, one has to see the other."""
-        self._desk = desk
+        self._dialect_context = dialect_context
         self._settings = settings
         self._sessions: dict[RunId, tuple[RunId, ...]] = {}
 
@@ -83,12 +83,14 @@ class Quotas:
         return None if reason is None else exceeded(reason)
 
     async def _used(self, root_id: RunId) -> Used:
-        trees = [await self._desk.supervisor.list(RunQuery(root_id=each)) for each in await self._session(root_id)]
+        trees = [
+            await self._dialect_context.supervisor.list(RunQuery(root_id=each)) for each in await self._session(root_id)
+        ]
         ours = [view for tree in trees for view in tree if view.dialect == DIALECT and view.parent_id is not None]
         return Used(
             executions=len(ours),
             tokens=sum(view.usage.total for view in ours),
-            seconds=seconds_at_work(ours, self._desk.clock.now()),
+            seconds=seconds_at_work(ours, self._dialect_context.clock.now()),
         )
 
     async def _session(self, root_id: RunId) -> tuple[RunId, ...]:
@@ -105,7 +107,7 @@ class Quotas:
 
     async def _before(self, root_id: RunId) -> RunId | None:
         """The root that the chat was in before this one."""
-        supervisor = self._desk.supervisor
+        supervisor = self._dialect_context.supervisor
         accepted = await supervisor.acceptance(root_id)
         if accepted is None or accepted.label != CHAT or accepted.inherits is None:
             return None

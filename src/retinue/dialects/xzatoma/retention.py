@@ -13,37 +13,37 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import Accept, Change, Decision, Forget, OpenSession, Record, RunQuery, RunRow, Write
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.state import Run
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma.quotas import DIALECT
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.engine.journal import Ticket
+from retinue.engine.journal import CommitFuture
 
 
-def copy(logs: Sequence[Sequence[Event]], briefs: Mapping[str, Brief], path: Path) -> None:
+def copy(logs: Sequence[Sequence[Event]], briefs: Mapping[str, RunSpec], path: Path) -> None:
     """Put whole runs, parents first, into the store at `path`; those that are there already stay as they are."""
     from retinue.store.sqlite import SqliteStore
 
     path.parent.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(path)
     try:
-        births: list[Write] = []
+        children_created: list[Write] = []
         lives: list[Write] = []
         for accepted, *events in logs:
             if isinstance(accepted, RunAccepted) and store.run(accepted.run_id) is None:
-                births.append(OpenSession(session_id=accepted.session_id, at=accepted.at))
+                children_created.append(OpenSession(session_id=accepted.session_id, at=accepted.at))
                 # Nobody is born under one who has ended, so all births come first. Keys and handles stay behind.
                 copied = replace(accepted, key=None, handle=None)
-                births.append(Accept(accepted=copied, brief=briefs[accepted.brief], driver_id=None))
+                children_created.append(Accept(accepted=copied, run_spec=briefs[accepted.run_spec], driver_id=None))
                 lives.append(Record(run_id=accepted.run_id, seq=2, events=tuple(events)))
-        if births:
-            store.commit(None, [*births, *lives])
+        if children_created:
+            store.commit(None, [*children_created, *lives])
     finally:
         store.close()
 
@@ -59,59 +59,59 @@ DROP = b""
 class Keeping:
     """Sees to the messages of the trees in which this process has subagents."""
 
-    def __init__(self, desk: Desk, settings: XzatomaSettings) -> None:
-        self._supervisor = desk.supervisor
-        self._shelf = desk.shelf
-        self._parts = parts = desk.supervisor.parts
+    def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
+        self._supervisor = dialect_context.supervisor
+        self._key_value = dialect_context.key_value
+        self._engine = engine = dialect_context.supervisor.engine
         self._how = _how(settings)
         self._trees: dict[RunId, bytes] = {}
         self._copying: set[asyncio.Task[None]] = set()
-        parts.on_enlist.append(self._catch_up)
-        parts.on_adopt.append(self._adopted)
-        parts.on_end.append(self._ended)
-        parts.on_leave.append(self._finish)
+        engine.on_register.append(self._catch_up)
+        engine.on_adopt.append(self._adopted)
+        engine.on_end.append(self._ended)
+        engine.on_leave.append(self._finish)
 
     def expect(self, root_id: RunId) -> None:
         """A subagent is about to be born in this tree."""
         if self._how is not None and root_id not in self._trees:
             self._trees[root_id] = self._how
-            self._parts.journal.write(_put(root_id, self._how))
+            self._engine.journal.write(_put(root_id, self._how))
 
-    def _ended(self, accepted: RunAccepted, outcome: Outcome, ticket: Ticket | None) -> None:
+    def _ended(self, accepted: RunAccepted, outcome: Outcome, commit_future: CommitFuture | None) -> None:
         for root_id in self._needed_by(accepted):
             if root_id in self._trees and not self._is_alive(root_id):
                 self._deal_with(root_id, self._trees.pop(root_id))
 
     def _is_alive(self, root_id: RunId) -> bool:
         """Whether somebody in the tree is at work, or began with words of somebody in it and is."""
-        return any(root_id in self._needed_by(each.run.accepted) for each in self._supervisor.roster.live.values())
+        return any(root_id in self._needed_by(each.run.accepted) for each in self._supervisor.registry.live.values())
 
     def _needed_by(self, accepted: RunAccepted) -> tuple[RunId, ...]:
         """The trees that a run needs the messages of: its own, and that of the run whose history it began with."""
         if accepted.inherits is None:
             return (accepted.root_id,)
-        roster, origin = self._supervisor.roster, accepted.inherits.run_id
-        if (driven := roster.live.get(origin)) is not None:
-            return accepted.root_id, driven.run.accepted.root_id
-        if (ended := roster.ended.get(origin)) is not None:
+        registry, origin = self._supervisor.registry, accepted.inherits.run_id
+        if (live := registry.live.get(origin)) is not None:
+            return accepted.root_id, live.run.accepted.root_id
+        if (ended := registry.ended.get(origin)) is not None:
             return accepted.root_id, ended.view.root_id
         return (accepted.root_id,)
 
     async def _catch_up(self) -> None:
         """Deal with trees that ended while nobody was there to."""
-        for root_id, how in (await self._shelf.look(SPACE)).items():
+        for root_id, how in (await self._key_value.look(SPACE)).items():
             rows = await self._rows(root_id)
             if all(row.progress.phase == "ended" for row in rows) and not self._is_alive(root_id):
                 self._deal_with(root_id, how)
 
     async def _adopted(self, runs: Sequence[Run]) -> None:
-        known = await self._shelf.look(SPACE)
+        known = await self._key_value.look(SPACE)
         roots = {run.accepted.root_id for run in runs}
         self._trees |= {root_id: how for root_id, how in known.items() if root_id in roots}
 
     def _deal_with(self, root_id: RunId, how: bytes) -> None:
         if how == DROP:
-            self._parts.journal.write(Forget(root_id=root_id, dialect=DIALECT), _drop(root_id))
+            self._engine.journal.write(Forget(root_id=root_id, dialect=DIALECT), _drop(root_id))
             return
         task = asyncio.get_running_loop().create_task(self._copy(root_id, Path(how.decode())), name="retinue-copies")
         self._copying.add(task)
@@ -120,11 +120,11 @@ class Keeping:
     async def _copy(self, root_id: RunId, path: Path) -> None:
         try:
             rows = [row for row in await self._rows(root_id) if row.dialect == DIALECT and row.parent_id is not None]
-            store, read = self._parts.store, self._parts.journal.read
+            store, read = self._engine.store, self._engine.journal.read
             logs = [await read(store.events, row.run_id) for row in reversed(rows)]
-            briefs = {row.brief: await read(store.brief, row.brief) for row in rows}
+            briefs = {row.run_spec: await read(store.run_spec, row.run_spec) for row in rows}
             await asyncio.to_thread(copy, [[event for _, event in log] for log in logs], briefs, path)
-            await self._parts.journal.commit(_drop(root_id))
+            await self._engine.journal.commit(_drop(root_id))
         except (RetinueError, OSError) as error:  # the copy is a convenience: nothing fails for it
             log.warning("the conversations below run %s could not be copied to %s: %s", root_id, path, error)
 
@@ -132,7 +132,7 @@ class Keeping:
         await asyncio.gather(*self._copying, return_exceptions=True)
 
     async def _rows(self, root_id: RunId) -> list[RunRow]:
-        return await self._parts.journal.read(self._parts.store.runs, RunQuery(root_id=root_id))
+        return await self._engine.journal.read(self._engine.store.runs, RunQuery(root_id=root_id))
 
 
 def _how(settings: XzatomaSettings) -> bytes | None:
@@ -145,8 +145,8 @@ def _how(settings: XzatomaSettings) -> bytes | None:
 
 
 def _put(root_id: RunId, how: bytes) -> Change:
-    return Change(space=SPACE, decide=lambda shelf: Decision(b"", puts={root_id: how}))
+    return Change(space=SPACE, decide=lambda key_value: Decision(b"", puts={root_id: how}))
 
 
 def _drop(root_id: RunId) -> Change:
-    return Change(space=SPACE, decide=lambda shelf: Decision(b"", drops=(root_id,)))
+    return Change(space=SPACE, decide=lambda key_value: Decision(b"", drops=(root_id,)))

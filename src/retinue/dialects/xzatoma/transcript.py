@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import RunRow
 from retinue.core.events import Event, HistoryCompacted
 from retinue.core.ids import RunId
@@ -47,9 +47,9 @@ def kept(rows: Iterable[RunRow], trees: Mapping[RunId, bytes]) -> list[RunRow]:
     ]
 
 
-def conversation(row: RunRow, events: Iterable[tuple[int, Event]], brief: Brief) -> Conversation:
+def conversation(row: RunRow, events: Iterable[tuple[int, Event]], run_spec: RunSpec) -> Conversation:
     """What a subagent's row and log tell; what was left out of a long history for the model's sake is not left out."""
-    run = fold([(seq, event) for seq, event in events if not isinstance(event, HistoryCompacted)], brief)
+    run = fold([(seq, event) for seq, event in events if not isinstance(event, HistoryCompacted)], run_spec)
     limited = _ran_out_of_turns(run)
     return Conversation(
         id=row.run_id,
@@ -64,7 +64,7 @@ def conversation(row: RunRow, events: Iterable[tuple[int, Event]], brief: Brief)
         turns_used=run.turns,
         tokens_consumed=run.usage.total,
         max_turns_reached=limited,
-        allowed_tools=tuple(name for name in brief.offered if name not in DELEGATION),
+        allowed_tools=tuple(name for name in run_spec.offered if name not in DELEGATION),
     )
 
 

@@ -21,11 +21,11 @@ from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.state import Run
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.text import rfc3339
 from retinue.dialects.zeroclaw.result_files import Result, Results
 from retinue.dialects.zeroclaw.texts import BY_PARENT, BY_USER, Target, interrupted
-from retinue.engine.journal import Ticket
+from retinue.engine.journal import CommitFuture
 
 log = logging.getLogger("retinue.zeroclaw")
 
@@ -62,19 +62,19 @@ class _Stand(Struct, frozen=True):
 class Background:
     """The background tasks that this process knows of, and their files."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._supervisor = desk.supervisor
-        self._parts = desk.supervisor.parts
+    def __init__(self, dialect_context: DialectContext) -> None:
+        self._dialect_context = dialect_context
+        self._supervisor = dialect_context.supervisor
+        self._engine = dialect_context.supervisor.engine
         self._at_work: set[RunId] = set()
         """Tasks driven here whose file does not tell their end yet."""
         self._one_at_a_time = asyncio.Lock()
         self._has_caught_up = False
         self._places: dict[RunId, Results] = {}
-        self._parts.on_enlist.append(self._catch_up)
-        self._parts.on_adopt.append(self._taken_over)
-        self._parts.on_end.append(self._ended)
-        self._parts.on_leave.append(self._lay_down)
+        self._engine.on_register.append(self._catch_up)
+        self._engine.on_adopt.append(self._taken_over)
+        self._engine.on_end.append(self._ended)
+        self._engine.on_leave.append(self._lay_down)
 
     # What is asked for
 
@@ -95,13 +95,13 @@ class Background:
 
     async def knows(self, task_id: str) -> bool:
         """Whether there is such a task, here or in the store."""
-        driven = self._supervisor.roster.live.get(task_id)
-        return _is_background(driven.run.accepted) if driven is not None else await self._row(task_id) is not None
+        live = self._supervisor.registry.live.get(task_id)
+        return _is_background(live.run.accepted) if live is not None else await self._row(task_id) is not None
 
     async def everything(self, results: Results) -> list[Result]:
         """All results of a folder, the oldest first."""
         await self._catch_up()
-        for row in await self._parts.journal.read(self._parts.store.runs, RunQuery(handle_space=SPACE)):
+        for row in await self._engine.journal.read(self._engine.store.runs, RunQuery(handle_space=SPACE)):
             if (await self._place(row)).workspace == results.workspace:
                 await self._told(row.run_id)
         return results.everything()
@@ -113,7 +113,7 @@ class Background:
         if self._has_caught_up:
             return
         self._has_caught_up = True
-        rows = await self._parts.journal.read(self._parts.store.runs, RunQuery(handle_space=SPACE))
+        rows = await self._engine.journal.read(self._engine.store.runs, RunQuery(handle_space=SPACE))
         swept: set[str] = set()
         for row in rows:
             try:
@@ -131,12 +131,12 @@ class Background:
             if _is_background(run.accepted):
                 await self.begun(run.run_id)
 
-    def _ended(self, accepted: RunAccepted, outcome: Outcome, ticket: Ticket | None) -> None:
+    def _ended(self, accepted: RunAccepted, outcome: Outcome, commit_future: CommitFuture | None) -> None:
         if _is_background(accepted):
             self._at_work.add(accepted.run_id)  # until its file tells the end, also if this process is leaving
             errand = asyncio.get_running_loop().create_task(self._tell_the_end(accepted.run_id))
-            self._parts.errands.add(errand)
-            errand.add_done_callback(self._parts.errands.discard)
+            self._engine.errands.add(errand)
+            errand.add_done_callback(self._engine.errands.discard)
 
     async def _tell_the_end(self, run_id: RunId) -> None:
         try:
@@ -146,7 +146,7 @@ class Background:
 
     async def _lay_down(self) -> None:
         """This process is leaving: what it still has in its hands is nobody's from now on."""
-        if isinstance(self._parts.journal.broken, Fenced):
+        if isinstance(self._engine.journal.broken, Fenced):
             return  # others have these tasks already
         for run_id in sorted(self._at_work):
             try:
@@ -192,12 +192,12 @@ class Background:
                 return base
             error = interrupted(row.run_id)
             known = seen.finished_at if seen is not None and seen.error == error else None
-            return replace(base, status="Failed", error=error, finished_at=known or rfc3339(self._parts.clock.now()))
+            return replace(base, status="Failed", error=error, finished_at=known or rfc3339(self._engine.clock.now()))
         finished_at = rfc3339(row.progress.ended_at or cancelled_at or row.accepted_at)
         if outcome is None or outcome.result == "cancelled":
             return replace(base, status="Cancelled", error=await self._who_cancelled(row), finished_at=finished_at)
-        run = await self._supervisor.recall(row.run_id)
-        answer = Target.of(run.brief, run.accepted.limits, self._desk.vendors).answer(outcome)
+        run = await self._supervisor.replay(row.run_id)
+        answer = Target.of(run.run_spec, run.accepted.limits, self._dialect_context.families).answer(outcome)
         if answer.error is not None:
             return replace(base, status="Failed", error=self._bare(answer.error), finished_at=finished_at)
         return replace(base, status="Completed", output=self._bare(answer.output), finished_at=finished_at)
@@ -215,7 +215,7 @@ class Background:
 
     def _bare(self, text: str) -> str:
         """The text without keys: a file outlives the process, and is read by whoever can see the folder."""
-        for secret in self._desk.vendors.secrets():
+        for secret in self._dialect_context.families.secrets():
             text = text.replace(secret, KEY)
         return _VENDORS_KEYS.sub(KEY, text)
 
@@ -224,24 +224,24 @@ class Background:
     async def _stand(self, run_id: RunId) -> _Stand:
         row = await self._supervisor.row(run_id)
         here = self._supervisor.here(run_id) is not None
-        if here or row.progress.outcome is not None or self._parts.living is None:
+        if here or row.progress.outcome is not None or self._engine.living is None:
             return _Stand(row, here, here)
-        return _Stand(row, row.driver_id in await self._parts.living(), here)
+        return _Stand(row, row.driver_id in await self._engine.living(), here)
 
     async def _row(self, run_id: RunId) -> RunRow | None:
         row = await self._any_row(run_id)
         return row if row is not None and row.handle is not None and row.handle.space == SPACE else None
 
     async def _any_row(self, run_id: RunId) -> RunRow | None:
-        return await self._parts.journal.read(self._parts.store.run, run_id)
+        return await self._engine.journal.read(self._engine.store.run, run_id)
 
     async def _place(self, row: RunRow) -> Results:
         """The folder of whoever started the task."""
         starter = row.parent_id or row.run_id
         if starter not in self._places:
             parent = await self._any_row(starter)
-            brief = await self._parts.journal.read(self._parts.store.brief, (parent or row).brief)
-            self._places[starter] = Results(brief.workspace)
+            run_spec = await self._engine.journal.read(self._engine.store.run_spec, (parent or row).run_spec)
+            self._places[starter] = Results(run_spec.workspace)
         return self._places[starter]
 
 

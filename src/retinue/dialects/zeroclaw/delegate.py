@@ -9,17 +9,17 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.agent import Agent, Brief, ToolSpec
+from retinue.core.agent import Agent, RunSpec, ToolSpec
 from retinue.core.commands import RunRow
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.policy import Policy, intersect
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import RuntimeProfile, windows_of
-from retinue.core.run import Limits, Manner
+from retinue.core.run import Lifecycle, Limits
 from retinue.core.state import Run
 from retinue.dialects.base import DialectTool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.text import rfc3339
 from retinue.dialects.zeroclaw.background import SPACE, Background
 from retinue.dialects.zeroclaw.requests import (
@@ -63,11 +63,11 @@ class DelegateTool(DialectTool):
 
     waits = True
 
-    def __init__(self, desk: Desk, background: Background) -> None:
-        self._desk = desk
-        self._supervisor = desk.supervisor
+    def __init__(self, dialect_context: DialectContext, background: Background) -> None:
+        self._dialect_context = dialect_context
+        self._supervisor = dialect_context.supervisor
         self._background = background
-        self._names = tuple(agent.name for agent in desk.agents)
+        self._names = tuple(agent.name for agent in dialect_context.agents)
         self.spec: ToolSpec = delegate_spec(self._names)
 
     def why_hidden(self, context: CallContext) -> str:
@@ -99,7 +99,7 @@ class DelegateTool(DialectTool):
     # Handing over
 
     async def _hand_over(self, request: Handover, context: CallContext) -> ToolResult:
-        row = await self._desk.begun(context)
+        row = await self._dialect_context.begun(context)
         if row is None:
             if request.agent not in self._names or request.agent == context.identity:
                 raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
@@ -113,7 +113,7 @@ class DelegateTool(DialectTool):
 
     async def _fan_out(self, request: Parallel, context: CallContext) -> ToolResult:
         each = [other(context, key=f"{context.key}/{place}") for place in range(len(request.agents))]
-        rows = [await self._desk.begun(one) for one in each]
+        rows = [await self._dialect_context.begun(one) for one in each]
         if not any(rows):
             for agent in request.agents:
                 if agent not in self._names or agent == context.identity:
@@ -141,51 +141,57 @@ class DelegateTool(DialectTool):
     async def _begin(self, request: Handover, context: CallContext, row: RunRow | None) -> Begun:
         """The run that works on the task: the one that this call started before a crash, or a new one."""
         if row is not None:
-            run = await self._supervisor.recall(row.run_id)
-            return Begun(row.run_id, Target.of(run.brief, run.accepted.limits, self._desk.vendors))
+            run = await self._supervisor.replay(row.run_id)
+            return Begun(row.run_id, Target.of(run.run_spec, run.accepted.limits, self._dialect_context.families))
         try:
-            wish = await self._wish(request, context)
-            if complaint := self._desk.vendors.complaint(wish.brief.provider):
-                provider = wish.brief.provider
+            spawn_request = await self._spawn_request(request, context)
+            if complaint := self._dialect_context.families.complaint(spawn_request.run_spec.provider):
+                provider = spawn_request.run_spec.provider
                 raise NotMet(f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}")
             if request.background:
                 _usable(Results(context.workspace))
             await spend(self._supervisor, context)
-            run = await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+            run = await self._supervisor.spawn(
+                spawn_request, session_id=context.session_id, caller=context, key=context.key
+            )
         except NotMet:
             raise
         except Refused as refused:
             raise NotMet(f"Agent '{request.agent}' failed: {refused}") from refused
-        return Begun(run.run_id, Target.of(wish.brief, wish.limits, self._desk.vendors))
+        return Begun(
+            run.run_id, Target.of(spawn_request.run_spec, spawn_request.limits, self._dialect_context.families)
+        )
 
-    async def _wish(self, request: Handover, context: CallContext) -> admission.Spawn:
-        agent = self._desk.known(request.agent)
+    async def _spawn_request(self, request: Handover, context: CallContext) -> admission.SpawnRequest:
+        agent = self._dialect_context.known(request.agent)
         if agent is None:  # it was there when the call was made, before a crash
             raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
-        policy, independent = await self._rights(agent, context)
-        given = self._supervisor.parts.rules.given_to(agent.name)
-        return admission.Spawn(
+        policy, independent = await self._grants(agent, context)
+        given = self._supervisor.engine.rules.given_to(agent.name)
+        return admission.SpawnRequest(
             agent=agent.name,
-            brief=self._brief(agent, context),
+            run_spec=self._brief(agent, context),
             task=request.task,
             limits=_limits(agent),
             policy=policy,
             independent=independent,
             windows=() if given is None else windows_of(agent.name, policy or given),
-            manner=Manner(awaited=not request.background, on_parent_end="keep" if request.background else "cancel"),
+            lifecycle=Lifecycle(
+                awaited=not request.background, on_parent_end="keep" if request.background else "cancel"
+            ),
             dialect=NAME,
             handle_space=SPACE if request.background else None,
             handle_format="background-{}",
         )
 
-    async def _rights(self, agent: Agent, context: CallContext) -> tuple[Policy | None, bool]:
+    async def _grants(self, agent: Agent, context: CallContext) -> tuple[Policy | None, bool]:
         """What the target asks for, and whether it is bound by the operator's profile for it alone.
 
         Nothing that a caller can say changes either.
         """
         if not await self._is_held_to_its_caller(context):
             return None, True
-        return intersect(self._supervisor.parts.rules.ceiling_of(agent.name), context.policy), False
+        return intersect(self._supervisor.engine.rules.ceiling_of(agent.name), context.policy), False
 
     async def _is_held_to_its_caller(self, context: CallContext) -> bool:
         """Whether the caller's profile says so, or that of a run whose rights bound the caller's: a chain of targets
@@ -196,19 +202,19 @@ class DelegateTool(DialectTool):
         run = await self._run(context.run_id)
         while not run.accepted.independent and run.accepted.parent_id is not None:
             run = await self._run(run.accepted.parent_id)
-            if self._runtime(run.brief.identity or run.accepted.agent).delegation_ceiling == "caller":
+            if self._runtime(run.run_spec.identity or run.accepted.agent).delegation_ceiling == "caller":
                 return True
         return False
 
     async def _run(self, run_id: RunId) -> Run:
-        driven = self._supervisor.roster.live.get(run_id)
-        return await self._supervisor.recall(run_id) if driven is None else driven.run
+        live = self._supervisor.registry.live.get(run_id)
+        return await self._supervisor.replay(run_id) if live is None else live.run
 
-    def _brief(self, agent: Agent, context: CallContext) -> Brief:
-        tools = agent.tools if agent.tools or agent.no_tools else tuple(self._desk.tool_names)
+    def _brief(self, agent: Agent, context: CallContext) -> RunSpec:
+        tools = agent.tools if agent.tools or agent.no_tools else tuple(self._dialect_context.tool_names)
         offered = tuple(dict.fromkeys((*tools, SPAWN, DELEGATE))) if agent.runtime.agentic else ()
-        return self._desk.brief_for(
-            self._desk.brief_of(context.run_id),
+        return self._dialect_context.run_spec_for(
+            self._dialect_context.run_spec_of(context.run_id),
             agent=agent.name,
             system=agent.system_prompt,
             offered=offered,
@@ -217,7 +223,7 @@ class DelegateTool(DialectTool):
         )
 
     def _runtime(self, alias: str) -> RuntimeProfile:
-        known = self._desk.known(alias)
+        known = self._dialect_context.known(alias)
         return RuntimeProfile() if known is None else known.runtime
 
     async def _answer(self, begun: Begun) -> Answer:
@@ -259,7 +265,7 @@ class DelegateTool(DialectTool):
             await self._supervisor.cancel(result.task_id, note=BY_USER)
             await self._supervisor.wait([result.task_id], timeout=TO_STOP)
         else:  # a file of another program: nobody here can stop its task, only say so
-            finished_at = rfc3339(self._desk.clock.now())
+            finished_at = rfc3339(self._dialect_context.clock.now())
             results.write(replace(result, status="Cancelled", error=BY_USER, finished_at=finished_at))
 
     async def _await(self, task_ids: Sequence[str], seconds: float, context: CallContext) -> ToolResult:

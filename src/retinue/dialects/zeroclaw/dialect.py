@@ -9,14 +9,14 @@ from retinue.core.agent import Agent
 from retinue.core.events import RunAccepted
 from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line
 from retinue.dialects.logging_tool import WatchedTool
 from retinue.dialects.zeroclaw.background import Background
 from retinue.dialects.zeroclaw.delegate import DelegateTool
 from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
 from retinue.dialects.zeroclaw.spawn import NAME, SpawnSubagentTool, about, is_subagent
-from retinue.engine.journal import Ticket
+from retinue.engine.journal import CommitFuture
 from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.zeroclaw")
@@ -32,8 +32,8 @@ class TracedTool(WatchedTool):
     def told(self, context: CallContext, status: str) -> str:
         """Whose call it was, and how it went."""
         facts = {"tool": self.spec.name, "turn": context.turn, "status": status}
-        driven = self._supervisor.roster.live.get(context.run_id)
-        if driven is not None and is_subagent(driven.run.accepted):
+        live = self._supervisor.registry.live.get(context.run_id)
+        if live is not None and is_subagent(live.run.accepted):
             return about(context.run_id, context.identity, **facts)
         return line(agent_alias=context.identity, session_key=context.run_id, **facts)
 
@@ -46,13 +46,13 @@ class ZeroclawDialect:
 
     name = NAME
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, dialect_context: DialectContext) -> None:
+        self._dialect_context = dialect_context
         self._tools: dict[str, Tool] = {
-            SPAWN: SpawnSubagentTool(desk),
-            DELEGATE: DelegateTool(desk, Background(desk)),
+            SPAWN: SpawnSubagentTool(dialect_context),
+            DELEGATE: DelegateTool(dialect_context, Background(dialect_context)),
         }
-        desk.supervisor.parts.on_end.append(self._ended)
+        dialect_context.supervisor.engine.on_end.append(self._ended)
 
     def tools(self) -> Mapping[str, Tool]:
         """The dialect's tools, in the order of its document."""
@@ -64,7 +64,7 @@ class ZeroclawDialect:
 
     def default_tools(self, agent: Agent) -> tuple[str, ...]:
         """Every tool there is: the agent's risk profile says which of them it has."""
-        return tuple(self._desk.tool_names)
+        return tuple(self._dialect_context.tool_names)
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
         """Nothing: what there is to know about the tools stands in their descriptions."""
@@ -72,9 +72,9 @@ class ZeroclawDialect:
 
     def around(self, tool: Tool) -> Tool:
         """The tool, with a line for each of its calls that says whose it was."""
-        return TracedTool(tool, self._desk.supervisor)
+        return TracedTool(tool, self._dialect_context.supervisor)
 
-    def _ended(self, accepted: RunAccepted, outcome: Outcome, ticket: Ticket | None) -> None:
+    def _ended(self, accepted: RunAccepted, outcome: Outcome, commit_future: CommitFuture | None) -> None:
         if is_subagent(accepted) and log.isEnabledFor(logging.INFO):
             told = about(
                 accepted.run_id,

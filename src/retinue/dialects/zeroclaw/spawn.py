@@ -13,9 +13,9 @@ from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.policy import Autonomy
 from retinue.core.ports import CallContext, ToolResult
-from retinue.core.run import Limits, Manner
+from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.base import DialectTool
-from retinue.dialects.context import Desk
+from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line
 from retinue.dialects.zeroclaw.requests import SPAWN, NotMet, prompt_of, spawn_spec
 from retinue.dialects.zeroclaw.texts import NO_OUTPUT, why
@@ -40,8 +40,8 @@ def check_may_act(context: CallContext, tool: str) -> None:
 
 async def spend(supervisor: Supervisor, context: CallContext) -> None:
     """Take one action from the caller's windows; every valid launch costs one, and nothing else does."""
-    driven = supervisor.roster.live.get(context.run_id)
-    if driven is not None and not await take_action(driven, supervisor.parts):
+    live = supervisor.registry.live.get(context.run_id)
+    if live is not None and not await take_action(live, supervisor.engine):
         raise NotMet(NO_ACTIONS_LEFT)
 
 
@@ -53,17 +53,17 @@ class SpawnSubagentTool(DialectTool):
 
     waits = True
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, dialect_context: DialectContext) -> None:
         self.spec: ToolSpec = spawn_spec()
-        self._desk = desk
-        self._supervisor = desk.supervisor
+        self._dialect_context = dialect_context
+        self._supervisor = dialect_context.supervisor
 
     def why_hidden(self, context: CallContext) -> str:
         """What an agent reads whose profile does not have the tool; an empty prompt is told first, as always."""
-        driven = self._supervisor.roster.live.get(context.run_id)
+        live = self._supervisor.registry.live.get(context.run_id)
         try:
-            if driven is not None:
-                prompt_of(driven.run.open[context.index].call.arguments)
+            if live is not None:
+                prompt_of(live.run.open[context.index].call.arguments)
         except NotMet as refusal:
             return str(refusal)
         return hidden(SPAWN, context)
@@ -76,7 +76,7 @@ class SpawnSubagentTool(DialectTool):
             return ToolResult(str(refusal), failed=True)
 
     async def _output(self, arguments: str, context: CallContext) -> str:
-        begun = await self._desk.begun(context)
+        begun = await self._dialect_context.begun(context)
         run_id = begun.run_id if begun is not None else await self._begin(prompt_of(arguments), context)
         outcome = (await self._supervisor.wait([run_id]))[run_id]
         if outcome.result != "completed":
@@ -84,28 +84,30 @@ class SpawnSubagentTool(DialectTool):
         return outcome.text if outcome.text.strip() else NO_OUTPUT
 
     async def _begin(self, prompt: str, context: CallContext) -> RunId:
-        caller = self._supervisor.roster.live.get(context.run_id)
+        caller = self._supervisor.registry.live.get(context.run_id)
         if caller is not None and is_subagent(caller.run.accepted):
             raise NotMet("spawn_subagent: a subagent may not spawn its own subagents (depth-1 cap)")
         alias = context.identity
-        if alias != ROOT and self._desk.known(alias) is None:
+        if alias != ROOT and self._dialect_context.known(alias) is None:
             raise NotMet(f"subagent spawn failed: no agent configured under alias {json.dumps(alias)}")
         check_may_act(context, SPAWN)
         await spend(self._supervisor, context)
         try:
-            brief = self._desk.brief_of(context.run_id)
-            wish = admission.Spawn(
+            run_spec = self._dialect_context.run_spec_of(context.run_id)
+            spawn_request = admission.SpawnRequest(
                 agent=context.agent,
-                brief=self._desk.brief_for(
-                    brief, agent=brief.agent, system=brief.system, offered=context.offered, fallback=()
+                run_spec=self._dialect_context.run_spec_for(
+                    run_spec, agent=run_spec.agent, system=run_spec.system, offered=context.offered, fallback=()
                 ),
                 task=prompt,
                 limits=_limits(caller.run.accepted.limits if caller is not None else Limits()),
-                manner=Manner(awaited=True),
+                lifecycle=Lifecycle(awaited=True),
                 label=SUBAGENT,
                 dialect=NAME,
             )
-            started = await self._supervisor.spawn(wish, session_id=context.session_id, caller=context, key=context.key)
+            started = await self._supervisor.spawn(
+                spawn_request, session_id=context.session_id, caller=context, key=context.key
+            )
         except Refused as refused:
             raise NotMet(f"subagent spawn failed: {refused}") from refused
         log.info("%s", about(started.run_id, context.identity, event="subagent_started", parent=context.run_id))

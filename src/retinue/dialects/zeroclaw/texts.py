@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.run import Limits, Outcome
-from retinue.dialects.context import Vendors
+from retinue.dialects.context import ProviderFamilies
 
 NO_OUTPUT = "subagent completed without output"
 EMPTY = "[Empty response]"
@@ -33,9 +33,9 @@ class Target(Struct, frozen=True):
     seconds: float | None = None
 
     @classmethod
-    def of(cls, brief: Brief, limits: Limits, vendors: Vendors) -> Target:
+    def of(cls, run_spec: RunSpec, limits: Limits, families: ProviderFamilies) -> Target:
         """The target of a run with this brief."""
-        return cls(brief.agent, vendors.wire(brief.provider), brief.model, limits.seconds)
+        return cls(run_spec.agent, families.wire(run_spec.provider), run_spec.model, limits.seconds)
 
     def answer(self, outcome: Outcome) -> Answer:
         """How its end is told.

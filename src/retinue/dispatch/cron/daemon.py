@@ -17,9 +17,9 @@ from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
 from retinue.dispatch.cron.claims import Verdicts
-from retinue.dispatch.cron.history import Firing
+from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import Claim, Owner, Table
-from retinue.dispatch.cron.table import Crontab
+from retinue.dispatch.cron.table import CronTable
 from retinue.engine.process_identity import is_gone, this_host
 
 log = logging.getLogger("retinue.cron")
@@ -40,8 +40,8 @@ GIVEN_UP = f"given up: {claims.MOST_CRASHES} processes went in the middle of it"
 class Daemon:
     """Starts what is due, for as long as `run` runs."""
 
-    def __init__(self, crontab: Crontab, clock: Clock, owner: Owner, launch: Launch, *, most: int) -> None:
-        self._crontab = crontab
+    def __init__(self, cron_table: CronTable, clock: Clock, owner: Owner, launch: Launch, *, most: int) -> None:
+        self._crontab = cron_table
         self._clock = clock
         self._owner = owner
         self._launch = launch
@@ -109,7 +109,7 @@ class Daemon:
             await self._ended_without_us(claim, "failed", GIVEN_UP)
         for each in verdicts.overlooked:
             log.warning("job %s was due at %s, and nobody was there", each.name, rfc3339(each.due))
-            await self._crontab.remember(Firing(name=each.name, due=each.due, status="missed"))
+            await self._crontab.remember(HistoryEntry(name=each.name, due=each.due, status="missed"))
 
     def _begin(self, claimed: Sequence[Claim]) -> None:
         for claim in claimed:
@@ -120,7 +120,9 @@ class Daemon:
     async def _ended_without_us(self, claim: Claim, status: Literal["interrupted", "failed"], why: str) -> None:
         log.warning("job %s of %s: %s", claim.name, rfc3339(claim.due), why)
         at = self._clock.now()
-        await self._crontab.remember(Firing(name=claim.name, due=claim.due, ended_at=at, status=status, error=why))
+        await self._crontab.remember(
+            HistoryEntry(name=claim.name, due=claim.due, ended_at=at, status=status, error=why)
+        )
 
     async def _carry_out(self, claim: Claim) -> None:
         try:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from retinue.app.launch.limits import limits_for, uncounted
 from retinue.app.open import SystemClock, default_home
-from retinue.app.read_only import Archive
+from retinue.app.read_only import ReadOnlyClient
 from retinue.app.settings_file import load_settings
 from retinue.cli.cron.add import PLAIN
 from retinue.cli.event_loop import first_of
@@ -75,7 +75,7 @@ class Doing:
     job: Job
     key: str
     session_id: str
-    archive: Archive
+    client: ReadOnlyClient
     asked_to_stop: asyncio.Event
     begin: Callable[[Sequence[Charge]], Awaitable[bool]]
     running: Callable[[str], Awaitable[None]]
@@ -93,13 +93,13 @@ async def do(doing: Doing) -> Done | None:
     policy = agent.policy or Policy()
     _check_may_act(job, policy)
     window = windows_of(agent.name, policy)[0] if agent.policy is not None and not doing.counted else None
-    if window is not None and await _used(doing.archive, window) >= (window.caps.calls or 0):
+    if window is not None and await _used(doing.client, window) >= (window.caps.calls or 0):
         raise Blocked(f"{BLOCKED}: rate limit exceeded")
     now = time.time()
     if not await doing.begin([Charge(window.name, now, now + window.span_seconds, calls=1)] if window else []):
         return None
     # Another process may have taken the last action at the same time: then each sees both, and neither goes on.
-    if window is not None and await _used(doing.archive, window) > (window.caps.calls or 0):
+    if window is not None and await _used(doing.client, window) > (window.caps.calls or 0):
         raise Blocked(f"{BLOCKED}: action budget exhausted")
     match job.work:
         case AgentWork():
@@ -136,10 +136,10 @@ def _check_may_act(job: Job, policy: Policy) -> None:
     if policy.autonomy == Autonomy.READONLY:
         raise Blocked(f"{BLOCKED}: autonomy is read-only")
     if isinstance(job.work, ShellWork):
-        from retinue.tools.shell import weigh
+        from retinue.tools.shell import assess
 
-        weight = weigh(json.dumps({"command": job.work.command}))
-        decision = verdict(policy, tool="shell", risk=weight.risk, acts=weight.acts)
+        call_risk = assess(json.dumps({"command": job.work.command}))
+        decision = verdict(policy, tool="shell", risk=call_risk.risk, acts=call_risk.acts)
         # Whoever added the job has approved its command by writing it; "every time" needs somebody every time.
         if decision.verdict is Verdict.REFUSE or "shell" in policy.always_ask:
             raise Blocked(_blocked(decision.reason))
@@ -151,32 +151,32 @@ def _blocked(reason: str) -> str:
     return f"{BLOCKED}: {reason.removeprefix(prefix)}" if reason.startswith(prefix) else reason
 
 
-async def _used(archive: Archive, window: Window) -> int:
+async def _used(client: ReadOnlyClient, window: Window) -> int:
     since = time.time() - window.span_seconds
-    return sum(charge.calls for charge in await archive.charges(window.name, since))
+    return sum(charge.calls for charge in await client.charges(window.name, since))
 
 
 # ---- an agent --------------------------------------------------------------------------------------------------------
 
 
 async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) -> Done:
-    from retinue.app.launch.model_choice import find_answerer
+    from retinue.app.launch.model_choice import choose_model
     from retinue.app.launch.open import open_new
 
     job, place = doing.job, doing.job.place
     flags = Flags(model=place.model, provider=place.provider, base_url=place.base_url, api_key_env=place.api_key_env)
     settled = settings.agents.get(agent.name)
-    answerer = await find_answerer(flags, settings, agent=agent.name if settled is not None else None)
+    model_choice = await choose_model(flags, settings, agent=agent.name if settled is not None else None)
     limits = limits_for(settings, agent.name)
     with in_span(span(job)):
-        for warning in uncounted(answerer, settings, limits, agent=agent.name, delegates=True):
+        for warning in uncounted(model_choice, settings, limits, agent=agent.name, delegates=True):
             log.warning("%s", warning.removeprefix("warning: "))
     prompt = f"[cron:{job.name} {job.name}] {work.prompt}"
     if work.uses_memory:
         prompt = await _memories(work, agent, settings) + prompt
     approver = doing.approver(settings.section(CRON.name, CronSettings))
     async with open_new(
-        answerer,
+        model_choice,
         settings,
         dialects=(DIALECT,),
         session=doing.session_id,
@@ -189,12 +189,12 @@ async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) 
                 agent=agent.name if settled is not None else None,
                 key=doing.key,
                 limits=limits,
-                model=f"{answerer.contact.name}:{answerer.model}",
+                model=f"{model_choice.provider_config.name}:{model_choice.model}",
             )
-        except NotAdoptable as driven:
-            root = await go_on(retinue, driven, doing.asked_to_stop)
+        except NotAdoptable as live:
+            root = await go_on(retinue, live, doing.asked_to_stop)
             if root is None:
-                return Done(status="interrupted", run_id=driven.run_id)
+                return Done(status="interrupted", run_id=live.run_id)
         except Refused as refused:
             raise Blocked(f"subagent spawn failed: {refused}") from refused
         await doing.running(root.run_id)
@@ -235,13 +235,13 @@ async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> str:
 
 async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, settings: Settings) -> Done:
     from retinue.sandbox.probe import choose
-    from retinue.tools.dependencies import Kit
+    from retinue.tools.dependencies import ToolDependencies
     from retinue.tools.shell import run_command
 
     options = settings.tool_options
-    kit = Kit(
+    dependencies = ToolDependencies(
         sandbox=choose(options.sandbox),
-        shelf=doing.archive.shelf,
+        key_value=doing.client.key_value,
         clock=SystemClock(),
         home=default_home(),
         network=options.network,
@@ -267,7 +267,7 @@ async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, 
     results: list[ToolResult] = []
 
     async def run() -> None:
-        results.append(await run_command(work.command, context, kit, seconds=None, folder=""))
+        results.append(await run_command(work.command, context, dependencies, seconds=None, folder=""))
 
     with in_span(span(doing.job)):
         log.info("event=started")

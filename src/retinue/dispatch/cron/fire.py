@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from retinue.app.open import open_archive
+from retinue.app.open import open_read_only
 from retinue.cli.event_loop import INTERRUPTED, interrupts
 from retinue.cli.follow import tell, tell_interrupted
 from retinue.cli.output.approval_prompt import approver_for
@@ -21,9 +21,9 @@ from retinue.core.commands import Charge
 from retinue.core.errors import BadInput, RetinueError
 from retinue.dispatch.cron.daemon import LEASE
 from retinue.dispatch.cron.execute import Doing, Done, do
-from retinue.dispatch.cron.history import Firing
+from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Owner
-from retinue.dispatch.cron.table import Crontab
+from retinue.dispatch.cron.table import CronTable
 from retinue.engine.process_identity import this_host, this_process
 
 log = logging.getLogger("retinue.cron")
@@ -40,20 +40,20 @@ def myself() -> Owner:
 class Entry:
     """What a job's log says about one time that it is done: written when it begins, and again as more is known."""
 
-    crontab: Crontab
-    firing: Firing
+    cron_table: CronTable
+    firing: HistoryEntry
 
     async def begun(self) -> None:
         """It begins."""
-        await self.crontab.remember(self.firing)
+        await self.cron_table.remember(self.firing)
 
     async def running(self, run_id: str) -> None:
         """This is its agent's run."""
-        await self.crontab.remember(replace(self.firing, run_id=run_id))
+        await self.cron_table.remember(replace(self.firing, run_id=run_id))
 
     async def ended(self, done: Done) -> None:
         """This became of it."""
-        await self.crontab.remember(
+        await self.cron_table.remember(
             replace(
                 self.firing,
                 ended_at=time.time(),
@@ -71,14 +71,14 @@ class Entry:
 async def by_hand(name: str, *, json: bool, quiet: bool, verbose: bool) -> int:
     """Do a job here and now, and print what comes of it; the exit code."""
     with interrupts() as asked_to_stop:
-        async with open_archive() as archive:
-            crontab = Crontab(archive.shelf)
-            job = await crontab.job(name)
+        async with open_read_only() as client:
+            cron_table = CronTable(client.key_value)
+            job = await cron_table.job(name)
             session = str(uuid.uuid4())
-            entry = Entry(crontab, Firing(name=name, due=None, started_at=time.time(), owner=myself()))
+            entry = Entry(cron_table, HistoryEntry(name=name, due=None, started_at=time.time(), owner=myself()))
 
             async def begin(charges: Sequence[Charge]) -> bool:
-                await crontab.charge(charges)
+                await cron_table.charge(charges)
                 await entry.begun()
                 return True
 
@@ -86,7 +86,7 @@ async def by_hand(name: str, *, json: bool, quiet: bool, verbose: bool) -> int:
                 job=job,
                 key=f"cron/{job.name}/{job.born}/{session}",
                 session_id=f"cron-{session}",
-                archive=archive,
+                client=client,
                 asked_to_stop=asked_to_stop,
                 begin=begin,
                 running=entry.running,
@@ -109,7 +109,7 @@ async def by_hand(name: str, *, json: bool, quiet: bool, verbose: bool) -> int:
 
 async def _keep(entry: Entry, job: Job, done: Done) -> None:
     await entry.ended(done)
-    await entry.crontab.note(job, started=entry.firing.started_at or time.time(), status=done.status)
+    await entry.cron_table.note(job, started=entry.firing.started_at or time.time(), status=done.status)
 
 
 def _tell(job: Job, done: Done, *, json: bool, quiet: bool) -> int:
@@ -132,21 +132,21 @@ def _tell(job: Job, done: Done, *, json: bool, quiet: bool) -> int:
 async def claimed(name: str, born: str, attempt: int) -> int:
     """Carry out what a daemon has claimed for us, unless it is another's by now; the exit code."""
     with interrupts() as asked_to_stop:
-        async with open_archive() as archive:
-            crontab = Crontab(archive.shelf)
-            table = await crontab.table()
+        async with open_read_only() as client:
+            cron_table = CronTable(client.key_value)
+            table = await cron_table.table()
             claim = table.claims.get(f"{name}/{born}")
             if claim is None or claim.attempt != attempt or claim.state != "claimed":
                 return 0
             job = table.job_of(claim)
             if job is None:  # it was removed since
-                await crontab.finish(claim, "interrupted")
+                await cron_table.finish(claim, "interrupted")
                 return 0
             me = myself()
-            entry = Entry(crontab, Firing(name=name, due=claim.due, started_at=time.time(), owner=me))
+            entry = Entry(cron_table, HistoryEntry(name=name, due=claim.due, started_at=time.time(), owner=me))
 
             async def begin(charges: Sequence[Charge]) -> bool:
-                if not await crontab.start(claim, owner=me, now=time.time(), charges=charges):
+                if not await cron_table.start(claim, owner=me, now=time.time(), charges=charges):
                     return False
                 await entry.begun()
                 return True
@@ -155,14 +155,14 @@ async def claimed(name: str, born: str, attempt: int) -> int:
                 job=job,
                 key=claim.key,
                 session_id=claim.session_id,
-                archive=archive,
+                client=client,
                 asked_to_stop=asked_to_stop,
                 begin=begin,
                 running=entry.running,
                 approver=lambda settings: settings.approvals,
                 counted=claim.counted,
             )
-            beating = asyncio.ensure_future(_beat(crontab, claim, asked_to_stop))
+            beating = asyncio.ensure_future(_beat(cron_table, claim, asked_to_stop))
             try:
                 done = await _done(doing)
             finally:
@@ -186,19 +186,19 @@ async def _done(doing: Doing) -> Done | None:
 
 async def _settle(entry: Entry, job: Job, claim: Claim, done: Done) -> int:
     if done.status == "interrupted" and isinstance(job.work, AgentWork):
-        if await entry.crontab.release(claim):
+        if await entry.cron_table.release(claim):
             await entry.ended(Done(status="interrupted", error=PUT_OFF, run_id=done.run_id))
         return INTERRUPTED
     # What became of it goes first: whoever takes the claim over would call it interrupted.
     await entry.ended(done)
-    await entry.crontab.finish(claim, done.status)
+    await entry.cron_table.finish(claim, done.status)
     return 0 if done.status == "ok" else 1
 
 
-async def _beat(crontab: Crontab, claim: Claim, asked_to_stop: asyncio.Event) -> None:
+async def _beat(cron_table: CronTable, claim: Claim, asked_to_stop: asyncio.Event) -> None:
     """Show others that we are alive; stop when they did not believe it."""
     while True:
         await asyncio.sleep(LEASE / 4)
-        if not await crontab.beat(claim):
+        if not await cron_table.beat(claim):
             log.warning("job %s was taken over by another process", claim.name)
             asked_to_stop.set()

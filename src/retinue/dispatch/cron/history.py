@@ -20,7 +20,7 @@ MOST_OUTPUT = 4000
 Status: TypeAlias = Literal["running", "ok", "failed", "interrupted", "missed"]
 
 
-class Firing(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One time that a job was done, or was not: `missed`. `due` is None for one that somebody asked for by hand."""
 
     name: str
@@ -49,21 +49,21 @@ def space_of(name: str) -> str:
     return f"cron-log:{name}"
 
 
-def read(shelf: Mapping[str, bytes]) -> list[Firing]:
+def read(key_value: Mapping[str, bytes]) -> list[HistoryEntry]:
     """Firings, the latest first."""
-    return [msgspec.json.decode(shelf[place], type=Firing) for place in sorted(shelf, reverse=True)]
+    return [msgspec.json.decode(key_value[place], type=HistoryEntry) for place in sorted(key_value, reverse=True)]
 
 
-def remembered(shelf: Mapping[str, bytes], firing: Firing) -> Decision:
+def remembered(key_value: Mapping[str, bytes], firing: HistoryEntry) -> Decision:
     """Remember a firing as it stands now, and let go of the oldest.
 
     That one was interrupted is only a guess of others: it never covers what became of it.
     """
-    known = shelf.get(firing.place)
+    known = key_value.get(firing.place)
     if known is not None and firing.status == "interrupted":
-        before = msgspec.json.decode(known, type=Firing)
+        before = msgspec.json.decode(known, type=HistoryEntry)
         if before.status != "running":
             return Decision(b"")
         firing = msgspec.structs.replace(firing, started_at=before.started_at, run_id=before.run_id)
-    places = sorted({*shelf, firing.place})
+    places = sorted({*key_value, firing.place})
     return Decision(b"", puts={firing.place: msgspec.json.encode(firing)}, drops=tuple(places[:-KEPT]))

@@ -152,10 +152,10 @@ class Table:
         return Table(self.jobs, {place: each for place, each in self.claims.items() if place != claim.place})
 
 
-def read(shelf: Mapping[str, bytes]) -> Table:
+def read(key_value: Mapping[str, bytes]) -> Table:
     """The table as it lies on the shelf."""
-    jobs = (msgspec.json.decode(value, type=Job) for name, value in shelf.items() if name.startswith(_JOB))
-    claims = (msgspec.json.decode(value, type=Claim) for name, value in shelf.items() if name.startswith(_CLAIM))
+    jobs = (msgspec.json.decode(value, type=Job) for name, value in key_value.items() if name.startswith(_JOB))
+    claims = (msgspec.json.decode(value, type=Claim) for name, value in key_value.items() if name.startswith(_CLAIM))
     return Table({job.name: job for job in jobs}, {claim.place: claim for claim in claims})
 
 

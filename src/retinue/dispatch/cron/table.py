@@ -9,24 +9,24 @@ import msgspec
 
 from retinue.core.commands import Charge, Decision
 from retinue.core.errors import BadInput, UnknownName
-from retinue.core.ports import Shelf
+from retinue.core.ports import KeyValue
 from retinue.dispatch.cron import claims, history, jobs
 from retinue.dispatch.cron.claims import Verdicts
-from retinue.dispatch.cron.history import Firing
+from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import SPACE, Claim, Job, Owner, Table
 
 T = TypeVar("T")
 
 
-class Crontab:
+class CronTable:
     """Jobs, claims and what became of them, in the store that a process has open."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, key_value: KeyValue) -> None:
+        self._key_value = key_value
 
     async def table(self) -> Table:
         """All jobs and claims as they stand."""
-        return jobs.read(await self._shelf.look(SPACE))
+        return jobs.read(await self._key_value.look(SPACE))
 
     async def job(self, name: str) -> Job:
         """The job of that name."""
@@ -44,7 +44,7 @@ class Crontab:
     async def remove(self, name: str) -> None:
         """Remove a job, and what is remembered of it."""
         await self._change_job(name, lambda table: jobs.remove(table, name))
-        await self._shelf.change(history.space_of(name), lambda shelf: Decision(b"", drops=tuple(shelf)))
+        await self._key_value.change(history.space_of(name), lambda key_value: Decision(b"", drops=tuple(key_value)))
 
     async def pause(self, name: str) -> None:
         """Let a job not be due for the time being."""
@@ -67,13 +67,13 @@ class Crontab:
     async def start(self, claim: Claim, *, owner: Owner, now: float, charges: Sequence[Charge] = ()) -> bool:
         """Begin with what was claimed, if it is still ours; `charges` count the first time."""
 
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
-            before = jobs.read(shelf)
+        def decide(key_value: Mapping[str, bytes]) -> Decision:
+            before = jobs.read(key_value)
             after, ours = claims.start(before, claim, owner=owner, now=now)
             first = ours and not before.claims[claim.place].counted
-            return _decision(shelf, after, msgspec.json.encode(ours), tuple(charges) if first else ())
+            return _decision(key_value, after, msgspec.json.encode(ours), tuple(charges) if first else ())
 
-        return _answer(await self._shelf.change(SPACE, decide), bool)
+        return _answer(await self._key_value.change(SPACE, decide), bool)
 
     async def beat(self, claim: Claim) -> bool:
         """Say that we are alive; False if the claim is another's by now."""
@@ -93,7 +93,7 @@ class Crontab:
 
     async def charge(self, charges: Sequence[Charge]) -> None:
         """Count an action that no claim counts."""
-        await self._shelf.change(SPACE, lambda _: Decision(b"", charges=tuple(charges)))
+        await self._key_value.change(SPACE, lambda _: Decision(b"", charges=tuple(charges)))
 
     async def note(self, job: Job, *, started: float, status: str) -> None:
         """Say that a job was done by hand."""
@@ -101,15 +101,17 @@ class Crontab:
 
     # What is remembered
 
-    async def remember(self, firing: Firing) -> None:
+    async def remember(self, firing: HistoryEntry) -> None:
         """Keep what became of a job, or how far it has come; of one that was removed, nothing."""
         if firing.name not in (await self.table()).jobs:
             return
-        await self._shelf.change(history.space_of(firing.name), lambda shelf: history.remembered(shelf, firing))
+        await self._key_value.change(
+            history.space_of(firing.name), lambda key_value: history.remembered(key_value, firing)
+        )
 
-    async def firings(self, name: str) -> list[Firing]:
+    async def firings(self, name: str) -> list[HistoryEntry]:
         """What became of a job, the latest first."""
-        return history.read(await self._shelf.look(history.space_of(name)))
+        return history.read(await self._key_value.look(history.space_of(name)))
 
     async def _change_job(self, name: str, change: Callable[[Table], Table]) -> None:
         def on_a_job(table: Table) -> Table:
@@ -124,31 +126,33 @@ class Crontab:
 
         refusals: list[BadInput] = []
 
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
+        def decide(key_value: Mapping[str, bytes]) -> Decision:
             refusals.clear()
             try:
-                return _decision(shelf, change(jobs.read(shelf)), b"")
+                return _decision(key_value, change(jobs.read(key_value)), b"")
             except BadInput as refusal:
                 refusals.append(refusal)
                 return Decision(b"")
 
-        await self._shelf.change(SPACE, decide)
+        await self._key_value.change(SPACE, decide)
         if refusals:
             raise refusals[0]
 
     async def _decide(self, change: Callable[[Table], tuple[Table, T]], kind: type[T]) -> T:
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
-            after, answer = change(jobs.read(shelf))
-            return _decision(shelf, after, msgspec.json.encode(answer))
+        def decide(key_value: Mapping[str, bytes]) -> Decision:
+            after, answer = change(jobs.read(key_value))
+            return _decision(key_value, after, msgspec.json.encode(answer))
 
-        return _answer(await self._shelf.change(SPACE, decide), kind)
+        return _answer(await self._key_value.change(SPACE, decide), kind)
 
 
-def _decision(shelf: Mapping[str, bytes], after: Table, answer: bytes, charges: tuple[Charge, ...] = ()) -> Decision:
+def _decision(
+    key_value: Mapping[str, bytes], after: Table, answer: bytes, charges: tuple[Charge, ...] = ()
+) -> Decision:
     """What is different on the shelf, and the answer."""
     wanted = jobs.written(after)
-    puts = {name: value for name, value in wanted.items() if shelf.get(name) != value}
-    return Decision(answer, puts=puts, drops=tuple(name for name in shelf if name not in wanted), charges=charges)
+    puts = {name: value for name, value in wanted.items() if key_value.get(name) != value}
+    return Decision(answer, puts=puts, drops=tuple(name for name in key_value if name not in wanted), charges=charges)
 
 
 def _answer(written: object, kind: type[T]) -> T:

@@ -7,39 +7,39 @@ import asyncio
 from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
 from retinue.cli.event_loop import first_of
-from retinue.core.commands import Bury, DriverRow
+from retinue.core.commands import DeclareDead, DriverRow
 from retinue.core.errors import NotAdoptable
 
 POLL = 0.5
 
 
-async def go_on(retinue: Retinue, driven: NotAdoptable, asked_to_stop: asyncio.Event) -> RunHandle | None:
+async def go_on(retinue: Retinue, live: NotAdoptable, asked_to_stop: asyncio.Event) -> RunHandle | None:
     """The run, once it is over or can be driven here; None if somebody asked to stop before.
 
     A driver that has not stirred for its whole lease is declared dead. After a restart of the machine all of them are,
     and nobody can tell by their process: numbers of processes mean nothing across restarts.
     """
-    parts = retinue.supervisor.parts
+    engine = retinue.supervisor.engine
     beat, still_since = -1, 0.0
     while not asked_to_stop.is_set():
-        driver = await _driver_of(retinue, driven.run_id)
+        driver = await _driver_of(retinue, live.run_id)
         if driver is None:
-            raise driven
+            raise live
         now = asyncio.get_running_loop().time()
         if driver.beat != beat:
             beat, still_since = driver.beat, now
         elif now - still_since >= driver.lease:
-            await parts.journal.commit(Bury(driver_id=driver.driver_id, beat=beat))
+            await engine.journal.commit(DeclareDead(driver_id=driver.driver_id, beat=beat))
         await first_of(asyncio.sleep(POLL), asked_to_stop)
         try:
-            return await retinue.resume(driven.run_id)
+            return await retinue.resume(live.run_id)
         except NotAdoptable as still:
-            driven = still
+            live = still
     return None
 
 
 async def _driver_of(retinue: Retinue, run_id: str) -> DriverRow | None:
-    parts = retinue.supervisor.parts
-    row = await parts.journal.read(parts.store.run, run_id)
-    drivers = await parts.journal.read(parts.store.drivers)
+    engine = retinue.supervisor.engine
+    row = await engine.journal.read(engine.store.run, run_id)
+    drivers = await engine.journal.read(engine.store.drivers)
     return next((each for each in drivers if row is not None and each.driver_id == row.driver_id), None)

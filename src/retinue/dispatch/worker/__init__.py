@@ -12,8 +12,8 @@ from retinue.dispatch.worker.grant import (
     inherited,
     read_grant,
 )
-from retinue.dispatch.worker.process import Nursery
-from retinue.dispatch.worker.provider import ProcessProvider, Surroundings
+from retinue.dispatch.worker.process import ProcessPool
+from retinue.dispatch.worker.provider import ProcessProvider, ProcessSettings
 
 __all__ = [
     "GRANT_FD",
@@ -22,10 +22,10 @@ __all__ = [
     "USAGE_FD",
     "YES",
     "Grant",
-    "Nursery",
+    "ProcessPool",
     "ProcessProvider",
+    "ProcessSettings",
     "Reaching",
-    "Surroundings",
     "Tally",
     "inherited",
     "read_grant",

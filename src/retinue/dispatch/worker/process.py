@@ -115,7 +115,7 @@ class Child:
         end_group(self._process)
         return self._process.wait()
 
-    async def bury(self, *, grace: float = GRACE) -> None:
+    async def declare_dead(self, *, grace: float = GRACE) -> None:
         """Bring it to its end, gently for a while; nothing of it is left then."""
         self.let_go()
         try:
@@ -157,7 +157,7 @@ class Child:
             self._usage = -1
 
 
-class Nursery:
+class ProcessPool:
     """The children of a process: some kept ready, others at work or on their way out; none outlives `close`.
 
     A child that is ready has been started and waits for its order, and for its grant: it serves once, whoever comes
@@ -199,7 +199,9 @@ class Nursery:
 
     def _bury(self, child: Child, *, grace: float) -> None:
         child.let_go()  # now, and not in the task: should the loop never come to it, the child leaves all the same
-        task = asyncio.get_running_loop().create_task(child.bury(grace=grace), name=f"end of process {child.pid}")
+        task = asyncio.get_running_loop().create_task(
+            child.declare_dead(grace=grace), name=f"end of process {child.pid}"
+        )
         self._burials.add(task)
         task.add_done_callback(self._burials.discard)
 

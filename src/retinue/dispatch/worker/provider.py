@@ -20,7 +20,7 @@ from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits
 from retinue.core.text import cut
 from retinue.dispatch.worker.grant import Grant, Reaching, Tally
-from retinue.dispatch.worker.process import Child, Nursery
+from retinue.dispatch.worker.process import Child, ProcessPool
 from retinue.dispatch.worker.stream import CallStream
 from retinue.engine.supervisor import Supervisor
 from retinue.engine.tool_calls import take_action
@@ -53,7 +53,7 @@ class Order(Struct, frozen=True, kw_only=True):
     max_tokens: int | None
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
+class ProcessSettings(Struct, frozen=True, kw_only=True):
     """What all children of a process share: the state folder, how tools work, and how many seconds a call may take."""
 
     home: str = ""
@@ -69,9 +69,9 @@ class ProcessProvider:
 
     def __init__(
         self,
-        nursery: Nursery,
+        nursery: ProcessPool,
         supervisor: Supervisor,
-        surroundings: Surroundings,
+        surroundings: ProcessSettings,
         *,
         reaching: Callable[[str], Reaching],
         price: Callable[[str], tuple[int, int] | None],
@@ -86,7 +86,7 @@ class ProcessProvider:
         """All that the child says, as one reply; a child that fails raises `ProviderError` with its own reason."""
         reaching = self._reaching(request.model)
         grant = self._grant(request.run_id, reaching)
-        order = _order(request, reaching, tools=self._supervisor.roster.live[request.run_id].run.brief.offered)
+        order = _order(request, reaching, tools=self._supervisor.registry.live[request.run_id].run.run_spec.offered)
         try:
             child = self._nursery.take()
         except OSError as error:
@@ -146,8 +146,8 @@ class ProcessProvider:
     async def _count_actions(self, child: Child, run_id: RunId) -> None:
         """Let the child act as often as its run may, which shares its windows with the runs above it."""
         async for _ in child.asks():
-            driven = self._supervisor.roster.live.get(run_id)
-            await child.answer(allow=driven is not None and await take_action(driven, self._supervisor.parts))
+            live = self._supervisor.registry.live.get(run_id)
+            await child.answer(allow=live is not None and await take_action(live, self._supervisor.engine))
 
     async def _hear(self, child: Child, stream: CallStream, publish: Publish) -> None:
         async for piece in child.stdout():
@@ -159,26 +159,26 @@ class ProcessProvider:
             publish(TextDelta(words))
 
     def _grant(self, run_id: RunId, reaching: Reaching) -> Grant:
-        driven = self._supervisor.roster.live.get(run_id)
-        if driven is None:
+        live = self._supervisor.registry.live.get(run_id)
+        if live is None:
             raise ProviderError(f"run {run_id or 'without a name'} is not driven here", fault="internal")
-        brief = driven.run.brief
+        run_spec = live.run.run_spec
         return Grant(
             run_id=run_id,
-            policy=driven.run.policy,
+            policy=live.run.policy,
             limits=self._limits(run_id),
-            workspace=brief.workspace,
-            identity=brief.identity or driven.run.accepted.agent,
-            memory_from=brief.memory_from,
+            workspace=run_spec.workspace,
+            identity=run_spec.identity or live.run.accepted.agent,
+            memory_from=run_spec.memory_from,
             home=self._surroundings.home,
             tool_options=self._surroundings.tool_options,
             reaching=reaching,
-            counts=self._supervisor.parts.accounts.counts_actions(run_id),
+            counts=self._supervisor.engine.accounts.counts_actions(run_id),
         )
 
     def _limits(self, run_id: RunId) -> Limits:
         """What the run was given and has not used; the hold of this very call is not taken off."""
-        accounts = self._supervisor.parts.accounts
+        accounts = self._supervisor.engine.accounts
         seconds = self._surroundings.seconds
         if not accounts.is_capped(run_id):
             return Limits(seconds=seconds)

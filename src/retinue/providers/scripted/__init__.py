@@ -1,7 +1,7 @@
 """TODO door."""
 
 from retinue.providers.scripted.file import ScriptFileProvider, WrittenLine, read_script
-from retinue.providers.scripted.provider import Improvised, Line, Script, ScriptedProvider, played
+from retinue.providers.scripted.provider import ScriptedProvider, played
 from retinue.providers.scripted.script import (
     Fails,
     Hangs,

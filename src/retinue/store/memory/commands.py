@@ -12,24 +12,24 @@ from retinue.core.commands import (
     Accept,
     Accepted,
     Adopt,
-    Beat,
-    Bury,
     CancelTree,
     Change,
     Charge,
     CloseSession,
-    Enlist,
+    DeclareDead,
     Forget,
-    Leave,
-    NotBorn,
+    Heartbeat,
+    NamespaceClosed,
+    NotCreated,
     OpenSession,
     Post,
     Posted,
     Prune,
     Record,
+    RegisterDriver,
     Retire,
     SessionRow,
-    ShelfClosed,
+    UnregisterDriver,
     Write,
     Written,
 )
@@ -66,15 +66,15 @@ class Writing:
                 return self._retire(write)
             case Change():
                 return self._change(write)
-            case Enlist():
+            case RegisterDriver():
                 return self._undo.put(self._tables.drivers, write.driver.driver_id, write.driver)
-            case Beat():
+            case Heartbeat():
                 return self._beat(write.driver_id)
-            case Bury():
+            case DeclareDead():
                 return self._bury(write)
             case Adopt():
                 return self._adopt(write)
-            case Leave():
+            case UnregisterDriver():
                 self._undo.drop(self._tables.drivers, write.driver_id)
                 return self._set_free(write.driver_id)
             case OpenSession():
@@ -88,7 +88,7 @@ class Writing:
             case _:
                 assert_never(write)
 
-    def _accept(self, write: Accept) -> Accepted | NotBorn:
+    def _accept(self, write: Accept) -> Accepted | NotCreated:
         accepted = write.accepted
         if accepted.key is not None and (before := self._tables.keys.get(accepted.key)):
             return Accepted(before.accepted.run_id, before.accepted.handle, existed=True)
@@ -96,9 +96,9 @@ class Writing:
             return refusal
         if accepted.run_id in self._tables.runs:
             raise rules.exists_already(accepted.run_id)
-        if accepted.brief not in self._tables.briefs:
-            rules.check_brief(write)
-            self._undo.put(self._tables.briefs, accepted.brief, write.brief)
+        if accepted.run_spec not in self._tables.briefs:
+            rules.check_run_spec(write)
+            self._undo.put(self._tables.briefs, accepted.run_spec, write.run_spec)
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
         run = Run(len(self._tables.runs) + 1, accepted, write.driver_id)
@@ -110,20 +110,20 @@ class Writing:
             parent.children.append(run)
         return Accepted(accepted.run_id, handle)
 
-    def _why_not_born(self, accepted: RunAccepted) -> NotBorn | None:
+    def _why_not_born(self, accepted: RunAccepted) -> NotCreated | None:
         session = self._tables.sessions.get(accepted.session_id)
         if session is None:
-            return NotBorn("session_unknown", accepted.session_id)
+            return NotCreated("session_unknown", accepted.session_id)
         if session.state == "archived":
-            return NotBorn("session_archived", accepted.session_id)
+            return NotCreated("session_archived", accepted.session_id)
         parent = ancestor = self._tables.runs.get(accepted.parent_id or "")
         while ancestor is not None:
             if ancestor.cancelled_at is not None or (ancestor is parent and ancestor.ended):
-                return NotBorn("cancelled", ancestor.accepted.run_id)
+                return NotCreated("cancelled", ancestor.accepted.run_id)
             ancestor = self._tables.runs.get(ancestor.accepted.parent_id or "")
         return None
 
-    def _too_many(self, write: Accept) -> NotBorn | None:
+    def _too_many(self, write: Accept) -> NotCreated | None:
         if write.max_running is None:
             return None
         place = (write.accepted.session_id, write.handle_space)
@@ -134,7 +134,7 @@ class Writing:
             and (run.accepted.session_id, run.accepted.handle.space) == place
             for run in self._tables.runs.values()
         )
-        return NotBorn("too_many", str(running)) if running >= write.max_running else None
+        return NotCreated("too_many", str(running)) if running >= write.max_running else None
 
     def _handle(self, write: Accept) -> HandleRef | None:
         """The next name of the space, or the one that the run brings along, which is the run's from now on."""
@@ -164,8 +164,8 @@ class Writing:
         if progress is not None:
             run.progress = progress
         for key in write.taken:
-            if key in run.mail:
-                self._undo.put(run.mail, key, None)
+            if key in run.inbox:
+                self._undo.put(run.inbox, key, None)
         for run_id, item in write.posts:
             self._post(run_id, item)
         self._charge(write.charges)
@@ -180,11 +180,11 @@ class Writing:
         run = self._tables.runs.get(run_id)
         if run is None:
             return "unknown"
-        if item.key in run.mail:
+        if item.key in run.inbox:
             return "duplicate"
         if run.ended:
             return "ended"
-        self._undo.put(run.mail, item.key, item)
+        self._undo.put(run.inbox, item.key, item)
         return "posted"
 
     def _cancel(self, write: CancelTree) -> tuple[RunId, ...] | None:
@@ -215,19 +215,19 @@ class Writing:
         self._undo.put(named, write.name, Handle(handle.run_id, write.key))
         return handle.run_id
 
-    def _change(self, write: Change) -> bytes | ShelfClosed:
+    def _change(self, write: Change) -> bytes | NamespaceClosed:
         if write.key is not None and (before := self._tables.answers.get(write.key)) is not None:
             return before
         if write.session_id is not None:
             session = self._tables.sessions.get(write.session_id)
             if session is None or session.state == "archived":
-                return ShelfClosed("session_unknown" if session is None else "session_archived")
-        shelf = self._tables.shelves.setdefault(write.space, {})
-        decision = write.decide(MappingProxyType(shelf))
+                return NamespaceClosed("session_unknown" if session is None else "session_archived")
+        key_value = self._tables.shelves.setdefault(write.space, {})
+        decision = write.decide(MappingProxyType(key_value))
         for name in decision.drops:
-            self._undo.drop(shelf, name)
+            self._undo.drop(key_value, name)
         for name, value in decision.puts.items():
-            self._undo.put(shelf, name, value)
+            self._undo.put(key_value, name, value)
         self._charge(decision.charges)
         if write.key is not None:
             self._undo.put(self._tables.answers, write.key, decision.answer)
@@ -238,7 +238,7 @@ class Writing:
         if driver is not None:
             self._undo.put(self._tables.drivers, driver_id, replace(driver, beat=driver.beat + 1))
 
-    def _bury(self, write: Bury) -> bool:
+    def _bury(self, write: DeclareDead) -> bool:
         driver = self._tables.drivers.get(write.driver_id)
         if driver is not None and not driver.dead:
             if write.beat is not None and write.beat != driver.beat:
@@ -296,10 +296,10 @@ class Writing:
         kept = {run_id: run for run_id, run in tables.runs.items() if run_id not in gone}
         undo.swap(tables.runs, kept)
         undo.swap(tables.keys, {key: run for key, run in tables.keys.items() if run.accepted.run_id not in gone})
-        needed = {run.accepted.brief for run in kept.values()}
-        undo.swap(tables.briefs, {name: brief for name, brief in tables.briefs.items() if name in needed})
+        needed = {run.accepted.run_spec for run in kept.values()}
+        undo.swap(tables.briefs, {name: run_spec for name, run_spec in tables.briefs.items() if name in needed})
         undo.swap(tables.answers, {k: answer for k, answer in tables.answers.items() if rules.caller(k) not in gone})
-        shelves = {space: shelf for space, shelf in tables.shelves.items() if not rules.made_by(space, gone)}
+        shelves = {space: key_value for space, key_value in tables.shelves.items() if not rules.made_by(space, gone)}
         undo.swap(tables.shelves, shelves)
         for name, charges in tables.charges.items():
             undo.put(tables.charges, name, [charge for charge in charges if charge.until >= before])
@@ -318,8 +318,8 @@ class Writing:
         ]
         for run in concerned:
             self._undo.by(setattr, run, "events", run.events)
-            self._undo.by(setattr, run, "mail", run.mail)
-            run.events, run.mail = [], {}
+            self._undo.by(setattr, run, "mail", run.inbox)
+            run.events, run.inbox = [], {}
         return len(concerned)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, Written
 from retinue.core.errors import Fenced, StoreCorrupt
 from retinue.core.events import Event
@@ -88,20 +88,20 @@ class MemoryStore:
             run = self._tables.runs.get(run_id)
             return [] if run is None else list(enumerate(run.events[after:], after + 1))
 
-    def brief(self, digest: str) -> Brief:
+    def run_spec(self, digest: str) -> RunSpec:
         """What runs share."""
         with self._lock:
             if digest not in self._tables.briefs:
                 raise StoreCorrupt(f"brief {digest} is missing")
             return self._tables.briefs[digest]
 
-    def mail(self, run_id: RunId) -> list[Item]:
+    def inbox(self, run_id: RunId) -> list[Item]:
         """A run's untaken items, in the order they were posted."""
         with self._lock:
             run = self._tables.runs.get(run_id)
             return [] if run is None else run.untaken()
 
-    def mail_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
+    def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
         """The untaken items of all unfinished runs of a driver."""
         with self._lock:
             mine = [run for run in self._tables.runs.values() if run.driver_id == driver_id and not run.ended]
@@ -128,7 +128,7 @@ class MemoryStore:
         with self._lock:
             return sorted(self._tables.sessions.values(), key=lambda session: session.created_at)
 
-    def shelf(self, space: str) -> Mapping[str, bytes]:
+    def key_value(self, space: str) -> Mapping[str, bytes]:
         """All that is on a shelf."""
         with self._lock:
             return dict(self._tables.shelves.get(space, {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, Progress, RunRow, SessionRow
 from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -71,7 +71,7 @@ class Undo:
 class Run:
     """A run and all that hangs on it. A taken item stays in `mail` as None, so that its key is known for ever."""
 
-    __slots__ = ("accepted", "cancelled_at", "children", "driver_id", "events", "mail", "no", "progress")
+    __slots__ = ("accepted", "cancelled_at", "children", "driver_id", "events", "inbox", "no", "progress")
 
     def __init__(self, no: int, accepted: RunAccepted, driver_id: DriverId | None) -> None:
         self.no = no
@@ -80,7 +80,7 @@ class Run:
         self.cancelled_at: float | None = None
         self.progress: Progress = rules.beginning(accepted)
         self.events: list[Event] = [accepted]
-        self.mail: dict[Key, Item | None] = {}
+        self.inbox: dict[Key, Item | None] = {}
         self.children: list[Run] = []
 
     @property
@@ -95,7 +95,7 @@ class Run:
 
     def untaken(self) -> list[Item]:
         """The items that nobody took, in the order they were posted."""
-        return [item for item in self.mail.values() if item is not None]
+        return [item for item in self.inbox.values() if item is not None]
 
     def row(self) -> RunRow:
         """The run as a list shows it."""
@@ -112,8 +112,8 @@ class Run:
             dialect=accepted.dialect,
             key=accepted.key,
             handle=accepted.handle,
-            awaited=accepted.manner.awaited,
-            brief=accepted.brief,
+            awaited=accepted.lifecycle.awaited,
+            run_spec=accepted.run_spec,
             driver_id=self.driver_id,
             accepted_at=accepted.at,
             cancelled_at=self.cancelled_at,
@@ -138,7 +138,7 @@ class Tables:
     def __init__(self) -> None:
         self.runs: dict[RunId, Run] = {}
         self.keys: dict[Key, Run] = {}
-        self.briefs: dict[str, Brief] = {}
+        self.briefs: dict[str, RunSpec] = {}
         self.handles: dict[tuple[SessionId, str], dict[str, Handle]] = {}
         self.sessions: dict[SessionId, SessionRow] = {}
         self.drivers: dict[DriverId, DriverRow] = {}

@@ -17,23 +17,23 @@ from retinue.core.commands import (
     Accept,
     Accepted,
     Adopt,
-    Beat,
-    Bury,
     CancelTree,
     Change,
     Charge,
     CloseSession,
-    Enlist,
+    DeclareDead,
     Forget,
-    Leave,
-    NotBorn,
+    Heartbeat,
+    NamespaceClosed,
+    NotCreated,
     OpenSession,
     Post,
     Posted,
     Prune,
     Record,
+    RegisterDriver,
     Retire,
-    ShelfClosed,
+    UnregisterDriver,
     Write,
     Written,
 )
@@ -149,16 +149,16 @@ class Writing:
                 return self._retire(write)
             case Change():
                 return self._change(write)
-            case Enlist(driver=driver):
+            case RegisterDriver(driver=driver):
                 values = (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead, driver.lease)
                 self._do(_ENLIST, values)
-            case Beat():
+            case Heartbeat():
                 self._do("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
-            case Bury():
+            case DeclareDead():
                 return self._bury(write)
             case Adopt():
                 return self._adopt(write)
-            case Leave():
+            case UnregisterDriver():
                 self._do("DELETE FROM drivers WHERE driver_id = ?", (write.driver_id,))
                 self._set_free(write.driver_id)
             case OpenSession():
@@ -180,7 +180,7 @@ class Writing:
 
     # ---- runs -------------------------------------------------------------------------------------------------------
 
-    def _accept(self, write: Accept) -> Accepted | NotBorn:
+    def _accept(self, write: Accept) -> Accepted | NotCreated:
         accepted = write.accepted
         if accepted.key is not None and (before := self._by_key(accepted.key)):
             return before
@@ -188,15 +188,21 @@ class Writing:
             return refusal
         if self._one("SELECT 1 FROM runs WHERE run_id = ?", accepted.run_id):
             raise rules.exists_already(accepted.run_id)
-        if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.brief):
-            rules.check_brief(write)
-            self._bodies.keep(accepted.brief, self._codec.encode(write.brief))
+        if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.run_spec):
+            rules.check_run_spec(write)
+            self._bodies.keep(accepted.run_spec, self._codec.encode(write.run_spec))
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
         values = (
             *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
             *(readable(accepted.path), readable(accepted.agent), readable(accepted.label), accepted.dialect),
-            *(accepted.key, handle and handle.space, handle and handle.name, accepted.manner.awaited, accepted.brief),
+            *(
+                accepted.key,
+                handle and handle.space,
+                handle and handle.name,
+                accepted.lifecycle.awaited,
+                accepted.run_spec,
+            ),
             *(write.driver_id, accepted.at, accepted.format, rules.beginning(accepted).phase),
         )
         no = self._do(_INSERT_RUN, values).lastrowid
@@ -210,25 +216,25 @@ class Writing:
         run_id, space, name = row
         return Accepted(run_id, None if space is None else HandleRef(space, name), existed=True)
 
-    def _why_not_born(self, accepted: RunAccepted) -> NotBorn | None:
+    def _why_not_born(self, accepted: RunAccepted) -> NotCreated | None:
         match self._session_state(accepted.session_id):
             case None:
-                return NotBorn("session_unknown", accepted.session_id)
+                return NotCreated("session_unknown", accepted.session_id)
             case "archived":
-                return NotBorn("session_archived", accepted.session_id)
+                return NotCreated("session_archived", accepted.session_id)
             case _:
                 pass
         if accepted.parent_id is None:
             return None
         ancestor = self._one(_REFUSING_ANCESTOR, accepted.parent_id)
-        return NotBorn("cancelled", ancestor[0]) if ancestor else None
+        return NotCreated("cancelled", ancestor[0]) if ancestor else None
 
-    def _too_many(self, write: Accept) -> NotBorn | None:
+    def _too_many(self, write: Accept) -> NotCreated | None:
         if write.max_running is None:
             return None
         row = self._one(_COUNT_RUNNING, write.accepted.session_id, write.handle_space)
         running = row[0] if row else 0
-        return NotBorn("too_many", str(running)) if running >= write.max_running else None
+        return NotCreated("too_many", str(running)) if running >= write.max_running else None
 
     def _handle(self, write: Accept) -> HandleRef | None:
         """The next name of the space, or the one that the run brings along, which is the run's from now on."""
@@ -276,8 +282,8 @@ class Writing:
         fresh = self._do(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
         self._do_each("UPDATE runs SET cancelled_at = ? WHERE no = ?", [(write.at, no) for no, _, _ in fresh])
         body = self._bodies.of(write.item)
-        driven = [(write.item.key, body, run_id) for _, run_id, driver_id in fresh if driver_id is not None]
-        self._do_each(_POST, driven)
+        live = [(write.item.key, body, run_id) for _, run_id, driver_id in fresh if driver_id is not None]
+        self._do_each(_POST, live)
         for no, _, driver_id in fresh:
             if driver_id is None:
                 self._logs.end(no, write.item, write.at)
@@ -285,7 +291,7 @@ class Writing:
 
     # ---- drivers ----------------------------------------------------------------------------------------------------
 
-    def _bury(self, write: Bury) -> bool:
+    def _bury(self, write: DeclareDead) -> bool:
         row = self._one("SELECT beat, dead FROM drivers WHERE driver_id = ?", write.driver_id)
         if row is not None:
             beat, dead = row
@@ -301,8 +307,10 @@ class Writing:
         cancelled = self._do(lost, (driver_id,)).fetchall()
         self._do("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
         for no, at in cancelled:
-            mail = self._do("SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)).fetchall()
-            self._logs.end(no, rules.why_cancelled(self._codec.item(self._bodies.whole(body)) for (body,) in mail), at)
+            inbox = self._do(
+                "SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)
+            ).fetchall()
+            self._logs.end(no, rules.why_cancelled(self._codec.item(self._bodies.whole(body)) for (body,) in inbox), at)
 
     def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
         if not self.lives(write.driver_id):
@@ -340,15 +348,15 @@ class Writing:
         self._do(retire, (write.key, *place))
         return row[0]
 
-    def _change(self, write: Change) -> bytes | ShelfClosed:
+    def _change(self, write: Change) -> bytes | NamespaceClosed:
         if write.key is not None and (before := self._one("SELECT answer FROM answers WHERE key = ?", write.key)):
             return before[0]
         if write.session_id is not None:
             state = self._session_state(write.session_id)
             if state != "open":
-                return ShelfClosed("session_unknown" if state is None else "session_archived")
-        shelf = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
-        decision = write.decide(MappingProxyType(dict(self._do(shelf, (write.space,)).fetchall())))
+                return NamespaceClosed("session_unknown" if state is None else "session_archived")
+        key_value = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
+        decision = write.decide(MappingProxyType(dict(self._do(key_value, (write.space,)).fetchall())))
         drops = [(write.space, name) for name in decision.drops]
         self._do_each("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
         self._do_each(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])

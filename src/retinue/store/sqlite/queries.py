@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, Progress, RunQuery, RunRow, SessionRow
 from retinue.core.events import Event
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -82,11 +82,11 @@ class Reading:
         """
         return [(seq, self._codec.event(self._whole(body))) for seq, body in self._ask(question, run_id, after)]
 
-    def brief(self, digest: str) -> Brief:
+    def run_spec(self, digest: str) -> RunSpec:
         """What runs share; raises `StoreCorrupt` when it is not there."""
-        return self._codec.brief(self._blob(digest))
+        return self._codec.run_spec(self._blob(digest))
 
-    def mail(self, run_id: RunId) -> list[Item]:
+    def inbox(self, run_id: RunId) -> list[Item]:
         """A run's untaken items, in the order they were posted."""
         rows = self._ask(
             """
@@ -97,7 +97,7 @@ class Reading:
         )
         return [self._codec.item(self._whole(body)) for (body,) in rows]
 
-    def mail_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
+    def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
         """The untaken items of all unfinished runs of a driver."""
         rows = self._ask(
             """
@@ -138,7 +138,7 @@ class Reading:
             for row in self._ask("SELECT session_id, created_at, state FROM sessions ORDER BY created_at, rowid")
         ]
 
-    def shelf(self, space: str) -> Mapping[str, bytes]:
+    def key_value(self, space: str) -> Mapping[str, bytes]:
         """All that is on a shelf."""
         return dict(self._ask("SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid", space))
 
@@ -188,7 +188,7 @@ class Reading:
             key=row[9],
             handle=None if space is None else HandleRef(space, name),
             awaited=bool(row[12]),
-            brief=row[13],
+            run_spec=row[13],
             driver_id=row[14],
             accepted_at=row[15],
             cancelled_at=row[16],

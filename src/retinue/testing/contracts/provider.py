@@ -155,8 +155,8 @@ async def a_failure_is_a_provider_error_with_its_fault(stage: Stage) -> None:
 
 async def a_wish_to_wait_is_passed_on(stage: Stage) -> None:
     """What the provider says about when to come back is in `retry_after`."""
-    wish = ProviderError("slow down", fault="rate_limited", status=429, retry_after=7.0)
-    error = await _failed(stage, wish, Listener())
+    spawn_request = ProviderError("slow down", fault="rate_limited", status=429, retry_after=7.0)
+    error = await _failed(stage, spawn_request, Listener())
     _same("retry_after", error.retry_after, 7.0)
 
 

@@ -19,9 +19,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.commands import Accepted, Adopt, Bury, CancelTree, Change, Charge, Leave, Post, Retire, RunQuery
+from retinue.core.commands import (
+    Accepted,
+    Adopt,
+    CancelTree,
+    Change,
+    Charge,
+    DeclareDead,
+    Post,
+    Retire,
+    RunQuery,
+    UnregisterDriver,
+)
 from retinue.core.errors import Fenced
-from retinue.core.inbox import Cancel, Words
+from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef
 from retinue.testing.contracts.store_births import BirthContract
@@ -64,9 +75,9 @@ class LastingStoreContract(StoreContract):
         charge = Charge("day", 20.0, 99.0, input=1, output=4, cost=2, calls=3)
         one(store, replace(record("root", 2, said(long)), charges=(charge,)), "alice")
         end(store, "two")
-        one(store, Post(run_id="one", item=Words(key="w", text=long)))
+        one(store, Post(run_id="one", item=TextMessage(key="w", text=long)))
         one(store, CancelTree(run_id="below", item=Cancel(key="c"), at=40.0))
-        store.commit("alice", [Leave(driver_id="alice")])
+        store.commit("alice", [UnregisterDriver(driver_id="alice")])
         before = _everything(store)
 
         store.close()
@@ -91,10 +102,10 @@ class LastingStoreContract(StoreContract):
             assert other.changed() is False
             assert other.runs(RunQuery()) == store.runs(RunQuery())
 
-            other.commit("bob", [Post(run_id="root", item=Words(key="w", text="hello"))])
+            other.commit("bob", [Post(run_id="root", item=TextMessage(key="w", text="hello"))])
             assert other.changed() is False
             assert store.changed() is True
-            assert store.mail("root") == [Words(key="w", text="hello")]
+            assert store.inbox("root") == [TextMessage(key="w", text="hello")]
         finally:
             other.close()
 
@@ -102,7 +113,7 @@ class LastingStoreContract(StoreContract):
         tree(store)
         other = self.open_store(tmp_path)
         try:
-            other.commit("bob", [Bury(driver_id="alice"), Adopt(driver_id="bob", run_ids=("root",))])
+            other.commit("bob", [DeclareDead(driver_id="alice"), Adopt(driver_id="bob", run_ids=("root",))])
             other.commit("bob", [record("root", 2, said("mine now"))])
         finally:
             other.close()
@@ -118,13 +129,13 @@ def _everything(store: Store) -> dict[str, object]:
     return {
         "runs": runs,
         "events": [store.events(run.run_id) for run in runs],
-        "mail": [store.mail(run.run_id) for run in runs],
+        "mail": [store.inbox(run.run_id) for run in runs],
         "handles": store.handles("s", "spec"),
         "drivers": store.drivers(),
         "sessions": store.sessions(),
-        "shelf": dict(store.shelf("context/s")),
+        "shelf": dict(store.key_value("context/s")),
         "answer": store.answered("change"),
         "charges": store.charges("day", 0.0),
-        "brief": store.brief(BRIEF.digest()),
+        "brief": store.run_spec(BRIEF.digest()),
         "by key": store.run_by_key("k"),
     }

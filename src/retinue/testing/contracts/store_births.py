@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.agent import Brief
+from retinue.core.agent import RunSpec
 from retinue.core.commands import (
     Accept,
     Accepted,
     Adopt,
     CancelTree,
     CloseSession,
-    NotBorn,
+    NotCreated,
     OpenSession,
     Progress,
     Retire,
@@ -60,7 +60,7 @@ class BirthContract(StoreCase):
             key="k",
             handle=HandleRef("spec", "t_01"),
             awaited=True,
-            brief=BRIEF.digest(),
+            run_spec=BRIEF.digest(),
             driver_id="alice",
             accepted_at=10.0,
             cancelled_at=None,
@@ -71,16 +71,16 @@ class BirthContract(StoreCase):
         assert store.run("root") == expected
         assert store.run_by_key("k") == expected
         assert store.events("root") == [(1, replace(birth.accepted, handle=HandleRef("spec", "t_01")))]
-        assert store.brief(BRIEF.digest()) == BRIEF
+        assert store.run_spec(BRIEF.digest()) == BRIEF
 
     def test_what_was_never_accepted_is_not_there(self, store: Store) -> None:
         assert store.run("root") is None
         assert store.run_by_key("k") is None
         assert store.runs(RunQuery()) == []
         assert store.events("root") == []
-        assert store.mail("root") == []
+        assert store.inbox("root") == []
         with pytest.raises(StoreCorrupt, match=BRIEF.digest()):
-            store.brief(BRIEF.digest())
+            store.run_spec(BRIEF.digest())
 
     def test_the_same_key_gives_the_same_run(self, store: Store) -> None:
         first = accept("first", key="r/1/0", space="spec")
@@ -112,14 +112,18 @@ class BirthContract(StoreCase):
 
         answers = store.commit("alice", [accept("a", session_id="nowhere"), accept("b", session_id="old"), accept("c")])
 
-        assert answers == [NotBorn("session_unknown", "nowhere"), NotBorn("session_archived", "old"), Accepted("c")]
+        assert answers == [
+            NotCreated("session_unknown", "nowhere"),
+            NotCreated("session_archived", "old"),
+            Accepted("c"),
+        ]
         assert ids(store.runs(RunQuery())) == ["c"]
 
     def test_nothing_is_born_under_a_cancelled_ancestor(self, store: Store) -> None:
         tree(store)
         one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
 
-        assert one(store, accept("late", parent="below", space="spec")) == NotBorn("cancelled", "below")
+        assert one(store, accept("late", parent="below", space="spec")) == NotCreated("cancelled", "below")
         assert store.run("late") is None
         assert store.handles("s", "spec") == []
 
@@ -130,15 +134,15 @@ class BirthContract(StoreCase):
         one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
         one(store, accept("apart"))
 
-        assert one(store, accept("late", parent="below")) == NotBorn("cancelled", "below")
-        assert one(store, accept("later", parent="two")) == NotBorn("cancelled", "two")
+        assert one(store, accept("late", parent="below")) == NotCreated("cancelled", "below")
+        assert one(store, accept("later", parent="two")) == NotCreated("cancelled", "two")
         assert one(store, accept("fine", parent="apart")) == Accepted("fine")
 
     def test_an_ended_parent_has_no_more_children_but_an_ended_grandparent_may(self, store: Store) -> None:
         tree(store)
         end(store, "one")
 
-        assert one(store, accept("late", parent="one")) == NotBorn("cancelled", "one")
+        assert one(store, accept("late", parent="one")) == NotCreated("cancelled", "one")
         assert one(store, accept("fine", parent="below")) == Accepted("fine")
 
     def test_handles_count_up_in_each_space_of_each_session(self, store: Store) -> None:
@@ -204,7 +208,7 @@ class BirthContract(StoreCase):
         assert ids(store.runs(RunQuery())) == ["root"]
 
     def test_a_run_has_to_bring_the_brief_it_names(self, store: Store) -> None:
-        wrong = replace(accept("root"), brief=Brief(agent="someone else"))
+        wrong = replace(accept("root"), run_spec=RunSpec(agent="someone else"))
 
         with pytest.raises(StoreCorrupt, match=BRIEF.digest()):
             store.commit("alice", [wrong])
@@ -259,17 +263,17 @@ class BirthContract(StoreCase):
         assert row(store, "free").driver_id == "bob"
 
     def test_a_session_has_room_for_so_many_runs_of_a_kind_whoever_drives_them(self, store: Store) -> None:
-        def wish(run_id: str, driver_id: str | None) -> Accept:
+        def spawn_request(run_id: str, driver_id: str | None) -> Accept:
             return replace(accept(run_id, driver_id=driver_id, space="spec"), max_running=2)
 
-        assert one(store, wish("a", "alice")) == Accepted("a", HandleRef("spec", "t_01"))
-        assert one(store, wish("nobodys", None)) == Accepted("nobodys", HandleRef("spec", "t_02"))
-        assert one(store, wish("b", "bob")) == Accepted("b", HandleRef("spec", "t_03"))
+        assert one(store, spawn_request("a", "alice")) == Accepted("a", HandleRef("spec", "t_01"))
+        assert one(store, spawn_request("nobodys", None)) == Accepted("nobodys", HandleRef("spec", "t_02"))
+        assert one(store, spawn_request("b", "bob")) == Accepted("b", HandleRef("spec", "t_03"))
 
-        assert one(store, wish("c", "alice")) == NotBorn("too_many", "2")
+        assert one(store, spawn_request("c", "alice")) == NotCreated("too_many", "2")
         assert one(store, accept("other", space="other")) == Accepted("other", HandleRef("other", "t_01"))
         end(store, "a")
-        assert one(store, wish("c", "alice")) == Accepted("c", HandleRef("spec", "t_04"))
+        assert one(store, spawn_request("c", "alice")) == Accepted("c", HandleRef("spec", "t_04"))
 
 
 def ids(rows: Sequence[RunRow]) -> list[RunId]:

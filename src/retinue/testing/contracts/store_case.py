@@ -8,17 +8,27 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.agent import Brief
-from retinue.core.commands import Accept, Accepted, DriverRow, Enlist, OpenSession, Record, RunRow, Write, Written
+from retinue.core.agent import RunSpec
+from retinue.core.commands import (
+    Accept,
+    Accepted,
+    DriverRow,
+    OpenSession,
+    Record,
+    RegisterDriver,
+    RunRow,
+    Write,
+    Written,
+)
 from retinue.core.events import Event, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.policy import Policy
 from retinue.core.ports import Store
-from retinue.core.run import Manner, Outcome
+from retinue.core.run import Lifecycle, Outcome
 from retinue.core.usage import Usage
 
-BRIEF = Brief(agent="researcher", system="You look things up.", offered=("search",), provider="scripted", model="m")
+BRIEF = RunSpec(agent="researcher", system="You look things up.", offered=("search",), provider="scripted", model="m")
 
 
 class StoreCase:
@@ -37,9 +47,9 @@ class StoreCase:
         store.close()
 
 
-def enlist(driver_id: DriverId) -> Enlist:
+def enlist(driver_id: DriverId) -> RegisterDriver:
     """A driver begins."""
-    return Enlist(driver=driver(driver_id))
+    return RegisterDriver(driver=driver(driver_id))
 
 
 def driver(driver_id: DriverId, *, beat: int = 0) -> DriverRow:
@@ -69,20 +79,20 @@ def accept(
         path="root/child" if parent else "root",
         key=key,
         agent="researcher",
-        brief=BRIEF.digest(),
+        run_spec=BRIEF.digest(),
         task="find it",
         policy=Policy(),
-        manner=Manner(awaited=True),
+        lifecycle=Lifecycle(awaited=True),
         label="a look around",
         dialect=dialect,
     )
-    return Accept(accepted=accepted, brief=BRIEF, driver_id=driver_id, handle_space=space, handle_format="t_{:02d}")
+    return Accept(accepted=accepted, run_spec=BRIEF, driver_id=driver_id, handle_space=space, handle_format="t_{:02d}")
 
 
-def born(store: Store, *births: Accept) -> None:
+def born(store: Store, *children_created: Accept) -> None:
     """Let these runs exist."""
-    answers = store.commit(None, births)
-    assert answers == [Accepted(birth.accepted.run_id) for birth in births]
+    answers = store.commit(None, children_created)
+    assert answers == [Accepted(birth.accepted.run_id) for birth in children_created]
 
 
 def tree(store: Store, *, driver_id: DriverId | None = "alice") -> None:

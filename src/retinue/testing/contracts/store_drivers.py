@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.core.commands import Adopt, Beat, Bury, CancelTree, Enlist, Leave, Post, Progress, Record, RunQuery
+from retinue.core.commands import (
+    Adopt,
+    CancelTree,
+    DeclareDead,
+    Heartbeat,
+    Post,
+    Progress,
+    Record,
+    RegisterDriver,
+    RunQuery,
+    UnregisterDriver,
+)
 from retinue.core.errors import Fenced
 from retinue.core.events import RunEnded
-from retinue.core.inbox import Cancel, Words
+from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import Outcome
 from retinue.core.usage import NO_USAGE, Usage
@@ -63,7 +74,7 @@ class DriverContract(StoreCase):
         tree(store)
         end(store, "two")
 
-        assert one(store, Bury(driver_id="alice"), "bob") is True
+        assert one(store, DeclareDead(driver_id="alice"), "bob") is True
 
         with pytest.raises(Fenced) as fenced:
             store.commit("alice", [record("root", 2, said("still here"))])
@@ -74,23 +85,23 @@ class DriverContract(StoreCase):
         assert store.drivers() == [driver("bob")]
 
     def test_a_driver_whose_counter_moved_is_not_dead(self, store: Store) -> None:
-        one(store, Beat(driver_id="alice"), "alice")
+        one(store, Heartbeat(driver_id="alice"), "alice")
 
-        assert one(store, Bury(driver_id="alice", beat=0), "bob") is False
+        assert one(store, DeclareDead(driver_id="alice", beat=0), "bob") is False
         assert store.drivers() == [driver("alice", beat=1), driver("bob")]
 
-        assert one(store, Bury(driver_id="alice", beat=1), "bob") is True
-        assert one(store, Bury(driver_id="alice", beat=0), "bob") is True
+        assert one(store, DeclareDead(driver_id="alice", beat=1), "bob") is True
+        assert one(store, DeclareDead(driver_id="alice", beat=0), "bob") is True
         assert store.drivers() == [driver("bob")]
 
     def test_a_driver_that_is_not_there_is_dead(self, store: Store) -> None:
-        assert one(store, Bury(driver_id="carol", beat=3), "bob") is True
+        assert one(store, DeclareDead(driver_id="carol", beat=3), "bob") is True
 
     def test_a_driver_that_was_declared_dead_may_begin_again_without_its_runs(self, store: Store) -> None:
         born(store, accept("root"))
-        one(store, Bury(driver_id="alice"), "bob")
+        one(store, DeclareDead(driver_id="alice"), "bob")
 
-        store.commit("alice", [Enlist(driver=driver("alice", beat=7))])
+        store.commit("alice", [RegisterDriver(driver=driver("alice", beat=7))])
 
         assert store.drivers() == [driver("alice", beat=7), driver("bob")]
         with pytest.raises(Fenced):
@@ -99,12 +110,12 @@ class DriverContract(StoreCase):
     def test_a_driver_that_leaves_is_gone_and_its_runs_can_be_adopted(self, store: Store) -> None:
         tree(store)
 
-        answers = store.commit("alice", [record("root", 2, said("last words")), Leave(driver_id="alice")])
+        answers = store.commit("alice", [record("root", 2, said("last words")), UnregisterDriver(driver_id="alice")])
 
         assert answers == [None, None]
         assert store.drivers() == [driver("bob")]
         with pytest.raises(Fenced):
-            store.commit("alice", [Beat(driver_id="alice")])
+            store.commit("alice", [Heartbeat(driver_id="alice")])
         assert one(store, Adopt(driver_id="bob", run_ids=("root", "one")), "bob") == ("root", "one")
         assert one(store, record("root", 3, said("my turn")), "bob") is None
 
@@ -127,10 +138,10 @@ class DriverContract(StoreCase):
 
         assert answer == ("root", "one", "below")
         for run_id in ("root", "one", "below"):
-            assert store.mail(run_id) == [CANCEL]
+            assert store.inbox(run_id) == [CANCEL]
             assert row(store, run_id).cancelled_at == 40.0
             assert row(store, run_id).progress == Progress(phase="queued")
-        assert store.mail("two") == []
+        assert store.inbox("two") == []
         assert row(store, "two").cancelled_at is None
 
     def test_a_part_of_a_tree_can_be_cancelled(self, store: Store) -> None:
@@ -153,12 +164,12 @@ class DriverContract(StoreCase):
         assert one(store, CancelTree(run_id="root", item=Cancel(key="again"), at=60.0)) == ()
         assert one(store, CancelTree(run_id="ghost", item=Cancel(key="again"), at=60.0)) is None
         assert (row(store, "one").cancelled_at, row(store, "two").cancelled_at) == (40.0, 50.0)
-        assert store.mail("one") == [CANCEL]
+        assert store.inbox("one") == [CANCEL]
 
     def test_a_cancelled_run_that_nobody_drives_ends_on_the_spot(self, store: Store) -> None:
         born(store, accept("root"))
         one(store, Record(run_id="root", seq=2, events=(said("hm"),), progress=PROGRESS), "alice")
-        store.commit("alice", [Leave(driver_id="alice")])
+        store.commit("alice", [UnregisterDriver(driver_id="alice")])
 
         assert one(store, CancelTree(run_id="root", item=CANCEL, at=40.0)) == ("root",)
 
@@ -179,13 +190,17 @@ class DriverContract(StoreCase):
         assert one(store, CancelTree(run_id="root", item=CANCEL, at=40.0)) == ("root", "one", "two", "below")
 
         assert ids(store.runs(RunQuery(unfinished_only=True))) == ["one"]
-        assert store.mail("one") == [CANCEL]
+        assert store.inbox("one") == [CANCEL]
         assert store.events("below", after=1) == [(2, RunEnded(at=40.0, outcome=cancelled()))]
 
-    @pytest.mark.parametrize("how", [Bury(driver_id="alice"), Leave(driver_id="alice")], ids=["buried", "left"])
-    def test_what_was_cancelled_ends_when_its_driver_is_gone(self, store: Store, how: Bury | Leave) -> None:
+    @pytest.mark.parametrize(
+        "how", [DeclareDead(driver_id="alice"), UnregisterDriver(driver_id="alice")], ids=["buried", "left"]
+    )
+    def test_what_was_cancelled_ends_when_its_driver_is_gone(
+        self, store: Store, how: DeclareDead | UnregisterDriver
+    ) -> None:
         tree(store)
-        one(store, Post(run_id="one", item=Words(key="w", text="hurry")))
+        one(store, Post(run_id="one", item=TextMessage(key="w", text="hurry")))
         one(store, Record(run_id="one", seq=2, events=(said("hm"),), progress=PROGRESS), "alice")
         one(store, CancelTree(run_id="one", item=CANCEL, at=40.0))
 
@@ -209,20 +224,20 @@ class DriverContract(StoreCase):
     def test_nothing_of_a_batch_happens_when_its_last_write_is_refused(self, store: Store) -> None:
         tree(store)
         one(store, CancelTree(run_id="below", item=CANCEL, at=39.0))
-        before = (store.runs(RunQuery()), store.drivers(), store.mail_for("alice"), store.events("below"))
+        before = (store.runs(RunQuery()), store.drivers(), store.inbox_for("alice"), store.events("below"))
 
         with pytest.raises(Fenced):
             store.commit(
                 "bob",
                 [
-                    Beat(driver_id="bob"),
+                    Heartbeat(driver_id="bob"),
                     enlist("carol"),
                     CancelTree(run_id="two", item=CANCEL, at=40.0),
-                    Bury(driver_id="alice"),
+                    DeclareDead(driver_id="alice"),
                     Adopt(driver_id="bob", run_ids=("root",)),
-                    Leave(driver_id="carol"),
+                    UnregisterDriver(driver_id="carol"),
                     record("one", 2, said("not mine")),
                 ],
             )
 
-        assert (store.runs(RunQuery()), store.drivers(), store.mail_for("alice"), store.events("below")) == before
+        assert (store.runs(RunQuery()), store.drivers(), store.inbox_for("alice"), store.events("below")) == before

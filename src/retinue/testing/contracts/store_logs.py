@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from retinue.core.commands import Charge, Post, Progress, Record
 from retinue.core.errors import Fenced, StoreCorrupt
 from retinue.core.events import CallReturned, MailTaken, RunEnded
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Input, Words
+from retinue.core.inbox import Answer, Cancel, ChildEnded, Input, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import Outcome
 from retinue.core.usage import Usage
@@ -94,7 +94,7 @@ class LogContract(StoreCase):
 
     def test_mail_of_a_batch_reaches_whoever_has_not_ended_before_it(self, store: Store) -> None:
         born(store, accept("root"), accept("other"))
-        early, late = Words(key="early", text="in time"), Words(key="late", text="too late")
+        early, late = TextMessage(key="early", text="in time"), TextMessage(key="late", text="too late")
 
         store.commit(
             "alice",
@@ -105,7 +105,7 @@ class LogContract(StoreCase):
             ],
         )
 
-        assert store.mail("other") == [early]
+        assert store.inbox("other") == [early]
 
     def test_the_end_of_a_run_stands_in_its_row(self, store: Store) -> None:
         born(store, accept("told"), accept("untold"))
@@ -149,14 +149,14 @@ class LogContract(StoreCase):
     ) -> None:
         born(store, accept("root"), accept("other"))
         one(store, record("root", 2, said("hm")), "alice")
-        post = Post(run_id="root", item=Words(key="w", text="hello"))
+        post = Post(run_id="root", item=TextMessage(key="w", text="hello"))
 
         with pytest.raises(StoreCorrupt, match=f"event {seq} cannot be added to run root: its last event is 2"):
             store.commit("alice", [record("other", 2, over()), post, record("root", seq, said("again"))])
 
         assert row(store, "other").progress == Progress(phase="queued")
         assert len(store.events("other")) == 1
-        assert store.mail("root") == []
+        assert store.inbox("root") == []
         assert one(store, record("root", 3, said("right")), "alice") is None
 
     def test_an_unknown_run_has_no_log(self, store: Store) -> None:
@@ -174,56 +174,60 @@ class LogContract(StoreCase):
 
     def test_items_wait_in_the_order_they_were_posted(self, store: Store) -> None:
         tree(store)
-        items = [Words(key="b", text="one"), Input(key="a", text="two", tools=False), Words(key="c", text="three")]
+        items = [
+            TextMessage(key="b", text="one"),
+            Input(key="a", text="two", tools=False),
+            TextMessage(key="c", text="three"),
+        ]
 
         answers = store.commit(None, [Post(run_id="root", item=item) for item in items])
 
         assert answers == ["posted", "posted", "posted"]
-        assert store.mail("root") == items
-        assert store.mail("one") == []
+        assert store.inbox("root") == items
+        assert store.inbox("one") == []
 
     def test_posting_answers_what_became_of_the_item(self, store: Store) -> None:
         born(store, accept("root"), accept("over"))
-        one(store, Post(run_id="over", item=Words(key="w", text="early")))
+        one(store, Post(run_id="over", item=TextMessage(key="w", text="early")))
         end(store, "over")
-        words = Words(key="w", text="hello")
+        words = TextMessage(key="w", text="hello")
 
         answers = store.commit(
             None,
             [
                 Post(run_id="root", item=words),
-                Post(run_id="root", item=Words(key="w", text="hello again")),
-                Post(run_id="over", item=Words(key="late", text="too late")),
+                Post(run_id="root", item=TextMessage(key="w", text="hello again")),
+                Post(run_id="over", item=TextMessage(key="late", text="too late")),
                 Post(run_id="over", item=words),
                 Post(run_id="ghost", item=words),
             ],
         )
 
         assert answers == ["posted", "duplicate", "ended", "duplicate", "unknown"]
-        assert store.mail("root") == [words]
+        assert store.inbox("root") == [words]
 
     def test_taken_items_are_gone_but_their_keys_are_remembered(self, store: Store) -> None:
         born(store, accept("root"))
-        first, second = Words(key="a", text="one"), Words(key="b", text="two")
+        first, second = TextMessage(key="a", text="one"), TextMessage(key="b", text="two")
         store.commit(None, [Post(run_id="root", item=first), Post(run_id="root", item=second)])
         taking = Record(run_id="root", seq=2, events=(MailTaken(at=20.0, items=(first,)),), taken=("a",))
 
         one(store, taking, "alice")
 
-        assert store.mail("root") == [second]
+        assert store.inbox("root") == [second]
         assert one(store, Post(run_id="root", item=first)) == "duplicate"
         assert store.events("root", after=1) == [(2, MailTaken(at=20.0, items=(first,)))]
 
     def test_mail_that_was_not_taken_after_all_is_still_there(self, store: Store) -> None:
         born(store, accept("root"))
-        words = Words(key="a", text="one")
+        words = TextMessage(key="a", text="one")
         one(store, Post(run_id="root", item=words))
         taking = Record(run_id="root", seq=2, events=(MailTaken(at=20.0, items=(words,)),), taken=("a",))
 
         with pytest.raises(StoreCorrupt):
             store.commit("alice", [taking, taking])
 
-        assert store.mail("root") == [words]
+        assert store.inbox("root") == [words]
 
     def test_a_record_posts_to_others_with_its_events(self, store: Store) -> None:
         tree(store)
@@ -233,21 +237,21 @@ class LogContract(StoreCase):
 
         one(store, Record(run_id="below", seq=2, events=(over(),), posts=posts), "alice")
 
-        assert store.mail("one") == [news]
-        assert store.mail("two") == []
+        assert store.inbox("one") == [news]
+        assert store.inbox("two") == []
 
     def test_a_driver_reads_the_mail_of_all_its_unfinished_runs(self, store: Store) -> None:
         tree(store)
         born(store, accept("of bob", driver_id="bob"))
-        words, answer = Words(key="w", text="hello"), Answer(key="a", turn=1, index=0, allow=True)
+        words, answer = TextMessage(key="w", text="hello"), Answer(key="a", turn=1, index=0, allow=True)
         for run_id in ("two", "root", "one", "of bob"):
             one(store, Post(run_id=run_id, item=words))
         one(store, Post(run_id="root", item=answer))
         end(store, "one")
 
-        assert store.mail_for("alice") == [("root", words), ("root", answer), ("two", words)]
-        assert store.mail_for("bob") == [("of bob", words)]
-        assert store.mail_for("nobody") == []
+        assert store.inbox_for("alice") == [("root", words), ("root", answer), ("two", words)]
+        assert store.inbox_for("bob") == [("of bob", words)]
+        assert store.inbox_for("nobody") == []
 
     def test_charges_are_remembered_by_window_and_time(self, store: Store) -> None:
         born(store, accept("root"))
@@ -270,15 +274,15 @@ class LogContract(StoreCase):
         text = "ä long story " * 20_000
         birth = accept("root")
         born(store, replace(birth, accepted=replace(birth.accepted, task=text)), accept("other"))
-        words, cancel = Words(key="w", text=text), Cancel(key="c", note=text)
+        words, cancel = TextMessage(key="w", text=text), Cancel(key="c", note=text)
         one(store, Post(run_id="root", item=words))
         one(store, Post(run_id="root", item=cancel))
 
         one(store, record("other", 2, said(text), over(text)), "alice")
 
         assert store.events("root") == [(1, replace(birth.accepted, task=text))]
-        assert store.mail("root") == [words, cancel]
-        assert store.mail_for("alice") == [("root", words), ("root", cancel)]
+        assert store.inbox("root") == [words, cancel]
+        assert store.inbox_for("alice") == [("root", words), ("root", cancel)]
         assert store.events("other", after=1) == [(2, said(text)), (3, over(text))]
         assert row(store, "other").progress.outcome == over(text).outcome
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from retinue.core.commands import Accept, Accepted, Bury, Change, Charge, Forget, Post, Prune, Retire, RunQuery
-from retinue.core.inbox import Words
+from retinue.core.commands import Accept, Accepted, Change, Charge, DeclareDead, Forget, Post, Prune, Retire, RunQuery
+from retinue.core.inbox import TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef, HistoryRef
 from retinue.testing.contracts.store_case import BRIEF, StoreCase, accept, born, end, one, over, record, said, tree
@@ -26,7 +26,7 @@ class PruningContract(StoreCase):
         assert [row.run_id for row in store.runs(RunQuery())] == ["other"]
         assert store.events("root") == []
         assert store.run("one") is None
-        assert store.brief(BRIEF.digest()) == BRIEF
+        assert store.run_spec(BRIEF.digest()) == BRIEF
 
     def test_a_tree_with_a_run_that_has_not_ended_stays(self, store: Store) -> None:
         tree(store)
@@ -51,7 +51,7 @@ class PruningContract(StoreCase):
         long = "once upon a time " * 10_000
         birth: Accept = accept("old", key="mine")
         one(store, birth)
-        one(store, Post(run_id="old", item=Words(key="w", text=long)))
+        one(store, Post(run_id="old", item=TextMessage(key="w", text=long)))
         charges = (Charge("day", 5.0, 95.0, input=1), Charge("year", 5.0, 900.0, input=2))
         one(store, replace(record("old", 2, said(long), over(long)), charges=charges), "alice")
         one(store, Change(space="context/s", decide=put("a", b"1"), key="old/1/0"))
@@ -61,10 +61,10 @@ class PruningContract(StoreCase):
         assert (store.answered("old/1/0"), store.answered("young/1/0")) == (None, b"a")
         assert store.charges("day", 0.0) == []
         assert store.charges("year", 0.0) == [Charge("year", 5.0, 900.0, input=2)]
-        assert dict(store.shelf("context/s")) == {"a": b"1", "b": b"2"}
+        assert dict(store.key_value("context/s")) == {"a": b"1", "b": b"2"}
         assert store.run_by_key("mine") is None
         assert one(store, birth) == Accepted("old")
-        assert store.brief(BRIEF.digest()) == BRIEF
+        assert store.run_spec(BRIEF.digest()) == BRIEF
 
     def test_artifacts_go_with_the_tree_that_made_them(self, store: Store) -> None:
         tree(store)
@@ -77,8 +77,8 @@ class PruningContract(StoreCase):
             one(store, Change(space=space, decide=put("text", b"long")))
 
         assert one(store, Prune(before=100.0)) == 4
-        assert [dict(store.shelf(space)) for space in gone] == [{}] * 2
-        assert [dict(store.shelf(space)) for space in kept] == [{"text": b"long"}] * 2
+        assert [dict(store.key_value(space)) for space in gone] == [{}] * 2
+        assert [dict(store.key_value(space)) for space in kept] == [{"text": b"long"}] * 2
 
     def test_what_remaining_runs_need_is_still_there(self, store: Store) -> None:
         long = "once upon a time " * 10_000
@@ -86,18 +86,18 @@ class PruningContract(StoreCase):
         for run_id in ("old", "young"):
             one(store, record(run_id, 2, said(long)), "alice")
         one(store, record("old", 3, over()), "alice")
-        one(store, Post(run_id="young", item=Words(key="w", text=long)))
+        one(store, Post(run_id="young", item=TextMessage(key="w", text=long)))
 
         assert one(store, Prune(before=100.0)) == 1
         assert store.events("young", after=1) == [(2, said(long))]
-        assert store.mail("young") == [Words(key="w", text=long)]
+        assert store.inbox("young") == [TextMessage(key="w", text=long)]
 
     def test_messages_of_a_dialect_are_dropped_once_the_tree_is_over(self, store: Store) -> None:
         long = "once upon a time " * 10_000
         born(store, accept("root", dialect="d"))
         for run_id, dialect in (("kept", "other"), ("dropped", "d")):
             born(store, accept(run_id, parent="root", dialect=dialect))
-        one(store, Post(run_id="dropped", item=Words(key="w", text=long)))
+        one(store, Post(run_id="dropped", item=TextMessage(key="w", text=long)))
         one(store, record("dropped", 2, said(long)), "alice")
         for run_id, seq in (("kept", 2), ("dropped", 3)):
             one(store, record(run_id, seq, over("done")), "alice")
@@ -106,7 +106,7 @@ class PruningContract(StoreCase):
         end(store, "root")
 
         assert one(store, Forget(root_id="root", dialect="d")) == 1
-        assert (store.events("dropped"), store.mail("dropped")) == ([], [])
+        assert (store.events("dropped"), store.inbox("dropped")) == ([], [])
         assert [len(store.events(run_id)) for run_id in ("root", "kept")] == [2, 2]
         row = store.run("dropped")
         assert row is not None
@@ -139,9 +139,9 @@ class PruningContract(StoreCase):
 
     def test_dead_drivers_without_runs_are_forgotten(self, store: Store) -> None:
         tree(store)
-        one(store, Bury(driver_id="bob"))
+        one(store, DeclareDead(driver_id="bob"))
         one(store, accept("nobodys", driver_id=None))
         one(store, Prune(before=0.0))
 
         assert [driver.driver_id for driver in store.drivers()] == ["alice"]
-        one(store, Bury(driver_id="bob"))
+        one(store, DeclareDead(driver_id="bob"))

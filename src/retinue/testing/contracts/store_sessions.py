@@ -13,10 +13,10 @@ from retinue.core.commands import (
     CloseSession,
     Decide,
     Decision,
+    NamespaceClosed,
     OpenSession,
     RunQuery,
     SessionRow,
-    ShelfClosed,
 )
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef
@@ -26,7 +26,7 @@ from retinue.testing.contracts.store_case import StoreCase, accept, one
 
 def put(name: str, value: bytes) -> Decide:
     """Put one value, and answer with the names that were there."""
-    return lambda shelf: Decision(b",".join(sorted(map(str.encode, shelf))), puts={name: value})
+    return lambda key_value: Decision(b",".join(sorted(map(str.encode, key_value))), puts={name: value})
 
 
 class SessionContract(StoreCase):
@@ -69,7 +69,7 @@ class SessionContract(StoreCase):
         assert store.session("s") is None
         assert store.handles("s", "spec") == []
         assert store.handles("s2", "spec") == [("t_01", "b", None)]
-        assert [dict(store.shelf(space)) for space in ("context/s", "agents/s", "context/s2", "memory")] == [
+        assert [dict(store.key_value(space)) for space in ("context/s", "agents/s", "context/s2", "memory")] == [
             {},
             {},
             {"x": b"2"},
@@ -84,15 +84,15 @@ class SessionContract(StoreCase):
         assert one(store, OpenSession(session_id="s", at=5.0)) is True
 
         assert store.session("s") == SessionRow(session_id="s", created_at=5.0)
-        assert dict(store.shelf("context/s")) == {}
+        assert dict(store.key_value("context/s")) == {}
         assert one(store, accept("b", space="spec")) == Accepted("b", HandleRef("spec", "t_01"))
         assert store.handles("s", "spec") == [("t_01", "b", None)]
 
     def test_a_change_decides_about_all_that_is_on_the_shelf(self, store: Store) -> None:
         seen: list[dict[str, bytes]] = []
 
-        def decide(shelf: Mapping[str, bytes]) -> Decision:
-            seen.append(dict(shelf))
+        def decide(key_value: Mapping[str, bytes]) -> Decision:
+            seen.append(dict(key_value))
             return Decision(b"two", puts={"b": b"2", "c": b"3"}, drops=("a", "never there"))
 
         answers = store.commit(
@@ -106,8 +106,8 @@ class SessionContract(StoreCase):
 
         assert answers == [b"", b"two", b"two"]
         assert seen == [{"a": b"1"}, {}]
-        assert dict(store.shelf("x")) == {"b": b"2", "c": b"3"}
-        assert dict(store.shelf("nothing")) == {}
+        assert dict(store.key_value("x")) == {"b": b"2", "c": b"3"}
+        assert dict(store.key_value("nothing")) == {}
 
     def test_a_change_may_leave_charges_behind_once(self, store: Store) -> None:
         charge = Charge("actions/dig", 10.0, 3610.0, calls=1)
@@ -121,7 +121,7 @@ class SessionContract(StoreCase):
         for name in ("c", "a", "b", "c"):
             one(store, Change(space="x", decide=put(name, b"1")))
 
-        assert list(store.shelf("x")) == ["c", "a", "b"]
+        assert list(store.key_value("x")) == ["c", "a", "b"]
 
     def test_the_same_key_answers_the_same_and_decides_once(self, store: Store) -> None:
         first = Change(space="x", decide=put("a", b"1"), key="r/1/0")
@@ -131,7 +131,7 @@ class SessionContract(StoreCase):
         assert store.commit(None, [first, again]) == [b"", b""]
 
         assert store.answered("r/1/0") == b""
-        assert dict(store.shelf("x")) == {"a": b"1"}
+        assert dict(store.key_value("x")) == {"a": b"1"}
 
     def test_an_unkeyed_change_happens_each_time(self, store: Store) -> None:
         change = Change(space="x", decide=put("a", b"1"))
@@ -150,18 +150,18 @@ class SessionContract(StoreCase):
             None, [change("old", "k"), change("nowhere", "k"), change("old", "before"), change("s", "k")]
         )
 
-        assert answers == [ShelfClosed("session_archived"), ShelfClosed("session_unknown"), b"", b""]
-        assert dict(store.shelf("context/old")) == {"a": b"1"}
-        assert dict(store.shelf("context/nowhere")) == {}
+        assert answers == [NamespaceClosed("session_archived"), NamespaceClosed("session_unknown"), b"", b""]
+        assert dict(store.key_value("context/old")) == {"a": b"1"}
+        assert dict(store.key_value("context/nowhere")) == {}
 
     def test_a_decision_that_raises_takes_its_whole_batch_back(self, store: Store) -> None:
-        def stumble(shelf: Mapping[str, bytes]) -> Decision:
-            raise LookupError(f"stumbled over {sorted(shelf)}")
+        def stumble(key_value: Mapping[str, bytes]) -> Decision:
+            raise LookupError(f"stumbled over {sorted(key_value)}")
 
         one(store, Change(space="x", decide=put("first", b"1")))
         one(store, Change(space="x", decide=put("second", b"2")))
 
-        def drop(shelf: Mapping[str, bytes]) -> Decision:
+        def drop(key_value: Mapping[str, bytes]) -> Decision:
             return Decision(b"", drops=("first",), puts={"second": b"changed"})
 
         with pytest.raises(LookupError, match="stumbled over"):
@@ -176,7 +176,7 @@ class SessionContract(StoreCase):
                 ],
             )
 
-        assert list(store.shelf("x").items()) == [("first", b"1"), ("second", b"2")]
+        assert list(store.key_value("x").items()) == [("first", b"1"), ("second", b"2")]
         assert store.answered("k") is None
         assert [session.session_id for session in store.sessions()] == ["s"]
         assert store.handles("s", "spec") == []

@@ -18,8 +18,8 @@ import msgspec
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, Tool, Weight
-from retinue.tools.dependencies import Kit
+from retinue.core.ports import CallContext, CallRisk, Tool
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files.atomic_write import alone, blocks, replace
 from retinue.tools.files.excerpt import excerpt
 from retinue.tools.files.paths import Reach, Spot, Unusable
@@ -43,23 +43,23 @@ class _Asked(msgspec.Struct):
     operation: str = ""
 
 
-def weigh(arguments: str) -> Weight:
+def assess(arguments: str) -> CallRisk:
     """Low risk for operations that only look; anything else, and what cannot be read, is an action.
 
-    >>> weigh('{"operation": "list", "path": "."}'), weigh('{"operation": "delete", "path": "a"}')
-    (Weight(risk=<Risk.LOW: 'low'>, acts=False), Weight(risk=<Risk.MEDIUM: 'medium'>, acts=True))
+    >>> assess('{"operation": "list", "path": "."}'), assess('{"operation": "delete", "path": "a"}')
+    (CallRisk(risk=<Risk.LOW: 'low'>, acts=False), CallRisk(risk=<Risk.MEDIUM: 'medium'>, acts=True))
     """
     try:
         asked = msgspec.json.decode(arguments, type=_Asked)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         asked = _Asked()
-    return Weight(Risk.LOW) if asked.operation in LOOKING else Weight(Risk.MEDIUM, acts=True)
+    return CallRisk(Risk.LOW) if asked.operation in LOOKING else CallRisk(Risk.MEDIUM, acts=True)
 
 
-def file_ops_tool(kit: Kit) -> Tool:
+def file_ops_tool(dependencies: ToolDependencies) -> Tool:
     """The tool `file_ops`."""
 
-    @tool(kind="once", risk="medium", acts=True, weigh=weigh, timeout=SECONDS)
+    @tool(kind="once", risk="medium", acts=True, assess=assess, timeout=SECONDS)
     def file_ops(
         operation: Operation,
         path: str,
@@ -82,12 +82,12 @@ def file_ops_tool(kit: Kit) -> Tool:
             offset: how many lines or entries to skip, for read and list
             limit: how many lines or entries to show, for read and list; 0 shows as many as fit
         """
-        reach = Reach.of(context, kit)
+        reach = Reach.of(context, dependencies)
         match operation:
             case "read":
                 return _read(reach, path, offset, limit)
             case "list":
-                return _list(reach, path, offset, limit, kit.max_result - NOTICE)
+                return _list(reach, path, offset, limit, dependencies.max_result - NOTICE)
             case "exists":
                 found = _look(reach, path)
                 return f"{path} does not exist" if found is None else f"{path} exists: {_kind(found)}"

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files.atomic_write import alone, blocks, replace
 from retinue.tools.files.excerpt import excerpt
 from retinue.tools.files.file_ops import file_ops_tool
@@ -34,7 +34,7 @@ FromZero: TypeAlias = Annotated[int, Meta(ge=0)]
 FromOne: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-def tools(kit: Kit) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """`file_read`, `file_write`, `file_edit`, `file_ops` and `bash_read`."""
 
     @tool(kind="pure", timeout=SECONDS)
@@ -46,7 +46,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
             offset: the first line to show, counted from 1
             limit: how many lines to show; 0 shows as many as fit
         """
-        return numbered(Reach.of(context, kit), path, offset=offset, limit=limit)
+        return numbered(Reach.of(context, dependencies), path, offset=offset, limit=limit)
 
     @tool(kind="idempotent", risk="medium", acts=True, timeout=SECONDS)
     def file_write(path: str, content: str, context: CallContext) -> str:
@@ -56,7 +56,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
             path: the file, relative to the workspace or absolute
             content: everything that the file will hold
         """
-        with Reach.of(context, kit).spot(path, "write", parents=True) as spot, alone(spot):
+        with Reach.of(context, dependencies).spot(path, "write", parents=True) as spot, alone(spot):
             return f"Written {replace(spot, (content.encode(),))} bytes to {path}"
 
     @tool(kind="once", risk="medium", acts=True, timeout=SECONDS)
@@ -69,7 +69,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
             new_string: the text to put there; empty deletes the piece
             replace_all: replace every occurrence instead of the only one
         """
-        return edited(Reach.of(context, kit), path, old_string, new_string, replace_all=replace_all)
+        return edited(Reach.of(context, dependencies), path, old_string, new_string, replace_all=replace_all)
 
     @tool(kind="pure", timeout=SECONDS)
     def bash_read(filepath: str, context: CallContext, limit: FromZero = 0, offset: FromZero = 0) -> ToolResult:
@@ -84,18 +84,18 @@ def tools(kit: Kit) -> Sequence[Tool]:
             offset: how many lines to skip from the start
         """
         try:
-            with Reach.of(context, kit).file(filepath) as file:
+            with Reach.of(context, dependencies).file(filepath) as file:
                 part = excerpt(file, skip=offset, limit=limit, room=ROOM)
         except OutOfReach as refusal:
             raise ToolError(f"Path outside CWD not allowed: {filepath}") from refusal
         except Unusable as trouble:
             return ToolResult(as_text({"error": f"Failed to read file: {trouble}"}), failed=True)
-        room = kit.max_result
+        room = dependencies.max_result
         return ToolResult(
             page_text(part.lines, total=part.total, offset=offset, limit=limit, room=room, with_content=True)
         )
 
-    return (file_read, file_write, file_edit, file_ops_tool(kit), bash_read)
+    return (file_read, file_write, file_edit, file_ops_tool(dependencies), bash_read)
 
 
 def numbered(reach: Reach, path: str, *, offset: int, limit: int) -> str:

@@ -24,7 +24,7 @@ from typing import Literal
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files.path_walk import (
     DIRECTORY,
     MAX_LINKS,
@@ -154,9 +154,9 @@ class Reach:
             raise Unusable.because(error, workspace or os.curdir) from error
 
     @classmethod
-    def of(cls, context: CallContext, kit: Kit) -> Reach:
+    def of(cls, context: CallContext, dependencies: ToolDependencies) -> Reach:
         """What the caller may touch."""
-        return cls(context.policy, context.workspace, home=kit.home, settings=kit.settings)
+        return cls(context.policy, context.workspace, home=dependencies.home, settings=dependencies.settings)
 
     @contextmanager
     def file(self, path: str) -> Generator[Opened]:

@@ -154,12 +154,12 @@ def scored(asked: Sequence[str], found: Sequence[tuple[Memory, Sequence[str], fl
     The score is the share of asked words that a memory has, halved for one that weighs nothing: half of the words
     never reach more than 50 %, and of two memories with the same share the weightier one is ahead.
     """
-    heaviest = max((weight for _, _, weight in found), default=0.0)
+    heaviest = max((call_risk for _, _, call_risk in found), default=0.0)
     results: list[Recalled] = []
-    for memory, its_words, weight in found:
+    for memory, its_words, call_risk in found:
         share = sum(_has(its_words, word) for word in asked) / len(asked)
         if share:
-            nearness = weight / heaviest if heaviest > 0 else 1.0
+            nearness = call_risk / heaviest if heaviest > 0 else 1.0
             results.append(Recalled(memory, share * (1 + max(nearness, 0.0)) / 2))
     results.sort(key=lambda each: (-(each.score or 0.0), -each.memory.updated_at, each.memory.key, each.memory.agent))
     return results[:limit]

@@ -19,8 +19,8 @@ from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.commands import Decision
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, Clock, Shelf, Tool, ToolResult, Weight
-from retinue.tools.dependencies import Kit
+from retinue.core.ports import CallContext, CallRisk, Clock, KeyValue, Tool, ToolResult
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory import markdown, sqlite
 from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, Note, Recalled, Search
 from retinue.tools.memory.markdown import MarkdownMemory
@@ -64,23 +64,29 @@ def open_memory(kind: str, home: Path | None) -> MemoryBackend:
             raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
 
 
-def tools(kit: Kit) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """The three memory tools over the kit's own memory."""
-    return memory_tools(_memory_of(kit), kit.shelf, kit.clock)
+    return memory_tools(_memory_of(dependencies), dependencies.key_value, dependencies.clock)
 
 
-def _memory_of(kit: Kit) -> MemoryBackend:
+def _memory_of(dependencies: ToolDependencies) -> MemoryBackend:
     """Where the agents of a kit keep their memories: all in one place, unless some have another."""
-    places = {kind: open_memory(kind, kit.home) for kind in (kit.memory, *kit.memories.values()) if kind != NONE}
-    usual = places[kit.memory]
-    if not kit.memories:
+    places = {
+        kind: open_memory(kind, dependencies.home)
+        for kind in (dependencies.memory, *dependencies.memories.values())
+        if kind != NONE
+    }
+    usual = places[dependencies.memory]
+    if not dependencies.memories:
         return usual
-    return AssortedMemory(usual, {agent: places.get(kind) or NoMemory() for agent, kind in kit.memories.items()})
+    return AssortedMemory(
+        usual, {agent: places.get(kind) or NoMemory() for agent, kind in dependencies.memories.items()}
+    )
 
 
-def memory_tools(memory: MemoryBackend, shelf: Shelf, clock: Clock) -> Sequence[Tool]:
+def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:
     """The three memory tools."""
-    return MemoryStore(memory, shelf, clock), MemoryRecall(memory), MemoryForget(memory, shelf, clock)
+    return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
 
 
 class _Changes:
@@ -92,14 +98,14 @@ class _Changes:
     waits = False
     stoppable = False
 
-    def __init__(self, memory: MemoryBackend, shelf: Shelf, clock: Clock) -> None:
+    def __init__(self, memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> None:
         self._memory = memory
-        self._shelf = shelf
+        self._key_value = key_value
         self._clock = clock
 
-    def weigh(self, arguments: str) -> Weight:
+    def assess(self, arguments: str) -> CallRisk:
         """Every call changes something."""
-        return Weight(self.risk, acts=True)
+        return CallRisk(self.risk, acts=True)
 
 
 class MemoryStore(_Changes):
@@ -136,7 +142,7 @@ class MemoryStore(_Changes):
         fields = _fields(arguments)
         key, content = _key(fields), _content(fields)
         category = _category(fields)
-        first = await _first_time(self._shelf, context, _Beginning(self._clock.now()))
+        first = await _first_time(self._key_value, context, _Beginning(self._clock.now()))
         note = Note(
             agent=context.identity,
             key=key,
@@ -220,7 +226,7 @@ class MemoryForget(_Changes):
         """Forget what the caller itself has under the key."""
         key = _key(_fields(arguments))
         there = await in_thread(self._memory.find, context.identity, key) is not None
-        first = await _first_time(self._shelf, context, _Beginning(self._clock.now(), there))
+        first = await _first_time(self._key_value, context, _Beginning(self._clock.now(), there))
         if not first.there:
             return ToolResult(f"No memory found with key: {key}")
         written_by = first.at if context.again else None
@@ -254,7 +260,7 @@ class _Beginning(Struct, frozen=True, array_like=True):
     there: bool = True
 
 
-async def _first_time(shelf: Shelf, context: CallContext, now: _Beginning) -> _Beginning:
+async def _first_time(key_value: KeyValue, context: CallContext, now: _Beginning) -> _Beginning:
     """How the call found things when it was first entered.
 
     This is kept before anything changes, so that a call which is entered again after a crash answers as it would have,
@@ -264,7 +270,7 @@ async def _first_time(shelf: Shelf, context: CallContext, now: _Beginning) -> _B
     def decide(_: Mapping[str, bytes]) -> Decision:
         return Decision(msgspec.json.encode(now))
 
-    answer = await shelf.change("memory", decide, key=context.key)
+    answer = await key_value.change("memory", decide, key=context.key)
     assert isinstance(answer, bytes)
     return msgspec.json.decode(answer, type=_Beginning)
 

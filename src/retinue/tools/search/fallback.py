@@ -10,13 +10,315 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from retinue.tools.search.regex import Globs, compiled
+META = frozenset("\\.+*?()|[]{}^$#&-~")
+"""What may follow a backslash and then stands for itself."""
+
+# Bytes that are not UTF-8, as `surrogateescape` has them, belong to no class. Neither do line breaks: a block of lines
+# is searched as a whole before its lines are, and must not take longer than they do.
+_INVALID = "\udc80-\udcff\n"
+_SPACE = "\t\x0b-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_COUNTED = re.compile(r"\{\d+(,\d*)?\}")
+_POSIX = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "ascii": "\\x00-\\x7f",
+    "blank": "\\t ",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": "!-/:-@\\[-`{-~",
+    "space": "\\t\\x0b-\\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+def literal(text: str) -> str:
+    """A pattern that matches exactly this text.
+
+    >>> literal("a.b(")
+    'a\\\\.b\\\\('
+    """
+    return "".join(f"\\{character}" if character in "\\.+*?()|[]{}^$" else character for character in text)
+
+
+def tidied(pattern: str) -> str:
+    """The pattern with what people write and ripgrep refuses put right: needless backslashes, and plain braces.
+
+    >>> tidied('say\\\\"hi\\\\" {')
+    'say"hi" \\\\{'
+    """
+    out: list[str] = []
+    at, in_class = 0, False
+    while at < len(pattern):
+        character, after = pattern[at], pattern[at + 1 : at + 2]
+        if character == "\\" and after:
+            needless = (
+                after.isascii() and not after.isalnum() and after.isprintable() and after not in META | {"<", ">"}
+            )
+            out.append(after if needless else character + after)
+            if after in "pPxuU" and pattern[at + 2 : at + 3] == "{":  # the brace of \p{...} is none to mend
+                end = pattern.find("}", at)
+                out.append(pattern[at + 2 : end + 1])
+                at = end if end > 0 else len(pattern)
+                at -= 1
+            at += 2
+            continue
+        if in_class:
+            in_class = character != "]"
+        elif character == "[":
+            first = 2 if after == "^" else 1  # a ] at the start of a class stands for itself
+            head = pattern[at : at + first + (pattern[at + first : at + first + 1] == "]")]
+            out.append(head)
+            at += len(head)
+            in_class = True
+            continue
+        elif character == "{" and not _COUNTED.match(pattern, at):
+            character = "\\{"
+        out.append(character)
+        at += 1
+    return "".join(out)
+
+
+def compiled(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
+    """The pattern for lines without their ends, decoded with `surrogateescape`; raises `ValueError` with the reason."""
+    try:
+        return re.compile(_Translation(pattern).whole(), re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
+    except (re.error, OverflowError, RecursionError) as wrong:
+        raise ValueError(f"regex parse error: {wrong}") from wrong
+
+
+class _Translation:
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._at = 0
+
+    def whole(self) -> str:
+        flags = ""
+        opening = re.match(r"\(\?([ims]+)\)", self._pattern)
+        if opening:
+            self._at = opening.end()
+            flags = "(?i)" if "i" in opening[1] else ""
+        out: list[str] = [flags]
+        while self._at < len(self._pattern):
+            out.append(self._next())
+        return "".join(out)
+
+    def _take(self, count: int = 1) -> str:
+        taken = self._pattern[self._at : self._at + count]
+        self._at += count
+        return taken
+
+    def _next(self) -> str:
+        character = self._take()
+        match character:
+            case "\\":
+                return self._escape()
+            case "[":
+                return self._class()
+            case "(":
+                return self._group()
+            case ".":
+                return f"[^{_INVALID}]"
+            case "*" | "+" | "?":
+                return character + self._lazy()
+            case "{":
+                counted = _COUNTED.match(self._pattern, self._at - 1)
+                if counted is None:
+                    raise self._unknown("{", "write \\{ for a brace")
+                self._at = counted.end()
+                return counted[0] + self._lazy()
+            case "\n":
+                raise self._unknown("a line break", "lines are searched one by one")
+            case "^" | "$":
+                return f"(?:{character})"  # so that it may be repeated, which ripgrep does not mind
+            case "|" | ")":
+                return character
+            case _:
+                return re.escape(character)
+
+    def _lazy(self) -> str:
+        lazy = "?" if self._pattern[self._at : self._at + 1] == "?" else ""
+        self._at += len(lazy)
+        if self._pattern[self._at : self._at + 1] in ("*", "+", "?"):
+            raise self._unknown("a repetition of a repetition", "use a group")
+        return lazy
+
+    def _group(self) -> str:
+        if self._pattern[self._at : self._at + 1] != "?":
+            return "("
+        opening = re.compile(r"\?(:|P?<[A-Za-z_]\w*>|[ims]+:)").match(self._pattern, self._at)
+        if opening is None:
+            raise self._unknown(f"({self._pattern[self._at : self._at + 3]}", "look-around and flags in the middle")
+        self._at = opening.end()
+        if opening[1].endswith(">"):
+            return "("  # names mean nothing here, and Python's must differ
+        return "(?i:" if "i" in opening[1] else "(?:"
+
+    def _escape(self) -> str:
+        """What a backslash and the next character mean outside of a class."""
+        character = self._pattern[self._at : self._at + 1]
+        if character in ("D", "W", "S"):
+            self._at += 1
+            unwanted = _SPACE if character == "S" else f"\\{character.lower()}"
+            return f"[^{unwanted}{_INVALID}]"
+        if character in ("b", "B"):
+            self._at += 1
+            return r"(?:\b)" if character == "b" else r"(?:\B|^$)"  # Python's \B is not in an empty line
+        inside = self._escape_in_class()
+        return f"[{inside}]" if character in ("s", "d", "w") else inside
+
+    def _escape_in_class(self) -> str:
+        character = self._take()
+        match character:
+            case "d" | "w":
+                return f"\\{character}"
+            case "s":
+                return _SPACE
+            case "a" | "f" | "t" | "r" | "v":
+                return f"\\{character}"
+            case "x" | "u" | "U":
+                digits = {"x": 2, "u": 4, "U": 8}[character]
+                coded = re.compile(rf"\{{([0-9A-Fa-f]{{1,8}})\}}|([0-9A-Fa-f]{{{digits}}})").match(
+                    self._pattern, self._at
+                )
+                if coded is None or int(coded[1] or coded[2], 16) > 0x10FFFF:
+                    raise self._unknown(f"\\{character}", "give a hexadecimal number")
+                self._at = coded.end()
+                return re.escape(chr(int(coded[1] or coded[2], 16)))
+            case _ if character in META or (character and not character.isalnum() and character not in "<>"):
+                return re.escape(character)
+            case _:
+                raise self._unknown(f"\\{character}", "not known here")
+
+    def _class(self) -> str:
+        negated = self._pattern[self._at : self._at + 1] == "^"
+        self._at += negated
+        items: list[str] = []
+        guarded = False
+        first = True
+        while True:
+            character = self._take()
+            if not character:
+                raise self._unknown("[", "unclosed character class")
+            if character == "]" and not first:
+                break
+            first = False
+            if character == "[":
+                posix = re.compile(r":(\^?)([a-z]+):\]").match(self._pattern, self._at)
+                if posix is None or posix[1] or posix[2] not in _POSIX:
+                    raise self._unknown("[ in a character class", "write \\[")
+                self._at = posix.end()
+                items.append(_POSIX[posix[2]])
+            elif character == "\\":
+                if self._pattern[self._at : self._at + 1] in ("D", "W", "S"):
+                    guarded = True
+                    escaped = self._take()
+                    items.append(f"\\{escaped}")
+                else:
+                    items.append(self._escape_in_class())
+            elif character == "-" and items and self._pattern[self._at : self._at + 1] not in ("]", ""):
+                if self._pattern[self._at : self._at + 1] == "-":
+                    raise self._unknown("--", "no differences of character classes")
+                items.append("-")
+            elif character in "&~" and self._pattern[self._at : self._at + 1] == character:
+                raise self._unknown(character * 2, "no combinations of character classes")
+            else:
+                items.append(re.escape(character))
+        if negated:
+            return f"[^{''.join(items)}{_INVALID}]"
+        found = f"[{''.join(items)}]"
+        return f"(?:(?![{_INVALID}]){found})" if guarded else found
+
+    def _unknown(self, what: str, hint: str) -> ValueError:
+        return ValueError(f"regex parse error: {what} is not supported at character {self._at} ({hint})")
+
+
+class Globs:
+    """Which paths a list of `-g` globs leaves out; the last one that matches decides."""
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        self._rules: list[tuple[bool, bool, re.Pattern[str]]] = []
+        for glob in globs:
+            bare = glob.removeprefix("!")
+            self._rules.append((glob != bare, bare.endswith("/"), _glob(bare)))
+        self._chosen_only = any(not negated for negated, _, _ in self._rules)
+
+    def leave_out(self, path: str, *, is_folder: bool) -> bool:
+        """Whether this path is not to be searched.
+
+        >>> Globs(["*.py", "!test_*"]).leave_out("src/test_a.py", is_folder=False)
+        True
+        """
+        for negated, folders_only, rule in reversed(self._rules):
+            if (is_folder or not folders_only) and rule.fullmatch(path):
+                return negated
+        return self._chosen_only and not is_folder
+
+
+def _glob(glob: str) -> re.Pattern[str]:
+    bare = glob.removesuffix("/")
+    anywhere = "" if "/" in bare else "(?:.*/)?"
+    body = _glob_body(bare.removeprefix("/"))
+    try:
+        return re.compile(anywhere + body, re.DOTALL)
+    except re.error as wrong:
+        raise ValueError(f"error parsing glob {glob!r}: {wrong}") from wrong
+
+
+_GLOB_PARTS = re.compile(
+    r"(?P<deep>(?:(?<=/)|^)\*\*/(?:\*\*/)*)|(?P<rest>(?<=/)\*\*$)|(?P<all>^\*\*$)|(?P<any>\*+)|(?P<one>\?)"
+    r"|\[(?P<not>[!^]?)(?P<set>\]?[^\]]*)\]|(?P<open>\{)|(?P<shut>\})|(?P<comma>,)|\\(?P<plain>.)|(?P<char>.)",
+    re.DOTALL,
+)
+
+
+def _glob_body(glob: str) -> str:
+    out: list[str] = []
+    braces = 0
+    for part in _GLOB_PARTS.finditer(glob):
+        match part.lastgroup:
+            case "deep":
+                out.append("(?:.*/)?")
+            case "rest":
+                out.append(".+")
+            case "all":
+                out.append(".*")
+            case "any":
+                out.append("[^/]*")
+            case "one":
+                out.append("[^/]")
+            case "open":
+                braces += 1
+                out.append("(?:")
+            case "shut" if braces:
+                braces -= 1
+                out.append(")")
+            case "comma" if braces:
+                out.append("|")
+            case "set" | "not":
+                members = re.sub(r"([\\\[&~|])", r"\\\1", part["set"])
+                members = "\\]" + members[1:] if members.startswith("]") else members
+                out.append(f"(?!/)[{'^' if part['not'] else ''}{members}]")
+            case _:
+                character = part["plain"] or part["char"] or part[0]
+                if character == "[":
+                    raise ValueError(f"error parsing glob {glob!r}: unclosed character class")
+                out.append(re.escape(character))
+    if braces:
+        raise ValueError(f"error parsing glob {glob!r}: unclosed {{")
+    return "".join(out)
+
 
 MAX_DEPTH = 256
 """Folders inside folders; each level keeps a descriptor open."""
@@ -184,6 +486,10 @@ def main(argument: str) -> int:
     scan.run(os.open(".", os.O_RDONLY | os.O_DIRECTORY), {tuple(path) for path in asked["closed"]}, asked["left_out"])
     sys.stdout.flush()
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from retinue.core.errors import ToolError
-from retinue.tools.search.regex import literal, tidied
+from retinue.tools.search.fallback import literal, tidied
 
 LEFT_OUT = (".git", ".hg", ".svn", ".tox", ".venv", "__pycache__", "node_modules")
 """Folders that are not searched unless one of them is named as the place to search."""

@@ -40,11 +40,7 @@ NOTHING_FOUND = 1
 """So ripgrep says; of a program in Python it is a crash."""
 
 PIPE_SIZE = 1024 * 1024
-_PACKAGES = str(Path(__file__).resolve().parents[3])
-_SCAN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from retinue.tools.search.fallback import main; sys.exit(main(sys.argv[2]))"
-)
+_FALLBACK = str(Path(__file__).with_name("fallback.py"))
 _PLAIN = re.compile(r"[A-Za-z0-9_.+@=-][A-Za-z0-9_.+@= -]*(?<! )")
 
 
@@ -152,7 +148,7 @@ def _rg(program: str, query: Query, closed: Sequence[tuple[str, ...]]) -> list[s
 
 def _scan(query: Query, closed: Sequence[tuple[str, ...]]) -> list[str]:
     asked = json.dumps({"query": asdict(query), "closed": closed, "left_out": [] if query.only else LEFT_OUT})
-    return [sys.executable, "-I", "-S", "-B", "-c", _SCAN, _PACKAGES, asked]
+    return [sys.executable, "-I", "-S", "-B", _FALLBACK, asked]
 
 
 async def _run(argv: Sequence[str], folder: Opened, told: Callable[[bytes], None]) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import OutOfReach, Reach
 from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import NOTICE, page_text, that_fit
@@ -27,7 +27,7 @@ DEADLINE = SECONDS + 10
 FromZero: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
-def tools(kit: Kit) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """`bash_find`, `bash_ripgrep` and `grep`."""
 
     @tool(kind="pure", timeout=DEADLINE)
@@ -56,14 +56,16 @@ def tools(kit: Kit) -> Sequence[Tool]:
         """
         try:
             asked = find.wanted(name, type_filter, extra_args)
-            found = await _find(Reach.of(context, kit), path, asked, offset, limit)
+            found = await _find(Reach.of(context, dependencies), path, asked, offset, limit)
         except OutOfReach as refusal:
             raise ToolError(f"Path outside CWD not allowed: {path}") from refusal
         except SearchTimedOut as slow:
             return _error(str(slow))
         except ToolError as trouble:
             return _error(f"Command failed: {trouble}")
-        return ToolResult(page_text(found.paths, total=found.total, offset=offset, limit=limit, room=kit.max_result))
+        return ToolResult(
+            page_text(found.paths, total=found.total, offset=offset, limit=limit, room=dependencies.max_result)
+        )
 
     @tool(kind="pure", timeout=DEADLINE)
     async def bash_ripgrep(
@@ -89,7 +91,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
         """
         try:
             query = query_of(pattern, extra_args)
-            found = await matches(Reach.of(context, kit), files, query, offset=offset, limit=limit)
+            found = await matches(Reach.of(context, dependencies), files, query, offset=offset, limit=limit)
         except OutOfReach as refusal:
             raise ToolError(f"Path outside CWD not allowed: {files}") from refusal
         except SearchTimedOut as slow:
@@ -98,7 +100,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
             return _error(f"No matches found or command failed: {trouble}")
         if not found.total:
             return _error("No matches found or command failed: ")
-        room, note = kit.max_result, _note(found)
+        room, note = dependencies.max_result, _note(found)
         return ToolResult(page_text(found.results, total=found.total, offset=offset, limit=limit, room=room, note=note))
 
     @tool(kind="pure", timeout=DEADLINE)
@@ -126,10 +128,10 @@ def tools(kit: Kit) -> Sequence[Tool]:
             offset: how many lines to skip
         """
         query = query_of(pattern, _as_arguments(include, ignore_case, context))
-        found = await matches(Reach.of(caller, kit), path, query, offset=offset, limit=limit)
+        found = await matches(Reach.of(caller, dependencies), path, query, offset=offset, limit=limit)
         if not found.total:
             return "No matches found"
-        shown = that_fit(found.results, kit.max_result - NOTICE)
+        shown = that_fit(found.results, dependencies.max_result - NOTICE)
         last = offset + len(shown)
         if not shown:
             return f"[No results in range: there are {found.total}]"

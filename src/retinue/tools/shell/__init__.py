@@ -1,5 +1,5 @@
 """TODO door."""
 
-from retinue.tools.shell.shell_tool import run_command, tools, weigh
+from retinue.tools.shell.shell_tool import assess, run_command, tools
 
-__all__ = ["run_command", "tools", "weigh"]
+__all__ = ["assess", "run_command", "tools"]

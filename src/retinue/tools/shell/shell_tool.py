@@ -10,8 +10,8 @@ import msgspec
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallContext, Ended, Program, Tool, ToolResult, Weight
-from retinue.tools.dependencies import Kit
+from retinue.core.ports import CallContext, CallRisk, Ended, Program, Tool, ToolResult
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 from retinue.tools.sandbox_mounts import Fence, environment_of, fence_of, run_fenced, settings_in
 from retinue.tools.shell.parser import Unreadable, refusal_of, steps_of
@@ -31,7 +31,7 @@ LONGEST = 86_400.0
 ASIDE = ".made-by-an-agent"
 
 
-def tools(kit: Kit) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """`shell` and `terminal`: two names and argument lists of one implementation."""
 
     async def shell(
@@ -44,7 +44,7 @@ def tools(kit: Kit) -> Sequence[Tool]:
             timeout_secs: Seconds after which it is killed, up to what the policy allows.
             working_dir: The folder to run it in, seen from the workspace.
         """
-        return await run_command(command, context, kit, seconds=timeout_secs, folder=working_dir)
+        return await run_command(command, context, dependencies, seconds=timeout_secs, folder=working_dir)
 
     async def terminal(command: str, context: CallContext, cwd: str = "", timeout: int | None = None) -> ToolResult:
         """Run a shell command in the workspace and return what it printed.
@@ -54,17 +54,17 @@ def tools(kit: Kit) -> Sequence[Tool]:
             cwd: The folder to run it in, seen from the workspace.
             timeout: Seconds after which it is killed, up to what the policy allows.
         """
-        return await run_command(command, context, kit, seconds=timeout, folder=cwd)
+        return await run_command(command, context, dependencies, seconds=timeout, folder=cwd)
 
     return [
-        FunctionTool(shell, kind="once", risk=Risk.MEDIUM, acts=True, weigh=weigh, closes=closed_by, timeout=LONGEST),
+        FunctionTool(shell, kind="once", risk=Risk.MEDIUM, acts=True, assess=assess, closes=closed_by, timeout=LONGEST),
         FunctionTool(
-            terminal, kind="once", risk=Risk.MEDIUM, acts=True, weigh=weigh, closes=closed_by, timeout=LONGEST
+            terminal, kind="once", risk=Risk.MEDIUM, acts=True, assess=assess, closes=closed_by, timeout=LONGEST
         ),
     ]
 
 
-def weigh(arguments: str) -> Weight:
+def assess(arguments: str) -> CallRisk:
     """What there is to lose by a call: the risk of its command.
 
     Arguments that do not fit start nothing, and neither does a command that cannot be read: `closed_by` says why, and a
@@ -72,7 +72,7 @@ def weigh(arguments: str) -> Weight:
     """
     command = _command_in(arguments)
     starts_nothing = command is None or isinstance(steps_of(command), Unreadable)
-    return Weight(Risk.LOW if command is None or starts_nothing else risk_of(command), acts=True)
+    return CallRisk(Risk.LOW if command is None or starts_nothing else risk_of(command), acts=True)
 
 
 def closed_by(policy: Policy, arguments: str) -> str | None:
@@ -89,7 +89,9 @@ def _command_in(arguments: str) -> str | None:
     return command if isinstance(command, str) else None
 
 
-async def run_command(command: str, context: CallContext, kit: Kit, *, seconds: int | None, folder: str) -> ToolResult:
+async def run_command(
+    command: str, context: CallContext, dependencies: ToolDependencies, *, seconds: int | None, folder: str
+) -> ToolResult:
     """Run a command under the caller's policy; a command that fails is a result, not an error."""
     if not command.strip():
         raise ToolError("the command is empty")
@@ -99,10 +101,10 @@ async def run_command(command: str, context: CallContext, kit: Kit, *, seconds: 
         raise ToolError(refused)
     most = context.policy.shell_timeout_secs
     allowed = most if seconds is None else max(1, min(seconds, most))
-    fence = await in_thread(fence_of, context, kit, folder=folder)
+    fence = await in_thread(fence_of, context, dependencies, folder=folder)
     there = await in_thread(settings_in, fence.writable)
     try:
-        ended = await run_fenced(_program(command, fence, context, kit, seconds=allowed), kit)
+        ended = await run_fenced(_program(command, fence, context, dependencies, seconds=allowed), dependencies)
     finally:
         aside = await in_thread(_put_aside_new_settings, fence, there)
     told = _told(ended, allowed)
@@ -111,7 +113,9 @@ async def run_command(command: str, context: CallContext, kit: Kit, *, seconds: 
     return ToolResult(told, failed=ended.code != 0 or ended.timed_out)
 
 
-def _program(command: str, fence: Fence, context: CallContext, kit: Kit, *, seconds: int) -> Program:
+def _program(
+    command: str, fence: Fence, context: CallContext, dependencies: ToolDependencies, *, seconds: int
+) -> Program:
     return Program(
         argv=("/bin/sh", "-c", command),
         folder=fence.folder,
@@ -119,10 +123,10 @@ def _program(command: str, fence: Fence, context: CallContext, kit: Kit, *, seco
         writable=fence.writable,
         hidden=fence.hidden,
         environment=environment_of(context),
-        network=kit.network,
+        network=dependencies.network,
         seconds=float(seconds),
         max_output=MAX_OUTPUT,
-        memory=kit.program_memory_mb * MIB,
+        memory=dependencies.program_memory_mb * MIB,
         reserved=RESERVED,
         processes=PROCESSES,
         file_size=MAX_FILE,

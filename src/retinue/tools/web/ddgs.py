@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from retinue.core.errors import ToolError
 from retinue.tools.threads import in_thread
-from retinue.tools.web.search import Finding, findings
+from retinue.tools.web.findings import Finding, findings
 
 MISSING = "searching with ddgs needs a package that is not installed here: pip install 'retinue[web]'"
 

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import sys
+from pathlib import Path
 
 import msgspec
 
@@ -107,8 +108,7 @@ async def _markdown(html: str, *, url: str, seconds: float) -> str:
         reader = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
-            "-m",
-            "retinue.tools.web.html_to_markdown",
+            str(Path(__file__).with_name("html_to_markdown.py")),
             url,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -13,20 +13,23 @@ from msgspec import Meta
 from retinue.core.errors import ToolError
 from retinue.core.ports import Tool, ToolResult
 from retinue.net.fetcher import Fetcher
-from retinue.tools.dependencies import Kit
+from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import tool
 from retinue.tools.web.extract import readable, visible
-from retinue.tools.web.search import MAX_QUERY_CHARS, Finding, Search, search_by
+from retinue.tools.web.findings import MAX_QUERY_CHARS, Finding, Search
+from retinue.tools.web.search import search_by
 
 MAX_SCRAPED_CHARS = 100_000
 MAX_FETCHED_CHARS = 50_000
 CALL_SECONDS = 60.0
 
 
-def tools(kit: Kit, *, fetcher: Fetcher | None = None, search: Search | None = None) -> Sequence[Tool]:
+def tools(
+    dependencies: ToolDependencies, *, fetcher: Fetcher | None = None, search: Search | None = None
+) -> Sequence[Tool]:
     """The web tools; `fetcher` and `search` can be handed in from code, and otherwise follow the settings."""
     reads = fetcher or Fetcher()
-    finds = search or search_by(kit.web_search)
+    finds = search or search_by(dependencies.web_search)
 
     @tool(kind="idempotent", timeout=CALL_SECONDS)
     async def search_web(query: str) -> list[Finding]:

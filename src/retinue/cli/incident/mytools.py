@@ -1,1 +1,0 @@
-../../../../examples/incident/mytools.py
