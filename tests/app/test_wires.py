@@ -17,11 +17,12 @@ from retinue.core.ports import Request
 from retinue.core.usage import Usage
 from retinue.providers.openai_responses import Spelling
 from retinue.providers.pricing import Priced, Rates
-from retinue.providers.scripted import says
+from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_anthropic import FakeAnthropic
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_responses import FakeResponses
+from tests.conftest import TrackedConnection
 
 
 @pytest.mark.parametrize(
@@ -201,6 +202,18 @@ def test_the_setting_is_for_responses_alone() -> None:
     assert str(wrong.value) == (
         "responses_wire of 'mine' says how the wire openai-responses writes; its wire is openai-chat"
     )
+
+
+async def test_a_provider_that_cannot_close_does_not_keep_the_store_open(tmp_path: Path) -> None:
+    class Broken(ScriptedProvider):
+        async def close(self) -> None:
+            raise ConnectionError("reset")
+
+    with pytest.raises(ConnectionError, match="reset"):
+        async with open_retinue(provider=Broken(Script()), home=tmp_path, dialects=()):
+            pass
+
+    assert str(tmp_path / "retinue.db") not in [database for _, database in TrackedConnection.open.values()]
 
 
 # ---- a script for a model -------------------------------------------------------------------------------------------

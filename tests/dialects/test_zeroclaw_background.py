@@ -532,6 +532,7 @@ async def test_a_process_that_leaves_says_so_in_the_file_and_the_next_goes_on(wo
         await stage.retinue.resume(task_id)
         assert files(workspace)[task_id]["status"] == "Running"
         await stage.retinue.wait(task_id)
+    store.close()
 
     assert files(workspace)[task_id]["output"] == f"{header()}\nGood."
 

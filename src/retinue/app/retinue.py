@@ -97,8 +97,10 @@ class Retinue:
             await self.sessions.ensure(self.session_id)
             await self._driver.enlist()
         except BaseException:
-            await self.supervisor.parts.journal.close()
-            self.supervisor.parts.store.close()
+            try:
+                await self.supervisor.parts.journal.close()
+            finally:
+                self.supervisor.parts.store.close()
             raise
         return self
 
@@ -108,8 +110,10 @@ class Retinue:
         try:
             await self._driver.leave()
         finally:
-            await self._providers.close()
-            self.supervisor.parts.store.close()
+            try:
+                await self._providers.close()
+            finally:
+                self.supervisor.parts.store.close()
 
     # Starting
 
