@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import hypothesis
 import pytest
 
+from retinue.core.programs import Sandbox
+from retinue.sandbox.probe import verdict
 from retinue.testing.held import HeldLoop, describe_task
 
 STRESS: bool = os.environ.get("RETINUE_STRESS") == "1"
@@ -27,6 +29,15 @@ AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 def stress() -> bool:
     """Whether `make stress` asked for full sizes."""
     return STRESS
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    """The sandbox that this machine has, or a skip that says why there is none."""
+    found = asyncio.run(verdict())
+    if found.sandbox is None:
+        pytest.skip(f"no sandbox on this machine: {found.text}")
+    return found.sandbox
 
 
 class TrackedConnection(sqlite3.Connection):
