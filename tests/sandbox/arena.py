@@ -339,6 +339,7 @@ def _besiege(answers: int, python: str, set_uid: str, *, drops_rights: bool) -> 
     code = 1
     try:
         if drops_rights:
+            tempfile.tempdir = BASE  # the folder that root would use may be closed to others
             os.setgroups([])
             os.setresgid(ORDINARY, ORDINARY, ORDINARY)
             os.setresuid(ORDINARY, ORDINARY, ORDINARY)
