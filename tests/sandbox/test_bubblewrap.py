@@ -237,7 +237,7 @@ async def test_a_folder_is_found_under_the_link_by_which_it_was_named(
     (work / "inner").mkdir()
 
     ended = await sandbox.run(
-        program("sh", "-c", f"pwd; touch {link}/made", folder=str(link / "inner"), writable=(str(link),))
+        program("sh", "-c", f"pwd; touch '{link}/made'", folder=str(link / "inner"), writable=(str(link),))
     )
 
     assert ended == Ended(code=0, stdout=f"{work}/inner\n".encode())
