@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.errors import RetinueError
+from retinue.core.errors import RetinueError, ToolError
 from retinue.core.programs import Program, Sandbox
 from retinue.sandbox import probe
 from retinue.sandbox.bubblewrap import Bubblewrap
@@ -272,12 +272,15 @@ def _last_line(text: bytes) -> str:
     return lines[-1] if lines else ""
 
 
-async def besieged(names: list[str], python: str, set_uid: str) -> Report:
-    """Every attempt, without and within the sandbox that this machine has for this user."""
-    found = await probe.examined(python=python)
-    sandbox = found.sandbox
-    if sandbox is None:
-        return Report(skipped=f"no sandbox to attack: {found.text}")
+async def besieged(names: list[str], sandbox: Sandbox, python: str, set_uid: str) -> Report:
+    """Every attempt, without and within the sandbox."""
+    try:
+        _, complaint = await probe.attacked(sandbox, python)
+    except ToolError as error:
+        if "could not be set up" in str(error):  # this system does not let every user have one
+            return Report(skipped=f"no sandbox for this user: {error}")
+        raise
+    assert not complaint, complaint
     at_once = asyncio.Semaphore(4)
 
     async def pair(name: str) -> tuple[str, Pair]:
@@ -311,6 +314,8 @@ def main() -> None:
         reason = f"other users may not start {os.path.realpath(sys.executable)}, and there is no python3 that they may"
         sys.stdout.buffer.write(msgspec.json.encode(Report(skipped=reason)))
         return
+    found = asyncio.run(probe.verdict())
+    assert found.sandbox is not None, found.text
     with tempfile.TemporaryDirectory(prefix="retinue-set-uid-", dir=BASE) as folder:
         os.chmod(folder, 0o755)
         set_uid = os.path.join(folder, "id")
@@ -322,7 +327,7 @@ def main() -> None:
         # The child becomes an ordinary user for good, and we have to clear up behind it.
         child = os.fork()
         if child == 0:
-            _besiege(writing, python, set_uid, drops_rights=drops_rights)
+            _besiege(writing, found.sandbox, python, set_uid, drops_rights=drops_rights)
         os.close(writing)
         with open(reading, "rb") as answer:
             sys.stdout.buffer.write(answer.read())
@@ -335,7 +340,7 @@ def main() -> None:
 _ = (ThreadPoolExecutor, Bubblewrap)
 
 
-def _besiege(answers: int, python: str, set_uid: str, *, drops_rights: bool) -> NoReturn:
+def _besiege(answers: int, sandbox: Sandbox, python: str, set_uid: str, *, drops_rights: bool) -> NoReturn:
     code = 1
     try:
         if drops_rights:
@@ -344,7 +349,7 @@ def _besiege(answers: int, python: str, set_uid: str, *, drops_rights: bool) -> 
             os.setresgid(ORDINARY, ORDINARY, ORDINARY)
             os.setresuid(ORDINARY, ORDINARY, ORDINARY)
         os.environ[VARIABLE] = TOKEN
-        report = asyncio.run(besieged(list(attempts.ATTEMPTS), python, set_uid))
+        report = asyncio.run(besieged(list(attempts.ATTEMPTS), sandbox, python, set_uid))
         with open(answers, "wb") as answer:
             answer.write(msgspec.json.encode(report))
         code = 0
