@@ -36,7 +36,7 @@ def sandbox() -> Sandbox:
     """The sandbox that this machine has, or a skip that says why there is none."""
     found = asyncio.run(verdict())
     if found.sandbox is None:
-        pytest.skip(f"no sandbox on this machine: {found.text}")
+        pytest.skip(f"no sandbox on this machine: {found.text.partition(';')[0]}")
     return found.sandbox
 
 
