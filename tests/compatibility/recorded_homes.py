@@ -43,17 +43,17 @@ def inspect(stage: Stage, home: str) -> str:
 
 
 def _read_only_commands(rows: Sequence[Mapping[str, Any]], home: Path) -> Iterator[tuple[str, ...]]:
-    """The commands for a store with these runs: JSON for every run, other forms for one run each."""
+    """The commands for a store with these runs."""
     roots = [row["run_id"] for row in rows if row["parent_id"] is None]
     parents = {row["parent_id"] for row in rows}
     yield "runs", "--all"
     for row in rows:
         yield "runs", "show", row["run_id"], "--json"
-    for run_id in roots[:1]:
+    for run_id in roots:
         yield "runs", "show", run_id
-    for run_id in [each for each in roots if each in parents][:1]:
-        yield "runs", "tree", run_id, "--json"
-        yield "runs", "tree", run_id
+        if run_id in parents:
+            yield "runs", "tree", run_id, "--json"
+            yield "runs", "tree", run_id
     if any(row["outcome"] is None for row in rows):
         yield "approvals", "--json"
     if any(row["dialect"] == "xzatoma" for row in rows):

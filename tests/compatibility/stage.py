@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeAlias
 from tests.compatibility.fork_server import ForkServer
 from tests.compatibility.model_server import PATIENCE, Conversation, Line, ModelServer, Played, Request
 from tests.compatibility.normalise import Names
-from tests.compatibility.store_dump import STORE, dump_home
+from tests.compatibility.store_dump import STORE, dump_database, dump_home
 
 Part: TypeAlias = Literal["contract", "prose", "help"]
 PARTS: tuple[Part, ...] = ("contract", "prose", "help")
@@ -304,6 +304,9 @@ class Stage:
         for path in sorted(self.work.rglob("*")):
             name = str(path.relative_to(self.work))
             if path.is_dir() or "__pycache__" in path.parts:
+                continue
+            if path.suffix == ".db":
+                yield self.names.normal(f"file {name}"), list(dump_database(path, self.names))
                 continue
             text = read(path)
             if self._written.get(name) != text:

@@ -48,9 +48,11 @@ def _learn(store: sqlite3.Connection, names: Names) -> None:
 def _ordered_runs(store: sqlite3.Connection) -> list[str]:
     """The ids of all runs, in the order of their trees."""
     rows = store.execute("SELECT run_id, parent_id, key FROM runs ORDER BY no").fetchall()
+    known = {run_id for run_id, _, _ in rows}
     children: dict[str | None, list[tuple[tuple[int, ...], int, str]]] = {}
     for number, (run_id, parent_id, key) in enumerate(rows):
-        children.setdefault(parent_id, []).append((_call_of(key), number, run_id))
+        parent = parent_id if parent_id in known else None
+        children.setdefault(parent, []).append((_call_of(key), number, run_id))
     order: list[str] = []
 
     def walk(parent: str | None) -> None:
@@ -147,15 +149,18 @@ def _files(home: Path, names: Names) -> Iterator[str]:
         if path.name == STORE:
             continue
         if path.suffix == ".db":
-            yield from _other_database(path, names)
+            yield from dump_database(path, names)
         elif path.stat().st_size:
             yield names.normal(path.read_bytes().decode("utf-8", "backslashreplace").removesuffix("\n"))
 
 
-def _other_database(path: Path, names: Names) -> Iterator[str]:
-    """The rows of another database, without the tables of full-text indexes: their format is that of SQLite."""
+def dump_database(path: Path, names: Names) -> Iterator[str]:
+    """The rows of any database, without the tables of full-text indexes: their format is that of SQLite."""
     with closing(sqlite3.connect(path)) as database:
         made = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+        if "runs" in dict(made):
+            yield from (f"{path.name} {line}" for line in _tables(database, names))
+            return
         virtual = tuple(name for name, sql in made if str(sql).startswith("CREATE VIRTUAL"))
         for table, _ in made:
             if not table.startswith(virtual):

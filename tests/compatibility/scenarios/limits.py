@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.compatibility.catalog import scenario
-from tests.compatibility.model_server import calls, says
+from tests.compatibility.model_server import Conversation, Line, calls, says
 from tests.compatibility.scenarios.common import SETTINGS, TOOLS, at
 from tests.compatibility.stage import Stage
 
@@ -50,10 +52,17 @@ def limits_of_context(stage: Stage) -> None:
     stage.write("mytools.py", TOOLS)
     window = f'[providers.small]\nwire = "openai-chat"\nbase_url = "{server.url}"\ncontext_window = 3000\n'
     stage.write("retinue.toml", SETTINGS + window)
-    server.play(
-        *[calls("look", where=f"place {number} " + "far away " * 160) for number in range(6)],
-        says("I looked everywhere."),
-    )
+    looks = [
+        replace(calls("look", where=f"place {number} " + "far away " * 160), usage=(400 * number + 500, 10, 0))
+        for number in range(6)
+    ]
+    # A summary takes the place of earlier replies, so their number does not select the line.
+    lines = iter([*looks, says("I looked everywhere.")])
+
+    def following(_: Conversation) -> Line:
+        return next(lines)
+
+    server.play(*[following] * 7)
     # The request for a summary is a separate conversation.
     server.play(says("Nothing was seen so far."), words="The record below")
     stage.forked(

@@ -205,6 +205,7 @@ def tools_pages(stage: Stage) -> None:
     server.play(
         calls("file_read", path="long.txt"),
         calls("look", where="everywhere", times=110),
+        lambda heard: calls("artifact_read", id=heard.found(r"\ba_[0-9a-f]{16}\b")[0], offset=2000, limit=100),
         calls("artifact_read", id="nothing"),
         calls("file_ops", operation="read", path="long.txt"),
         says("Done."),

@@ -7,7 +7,7 @@ from tests.compatibility.model_server import Line, calls, calls_text, fails, say
 from tests.compatibility.scenarios.common import LOGGED, SETTINGS, TOOLS, at
 from tests.compatibility.stage import Stage
 
-KEEPS = "\n[agent.subagent]\npersistence_enabled = true\nmax_depth = 2\n"
+KEEPS = '\n[agent.subagent]\npersistence_enabled = true\npersistence_path = "copies.db"\nmax_depth = 2\n'
 
 
 def subagent(label: str, task: str, **more: object) -> Line:
