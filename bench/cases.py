@@ -155,7 +155,7 @@ IMPORTS = {
 
 def wire_rows(costs: Mapping[str, WireCost]) -> list[Row]:
     """What each wire takes for an event of a stream, next to a bare typed decoder."""
-    return [
+    over_http = [
         Row(
             what=f"CPU per event of a fast stream, {wire}",
             unit="µs",
@@ -165,6 +165,14 @@ def wire_rows(costs: Mapping[str, WireCost]) -> list[Row]:
         )
         for wire, cost in costs.items()
     ]
+    in_memory = Row(
+        what="CPU per event that comes alone and without HTTP, as a multiple of a bare decoder's, the dearest wire",
+        unit="x",
+        values={MEMORY.name: max(cost.in_memory for cost in costs.values())},
+        most={MEMORY.name: 1.5},
+        absolute=True,
+    )
+    return [*over_http, in_memory]
 
 
 def import_row(seconds: Mapping[str, Sequence[float]]) -> Row:
@@ -173,7 +181,24 @@ def import_row(seconds: Mapping[str, Sequence[float]]) -> Row:
         what="CPU of importing (floor: aiohttp and msgspec; `import retinue`; all that a run needs)",
         unit="ms",
         values={side: median(values) * 1000 for side, values in seconds.items()},
+        most={MEMORY.name: 120.0},
+        absolute=True,
     )
+
+
+def sandbox_rows(seconds: float | None) -> list[Row]:
+    """What the sandbox adds to the start of a program, if there is one."""
+    if seconds is None:
+        return []
+    return [
+        Row(
+            what="start of a program in the sandbox, more than a bare start",
+            unit="ms",
+            values={MEMORY.name: seconds * 1000},
+            most={MEMORY.name: 25.0},
+            absolute=True,
+        )
+    ]
 
 
 def waiting_row(kilobytes: Mapping[str, Sequence[float]]) -> Row:

@@ -120,6 +120,13 @@ def cost_of_wires(*, rounds: int) -> dict[str, WireCost]:
     return msgspec.json.decode(ended.stdout, type=dict[str, WireCost])
 
 
+def seconds_of_sandbox_start(*, rounds: int) -> float | None:
+    """What the sandbox adds to the start of a program, or None where there is no sandbox."""
+    words = [sys.executable, "-m", "bench.sandbox_start", "--rounds", str(rounds)]
+    ended = subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    return msgspec.json.decode(ended.stdout, type=float | None)
+
+
 def _resident_kb_when(waiting: int, pid: int, model: FakeModel) -> int:
     give_up = time.monotonic() + 120
     while model.stats().waiting != waiting:

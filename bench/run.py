@@ -1,6 +1,7 @@
 """Measures retinue against the floor and prints a table: everyone in turn, each time in a fresh process, medians.
 
-What is promised are ratios to the floor in the same run; absolute figures belong to the machine.
+Most of what is promised are ratios to the floor in the same run; absolute figures belong to the machine. The exit code
+is 1 if a promise was not kept.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.cases import (
     Row,
     import_row,
     rows_of,
+    sandbox_rows,
     waiting_row,
     wire_rows,
 )
@@ -36,6 +38,7 @@ from bench.processes import (
     fake_model,
     kb_per_waiting_worker,
     open_files_allowed,
+    seconds_of_sandbox_start,
 )
 from bench.work import Cost
 
@@ -56,10 +59,12 @@ def main() -> None:
             *wire_rows(cost_of_wires(rounds=5 if wanted.quick else 21)),
             waiting_row(_weighed(model, 1 if wanted.quick else 2, wanted.uvloop)),
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
+            *sandbox_rows(seconds_of_sandbox_start(rounds=5 if wanted.quick else 20)),
         ]
     sys.stdout.write(f"{as_table(rows)}\n\n{_machine(wanted.uvloop)}\n")
     if wanted.json is not None:
         wanted.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+    sys.exit(broken_promises(rows))
 
 
 def _check_open_files(workers: int) -> None:
@@ -104,11 +109,21 @@ def as_table(rows: list[Row]) -> str:
     for row in rows:
         cells = [_cell(row, side) for side in sides]
         promised = ", ".join(f"{side} ≤ {most:g}{_unit_of_promise(row)}" for side, most in row.most.items())
-        missed = [side for side in row.most if row.keeps(side) is False]
+        missed = _missed(row)
         kept = "" if not row.most else f"**no: {', '.join(missed)}**" if missed else "yes"
         unit = f", {row.unit}" if row.unit != "x" else ""
         lines.append(f"| {row.what}{unit} | {' | '.join(cells)} | {promised} | {kept} |")
     return "\n".join(lines)
+
+
+def broken_promises(rows: list[Row]) -> str | None:
+    """What the command ends with: the promises that were not kept, or None if all were."""
+    lines = [f"{row.what}: {', '.join(missed)}" for row in rows if (missed := _missed(row))]
+    return "\n  ".join(["promises that were not kept:", *lines]) if lines else None
+
+
+def _missed(row: Row) -> list[str]:
+    return [side for side in row.most if row.keeps(side) is False]
 
 
 def _cell(row: Row, side: str) -> str:

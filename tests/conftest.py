@@ -1,15 +1,18 @@
-"""How tests are run: async ones on a loop whose time the test holds, and nothing may be left running behind."""
+"""How tests are run: async ones on a loop whose time the test holds; no task and no database may be left open."""
 
 import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Callable, Coroutine
-from typing import Any
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, ClassVar
 
 import hypothesis
 import pytest
 
+from retinue.core.ports import Sandbox
+from retinue.sandbox.probe import verdict
 from retinue.testing.virtual_time import VirtualTimeLoop, describe_task
 
 STRESS: bool = os.environ.get("RETINUE_STRESS") == "1"
@@ -26,6 +29,48 @@ AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 def stress() -> bool:
     """Whether `make stress` asked for full sizes."""
     return STRESS
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Sandbox:
+    """The sandbox that this machine has, or a skip that says why there is none."""
+    found = asyncio.run(verdict())
+    if found.sandbox is None:
+        pytest.skip(f"no sandbox on this machine: {found.text.partition(';')[0]}")
+    return found.sandbox
+
+
+class TrackedConnection(sqlite3.Connection):
+    """A connection that is listed in `open` until it is closed, unless its database is in memory.
+
+    Python 3.13 warns of a connection that is deleted without being closed, at a random later moment; older versions do
+    not warn at all. A database in memory holds no file: `SqliteMemory` closes it when it is deleted itself.
+    """
+
+    open: ClassVar[dict[int, tuple["TrackedConnection", str]]] = {}
+
+    def __init__(self, database: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(database, *args, **kwargs)
+        if database != ":memory:":
+            self.open[id(self)] = (self, str(database))
+
+    def close(self) -> None:
+        """Close the connection and take it off the list."""
+        super().close()
+        self.open.pop(id(self), None)
+
+
+sqlite3.connect = functools.partial(sqlite3.connect, factory=TrackedConnection)
+
+
+@pytest.fixture(autouse=True)
+def no_database_left_open() -> Iterator[None]:
+    """Fail a test that leaves a database open; it is the first fixture to be made and the last to be torn down."""
+    before = set(TrackedConnection.open)
+    yield
+    left = [path for key, (_, path) in TrackedConnection.open.items() if key not in before]
+    if left:
+        pytest.fail("\n  ".join(["the test left databases open:", *left]), pytrace=False)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,15 +1,29 @@
 """The benchmark measures the same work on every side, or its ratios would mean nothing."""
 
+import asyncio
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
+from bench.bare_wires import BARE
 from bench.cases import Row, compared
 from bench.fake_model import Replies
-from bench.processes import FLOOR, MEMORY, SQLITE, SQLITE_ONCE, FakeModel, Side, cost_of, fake_model
-from bench.run import as_table
+from bench.processes import (
+    FLOOR,
+    MEMORY,
+    SQLITE,
+    SQLITE_ONCE,
+    FakeModel,
+    Side,
+    cost_of,
+    cost_of_wires,
+    fake_model,
+    seconds_of_sandbox_start,
+)
+from bench.run import as_table, broken_promises
 from bench.work import LEAD, WORKER, Cost, Work
+from retinue.sandbox.probe import verdict
 
 SMALL = Work(workers=2, turns=1, tokens=3)
 
@@ -70,6 +84,21 @@ def test_ratios_are_taken_between_neighbours_and_a_broken_promise_stands_out() -
         "|---|---:|---:|---:|---|---|",
         "| wall time, s | 2 | 3 (1.50x) | 4 (2.00x) | memory ≤ 1.5x, SQLite ≤ 1.9x | **no: SQLite** |",
     ]
+    assert broken_promises([row]) == "promises that were not kept:\n  wall time: SQLite"
+    assert broken_promises([msgspec.structs.replace(row, most={"memory": 1.5})]) is None
+
+
+def test_every_wire_is_read_by_both_sides_and_costs_something() -> None:
+    costs = cost_of_wires(rounds=1)
+
+    assert costs.keys() == BARE.keys()
+    assert all(min(cost.bare, cost.retinue, cost.ratio, cost.in_memory) > 0 for cost in costs.values())
+
+
+def test_a_start_in_the_sandbox_is_measured_where_there_is_one() -> None:
+    found = asyncio.run(verdict())
+
+    assert (seconds_of_sandbox_start(rounds=1) is None) == (found.sandbox is None)
 
 
 def test_a_side_that_fails_says_so() -> None:

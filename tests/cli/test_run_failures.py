@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import socket
 import subprocess
 import sys
@@ -265,14 +266,15 @@ def test_an_answer_is_given_although_nobody_hears_of_the_progress(
 ) -> None:
     (folder / "lines.json").write_text('[{"say": "42"}]')
 
-    command = f"{sys.executable} -m retinue run --model scripted:lines.json --dialect none hi {elsewhere}"
+    words = f"-m retinue run --model scripted:lines.json --dialect none hi {elsewhere}"
+    command = f"{shlex.quote(sys.executable)} {words}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (*ended, done.stderr if elsewhere == ">&-" else "")
 
 
 def test_stdin_that_is_closed_has_no_prompt(folder: Path) -> None:
-    command = f"{sys.executable} -m retinue run --model scripted:lines.json - <&-"
+    command = f"{shlex.quote(sys.executable)} -m retinue run --model scripted:lines.json - <&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (2, "")

@@ -23,7 +23,7 @@ from retinue.testing.fake_chat import FakeChat, Played
 from retinue.testing.fake_server import Heard
 from tests.cli.conftest import Cli
 from tests.cli.stage import Command, open_in_a_thread, retinue
-from tests.cli.test_sse import PARIS, Told, events
+from tests.cli.test_sse import PARIS, Told, events, joined
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
@@ -38,7 +38,6 @@ class Wire(NamedTuple):
     vendor: Callable[[Played], AnyVendor]
     opening: str = "\nFunction: {} "
     has_call_ids: bool = True
-    cuts_calls: bool = True
     address: str = "base_url"
 
 
@@ -47,7 +46,7 @@ WIRES = [
     Wire("openai-responses", FakeResponses),
     Wire("anthropic", FakeAnthropic, "Function: {}\n"),
     Wire("vertexai-anthropic", FakeAnthropic, "Function: {}\n", address="google_url"),
-    Wire("gemini", FakeGemini, has_call_ids=False, cuts_calls=False),
+    Wire("gemini", FakeGemini, has_call_ids=False),
 ]
 over_every_wire = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 
@@ -73,25 +72,19 @@ def test_replies_calls_and_results_are_told_in_order(cli: Cli, wire: Wire) -> No
     with open_in_a_thread(wire.vendor(one_by_one(asks, streams("Nothing ", "there.")))) as vendor:
         ended = cli(*asking(wire, vendor))
 
-    told = list(events(ended.stdout))
+    told = joined(events(ended.stdout))
     first, second = (each for each in told if each.type == "response_start")
     assert (ended.code, first.id != "", second.id != "") == (0, True, True)
     call = next(each for each in told if each.type == "tool_call")
     result = next(each for each in told if each.type == "tool_result")
-    arguments = '{"action":"list_keys"}'
-    half = len(arguments) // 2
-    pieces = [arguments[:half], arguments[half:]] if wire.cuts_calls else [arguments]
     assert told == [
         first,
-        Told("output_text", "Let me "),
-        Told("output_text", "look."),
-        Told("tool_call", wire.opening.format("shared_context"), call.id),
-        *(Told("tool_call", piece, call.id) for piece in pieces),
+        Told("output_text", "Let me look."),
+        Told("tool_call", wire.opening.format("shared_context") + '{"action":"list_keys"}', call.id),
         Told("block_end"),
         Told("tool_result", result.delta, call.id),
         second,
-        Told("output_text", "Nothing "),
-        Told("output_text", "there."),
+        Told("output_text", "Nothing there."),
         Told("block_end"),
         Told("response_end"),
     ]
@@ -126,12 +119,10 @@ def test_an_attempt_that_is_made_again_repeats_no_word(cli: Cli, wire: Wire) -> 
     with open_in_a_thread(wire.vendor(fails(cut, then=streams("It ", "is here", ".")))) as vendor:
         ended = cli(*asking(wire, vendor, "--dialect", "none"))
 
-    start, *told = events(ended.stdout)
+    start, *told = joined(events(ended.stdout))
     assert (ended.code, start.type, len(vendor.heard)) == (0, "response_start", 2)
     assert told == [
-        Told("output_text", "It is "),
-        Told("output_text", "here"),
-        Told("output_text", "."),
+        Told("output_text", "It is here."),
         Told("block_end"),
         Told("response_end"),
     ]
@@ -186,12 +177,10 @@ def test_a_structured_answer_is_held_back_while_everything_else_is_told(cli: Cli
     with open_in_a_thread(FakeChat(one_by_one(asks, says(PARIS, thinking="well")))) as vendor:
         ended = cli(*asking(WIRES[0], vendor, "--output-json"))
 
-    told = list(events(ended.stdout))
+    told = joined(events(ended.stdout))
     assert [each.type for each in told] == [
         "response_start",
         "reasoning_content",
-        "tool_call",
-        "tool_call",
         "tool_call",
         "tool_result",
         "response_start",

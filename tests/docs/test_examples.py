@@ -99,7 +99,7 @@ class Reader:
         if re.search(r"\bID\b", asked):
             asked = re.sub(r"\bID\b", self._newest_run(), asked)
         if asked.startswith("export "):
-            os.environ |= dict(each.split("=", 1) for each in shlex.split(os.path.expandvars(asked))[1:])
+            os.environ |= dict(os.path.expandvars(each).split("=", 1) for each in shlex.split(asked)[1:])
             return
         code, told = self._in_a_shell(asked) if SHELL.search(asked) else self._here(asked)
         told = self._vendors.as_the_page_has_it(told).replace(os.environ["RETINUE_HOME"], HOME)

@@ -289,6 +289,8 @@ async def test_two_processes_that_act_in_the_same_moment_never_do_more_than_is_a
         await two.wait()
         said = [*texts(first, one.run_id), *texts(second, two.run_id)]
         counted = first.store.charges("actions/main", 0.0)
+    first.store.close()
+    second.store.close()
 
     performed = sum(text.startswith("did") for text in said)
     assert performed <= 5

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 
 import pytest
 
@@ -42,8 +41,7 @@ def now() -> float:
 # ---- at once --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.real_time
-async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_within_a_tenth_of_a_second() -> None:
+async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_at_once() -> None:
     r, _ = with_delegation()
     asked = asyncio.Event()
 
@@ -59,13 +57,12 @@ async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_within
         await asyncio.sleep(0)
         child = r.retinue.handle(r.run_of("dig"))
 
-        began = time.monotonic()
+        began = now()
         await handle.cancel()
         outcomes = await asyncio.gather(handle.wait(), child.wait())
-        took = time.monotonic() - began
 
         assert [outcome.result for outcome in outcomes] == ["cancelled", "cancelled"]
-        assert took < 0.1
+        assert now() == began
 
 
 async def test_a_cancelled_run_keeps_the_words_it_had() -> None:

@@ -28,9 +28,10 @@ from retinue.providers.catalog import (
 )
 from retinue.providers.openai_responses.provider import Spelling
 from retinue.providers.pricing import Priced, Rates
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted.provider import Script, ScriptedProvider, says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import FakeChat
+from tests.conftest import TrackedConnection
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.responses import FakeResponses
 
@@ -217,6 +218,18 @@ def test_the_setting_is_for_responses_alone() -> None:
     assert str(wrong.value) == (
         "responses_wire of 'mine' says how the wire openai-responses writes; its wire is openai-chat"
     )
+
+
+async def test_a_provider_that_cannot_close_does_not_keep_the_store_open(tmp_path: Path) -> None:
+    class Broken(ScriptedProvider):
+        async def close(self) -> None:
+            raise ConnectionError("reset")
+
+    with pytest.raises(ConnectionError, match="reset"):
+        async with open_retinue(provider=Broken(Script()), home=tmp_path, dialects=()):
+            pass
+
+    assert str(tmp_path / "retinue.db") not in [database for _, database in TrackedConnection.open.values()]
 
 
 # ---- a script for a model -------------------------------------------------------------------------------------------

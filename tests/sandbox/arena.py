@@ -1,7 +1,10 @@
 """What attempts to get out aim at: a folder with secrets, sockets that listen, a process next door.
 
 Run as a program (`python -m tests.sandbox.arena user`) it makes every attempt twice, without and within the sandbox, as
-the user who is named, and prints what came of it.
+the user who is named, and prints a `Report`. If it fails, its exit code is not 0 and standard error says why.
+
+The ordinary user need not be able to read the checkout, its environment or our Python: what it needs is read before
+root's rights are dropped.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.errors import RetinueError
+from retinue.core.errors import RetinueError, ToolError
 from retinue.core.ports import Program, Sandbox
+from retinue.sandbox import probe
 from retinue.sandbox.bubblewrap import Bubblewrap
-from retinue.sandbox.probe import examined
 from tests.sandbox import attempts
 
 ORDINARY = 54321
@@ -40,6 +43,7 @@ BASE = "/var/tmp"
 """Not /tmp: the sandbox has its own, and would hide everything there without further merit."""
 TOKEN = "the-secret-of-the-arena"
 VARIABLE = "RETINUE_TEST_SECRET"
+PROGRAM = Path(attempts.__file__).read_bytes()
 MANY = 150
 MEGABYTE = 1024 * 1024
 
@@ -75,6 +79,13 @@ class Pair(Struct, frozen=True):
 
     bare: Result
     fenced: Result
+
+
+class Report(Struct, frozen=True, tag=True):
+    """The attempts of one user by name, or why none could be made."""
+
+    pairs: dict[str, Pair] = {}
+    skipped: str = ""
 
 
 class Arena:
@@ -147,7 +158,7 @@ class Arena:
             readable=(str(Path(python).parent.parent), str(self.folder / "read"), os.path.dirname(set_uid)),
             writable=(str(self.folder / "work"),),
             hidden=(str(self.folder / "work" / "deep" / "state"), str(self.folder / "read" / "keys.db")),
-            stdin=Path(attempts.__file__).read_bytes(),
+            stdin=PROGRAM,
             seconds=15,
             processes=32,
             memory=256 * MEGABYTE,
@@ -261,10 +272,15 @@ def _last_line(text: bytes) -> str:
     return lines[-1] if lines else ""
 
 
-async def besieged(names: list[str], python: str, set_uid: str) -> dict[str, Pair]:
-    """Every attempt, without and within the sandbox that this machine has."""
-    sandbox = (await examined(python=python)).sandbox
-    assert sandbox is not None
+async def besieged(names: list[str], sandbox: Sandbox, python: str, set_uid: str) -> Report:
+    """Every attempt, without and within the sandbox."""
+    try:
+        _, complaint = await probe.attacked(sandbox, python)
+    except ToolError as error:
+        if "could not be set up" in str(error):  # this system does not let every user have one
+            return Report(skipped=f"no sandbox for this user: {error}")
+        raise
+    assert not complaint, complaint
     at_once = asyncio.Semaphore(4)
 
     async def pair(name: str) -> tuple[str, Pair]:
@@ -273,54 +289,75 @@ async def besieged(names: list[str], python: str, set_uid: str) -> dict[str, Pai
             return name, Pair(bare, await attempted(name, sandbox, python, set_uid))
 
     # Those that mostly wait come first, and the others meanwhile.
-    return dict(await asyncio.gather(*map(pair, sorted(names, key=lambda name: name not in SPECIAL))))
+    return Report(dict(await asyncio.gather(*map(pair, sorted(names, key=lambda name: name not in SPECIAL)))))
 
 
-def interpreter() -> str:
-    """A Python that everybody on this machine can start: ours if it lies where others may look, or the system's."""
+def interpreter(*, drops_rights: bool) -> str | None:
+    """Our Python, or if another user has to start it and may not, one of the system's that all users may start."""
     ours = os.path.realpath(sys.executable)
-    open_to_all = all(folder.stat().st_mode & stat.S_IXOTH for folder in Path(ours).parents)
-    return ours if open_to_all else os.path.realpath("/usr/bin/python3")
+    if not drops_rights:
+        return ours
+    elsewhere = [shutil.which("python3", path=path) for path in (None, os.defpath, "/usr/local/bin")]
+    candidates = [ours, *(os.path.realpath(each) for each in elsewhere if each)]
+    return next((each for each in candidates if _is_open_to_all(Path(each))), None)
+
+
+def _is_open_to_all(file: Path) -> bool:
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (file, *file.parents))
 
 
 def main() -> None:
     """Become the user that was named, make all attempts, print the results."""
+    drops_rights = sys.argv[1] == "user" and os.geteuid() == 0
+    python = interpreter(drops_rights=drops_rights)
+    if python is None:
+        reason = f"other users may not start {os.path.realpath(sys.executable)}, and there is no python3 that they may"
+        sys.stdout.buffer.write(msgspec.json.encode(Report(skipped=reason)))
+        return
+    found = asyncio.run(probe.verdict())
+    assert found.sandbox is not None, found.text
     with tempfile.TemporaryDirectory(prefix="retinue-set-uid-", dir=BASE) as folder:
         os.chmod(folder, 0o755)
         set_uid = os.path.join(folder, "id")
         shutil.copyfile(shutil.which("id") or "/usr/bin/id", set_uid)
         os.chmod(set_uid, 0o4755)
-        python = interpreter()
+        probe.INTRUDER = Path(shutil.copyfile(probe.INTRUDER, os.path.join(folder, "intruder.py")))
+        os.chmod(probe.INTRUDER, 0o644)
         reading, writing = os.pipe()
         # The child becomes an ordinary user for good, and we have to clear up behind it.
         child = os.fork()
         if child == 0:
-            _besiege(writing, python, set_uid, as_user=sys.argv[1] == "user")
+            _besiege(writing, found.sandbox, python, set_uid, drops_rights=drops_rights)
         os.close(writing)
         with open(reading, "rb") as answer:
             sys.stdout.buffer.write(answer.read())
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+    if status != 0:
+        sys.exit(f"the process that makes the attempts ended with exit code {os.waitstatus_to_exitcode(status)}")
 
 
 # These are imported late by others, and an ordinary user may not see our Python: named here, they are there.
 _ = (ThreadPoolExecutor, Bubblewrap)
 
 
-def _besiege(answers: int, python: str, set_uid: str, *, as_user: bool) -> NoReturn:
+def _besiege(answers: int, sandbox: Sandbox, python: str, set_uid: str, *, drops_rights: bool) -> NoReturn:
+    code = 1
     try:
-        if as_user and os.geteuid() == 0:
+        if drops_rights:
+            tempfile.tempdir = BASE  # the folder that root would use may be closed to others
             os.setgroups([])
             os.setresgid(ORDINARY, ORDINARY, ORDINARY)
             os.setresuid(ORDINARY, ORDINARY, ORDINARY)
         os.environ[VARIABLE] = TOKEN
-        pairs = asyncio.run(besieged(list(attempts.ATTEMPTS), python, set_uid))
+        report = asyncio.run(besieged(list(attempts.ATTEMPTS), sandbox, python, set_uid))
         with open(answers, "wb") as answer:
-            answer.write(msgspec.json.encode(pairs))
+            answer.write(msgspec.json.encode(report))
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What tests of the sandbox share: the one that this machine has, or a skip that says why there is none."""
+"""What tests of the sandbox share: programs, and a pipe that they can write to."""
 
 from __future__ import annotations
 
@@ -11,22 +11,13 @@ from typing import Any, Protocol
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.ports import Program, Sandbox
-from retinue.sandbox.probe import verdict
+from retinue.core.ports import Program
 
 
 class Calls(Protocol):
     """Makes a program that may write in the test's folder."""
 
     def __call__(self, *argv: str, **grants: Any) -> Program: ...
-
-
-@pytest.fixture(scope="session")
-def sandbox() -> Sandbox:
-    found = asyncio.run(verdict())
-    if found.sandbox is None:
-        pytest.skip(f"no sandbox on this machine: {found.text}")
-    return found.sandbox
 
 
 @pytest.fixture

@@ -237,7 +237,7 @@ async def test_a_folder_is_found_under_the_link_by_which_it_was_named(
     (work / "inner").mkdir()
 
     ended = await sandbox.run(
-        program("sh", "-c", f"pwd; touch {link}/made", folder=str(link / "inner"), writable=(str(link),))
+        program("sh", "-c", f"pwd; touch '{link}/made'", folder=str(link / "inner"), writable=(str(link),))
     )
 
     assert ended == Ended(code=0, stdout=f"{work}/inner\n".encode())
@@ -249,7 +249,8 @@ async def test_the_whole_system_can_be_granted_to_look_at(sandbox: Sandbox, prog
 
     ended = await sandbox.run(program("sh", "-c", look, readable=("/",)))
 
-    assert (ended.stdout, (work / "made").exists()) == (b"seen\nclosed\n1\n", True)
+    in_tmp = 1 if work.is_relative_to("/tmp") else 0  # nothing but the program's own folder
+    assert (ended.stdout, (work / "made").exists()) == (b"seen\nclosed\n%d\n" % in_tmp, True)
 
 
 @pytest.mark.parametrize(

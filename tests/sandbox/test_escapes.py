@@ -17,14 +17,23 @@ from typing import Literal, TypeAlias
 
 import msgspec
 import pytest
+from msgspec import Struct
 
 from retinue.sandbox.probe import verdict
-from tests.sandbox.arena import Pair
+from tests.sandbox.arena import Report
 from tests.sandbox.attempts import ATTEMPTS
 
+
+class Failed(Struct, frozen=True, tag=True):
+    """What the arena of one user said when it failed."""
+
+    stderr: str
+
+
 User: TypeAlias = Literal["root", "user"]
-Siege: TypeAlias = dict[User, dict[str, Pair]]
+Siege: TypeAlias = dict[User, Report | Failed]
 USERS: tuple[User, ...] = ("root", "user") if os.geteuid() == 0 else ("user",)
+NOT_ROOT = Report(skipped="only root can try what root would get")
 
 NOT_APPLICABLE: dict[tuple[str, User], str] = {
     ("read_the_state_folder_by_a_file_handle", "user"): "without a sandbox, too, only root may open files by handle",
@@ -44,7 +53,7 @@ def siege(tmp_path_factory: pytest.TempPathFactory) -> Siege:
     """What came of all attempts, made once for all processes that run these tests."""
     found = asyncio.run(verdict())
     if found.sandbox is None:
-        pytest.skip(f"no sandbox to attack: {found.text}")
+        pytest.skip(f"no sandbox to attack: {found.text.partition(';')[0]}")
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -57,25 +66,48 @@ def _laid(shared: Path) -> bytes:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not answers.exists():
             begun = {user: _begun(user) for user in USERS}
-            done = {user: process.communicate()[0] for user, process in begun.items()}
-            answers.write_bytes(msgspec.json.encode({user: msgspec.Raw(text) for user, text in done.items()}))
+            ended = {user: _ended(process) for user, process in begun.items()}
+            answers.write_bytes(msgspec.json.encode({"root": NOT_ROOT} | ended))
         return answers.read_bytes()
 
 
 def _begun(user: User) -> subprocess.Popen[bytes]:
     # In a session of its own: what goes wrong in there must not hit the process that runs the tests.
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.sandbox.arena", user], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "tests.sandbox.arena", user],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
+
+
+def _ended(process: subprocess.Popen[bytes]) -> Report | Failed:
+    stdout, stderr = process.communicate()
+    if process.returncode != 0:
+        return Failed(stderr.decode("utf-8", "replace"))
+    return msgspec.json.decode(stdout, type=Report)
+
+
+@pytest.mark.parametrize("user", ["root", "user"])
+def test_the_arena_makes_every_attempt(siege: Siege, user: User) -> None:
+    match siege[user]:
+        case Failed(stderr=stderr):
+            pytest.fail(stderr, pytrace=False)
+        case Report(skipped=reason, pairs=pairs):
+            if reason:
+                pytest.skip(reason)
+            assert pairs.keys() == set(ATTEMPTS)
 
 
 @pytest.mark.parametrize("name", ATTEMPTS)
 @pytest.mark.parametrize("user", ["root", "user"])
 def test_an_attempt_gets_out_without_the_sandbox_and_not_out_of_it(siege: Siege, user: User, name: str) -> None:
-    if user not in USERS:
-        pytest.skip("only root can try what root would get")
+    report = siege[user]
+    if isinstance(report, Failed) or name not in report.pairs:
+        pytest.skip("the attempt was not made: see test_the_arena_makes_every_attempt")
 
-    pair = siege[user][name]
+    pair = report.pairs[name]
 
     assert not pair.fenced.out, pair.fenced.seen
     assert pair.bare.out or (name, user) in NOT_APPLICABLE, f"without a sandbox: {pair.bare.seen}"

@@ -1,5 +1,6 @@
 """What is particular to the SQLite store: its file, its steps from schema to schema, and how it says what is wrong."""
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from retinue.store.sqlite.lockfile import LockFile
 from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS, migrate
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.contracts.store_case import BRIEF, accept, born, enlist, over, record, row, said
+from tests.conftest import TrackedConnection
 
 
 @pytest.fixture
@@ -332,6 +334,32 @@ def test_a_damaged_file_is_called_so_with_a_way_out(store: SqliteStore, path: Pa
 
     assert f"{path} is damaged" in str(reading.value)
     assert f"sqlite3 {path} .recover" in str(reading.value)
+
+
+def test_a_store_that_does_not_open_leaves_no_connection_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> sqlite3.Connection:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(module, "_open_to_read", fail)
+    with pytest.raises(StoreUnavailable, match="too many open files"):
+        SqliteStore(path)
+
+    assert open_connections(path) == 0
+
+
+def test_a_store_whose_lock_is_kept_by_another_process_closes_its_connections(path: Path) -> None:
+    store = SqliteStore(path)
+    store._turns._patience = 0.01
+    other = LockFile(Path(f"{path}.lock"))
+    with other, pytest.raises(StoreUnavailable, match="another process has held"):
+        store.close()
+    other.close()
+
+    assert open_connections(path) == 0
+
+
+def open_connections(path: Path) -> int:
+    return sum(database == str(path) for _, database in TrackedConnection.open.values())
 
 
 def test_a_changed_blob_is_noticed(store: SqliteStore, path: Path) -> None:

@@ -472,11 +472,13 @@ async def test_a_run_goes_on_after_a_kind_of_text_that_no_store_knows(tmp_path: 
     def result() -> ToolResult:
         return ToolResult(Markup("<i>"))
 
-    async with Harness(store=SqliteStore(tmp_path / "runs.db"), dialects=(), tools=[page, result]) as harness:
+    store = SqliteStore(tmp_path / "runs.db")
+    async with Harness(store=store, dialects=(), tools=[page, result]) as harness:
         harness.script("main", calls("page"), calls("result"), says("done"))
 
         assert (await harness.run("go")).text == "done"
         assert harness.results("main") == ["<b>", "<i>"]
+    store.close()
 
 
 async def test_a_function_may_say_itself_that_it_failed() -> None:

@@ -24,7 +24,7 @@ from tests.tools.file_stage import Desk, Noon
 
 pytestmark = [
     pytest.mark.real_time,
-    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+    pytest.mark.usefixtures("sandbox"),
 ]
 
 FREE_HAND = Policy(autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, max_actions_per_hour=100)

@@ -256,7 +256,6 @@ async def test_a_reader_knows_no_keys_and_is_stopped_when_its_call_is_cancelled(
 
 
 @pytest.mark.real_time
-@pytest.mark.real_time
 async def test_a_reader_that_never_stops_talking_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = asyncio.create_subprocess_exec
 
@@ -270,6 +269,7 @@ async def test_a_reader_that_never_stops_talking_is_left_in_time(monkeypatch: py
             await readable(page, seconds=0.1)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("html", ["", "<script>only()</script>"])
 async def test_a_page_without_text_says_so(html: str) -> None:
     async with serving(html) as server:

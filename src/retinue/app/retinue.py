@@ -97,8 +97,10 @@ class Retinue:
             await self.sessions.ensure(self.session_id)
             await self._driver.register()
         except BaseException:
-            await self.supervisor.engine.journal.close()
-            self.supervisor.engine.store.close()
+            try:
+                await self.supervisor.engine.journal.close()
+            finally:
+                self.supervisor.engine.store.close()
             raise
         return self
 
@@ -108,8 +110,10 @@ class Retinue:
         try:
             await self._driver.leave()
         finally:
-            await self._providers.close()
-            self.supervisor.engine.store.close()
+            try:
+                await self._providers.close()
+            finally:
+                self.supervisor.engine.store.close()
 
     # Starting
 

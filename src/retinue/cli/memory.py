@@ -10,6 +10,7 @@ from retinue.cli.options import JsonFlag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from retinue.tools.memory import Memory, MemoryBackend
 
@@ -85,7 +86,16 @@ def _places() -> Sequence[MemoryBackend]:
 
     home = default_home()
     files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
-    return [open_memory(kind, home) for kind, name in files.items() if (home / name).exists()]
+    return [open_memory(kind, home) for kind, name in files.items() if _exists(home / name)]
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file or folder; raises if that cannot be found out, where `Path.exists` may say no."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _unknown(agent: str, key: str) -> Exception:

@@ -6,6 +6,7 @@ The files' code is not touched here.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -107,7 +108,11 @@ def missing_modules(modules: Sequence[str], folder: Path) -> Iterator[Complaint]
 
 
 def _what_is_there(file: Path) -> str:
+    # Path.is_file raises some of these errors, and since Python 3.14 none.
     try:
-        return "a file" if file.is_file() else "a folder" if file.is_dir() else "nothing"
+        mode = file.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return "nothing"
     except OSError:  # a name that is too long, or a folder that cannot be looked into
         return "nothing readable"
+    return "a file" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "nothing"

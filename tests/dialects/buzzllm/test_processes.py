@@ -227,8 +227,15 @@ async def test_nothing_is_left_of_a_parent_that_is_killed_and_its_run_can_be_res
     assert len(cast.children) == 2
 
 
+@pytest.fixture(params=[(), ("--no-sandbox", "--agent", "free")], ids=["fenced", "unfenced"])
+def flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Flags for programs within a sandbox, if there is one, and without."""
+    if not request.param:
+        request.getfixturevalue("sandbox")
+    return request.param
+
+
 @pytest.mark.promise("BZ-PARENT-KILLED")
-@pytest.mark.parametrize("flags", [(), ("--no-sandbox", "--agent", "free")], ids=["fenced", "unfenced"])
 async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

@@ -287,6 +287,7 @@ async def test_a_call_that_lost_its_place_to_another_is_refused_at_birth(
         replies = len(stage.replies())
         if replies == 1 and len(stage.store.runs(RunQuery())) == 1:
             break
+        store.close()
     else:
         raise AssertionError("no life ended between the reply and its calls")
 
@@ -294,8 +295,12 @@ async def test_a_call_that_lost_its_place_to_another_is_refused_at_birth(
     await stage.run(TASK, key="root")
     await stage.close()
 
-    assert [text for text in stage.texts() if text.startswith("Execution")] == [f"Execution failed: {outer}: {inner}"]
-    assert len(stage.rows()) == 2
+    refusals = [text for text in stage.texts() if text.startswith("Execution")]
+    rows = stage.rows()
+    store.close()
+
+    assert refusals == [f"Execution failed: {outer}: {inner}"]
+    assert len(rows) == 2
 
 
 @pytest.mark.promise("MK-LIMITS", "MK-SETTINGS")

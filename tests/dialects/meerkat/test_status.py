@@ -1,9 +1,7 @@
 """Looking after sub-agents: status, list, cancel, the news of their ends, and how long they are remembered."""
 
 import asyncio
-import sys
 import time
-from statistics import median
 from typing import Any
 
 import pytest
@@ -280,9 +278,17 @@ async def test_a_thousand_sub_agents_one_after_another_are_kept_to_the_last_256(
 
 
 @pytest.mark.promise("MK-THOUSAND")
-async def test_status_and_list_are_quick_while_a_thousand_work() -> None:
+async def test_status_costs_the_same_among_a_thousand_and_list_grows_with_their_number() -> None:
+    few, many = await _costs(10), await _costs(1000)
+
+    assert many["agent_status"] <= 10 * few["agent_status"]
+    assert many["agent_list"] <= 3 * 100 * few["agent_list"]
+
+
+async def _costs(agents: int) -> dict[str, float]:
+    """The seconds of CPU that the tools take while so many agents work."""
     stage = Stage(
-        together(*(spawn(f"task {n}") for n in range(1000))),
+        together(*(spawn(f"task {n}") for n in range(agents))),
         hangs(),
         settings=MOST,
     )
@@ -291,30 +297,24 @@ async def test_status_and_list_are_quick_while_a_thousand_work() -> None:
         run = await stage.retinue.spawn(TASK)
         await asyncio.sleep(1)
         registry, tools = stage.retinue.supervisor.registry, stage.retinue.supervisor.engine.toolbox
-        assert len(registry.live) == 1001
+        assert len(registry.live) == agents + 1
         ids = [row.run_id for row in stage.rows()[1:]]
         context = stage.context(run.run_id)
         took: dict[str, float] = {}
-        for tool, arguments in (("agent_status", f'{{"agent_id":"{ids[500]}"}}'), ("agent_list", "{}")):
+        for tool, arguments in (("agent_status", f'{{"agent_id":"{ids[agents // 2]}"}}'), ("agent_list", "{}")):
             found = tools.find(tool, ("meerkat",))
             assert found is not None
-            took[tool] = await _median(found, arguments, context)
+            took[tool] = await _least(found, arguments, context)
         await run.cancel()
+    return took
 
-    assert [tool for tool, seconds in took.items() if seconds > 0.005] == [], took
 
-
-async def _median(tool: Tool, arguments: str, context: CallContext) -> float:
-    """The seconds that a call takes of the processor, without those of whoever watches which lines are run."""
-    watcher = sys.gettrace()
-    sys.settrace(None)
-    try:
-        times: list[float] = []
-        for _ in range(31):
-            began = time.thread_time()
-            result = await tool.call(arguments, context)
-            times.append(time.thread_time() - began)
-            assert not result.failed
-    finally:
-        sys.settrace(watcher)
-    return median(times)
+async def _least(tool: Tool, arguments: str, context: CallContext) -> float:
+    """The least seconds of CPU of several calls: other work on the machine makes a call dearer, and not cheaper."""
+    times: list[float] = []
+    for _ in range(31):
+        began = time.thread_time()
+        result = await tool.call(arguments, context)
+        times.append(time.thread_time() - began)
+        assert not result.failed
+    return min(times)

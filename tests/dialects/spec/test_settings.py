@@ -1,7 +1,6 @@
 """What settings switch off and allow, and a session with a thousand tasks."""
 
 import json
-import statistics
 import time
 from pathlib import Path
 from typing import cast
@@ -183,12 +182,6 @@ async def test_a_thousand_tasks_have_a_thousand_ids_and_none_is_lost() -> None:
             for index in range(1000)
         ]
         refused = await read_after(opened, caller(1000), "subagent", **SPAWN)
-        seconds: list[float] = []
-        for index, task_id in enumerate(ids[::10]):
-            began = time.perf_counter()
-            answer = await read_after(opened, caller(2000 + index), "subagent", action="status", task_id=task_id)
-            seconds.append(time.perf_counter() - began)
-            assert answer["status"] == "running"
         waited = await read_after(opened, caller(3000), "subagent", action="wait", task_ids=ids)
         collected = [
             await read_after(opened, caller(4000 + index), "subagent", action="collect", task_id=task_id)
@@ -197,9 +190,29 @@ async def test_a_thousand_tasks_have_a_thousand_ids_and_none_is_lost() -> None:
 
     assert ids == [f"t_{number:02d}" for number in range(1, 1001)]
     assert refused["message"] == "Maximum concurrent tasks (1000) reached."
-    assert statistics.median(seconds) <= 0.005
     assert waited == {"done": ids, "pending": [], "timed_out": False}
     assert [(each["task_id"], each["result"]) for each in collected] == [(task_id, "done") for task_id in ids]
+
+
+@pytest.mark.promise("SPEC-8.3-MANY", "SPEC-4.3-SETTING")
+async def test_the_status_of_a_task_costs_the_same_among_a_thousand() -> None:
+    assert await _cost_of_status(1000) <= 10 * await _cost_of_status(10)
+
+
+async def _cost_of_status(tasks: int) -> float:
+    """The least seconds of CPU of several calls: other work on the machine makes a call dearer, and not cheaper."""
+    stage = Stage(agents=(WORKER,), settings=SpecSettings(max_running=tasks))
+    stage.script.play("worker", other_work(100), says("done"))
+    seconds: list[float] = []
+    async with waiting_orchestrator(stage) as (opened, caller):
+        spawned = [await read_after(opened, caller(index), "subagent", **SPAWN) for index in range(tasks)]
+        for index in range(100):
+            task_id = spawned[index * tasks // 100]["task_id"]
+            began = time.thread_time()
+            answer = await read_after(opened, caller(2000 + index), "subagent", action="status", task_id=task_id)
+            seconds.append(time.thread_time() - began)
+            assert answer["status"] == "running"
+    return min(seconds)
 
 
 @pytest.mark.promise("SPEC-8.3-MANY", "SPEC-3.3-AT-ONCE")

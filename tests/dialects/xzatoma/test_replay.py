@@ -44,6 +44,7 @@ class Replays:
 
     def story(self, settings: XzatomaSettings = KEEPS) -> dict[str, str]:
         """A tree of four subagents, one below another and one that fails; their ids by label, and when they began."""
+        store = SqliteStore(self.home / "retinue.db")
         stage = Stage(
             subagent("dig", "find it", allowed_tools=["grep"]),
             subagent("short", "look once", max_turns=1),
@@ -58,12 +59,10 @@ class Replays:
                 "look once": [uses("grep"), says("Enough.")],
                 "break": [fails(ProviderError("gone", fault="bad_request"))],
             },
-            store=SqliteStore(self.home / "retinue.db"),
+            store=store,
             settings=settings,
         )
         asyncio.run(stage.play())
-        store = SqliteStore(self.home / "retinue.db")
-        stage.store = store
         rows = stage.rows()
         store.close()
         self.started = {label: rfc3339(row.accepted_at) for label, row in rows.items()}

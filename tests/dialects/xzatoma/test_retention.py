@@ -65,6 +65,7 @@ async def test_messages_are_dropped_at_the_end_of_the_tree_and_outcomes_stay(kin
         }
         assert stage.answers(ROOT) == [answered("The pool is too small.", turns=4)]
         assert await Conversations(stage.retinue.supervisor).rows() == []
+    store.close()
 
 
 @pytest.mark.promise("XZ-DROPPED")

@@ -14,7 +14,7 @@ from retinue.core.events import CallReturned
 from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
 from retinue.dialects.zeroclaw.result_files import Result, Results
-from retinue.providers.scripted.provider import Speaks, calls, fails, hangs, says, together
+from retinue.providers.scripted.provider import Speaks, calls, fails, hangs, says, streams, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.zeroclaw.stage import REVIEWER, TASK, WRITER, Stage, act, delegate, files, header
@@ -365,7 +365,7 @@ async def test_cancel_task_really_stops_the_task_and_nothing_overwrites_that(wor
         lambda _: about(stage, "cancel_task"),
         lambda _: together(about(stage, "cancel_task"), about(stage, "check_result")),
         says("Thanks."),
-        tasks={REVIEW: [calls("look"), says("Good.")]},
+        tasks={REVIEW: [streams("Good", ".", every=5)]},
         latency=1,
     )
     await stage.open()
@@ -532,6 +532,7 @@ async def test_a_process_that_leaves_says_so_in_the_file_and_the_next_goes_on(wo
         await stage.retinue.resume(task_id)
         assert files(workspace)[task_id]["status"] == "Running"
         await stage.retinue.wait(task_id)
+    store.close()
 
     assert files(workspace)[task_id]["output"] == f"{header()}\nGood."
 

@@ -39,6 +39,7 @@ runtime_profile = "quick"
 tools = []
 """
 
+SILENT: dict[str, object] = {"say": "Hm", "ending": "silence"}
 SLOWLY: dict[str, object] = {"say": "one two three four five six seven eight nine ten", "every": 0.15}
 
 
@@ -84,13 +85,13 @@ async def test_the_command_waits_for_background_tasks_and_prints_the_answer_of_t
 @pytest.mark.promise("ZC-COMMAND", "ZC-INTERRUPTED", "ZC-RESUMED")
 @pytest.mark.parametrize("named", ["root", "task"])
 async def test_ctrl_c_parks_background_tasks_and_resume_goes_on_with_them(folder: Path, named: str) -> None:
-    flags = plays(
-        folder, frontline=[hands("reviewer", "look", background=True), {"say": "Handed out."}], reviewer=[SLOWLY]
-    )
+    lead: list[dict[str, object]] = [hands("reviewer", "look", background=True), {"say": "Handed out."}]
+    flags = plays(folder, frontline=lead, reviewer=[SILENT])
     command = await Command.start(*flags, "--agent", "frontline", "Go.")
     row = await _ended_root()
     command.signal(signal.SIGINT)
     stopped = await command.ended()
+    plays(folder, frontline=lead, reviewer=[SLOWLY])
     ((task_id, parked),) = files(folder / "desk").items()
     resumed = await retinue(
         "runs", "resume", row["run_id"] if named == "root" else task_id, "--quiet", cwd=folder.parent
@@ -113,8 +114,7 @@ async def _ended_root() -> dict[str, str]:
 @pytest.mark.promise("ZC-TIMEOUT", "ZC-DEPTH", "ZC-HIDDEN", "ZC-SPAWN-GATE")
 async def test_profiles_of_the_settings_bind_whoever_names_them(folder: Path) -> None:
     spawns: dict[str, object] = {"call": {"name": "spawn_subagent", "arguments": {"prompt": "dig"}}}
-    silent: dict[str, object] = {"say": "Hm", "ending": "silence"}
-    flags = plays(folder, frontline=[hands("sleeper", "rest"), {"say": "Thanks."}], sleeper=[silent])
+    flags = plays(folder, frontline=[hands("sleeper", "rest"), {"say": "Thanks."}], sleeper=[SILENT])
     late = await retinue(*flags, "--agent", "frontline", "Go.")
     flags = plays(folder, reviewer=[spawns, {"say": "Alone."}])
     alone = await retinue(*flags, "--agent", "reviewer", "Go.")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -241,7 +242,10 @@ async def test_who_may_only_read_starts_nobody() -> None:
 
 
 @pytest.mark.promise("ZC-ACTIONS", "ZC-WINDOWS")
-async def test_every_valid_launch_costs_an_action_and_refusals_cost_none() -> None:
+async def test_every_valid_launch_costs_an_action_and_refusals_cost_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the folder for results of background tasks is made there
     agent = replace(FRONTLINE, policy=Policy(max_actions_per_hour=2))
     stage = Stage(
         together(spawn(""), delegate("nobody"), spawn("")),

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -68,10 +68,12 @@ class SqliteStore(Reading):
         except OSError as wrong:
             raise not_opened(self._file, wrong) from wrong
         try:
-            with self._turns:
-                self._writer = _open_to_write(self._file)
-                super().__init__(_open_to_read(self._file), self._file, codec)
+            with self._turns, ExitStack() as opened:
+                self._writer = opened.enter_context(closing(_open_to_write(self._file)))
+                reader = opened.enter_context(closing(_open_to_read(self._file)))
+                super().__init__(reader, self._file, codec)
                 self._version = self._data_version()
+                opened.pop_all()
         except BaseException as wrong:
             self._turns.close()
             if isinstance(wrong, sqlite3.Error | OSError):
@@ -143,11 +145,16 @@ class SqliteStore(Reading):
             if self._closed:
                 return
             self._closed = True
-            with self._turns:
+            try:
+                with self._turns:
+                    super().close()
+                    self._checkpoint("TRUNCATE")
+                    self._writer.close()
+            finally:
+                # Reached without the lock if another process keeps it. Closing a closed connection does nothing.
                 super().close()
-                self._checkpoint("TRUNCATE")
                 self._writer.close()
-            self._turns.close()
+                self._turns.close()
 
     def _my_turn(self) -> LockFile:
         if self._closed:
@@ -225,7 +232,11 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
     connection = _connect(path)
-    connection.execute("PRAGMA query_only = ON")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
