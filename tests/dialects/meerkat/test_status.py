@@ -137,9 +137,9 @@ async def test_a_cancel_stops_the_sub_agent_and_a_second_one_is_too_late() -> No
         spawned={"dig": [slowly("The pool.", 60)], "quick": [says("Done.")]},
     )
     async with stage:
-        began = stage.retinue.supervisor.engine.clock.now()
+        began = stage.retinue.supervisor.clock.now()
         await stage.run(TASK)
-        took = stage.retinue.supervisor.engine.clock.now() - began
+        took = stage.retinue.supervisor.clock.now() - began
 
     dig, quick = stage.rows()[1:]
     late = "Cannot cancel sub-agent: already {} (only running agents can be cancelled)"
@@ -261,9 +261,9 @@ async def test_a_thousand_sub_agents_one_after_another_are_kept_to_the_last_256(
     stage = Stage(*lines, ask, says("Done."), settings=MOST)
     stage.script("sub-agent", answer)
     async with stage:
-        registry = stage.retinue.supervisor.registry
+        supervisor = stage.retinue.supervisor
         run = await stage.retinue.spawn(TASK, limits=Limits(max_turns=100))
-        kept = [len(registry.ended) async for _ in run.events()]
+        kept = [len(list(supervisor.recent_ends())) async for _ in run.events()]
         await run.wait()
 
     rows = stage.rows()[1:]
@@ -290,15 +290,12 @@ async def test_status_and_list_are_quick_while_a_thousand_work() -> None:
     async with stage:
         run = await stage.retinue.spawn(TASK)
         await asyncio.sleep(1)
-        registry, tools = stage.retinue.supervisor.registry, stage.retinue.supervisor.engine.toolbox
-        assert len(registry.live) == 1001
+        assert len(stage.retinue.supervisor.live_runs()) == 1001
         ids = [row.run_id for row in stage.rows()[1:]]
         context = stage.context(run.run_id)
         took: dict[str, float] = {}
         for tool, arguments in (("agent_status", f'{{"agent_id":"{ids[500]}"}}'), ("agent_list", "{}")):
-            found = tools.find(tool, ("meerkat",))
-            assert found is not None
-            took[tool] = await _median(found, arguments, context)
+            took[tool] = await _median(stage.tool(tool), arguments, context)
         await run.cancel()
 
     assert [tool for tool, seconds in took.items() if seconds > 0.005] == [], took
