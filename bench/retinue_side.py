@@ -29,8 +29,7 @@ from retinue.core.agent import Agent, ToolKind, ToolSpec
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle
-from retinue.engine.admission import SpawnRequest
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import SpawnRequest, Supervisor
 
 
 class Delegation(msgspec.Struct):
@@ -66,10 +65,11 @@ class Delegate:
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Start a worker and wait for its answer."""
         assert self.supervisor is not None
-        run_spec = self.supervisor.registry.live[context.run_id].run.run_spec
+        caller = self.supervisor.live(context.run_id)
+        assert caller is not None
         spawn_request = SpawnRequest(
             agent="worker",
-            run_spec=replace(run_spec, agent="worker", system=WORKER, offered=("echo",)),
+            run_spec=replace(caller.run.run_spec, agent="worker", system=WORKER, offered=("echo",)),
             task=_read(arguments).task,
             lifecycle=Lifecycle(awaited=True),
             max_depth=1,

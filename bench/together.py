@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from functools import partial
 
-import retinue.engine.journal
+import retinue.app.open
 from bench import floor, retinue_side
 from bench.fake_model import Connection, Stats
 from bench.work import Work, job_from_arguments
+from retinue.engine import Tuning, build_engine
 
 SLOWER = 50
 
@@ -36,7 +38,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--home", default=":memory:", help="the folder of retinue's store")
     wanted = parser.parse_args()
-    retinue.engine.journal.LINGER *= SLOWER
+    slow = Tuning(commit_delay=Tuning().commit_delay * SLOWER)
+    retinue.app.open.build_engine = partial(build_engine, tuning=slow)
     asyncio.run(together(wanted.side, wanted.workers, wanted.rounds, wanted.home))
 
 

@@ -27,6 +27,7 @@ from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from tests.core.test_policy import is_within, policies, variations
 from tests.engine.delegation import delegates, with_delegation
+from tests.internals import live_run
 
 READONLY, FULL = Autonomy.READONLY, Autonomy.FULL
 
@@ -188,7 +189,7 @@ async def test_nobody_is_asked_about_a_command_that_the_policy_closes_and_it_cou
         lines = ("touch x", "cat $(ls)", "curl example.org")
         r.script("main", together(*(calls("shell", command=line) for line in lines)), says("done"))
         await r.run("go")
-        store = r.retinue.supervisor.engine.store
+        store = r.store
 
         assert r.results("main") == [
             "Security policy: command 'touch' is not allowed (allowed_commands); use one of: ls, cat",
@@ -226,8 +227,7 @@ async def resumed_policies(
     second = Harness(store=store, tools=[nap], provider=first.provider, **today)
     await second.open()
     await second.retinue.resume(root.run_id)
-    live = second.retinue.supervisor.registry.live
-    are = [live[second.run_of(name)].run.policy for name in agents]
+    are = [live_run(second.retinue, second.run_of(name)).policy for name in agents]
     await second.close()
     return were, are
 
@@ -265,8 +265,7 @@ async def test_a_resumed_run_of_an_agent_that_extends_another_is_cut_by_what_tha
     second = Harness(store=store, provider=first.provider, policy=wide, agents=[worker(policy=reader)])
     await second.open()
     await second.retinue.resume(root.run_id)
-    live = second.retinue.supervisor.registry.live
-    policies = [live[second.run_of(name)].run.policy for name in ("main", "fresh")]
+    policies = [live_run(second.retinue, second.run_of(name)).policy for name in ("main", "fresh")]
     await second.close()
 
     assert policies == [wide, intersect(wide, reader)]
@@ -394,7 +393,7 @@ async def _story(
         await asyncio.sleep(0)
     supervisor = r.retinue.supervisor
     parent = await supervisor.replay(root.run_id)
-    children = [live.run for live in supervisor.registry.live.values() if live.run.accepted.parent_id == root.run_id]
+    children = [live.run for live in supervisor.live_runs() if live.run.accepted.parent_id == root.run_id]
     assert is_within(parent.policy, ceiling)
     assert all(is_within(child.policy, parent.policy) for child in children)
     assert all(theirs is None or is_within(child.policy, theirs) for child in children)
@@ -413,13 +412,13 @@ async def _story(
     second.provider.script.play("child", hangs())
     await second.open()
     await second.retinue.resume(root.run_id)
-    live = second.retinue.supervisor.registry.live
-    resumed = live[root.run_id].run
+    resumed = live_run(second.retinue, root.run_id)
     assert is_within(resumed.policy, parent.policy)
     assert today is None or is_within(resumed.policy, today)
     for child in children:
-        assert is_within(live[child.run_id].run.policy, resumed.policy)
-        assert is_within(live[child.run_id].run.policy, child.policy)
+        policy = live_run(second.retinue, child.run_id).policy
+        assert is_within(policy, resumed.policy)
+        assert is_within(policy, child.policy)
     await second.kill()
 
 

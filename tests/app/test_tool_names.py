@@ -14,7 +14,6 @@ from retinue.core.agent import Agent
 from retinue.core.policy import NO_TOOLS, Policy
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.engine.key_value import JournalKeyValue
 from retinue.testing.harness import Harness
 
 
@@ -52,11 +51,11 @@ async def test_names_that_mean_something_are_not_told(caplog: pytest.LogCaptureF
 async def test_the_tools_of_all_dialects_are_known() -> None:
     comms: list[Any] = [MeerkatSettings(enable_comms=True, comms_tools=each) for each in ("send_message", "send")]
     async with Harness() as r:
-        engine = r.retinue.supervisor.engine
+        supervisor = r.retinue.supervisor
         dialect_context = DialectContext(
-            supervisor=r.retinue.supervisor,
-            key_value=JournalKeyValue(engine),
-            clock=engine.clock,
+            supervisor=supervisor,
+            key_value=supervisor.key_value,
+            clock=supervisor.clock,
             agents=(),
             tool_names=(),
             resolve=lambda model, caller_spec: (caller_spec.provider, model),

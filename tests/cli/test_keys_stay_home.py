@@ -22,6 +22,7 @@ from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, Played
 from retinue.testing.fake_server import Answer, FakeServer, Heard
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, open_in_a_thread
+from tests.internals import tune
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
@@ -95,7 +96,7 @@ class House:
         self._tmp_path = tmp_path
         self.said: list[Ended] = []
         (tmp_path / "user").mkdir()
-        monkeypatch.setattr("retinue.engine.model_call.FIRST_PAUSE", 0.001)  # what is cut off is asked for four times
+        tune(monkeypatch, first_pause=0.001)  # what is cut off is asked for four times
         for name, value in {
             "HOME": str(tmp_path / "user"),
             "HOUSE_KEY": KEY,

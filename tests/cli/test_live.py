@@ -13,7 +13,7 @@ from retinue.cli.output.tree_poll import TreeWatch, shown
 from retinue.core.agent import Agent
 from retinue.core.run import HandleRef, Outcome, State
 from retinue.core.usage import NANO, Usage
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 from retinue.providers.scripted.provider import calls, says
 from retinue.testing.harness import Harness
 

@@ -17,18 +17,18 @@ from retinue.app.open import open as open_retinue
 from retinue.cli.follow import what_went_wrong
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
-from retinue.engine import model_call
 from retinue.providers.catalog import provider_config
 from retinue.providers.scripted.script import calls, calls_verbatim, fails, says
 from retinue.testing.fake_chat import ChatScript, Played, failed
 from retinue.testing.fake_server import Answer
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, serving
+from tests.internals import tune
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_call, "FIRST_PAUSE", 0.0)
+    tune(monkeypatch, first_pause=0.0)
 
 
 @pytest.mark.parametrize(

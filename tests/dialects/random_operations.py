@@ -22,6 +22,7 @@ from retinue.core.ports import CallContext, Publish, Request
 from retinue.core.usage import Usage
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
+from tests.internals import engine_of, live_run
 
 CALLERS = 8
 Answer = dict[str, Any] | str
@@ -182,9 +183,9 @@ class Play(Generic[M]):
             return "finished"
         tool_name, arguments = self.world.call(operation)
         root = self.roots[operation.caller]
-        live = supervisor.registry.live[root]
-        run_spec, accepted = live.run.run_spec, live.run.accepted
-        tool = supervisor.engine.toolbox.find(tool_name, run_spec.dialects)
+        run = live_run(harness.retinue, root)
+        run_spec, accepted = run.run_spec, run.accepted
+        tool = engine_of(harness.retinue).toolbox.find(tool_name, run_spec.dialects)
         assert tool is not None
         context = CallContext(
             run_id=root,
@@ -197,13 +198,13 @@ class Play(Generic[M]):
             agent=accepted.agent,
             path=accepted.path,
             handle=None,
-            policy=live.run.policy,
+            policy=run.policy,
             offered=run_spec.offered,
             again=again,
         )
         text = (await tool.call(json.dumps(arguments), context)).text
         # What a caller has heard is on disk by then: the result of a call is written after what the call wrote.
-        await supervisor.engine.journal.settle()
+        await engine_of(harness.retinue).journal.flush()
         return json.loads(text) if text.startswith("{") else text
 
     def _explain(self, operations: Sequence[Operation], answers: Sequence[Answer]) -> None:

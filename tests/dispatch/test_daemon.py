@@ -13,7 +13,7 @@ from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Owner, ShellWork, Work
 from retinue.dispatch.cron.schedule import Every
 from retinue.dispatch.cron.table import CronTable
-from retinue.engine.process_identity import this_host, this_process
+from retinue.engine import this_host, this_process
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.virtual_time import VirtualClock
 

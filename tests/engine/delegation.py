@@ -17,10 +17,10 @@ from retinue.core.errors import Refused, ToolError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits, Outcome
-from retinue.engine.admission import SpawnRequest
-from retinue.engine.supervisor import Started, Supervisor
+from retinue.engine import SpawnRequest, StartedRun, Supervisor
 from retinue.providers.scripted.provider import Speaks, calls
 from retinue.testing.harness import Harness
+from tests.internals import live_run
 
 
 class Order(Struct, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class Delegate:
     def __init__(self) -> None:
         self.retinue: Callable[[], Retinue] = _nobody
         """Where the children are started; a later life is another retinue."""
-        self.started: list[Started] = []
+        self.started: list[StartedRun] = []
         """Every child this tool was told of, in order."""
 
     @property
@@ -76,8 +76,8 @@ class Delegate:
         ended = await self._supervisor.wait([child.run_id for child in children])
         return ToolResult("\n".join(in_words(ended[child.run_id]) for child in children))
 
-    async def _spawn(self, order: Order, number: int, context: CallContext) -> Started:
-        caller = self._supervisor.registry.live[context.run_id].run
+    async def _spawn(self, order: Order, number: int, context: CallContext) -> StartedRun:
+        caller = live_run(self.retinue(), context.run_id)
         offered = caller.run_spec.offered if order.tools is None else order.tools
         rows = await self._supervisor.list(RunQuery(parent_id=context.run_id)) if order.after else []
         siblings = {row.agent: row.run_id for row in rows}

@@ -14,6 +14,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.run import Lifecycle
 from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
 from tests.engine.delegation import Delegate, delegates
+from tests.internals import engine_of
 
 LINES = (
     Script()
@@ -36,7 +37,7 @@ def open_here(home: str, released: asyncio.Event | None, **options: Any) -> reti
     async def look(context: retinue.CallContext) -> str:
         """Look."""
         if released is not None:
-            await opened.supervisor.engine.journal.settle()  # from here on there is nothing left to write
+            await engine_of(opened).journal.flush()  # from here on there is nothing left to write
             tell(looking=context.run_id)
             await released.wait()
         return "seen"
@@ -66,7 +67,7 @@ async def follow(r: retinue.Retinue, task: str) -> None:
     tell(started=handle.run_id)
     try:
         async for what in handle.events():
-            await r.supervisor.engine.journal.settle()  # what is told here can be seen from everywhere
+            await engine_of(r).journal.flush()  # what is told here can be seen from everywhere
             tell(run=handle.run_id, event=type(what).__name__)
         outcome = await handle.wait()
         tell(ended=handle.run_id, result=outcome.result, text=outcome.text)

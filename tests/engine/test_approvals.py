@@ -12,7 +12,7 @@ from retinue.core.events import CallParked, CallReturned, MailTaken
 from retinue.core.messages import Message, ToolMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Approval, Limits
-from retinue.engine.tool_calls import INTERRUPTED, NOBODY
+from retinue.engine.tool_calls import INTERRUPTED, NO_APPROVER
 from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says, together
 from retinue.testing.harness import Harness
 from tests.engine.lines import hearing
@@ -321,7 +321,7 @@ async def test_a_question_that_an_earlier_process_left_is_refused_where_nobody_c
             outcome = await (await later.retinue.resume(handle.run_id)).wait()
 
         assert outcome.text == "done"
-        assert r.results("main") == [f"{question.reason} {NOBODY}"]
+        assert r.results("main") == [f"{question.reason} {NO_APPROVER}"]
 
 
 async def test_an_approved_call_that_a_kill_interrupted_is_not_made_again() -> None:

@@ -13,13 +13,13 @@ from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import CallContext, Publish, Request
 from retinue.core.run import Lifecycle, Outcome
 from retinue.core.usage import Usage
-from retinue.engine.admission import SpawnRequest
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView, SpawnRequest
 from retinue.providers.scripted.provider import Hangs, Line, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import in_turn
 from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.internals import live_run
 
 
 @retinue.tool(kind="pure")
@@ -128,7 +128,7 @@ async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None
     async def breed(context: CallContext) -> str:
         """SpawnRequest, be cancelled, and spawn again."""
         supervisor = r.retinue.supervisor
-        run_spec = supervisor.registry.live[context.run_id].run.run_spec
+        run_spec = live_run(r.retinue, context.run_id).run_spec
         spawn_request = SpawnRequest(
             agent="child", run_spec=run_spec, task="live", lifecycle=Lifecycle(on_parent_end="keep")
         )

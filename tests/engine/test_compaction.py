@@ -21,9 +21,9 @@ from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage,
 from retinue.core.ports import Publish, Request
 from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.engine.admission import SpawnRequest
+from retinue.engine import SpawnRequest
 from retinue.engine.compaction import NOTHING_LEFT
-from retinue.engine.model_call import ATTEMPTS
+from retinue.engine.model_call import MAX_ATTEMPTS
 from retinue.providers.scripted.provider import (
     Improvised,
     Line,
@@ -270,7 +270,7 @@ async def test_a_model_that_gives_no_summary_costs_the_run_its_older_turns_and_n
         assert TASK in done.messages[0].text
 
 
-@pytest.mark.parametrize(("fault", "attempts"), [("auth", 1), ("overloaded", ATTEMPTS)])
+@pytest.mark.parametrize(("fault", "attempts"), [("auth", 1), ("overloaded", MAX_ATTEMPTS)])
 async def test_a_model_that_cannot_be_had_for_a_summary_fails_the_turn(fault: ProviderFault, attempts: int) -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)

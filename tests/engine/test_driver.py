@@ -21,12 +21,13 @@ from retinue.core.messages import Delta
 from retinue.core.ports import Store
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.usage import Usage
-from retinue.engine.process_identity import describe, this_host, this_process
+from retinue.engine.process_identity import identity_of, this_host, this_process
 from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import Delegate, delegates
+from tests.internals import engine_of
 
 LEASE = 10.0
 
@@ -39,7 +40,7 @@ class Process(Harness):
             await self.close()
 
 
-class DialectContext:
+class Host:
     """Several retinues on one file, as if each were a process; all their models play the same script."""
 
     def __init__(self, path: Path) -> None:
@@ -103,13 +104,13 @@ class DialectContext:
 
 
 @pytest.fixture
-def dialect_context(tmp_path: Path) -> Generator[DialectContext]:
-    with closing(DialectContext(tmp_path / "r.db")) as dialect_context:
-        yield dialect_context
+def host(tmp_path: Path) -> Generator[Host]:
+    with closing(Host(tmp_path / "r.db")) as host:
+        yield host
 
 
 def driver_of(harness: Harness) -> DriverId:
-    driver_id = harness.retinue.supervisor.engine.journal.driver_id
+    driver_id = harness.retinue.supervisor.driver_id
     assert driver_id is not None
     return driver_id
 
@@ -138,52 +139,52 @@ async def an_hour() -> None:
     await asyncio.sleep(3600)
 
 
-def a_tree(dialect_context: DialectContext) -> None:
+def a_tree(host: Host) -> None:
     """`main` delegates to `digger`, who looks."""
-    dialect_context.script("main", delegates("digger", lifecycle=Lifecycle(awaited=True)), says("done"))
-    dialect_context.script("digger", together(says("Let me look."), calls("look")), says("gold"))
+    host.script("main", delegates("digger", lifecycle=Lifecycle(awaited=True)), says("done"))
+    host.script("digger", together(says("Let me look."), calls("look")), says("gold"))
 
 
 # ---- coming and going -----------------------------------------------------------------------------------------------
 
 
-async def test_a_driver_is_on_the_list_while_it_is_open_and_its_counter_grows(dialect_context: DialectContext) -> None:
-    async with dialect_context.process() as harness:
+async def test_a_driver_is_on_the_list_while_it_is_open_and_its_counter_grows(host: Host) -> None:
+    async with host.process() as harness:
         me = DriverRow(driver_id=driver_of(harness), host=this_host(), process=this_process())
-        assert dialect_context.store.drivers() == [me]
+        assert host.store.drivers() == [me]
 
         await asyncio.sleep(LEASE * 2 + 1)
 
-        assert dialect_context.store.drivers() == [replace(me, beat=6)], "three beats in every lease"
-    assert dialect_context.store.drivers() == []
+        assert host.store.drivers() == [replace(me, beat=6)], "three beats in every lease"
+    assert host.store.drivers() == []
 
 
-async def test_a_store_that_nobody_shares_needs_no_heart(dialect_context: DialectContext) -> None:
+async def test_a_store_that_nobody_shares_needs_no_heart(host: Host) -> None:
     store = MemoryStore()
-    async with dialect_context.process(store=store) as harness:
+    async with host.process(store=store) as harness:
         await asyncio.sleep(1000)
 
         assert [(row.driver_id, row.beat) for row in store.drivers()] == [(driver_of(harness), 0)]
 
 
 async def test_leaving_in_good_order_sets_unfinished_runs_free_and_another_goes_on_with_them(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    a_tree(dialect_context)
-    async with dialect_context.process(look=a_minute) as first:
+    a_tree(host)
+    async with host.process(look=a_minute) as first:
         await first.retinue.spawn("dig")
         await asyncio.sleep(1)
-    assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "working")}
+    assert host.rows() == {"main": (None, "working"), "digger": (None, "working")}
 
-    async with dialect_context.process() as second:
-        handle = await second.retinue.resume(dialect_context.run_of("main"))
+    async with host.process() as second:
+        handle = await second.retinue.resume(host.run_of("main"))
 
         assert (await handle.wait()).text == "done"
 
 
-async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(dialect_context: DialectContext) -> None:
-    dialect_context.script("main", calls("look"))
-    harness = dialect_context.process(look=a_minute)
+async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(host: Host) -> None:
+    host.script("main", calls("look"))
+    harness = host.process(look=a_minute)
     await harness.open()
     handle = await harness.retinue.spawn("look")
     waiting = asyncio.create_task(handle.wait())
@@ -195,33 +196,33 @@ async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(dialect
         await waiting
     with pytest.raises(StoreUnavailable, match="closed"):
         await handle.cancel()
-    assert dialect_context.rows() == {"main": (None, "working")}
+    assert host.rows() == {"main": (None, "working")}
 
 
 # ---- looking --------------------------------------------------------------------------------------------------------
 
 
-async def interrupted_tree(dialect_context: DialectContext) -> None:
+async def interrupted_tree(host: Host) -> None:
     """A tree whose process was killed while the child looked."""
-    a_tree(dialect_context)
-    harness = dialect_context.process(look=a_minute)
+    a_tree(host)
+    harness = host.process(look=a_minute)
     await harness.open()
     await harness.retinue.spawn("dig")
     await asyncio.sleep(1)
     await harness.kill()
 
 
-async def test_looking_at_interrupted_runs_starts_nothing(dialect_context: DialectContext) -> None:
-    await interrupted_tree(dialect_context)
+async def test_looking_at_interrupted_runs_starts_nothing(host: Host) -> None:
+    await interrupted_tree(host)
     before = (
-        dialect_context.rows(),
-        dialect_context.events("main"),
-        dialect_context.events("digger"),
-        list(dialect_context.provider.asked),
+        host.rows(),
+        host.events("main"),
+        host.events("digger"),
+        list(host.provider.asked),
     )
-    async with dialect_context.process() as second:
+    async with host.process() as second:
         r = second.retinue
-        root = dialect_context.run_of("main")
+        root = host.run_of("main")
 
         assert {view.agent: view.state for view in await r.list(everyone=True)} == {
             "main": "interrupted",
@@ -230,25 +231,25 @@ async def test_looking_at_interrupted_runs_starts_nothing(dialect_context: Diale
         assert len(await r.tree(root)) == 2
         assert (await r.handle(root).look()).state == "interrupted"
         assert await r.approvals() == []
-        assert [event async for event in r.events(root)] == dialect_context.events("main")
+        assert [event async for event in r.events(root)] == host.events("main")
         with pytest.raises(TimeoutError):
             await r.handle(root).wait(timeout=1000)
 
         assert (
-            dialect_context.rows(),
-            dialect_context.events("main"),
-            dialect_context.events("digger"),
-            dialect_context.provider.asked,
+            host.rows(),
+            host.events("main"),
+            host.events("digger"),
+            host.provider.asked,
         ) == before
-        assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "working")}
+        assert host.rows() == {"main": (None, "working"), "digger": (None, "working")}
 
 
 async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    await interrupted_tree(dialect_context)
-    async with dialect_context.process() as second:
-        view = await second.retinue.handle(dialect_context.run_of("digger")).look()
+    await interrupted_tree(host)
+    async with host.process() as second:
+        view = await second.retinue.handle(host.run_of("digger")).look()
         run = await second.retinue.supervisor.replay(view.run_id)
 
         assert (view.state, view.turns, view.outcome, view.ended_at) == ("interrupted", 1, None, None)
@@ -257,51 +258,49 @@ async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said
 
 
 async def test_the_runs_of_a_process_that_is_gone_are_shown_as_interrupted_before_anyone_buries_it(
-    dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_tree(dialect_context)
-    first = await gone_process(dialect_context, monkeypatch)
-    async with dialect_context.process() as second:
+    a_tree(host)
+    first = await gone_process(host, monkeypatch)
+    async with host.process() as second:
         assert {view.state for view in await second.retinue.list(everyone=True)} == {"interrupted"}
-        assert (await second.retinue.handle(dialect_context.run_of("main")).look()).state == "interrupted"
-        assert dialect_context.rows()["main"][0] == driver_of(first), "looking does not bury anyone"
+        assert (await second.retinue.handle(host.run_of("main")).look()).state == "interrupted"
+        assert host.rows()["main"][0] == driver_of(first), "looking does not bury anyone"
         await first.kill()
 
 
 # ---- taking over ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_adopts_only_when_it_is_told_to(dialect_context: DialectContext) -> None:
-    await interrupted_tree(dialect_context)
-    async with dialect_context.process():
+async def test_a_process_adopts_only_when_it_is_told_to(host: Host) -> None:
+    await interrupted_tree(host)
+    async with host.process():
         await asyncio.sleep(10 * LEASE)
-        assert dialect_context.rows()["main"] == (None, "working")
+        assert host.rows()["main"] == (None, "working")
 
-    async with dialect_context.process(adopt=True) as third:
-        assert (await third.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
-        assert [event.driver_id for event in dialect_context.events("main") if isinstance(event, RunAdopted)] == [
-            driver_of(third)
-        ]
+    async with host.process(adopt=True) as third:
+        assert (await third.retinue.handle(host.run_of("main")).wait()).text == "done"
+        assert [event.driver_id for event in host.events("main") if isinstance(event, RunAdopted)] == [driver_of(third)]
 
 
-async def test_an_adopted_run_goes_on_where_it_was_and_asks_nothing_twice(dialect_context: DialectContext) -> None:
-    await interrupted_tree(dialect_context)
-    async with dialect_context.process(adopt=True) as second:
-        await second.retinue.handle(dialect_context.run_of("main")).wait()
+async def test_an_adopted_run_goes_on_where_it_was_and_asks_nothing_twice(host: Host) -> None:
+    await interrupted_tree(host)
+    async with host.process(adopt=True) as second:
+        await second.retinue.handle(host.run_of("main")).wait()
 
-    asked = [(each.agent, each.turn) for each in dialect_context.provider.asked]
+    asked = [(each.agent, each.turn) for each in host.provider.asked]
     assert asked == [("main", 1), ("digger", 1), ("digger", 2), ("main", 2)]
 
 
-async def test_one_tree_is_resumed_and_the_others_stay_interrupted(dialect_context: DialectContext) -> None:
-    dialect_context.script("main", calls("look"), says("done"))
-    first = dialect_context.process(look=a_minute)
+async def test_one_tree_is_resumed_and_the_others_stay_interrupted(host: Host) -> None:
+    host.script("main", calls("look"), says("done"))
+    first = host.process(look=a_minute)
     await first.open()
     one, other = [(await first.retinue.spawn(task)).run_id for task in ("one", "other")]
     await asyncio.sleep(1)
     await first.kill()
 
-    async with dialect_context.process() as second:
+    async with host.process() as second:
         resumed = await second.retinue.resume(one)
 
         assert (await resumed.wait()).text == "done"
@@ -309,17 +308,17 @@ async def test_one_tree_is_resumed_and_the_others_stay_interrupted(dialect_conte
         assert (await (await second.retinue.resume(one)).wait()).text == "done", "one that is over is simply returned"
 
 
-async def test_resuming_any_run_of_a_tree_resumes_the_whole_tree(dialect_context: DialectContext) -> None:
-    await interrupted_tree(dialect_context)
-    async with dialect_context.process() as second:
-        await second.retinue.resume(dialect_context.run_of("digger"))
+async def test_resuming_any_run_of_a_tree_resumes_the_whole_tree(host: Host) -> None:
+    await interrupted_tree(host)
+    async with host.process() as second:
+        await second.retinue.resume(host.run_of("digger"))
 
-        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
+        assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
 
 
-async def test_a_run_that_another_process_drives_cannot_be_resumed(dialect_context: DialectContext) -> None:
-    dialect_context.script("main", calls("look"))
-    async with dialect_context.process(look=a_minute) as first, dialect_context.process() as second:
+async def test_a_run_that_another_process_drives_cannot_be_resumed(host: Host) -> None:
+    host.script("main", calls("look"))
+    async with host.process(look=a_minute) as first, host.process() as second:
         handle = await first.retinue.spawn("look")
         await asyncio.sleep(1)
 
@@ -328,45 +327,43 @@ async def test_a_run_that_another_process_drives_cannot_be_resumed(dialect_conte
 
 
 @pytest.mark.parametrize("who", ["main", "digger"])
-async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(
-    dialect_context: DialectContext, who: str
-) -> None:
+async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(host: Host, who: str) -> None:
     @retinue.tool(kind="pure")
     async def probe() -> str:
         """Probe."""
         return "probed"
 
-    dialect_context.script("main", delegates("digger", tools=("probe",) if who == "digger" else ("look",)))
-    dialect_context.script("digger", hangs())
-    first = dialect_context.process(tools=[probe])
+    host.script("main", delegates("digger", tools=("probe",) if who == "digger" else ("look",)))
+    host.script("digger", hangs())
+    first = host.process(tools=[probe])
     await first.open()
     await first.retinue.spawn("dig", tools=["delegate", "probe"] if who == "main" else ["delegate"])
     await asyncio.sleep(1)
     await first.kill()
 
-    async with dialect_context.process(adopt=True) as second:
-        assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "queued")}
+    async with host.process(adopt=True) as second:
+        assert host.rows() == {"main": (None, "working"), "digger": (None, "queued")}
         with pytest.raises(NotAdoptable) as refused:
-            await second.retinue.resume(dialect_context.run_of("main"))
+            await second.retinue.resume(host.run_of("main"))
 
-        assert (refused.value.run_id, refused.value.reason) == (dialect_context.run_of(who), "no tool named probe here")
-        assert dialect_context.rows() == {"main": (None, "working"), "digger": (None, "queued")}, "whole or not at all"
+        assert (refused.value.run_id, refused.value.reason) == (host.run_of(who), "no tool named probe here")
+        assert host.rows() == {"main": (None, "working"), "digger": (None, "queued")}, "whole or not at all"
 
 
-async def test_a_tree_is_not_adopted_when_its_provider_is_missing(dialect_context: DialectContext) -> None:
-    await interrupted_tree(dialect_context)
-    async with dialect_context.process(model="elsewhere:m") as second:
+async def test_a_tree_is_not_adopted_when_its_provider_is_missing(host: Host) -> None:
+    await interrupted_tree(host)
+    async with host.process(model="elsewhere:m") as second:
         with pytest.raises(NotAdoptable, match="no provider named 'custom' here"):
-            await second.retinue.resume(dialect_context.run_of("main"))
+            await second.retinue.resume(host.run_of("main"))
 
-        assert dialect_context.rows()["main"] == (None, "working")
+        assert host.rows()["main"] == (None, "working")
 
 
 async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
-    dialect_context: DialectContext, caplog: pytest.LogCaptureFixture
+    host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dialect_context.script("main", calls("look"), says("done"))
-    dialect_context.script("special", calls("probe"))
+    host.script("main", calls("look"), says("done"))
+    host.script("special", calls("probe"))
 
     @retinue.tool(kind="pure")
     async def probe() -> str:
@@ -374,18 +371,16 @@ async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
         await a_minute()
         return "probed"
 
-    first = dialect_context.process(
-        look=a_minute, tools=[probe], agents=[retinue.Agent(name="special", tools=("probe",))]
-    )
+    first = host.process(look=a_minute, tools=[probe], agents=[retinue.Agent(name="special", tools=("probe",))])
     await first.open()
     await first.retinue.spawn("special task", agent="special")
     await first.retinue.spawn("look", tools=["look"])
     await asyncio.sleep(1)
     await first.kill()
 
-    async with dialect_context.process(adopt=True) as second:
-        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
-        assert dialect_context.rows()["special"] == (None, "working")
+    async with host.process(adopt=True) as second:
+        assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
+        assert host.rows()["special"] == (None, "working")
     assert "no tool named probe here" in caplog.text
 
 
@@ -393,22 +388,22 @@ KEPT = Lifecycle(on_parent_end="keep")
 
 
 async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_everything_since(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    dialect_context.script(
+    host.script(
         "main",
         delegates("digger", reserved=True, limits=Limits(max_tokens=6000), wait=False, lifecycle=KEPT),
         together(calls("look"), says("", usage=Usage(12_000, 500))),
     )
-    dialect_context.script("digger", calls("look"))
-    first = dialect_context.process(look=a_minute)
+    host.script("digger", calls("look"))
+    first = host.process(look=a_minute)
     await first.open()
     await first.retinue.spawn("dig", limits=Limits(max_tokens=10_000))
     await asyncio.sleep(1)
     await first.kill()
 
-    async with dialect_context.process(adopt=True) as second:
-        ended = await second.retinue.wait(dialect_context.run_of("main"), dialect_context.run_of("digger"))
+    async with host.process(adopt=True) as second:
+        ended = await second.retinue.wait(host.run_of("main"), host.run_of("digger"))
 
         assert [outcome.reason for outcome in ended.values()] == ["max_tokens", "max_tokens"]
 
@@ -416,91 +411,89 @@ async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_ev
 # ---- the dead -------------------------------------------------------------------------------------------------------
 
 
-async def gone_process(dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch) -> Harness:
+async def gone_process(host: Host, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A process that works on a tree, and that the operating system does not know any more."""
     child = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE)
-    process = describe(child.pid)
+    process = identity_of(child.pid)
     child.kill()
     await child.wait()
     with monkeypatch.context() as patch:
         patch.setattr("retinue.engine.driver.this_process", lambda: process)
-        first = dialect_context.process(look=a_minute)
+        first = host.process(look=a_minute)
         await first.open()
     await first.retinue.spawn("dig")
     await asyncio.sleep(1)
     return first
 
 
-async def test_a_driver_whose_process_is_gone_is_buried_at_once(
-    dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_tree(dialect_context)
-    first = await gone_process(dialect_context, monkeypatch)
+async def test_a_driver_whose_process_is_gone_is_buried_at_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_tree(host)
+    first = await gone_process(host, monkeypatch)
     began = asyncio.get_running_loop().time()
 
-    async with dialect_context.process(adopt=True) as second:
-        assert dialect_context.rows() == {
+    async with host.process(adopt=True) as second:
+        assert host.rows() == {
             "main": (driver_of(second), "working"),
             "digger": (driver_of(second), "working"),
         }
         assert asyncio.get_running_loop().time() == began
-        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
+        assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
         await first.kill()
 
 
-async def test_a_driver_that_beats_is_left_alone(dialect_context: DialectContext) -> None:
-    a_tree(dialect_context)
+async def test_a_driver_that_beats_is_left_alone(host: Host) -> None:
+    a_tree(host)
     async with (
-        dialect_context.process(look=lambda: asyncio.sleep(20 * LEASE)) as first,
-        dialect_context.process(adopt=True),
+        host.process(look=lambda: asyncio.sleep(20 * LEASE)) as first,
+        host.process(adopt=True),
     ):
         handle = await first.retinue.spawn("dig")
 
         assert (await handle.wait()).text == "done"
-        assert [event for event in dialect_context.events("main") if isinstance(event, RunAdopted)] == []
+        assert [event for event in host.events("main") if isinstance(event, RunAdopted)] == []
 
 
 async def test_a_driver_whose_counter_stands_still_for_a_lease_is_buried_by_the_watchers_own_clock(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    a_tree(dialect_context)
-    first = dialect_context.process(look=an_hour)
+    a_tree(host)
+    first = host.process(look=an_hour)
     await first.open()
     stop_the_heart(first)
     await first.retinue.spawn("dig")
     await asyncio.sleep(50)
 
-    async with dialect_context.process(adopt=True) as second:
+    async with host.process(adopt=True) as second:
         await asyncio.sleep(LEASE - 0.1)
-        assert dialect_context.rows()["main"][0] == driver_of(first), "nobody has watched it for a whole lease"
-        await until(lambda: dialect_context.rows()["main"][0] == driver_of(second), within=LEASE + 1)
+        assert host.rows()["main"][0] == driver_of(first), "nobody has watched it for a whole lease"
+        await until(lambda: host.rows()["main"][0] == driver_of(second), within=LEASE + 1)
 
-        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
+        assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
         await first.kill()
 
 
 async def test_a_driver_whose_heart_stops_later_is_buried_later_and_leaves_quietly(
-    dialect_context: DialectContext, caplog: pytest.LogCaptureFixture
+    host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    a_tree(dialect_context)
-    async with dialect_context.process(look=an_hour) as first, dialect_context.process(adopt=True) as second:
+    a_tree(host)
+    async with host.process(look=an_hour) as first, host.process(adopt=True) as second:
         buried = driver_of(first)
         await first.retinue.spawn("dig")
         await asyncio.sleep(10 * LEASE)
-        assert dialect_context.rows()["main"][0] == driver_of(first)
+        assert host.rows()["main"][0] == driver_of(first)
 
         stop_the_heart(first)
 
-        await until(lambda: dialect_context.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
-        assert (await second.retinue.handle(dialect_context.run_of("main")).wait()).text == "done"
+        await until(lambda: host.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
+        assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
     assert f"driver {buried} was declared dead" in caplog.text
 
 
 async def test_a_heart_goes_on_beating_whatever_happens_in_it(
-    dialect_context: DialectContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = dialect_context.another_store()
-    async with dialect_context.process(store=store) as harness:
+    store = host.another_store()
+    async with host.process(store=store) as harness:
         commit = store.commit
 
         def buggy(driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
@@ -510,15 +503,15 @@ async def test_a_heart_goes_on_beating_whatever_happens_in_it(
         monkeypatch.setattr(store, "commit", buggy)
         await asyncio.sleep(LEASE * 2 + 1)
 
-        assert [(row.driver_id, row.beat) for row in dialect_context.store.drivers()] == [(driver_of(harness), 5)]
+        assert [(row.driver_id, row.beat) for row in host.store.drivers()] == [(driver_of(harness), 5)]
     assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_says_so(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    a_tree(dialect_context)
-    first = dialect_context.process(look=a_minute)
+    a_tree(host)
+    first = host.process(look=a_minute)
     await first.open()
     stop_the_heart(first)
     handle = await first.retinue.spawn("dig")
@@ -526,9 +519,9 @@ async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_sa
     watching = asyncio.create_task(collect(handle.events()))
     await asyncio.sleep(1)
 
-    async with dialect_context.process(adopt=True) as second:
-        await second.retinue.handle(dialect_context.run_of("main")).wait()
-        logs = dialect_context.events("main"), dialect_context.events("digger")
+    async with host.process(adopt=True) as second:
+        await second.retinue.handle(host.run_of("main")).wait()
+        logs = host.events("main"), host.events("digger")
         assert not waiting.done(), "it has no reason to write yet, so it does not know"
         await asyncio.sleep(60)  # its tool comes back, and it tries to write that
 
@@ -541,11 +534,11 @@ async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_sa
             await handle.cancel()
         assert (await handle.wait()).text == "done", "what the store knows can still be read"
         assert (await handle.look()).state == "ended"
-        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
+        assert (host.events("main"), host.events("digger")) == logs
         await asyncio.sleep(1000)
-        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
+        assert (host.events("main"), host.events("digger")) == logs
         await first.close()
-        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
+        assert (host.events("main"), host.events("digger")) == logs
 
 
 async def collect(events: AsyncIterator[Event | Delta]) -> list[Event | Delta]:
@@ -553,16 +546,16 @@ async def collect(events: AsyncIterator[Event | Delta]) -> list[Event | Delta]:
 
 
 async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_not_left_waiting(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    a_tree(dialect_context)
-    first = dialect_context.process(look=a_minute)
+    a_tree(host)
+    first = host.process(look=a_minute)
     await first.open()
     stop_the_heart(first)
     handle = await first.retinue.spawn("dig")
     await asyncio.sleep(1)
-    async with dialect_context.process(look=an_hour, adopt=True) as second:
-        await until(lambda: dialect_context.rows()["main"][0] == driver_of(second), within=2 * LEASE)
+    async with host.process(look=an_hour, adopt=True) as second:
+        await until(lambda: host.rows()["main"][0] == driver_of(second), within=2 * LEASE)
         with pytest.raises(Fenced):
             await handle.send("hello")
 
@@ -579,9 +572,9 @@ async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_
 # ---- from another process -------------------------------------------------------------------------------------------
 
 
-async def test_words_from_another_process_are_read_at_the_next_turn(dialect_context: DialectContext) -> None:
-    dialect_context.script("main", calls("look"), calls("look"), says("done"))
-    async with dialect_context.process(look=lambda: asyncio.sleep(1)) as owner, dialect_context.process() as other:
+async def test_words_from_another_process_are_read_at_the_next_turn(host: Host) -> None:
+    host.script("main", calls("look"), calls("look"), says("done"))
+    async with host.process(look=lambda: asyncio.sleep(1)) as owner, host.process() as other:
         handle = await owner.retinue.spawn("look")
         await asyncio.sleep(0.1)
 
@@ -589,15 +582,15 @@ async def test_words_from_another_process_are_read_at_the_next_turn(dialect_cont
         await other.retinue.send(handle.run_id, "look left", key="k")
         await handle.wait()
 
-        taken = [event.items for event in dialect_context.events("main") if isinstance(event, MailTaken)]
+        taken = [event.items for event in host.events("main") if isinstance(event, MailTaken)]
         assert [[getattr(item, "text", "") for item in items] for items in taken] == [["look left"]]
         with pytest.raises(RunIsOver):
             await other.retinue.send(handle.run_id, "too late")
 
 
-async def test_an_idle_run_hears_another_process_within_a_second(dialect_context: DialectContext) -> None:
-    dialect_context.script("main", says("hello"), says("I am fine"))
-    async with dialect_context.process() as owner, dialect_context.process() as other:
+async def test_an_idle_run_hears_another_process_within_a_second(host: Host) -> None:
+    host.script("main", says("hello"), says("I am fine"))
+    async with host.process() as owner, host.process() as other:
         handle = await owner.retinue.spawn("hi", keep_alive=True)
         await handle.answer(1)
         await asyncio.sleep(100.1)
@@ -611,10 +604,10 @@ async def test_an_idle_run_hears_another_process_within_a_second(dialect_context
 
 
 async def test_a_cancel_from_another_process_stops_the_whole_tree_within_a_second(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    a_tree(dialect_context)
-    async with dialect_context.process(look=a_minute) as owner, dialect_context.process() as other:
+    a_tree(host)
+    async with host.process(look=a_minute) as owner, host.process() as other:
         handle = await owner.retinue.spawn("dig")
         await asyncio.sleep(5.1)
         began = asyncio.get_running_loop().time()
@@ -623,24 +616,24 @@ async def test_a_cancel_from_another_process_stops_the_whole_tree_within_a_secon
         outcome = await handle.wait()
 
         assert asyncio.get_running_loop().time() - began <= 1
-        assert set(concerned) == {dialect_context.run_of("main"), dialect_context.run_of("digger")}
+        assert set(concerned) == {host.run_of("main"), host.run_of("digger")}
         assert (outcome.result, outcome.error) == ("cancelled", "not needed any more")
-        await until(lambda: dialect_context.rows()["digger"][1] == "ended", within=1)
+        await until(lambda: host.rows()["digger"][1] == "ended", within=1)
 
 
 async def test_an_approval_from_another_process_lets_the_call_go_on_within_a_second(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
     @retinue.tool
     async def press() -> str:
         """Press the button."""
         return "pressed"
 
-    dialect_context.script("main", calls("press"), says("done"))
+    host.script("main", calls("press"), says("done"))
     asking = retinue.Policy(always_ask=("press",))
     async with (
-        dialect_context.process(tools=[press], policy=asking, approvals="wait") as owner,
-        dialect_context.process(tools=[press]) as other,
+        host.process(tools=[press], policy=asking, approvals="wait") as owner,
+        host.process(tools=[press]) as other,
     ):
         handle = await owner.retinue.spawn("press it")
         await asyncio.sleep(1000.1)
@@ -657,9 +650,9 @@ async def test_an_approval_from_another_process_lets_the_call_go_on_within_a_sec
         assert await other.retinue.approvals() == []
 
 
-async def test_another_process_can_wait_for_a_run_and_sees_where_it_stands(dialect_context: DialectContext) -> None:
-    a_tree(dialect_context)
-    async with dialect_context.process(look=a_minute) as owner, dialect_context.process() as other:
+async def test_another_process_can_wait_for_a_run_and_sees_where_it_stands(host: Host) -> None:
+    a_tree(host)
+    async with host.process(look=a_minute) as owner, host.process() as other:
         handle = await owner.retinue.spawn("dig")
         waiting = asyncio.create_task(other.retinue.handle(handle.run_id).wait())
         await asyncio.sleep(1)
@@ -690,14 +683,14 @@ class ForgetfulReader:
         return inbox
 
 
-async def test_mail_that_could_not_be_read_the_first_time_is_read_the_second(dialect_context: DialectContext) -> None:
-    dialect_context.script("main", calls("look"))
-    store: Any = ForgetfulReader(dialect_context.another_store())
-    async with dialect_context.process(look=a_minute, store=store) as owner:
+async def test_mail_that_could_not_be_read_the_first_time_is_read_the_second(host: Host) -> None:
+    host.script("main", calls("look"))
+    store: Any = ForgetfulReader(host.another_store())
+    async with host.process(look=a_minute, store=store) as owner:
         handle = await owner.retinue.spawn("look")
         await asyncio.sleep(1.1)  # between two looks for mail
 
-        async with dialect_context.process() as other:
+        async with host.process() as other:
             await other.retinue.cancel(handle.run_id)
         outcome = await handle.wait(timeout=1)
 
@@ -731,11 +724,11 @@ class FullDisk:
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["at once", "in a thread"])
 async def test_a_full_disk_stops_runs_where_they_are_and_they_go_on_by_themselves_when_there_is_room(
-    dialect_context: DialectContext, threaded: bool
+    host: Host, threaded: bool
 ) -> None:
-    a_tree(dialect_context)
-    disk: Any = FullDisk(dialect_context.another_store(threaded=threaded))
-    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+    a_tree(host)
+    disk: Any = FullDisk(host.another_store(threaded=threaded))
+    async with host.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         waiting, watching = asyncio.create_task(handle.wait()), asyncio.create_task(collect(handle.events()))
         await asyncio.sleep(1)
@@ -745,30 +738,30 @@ async def test_a_full_disk_stops_runs_where_they_are_and_they_go_on_by_themselve
         for task in (waiting, watching):
             with pytest.raises(StoreUnavailable, match="no space left on device"):
                 await task
-        logs = dialect_context.events("main"), dialect_context.events("digger")
-        asked = list(dialect_context.provider.asked)
+        logs = host.events("main"), host.events("digger")
+        asked = list(host.provider.asked)
         for refused in (harness.run("another"), handle.send("hello"), handle.cancel(), handle.wait()):
             with pytest.raises(StoreUnavailable, match="no space left on device") as reason:
                 await refused
             assert reason.value.reason == "no space left on device"
         await asyncio.sleep(100)
-        assert (dialect_context.events("main"), dialect_context.events("digger")) == logs
-        assert dialect_context.provider.asked == asked, "nobody works on while nothing can be kept"
+        assert (host.events("main"), host.events("digger")) == logs
+        assert host.provider.asked == asked, "nobody works on while nothing can be kept"
 
         disk.full = False
-        await until(lambda: harness.retinue.supervisor.engine.journal.broken is None, within=LEASE)
+        await until(lambda: engine_of(harness.retinue).journal.broken is None, within=LEASE)
         outcome = await handle.wait()
 
         assert (outcome.text, outcome.result) == ("done", "completed")
         assert await harness.retinue.list() == [await handle.look()], "what was refused has left nothing behind"
-        asked_of = [(each.agent, each.turn) for each in dialect_context.provider.asked]
+        asked_of = [(each.agent, each.turn) for each in host.provider.asked]
         assert asked_of == [("main", 1), ("digger", 1), ("digger", 2), ("main", 2)]
 
 
-async def test_a_disk_that_fills_up_again_stops_the_runs_again(dialect_context: DialectContext) -> None:
-    a_tree(dialect_context)
-    disk: Any = FullDisk(dialect_context.another_store())
-    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+async def test_a_disk_that_fills_up_again_stops_the_runs_again(host: Host) -> None:
+    a_tree(host)
+    disk: Any = FullDisk(host.another_store())
+    async with host.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         for _ in range(3):
             await asyncio.sleep(1)
@@ -776,15 +769,15 @@ async def test_a_disk_that_fills_up_again_stops_the_runs_again(dialect_context: 
             with pytest.raises(StoreUnavailable):
                 await handle.wait()
             disk.full = False
-            await until(lambda: harness.retinue.supervisor.engine.journal.broken is None, within=LEASE)
+            await until(lambda: engine_of(harness.retinue).journal.broken is None, within=LEASE)
 
         assert (await handle.wait()).text == "done"
 
 
-async def test_a_disk_without_room_for_more_than_a_heartbeat_is_tried_again(dialect_context: DialectContext) -> None:
-    a_tree(dialect_context)
-    disk: Any = FullDisk(dialect_context.another_store())
-    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+async def test_a_disk_without_room_for_more_than_a_heartbeat_is_tried_again(host: Host) -> None:
+    a_tree(host)
+    disk: Any = FullDisk(host.another_store())
+    async with host.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         await asyncio.sleep(1)
         disk.full = True
@@ -797,19 +790,19 @@ async def test_a_disk_without_room_for_more_than_a_heartbeat_is_tried_again(dial
         disk.accepted, disk.full = full_again, False
         await until(lambda: disk.full, within=LEASE)
         await asyncio.sleep(20)
-        assert dialect_context.rows()["main"][1] == "working"
+        assert host.rows()["main"][1] == "working"
         disk.full = False
-        await until(lambda: harness.retinue.supervisor.engine.journal.broken is None, within=LEASE)
+        await until(lambda: engine_of(harness.retinue).journal.broken is None, within=LEASE)
 
         assert (await handle.wait()).text == "done"
 
 
-async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(dialect_context: DialectContext) -> None:
-    a_tree(dialect_context)
-    dialect_context.script("quick", calls("look"), says("quick"))
-    disk: Any = FullDisk(dialect_context.another_store())
+async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(host: Host) -> None:
+    a_tree(host)
+    host.script("quick", calls("look"), says("quick"))
+    disk: Any = FullDisk(host.another_store())
     quick = retinue.Agent(name="quick", tools=("look",))
-    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk, agents=[quick]) as harness:
+    async with host.process(look=lambda: asyncio.sleep(5), store=disk, agents=[quick]) as harness:
         handle = await harness.retinue.spawn("dig")
         await asyncio.sleep(1)
         disk.full = True
@@ -824,11 +817,11 @@ async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(di
         await until(lambda: bool(started), within=LEASE)
 
         assert ((await started[0]).text, (await handle.wait()).text) == ("quick", "done")
-        assert not any(isinstance(event, RunAdopted) for event in dialect_context.events("quick"))
-        (before,) = dialect_context.store.drivers()
+        assert not any(isinstance(event, RunAdopted) for event in host.events("quick"))
+        (before,) = host.store.drivers()
         await asyncio.sleep(LEASE)
-        (after,) = dialect_context.store.drivers()
-        assert (after.beat - before.beat, harness.retinue.supervisor.engine.journal.broken) == (3, None)
+        (after,) = host.store.drivers()
+        assert (after.beat - before.beat, engine_of(harness.retinue).journal.broken) == (3, None)
 
 
 class UnreadableOnce(FullDisk):
@@ -843,11 +836,11 @@ class UnreadableOnce(FullDisk):
 
 
 async def test_runs_that_could_not_be_read_when_the_disk_had_room_go_on_a_little_later(
-    dialect_context: DialectContext,
+    host: Host,
 ) -> None:
-    a_tree(dialect_context)
-    disk: Any = UnreadableOnce(dialect_context.another_store())
-    async with dialect_context.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
+    a_tree(host)
+    disk: Any = UnreadableOnce(host.another_store())
+    async with host.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
         handle = await harness.retinue.spawn("dig")
         await asyncio.sleep(1)
         disk.full = True
@@ -859,10 +852,10 @@ async def test_runs_that_could_not_be_read_when_the_disk_had_room_go_on_a_little
         assert (await handle.wait(timeout=20)).text == "done"
 
 
-async def test_a_store_that_refuses_the_first_write_is_an_error_of_opening(dialect_context: DialectContext) -> None:
-    disk: Any = FullDisk(dialect_context.another_store())
+async def test_a_store_that_refuses_the_first_write_is_an_error_of_opening(host: Host) -> None:
+    disk: Any = FullDisk(host.another_store())
     disk.full = True
 
     with pytest.raises(StoreError, match="no space left on device"):
-        async with dialect_context.process(store=disk):
+        async with host.process(store=disk):
             pass

@@ -13,9 +13,10 @@ from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.engine.compaction import NOTHING_LEFT
-from retinue.engine.model_call import ATTEMPTS
+from retinue.engine.model_call import MAX_ATTEMPTS
 from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, fails, says
 from retinue.testing.harness import Harness
+from tests.internals import engine_of
 
 
 @dataclass
@@ -56,11 +57,11 @@ def models(harness: Harness, agent: str = "lead") -> list[str]:
         (down("auth", 401), 1),
         (down("internal"), 1),
         (down("bad_request", 404), 1),
-        (down("unreachable"), ATTEMPTS),
-        (down("overloaded", 503), ATTEMPTS),
-        (down("rate_limited", 429), ATTEMPTS),
-        (down("timeout"), ATTEMPTS),
-        (down("cut"), ATTEMPTS),
+        (down("unreachable"), MAX_ATTEMPTS),
+        (down("overloaded", 503), MAX_ATTEMPTS),
+        (down("rate_limited", 429), MAX_ATTEMPTS),
+        (down("timeout"), MAX_ATTEMPTS),
+        (down("cut"), MAX_ATTEMPTS),
     ],
     ids=lambda value: value.fault if isinstance(value, ProviderError) else "",
 )
@@ -119,8 +120,7 @@ async def test_a_fallback_has_its_own_price_and_no_temperature_of_another_provid
         outcome = await r.run("go", agent="lead", limits=agent.limits)
 
         assert (outcome.text, outcome.cost, spare.asked) == ("dear", 700, [("second", None)])
-        ledger = r.retinue.supervisor.engine.accounts.ledger
-        assert not r.retinue.supervisor.engine.accounts.is_capped(r.run_of("lead")), ledger
+        assert not engine_of(r.retinue).budgets.is_capped(r.run_of("lead"))
 
 
 async def test_being_cancelled_while_the_first_is_asked_again_and_again_asks_nobody_else() -> None:

@@ -15,7 +15,7 @@ from retinue.core.messages import Reply
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Publish, Request, ToolResult
 from retinue.core.run import Approval
-from retinue.engine.foreign_errors import in_code, is_its_own_doing, words_of
+from retinue.engine.foreign_errors import is_recordable, message_of, repr_of
 from retinue.providers.scripted.provider import calls, says
 from retinue.testing.harness import Harness
 
@@ -47,12 +47,12 @@ class Leaves(BaseException):
 
 
 def test_an_error_that_cannot_say_what_it_is_has_no_words_and_is_called_by_its_kind() -> None:
-    assert (words_of(Speechless()), in_code(Speechless())) == ("", "Speechless")
-    assert (words_of(KeyError("a")), in_code(KeyError("a"))) == ("'a'", "KeyError('a')")
+    assert (message_of(Speechless()), repr_of(Speechless())) == ("", "Speechless")
+    assert (message_of(KeyError("a")), repr_of(KeyError("a"))) == ("'a'", "KeyError('a')")
 
 
 def test_words_are_plain_text_whatever_an_error_makes_of_them() -> None:
-    assert type(words_of(Shouted())) is str
+    assert type(message_of(Shouted())) is str
 
 
 # ---- tools ----------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_the_ctrl_c_of_a_person_travels_on(handler: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
     with heard_by(handler):
-        assert not is_its_own_doing(pressed.value, ())
+        assert not is_recordable(pressed.value, ())
 
 
 def test_an_interrupt_that_no_handler_raised_is_the_doing_of_whoever_raised_it() -> None:
@@ -215,7 +215,7 @@ def test_an_interrupt_that_no_handler_raised_is_the_doing_of_whoever_raised_it()
         raise KeyboardInterrupt
 
     with heard_by(interrupts):
-        assert is_its_own_doing(raised.value, ())
+        assert is_recordable(raised.value, ())
 
 
 async def test_a_call_that_is_thrown_away_returns_nothing() -> None:
@@ -223,7 +223,7 @@ async def test_a_call_that_is_thrown_away_returns_nothing() -> None:
         try:
             await asyncio.Event().wait()
         except BaseException as error:
-            if not is_its_own_doing(error, ()):
+            if not is_recordable(error, ()):
                 raise
         return "its own doing"
 

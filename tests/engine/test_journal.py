@@ -12,11 +12,12 @@ from retinue.core.commands import Change, Decision, DeclareDead, DriverRow, Hear
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
-from retinue.engine.journal import FEW, LINGER, Journal
+from retinue.engine.journal import COMMIT_DELAY, MAX_INLINE_WRITES, Journal
 from retinue.providers.scripted.provider import calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
+from tests.internals import engine_of
 
 SPACE = "notes"
 
@@ -122,7 +123,7 @@ async def test_what_is_queued_during_a_commit_goes_together_into_the_next_one() 
     for number in range(5):
         journal.write(note(f"later {number}"))
     last = journal.write(note("last"))
-    assert not last.settled
+    assert not last.is_done
     store.held.set()
     await last.wait()
 
@@ -135,13 +136,13 @@ async def test_a_write_that_nobody_waits_for_lingers_to_share_a_commit() -> None
     store = RecordingStore()
     journal = Journal(store)
     first = journal.write(note("a"))
-    await asyncio.sleep(LINGER * 0.9)
+    await asyncio.sleep(COMMIT_DELAY * 0.9)
     second = journal.write(note("b"))
-    assert (store.batches, first.settled) == ([], False)
+    assert (store.batches, first.is_done) == ([], False)
 
-    await asyncio.sleep(LINGER * 0.2)
+    await asyncio.sleep(COMMIT_DELAY * 0.2)
 
-    assert (store.batches, first.settled, second.settled) == ([["a", "b"]], True, True)
+    assert (store.batches, first.is_done, second.is_done) == ([["a", "b"]], True, True)
     assert journal.awaited == 0
     await journal.close()
 
@@ -175,7 +176,7 @@ async def test_a_store_that_takes_no_time_has_settled_the_ticket_before_write_re
 
     commit_future = journal.write(note("a"))
 
-    assert commit_future.settled
+    assert commit_future.is_done
     assert (await commit_future.wait(), journal.awaited) == ([b"0"], 0)
     await journal.close()
 
@@ -207,8 +208,8 @@ async def test_a_few_writes_are_committed_at_once_where_the_store_can() -> None:
     store.is_busy = True
     assert await journal.commit(note("c")) == [b"2"]
     store.is_busy = False
-    many = [note(f"n{number}") for number in range(FEW + 1)]
-    assert len(await journal.commit(*many)) == FEW + 1
+    many = [note(f"n{number}") for number in range(MAX_INLINE_WRITES + 1)]
+    assert len(await journal.commit(*many)) == MAX_INLINE_WRITES + 1
 
     assert (store.at_once, journal.commits) == (1, 3)
     await journal.close()
@@ -249,7 +250,7 @@ async def test_a_waiter_that_gives_up_takes_nothing_with_it() -> None:
 async def test_whoever_waits_late_still_finds_it_synced_when_power_may_fail(store: RecordingStore) -> None:
     journal = Journal(store, durable=True)
     commit_future = journal.write(note("a"))
-    await asyncio.sleep(LINGER * 2)
+    await asyncio.sleep(COMMIT_DELAY * 2)
 
     await commit_future.wait()
 
@@ -284,7 +285,7 @@ async def test_a_read_during_a_commit_waits_for_it() -> None:
     journal = Journal(store)
     store.held.clear()
     journal.write(note("a"))
-    journal.hurry()
+    journal.commit_soon()
     await a_moment()
     reading = asyncio.create_task(journal.read(store.key_value, SPACE))
     await a_moment()
@@ -340,7 +341,7 @@ async def test_what_was_queued_behind_a_refused_write_never_reaches_the_store_wi
     later = journal.write(note("later"))
     await asyncio.sleep(1)
 
-    assert (effect.settled, later.settled) == (True, True)
+    assert (effect.is_done, later.is_done) == (True, True)
     for commit_future in (effect, later):
         with pytest.raises(StoreUnavailable):
             await commit_future.wait()
@@ -354,7 +355,7 @@ async def test_a_reader_hears_that_what_it_should_have_seen_was_refused() -> Non
     store.refuse = FULL
     store.held.clear()
     journal.write(note("a"))
-    journal.hurry()
+    journal.commit_soon()
     await a_moment()
     reading = asyncio.create_task(journal.read(store.key_value, SPACE))
     await a_moment()
@@ -376,10 +377,10 @@ async def test_a_journal_is_mended_when_a_probe_goes_through(store: RecordingSto
         await journal.commit(note("lost"))
     worse = store.refuse = StoreUnavailable("still no space")
 
-    assert await journal.mend(Heartbeat(driver_id="d")) is False
+    assert await journal.reopen(Heartbeat(driver_id="d")) is False
     assert journal.broken is worse
     store.refuse = None
-    assert await journal.mend(Heartbeat(driver_id="d")) is True
+    assert await journal.reopen(Heartbeat(driver_id="d")) is True
 
     assert journal.broken is None
     await journal.commit(note("kept"))
@@ -390,7 +391,7 @@ async def test_a_journal_is_mended_when_a_probe_goes_through(store: RecordingSto
 async def test_a_whole_journal_needs_no_mending(store: RecordingStore) -> None:
     journal = Journal(store)
 
-    assert await journal.mend(note("probe")) is True
+    assert await journal.reopen(note("probe")) is True
 
     assert store.batches == []
     await journal.close()
@@ -405,7 +406,7 @@ async def test_a_driver_that_was_declared_dead_is_never_mended(store: RecordingS
     with pytest.raises(Fenced):
         await journal.commit(note("a"))
 
-    assert await journal.mend(Heartbeat(driver_id="d")) is False
+    assert await journal.reopen(Heartbeat(driver_id="d")) is False
     assert isinstance(journal.broken, Fenced)
     await journal.close()
 
@@ -447,7 +448,7 @@ async def test_closing_commits_what_is_queued(store: RecordingStore) -> None:
 
     await journal.close()
 
-    assert (names(store), commit_future.settled) == (["a"], True)
+    assert (names(store), commit_future.is_done) == (["a"], True)
 
 
 @pytest.mark.parametrize("under_way", [False, True], ids=["queued", "under way"])
@@ -458,7 +459,7 @@ async def test_closing_says_that_the_last_writes_were_refused(under_way: bool) -
     store.held.clear()
     journal.write(note("a"))
     if under_way:
-        journal.hurry()
+        journal.commit_soon()
         await a_moment()
     closing = asyncio.create_task(journal.close())
     await a_moment()
@@ -529,7 +530,7 @@ async def test_a_turn_with_k_calls_stores_one_event_and_k_more(any_store: Store,
 async def test_a_run_without_effects_waits_for_its_acceptance_and_its_end_alone(any_store: Store) -> None:
     async with Harness(store=any_store, tools=[look], dialects=()) as harness:
         harness.script("main", *[calls("look", at=1)] * TURNS, says("done"))
-        journal = harness.retinue.supervisor.engine.journal
+        journal = engine_of(harness.retinue).journal
         before = journal.awaited
 
         await harness.run("look around")
@@ -543,7 +544,7 @@ async def test_a_turn_with_effects_waits_for_one_commit(any_store: Store, width:
     async with Harness(store=any_store, tools=[press], dialects=()) as harness:
         pressing = together(*(calls("press", button=n) for n in range(width)))
         harness.script("main", *[pressing] * TURNS, says("done"))
-        journal = harness.retinue.supervisor.engine.journal
+        journal = engine_of(harness.retinue).journal
         awaited, commits = journal.awaited, journal.commits
 
         await harness.run("press them")
@@ -559,7 +560,7 @@ async def test_a_hundred_runs_at_once_share_their_commits(tmp_path: Path) -> Non
     store = SqliteStore(tmp_path / "r.db")
     async with Harness(store=store, tools=[press], dialects=()) as harness:
         harness.script("main", calls("press", button=1), calls("press", button=2), says("done"))
-        journal = harness.retinue.supervisor.engine.journal
+        journal = engine_of(harness.retinue).journal
         before = journal.commits
 
         outcomes = await asyncio.gather(*(harness.run(f"press {number}") for number in range(100)))

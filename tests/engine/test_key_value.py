@@ -10,9 +10,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.commands import Decide, Decision, NamespaceClosed
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef
-from retinue.engine.admission import SpawnRequest
-from retinue.engine.key_value import JournalKeyValue
-from retinue.engine.supervisor import Started
+from retinue.engine import SpawnRequest, StartedRun
 from retinue.providers.scripted.provider import says
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -49,7 +47,7 @@ def drop(name: str) -> Decide:
 
 async def test_a_change_is_on_the_shelf_when_it_is_answered_and_survives_the_process(store: Store) -> None:
     async with Harness(store=store) as harness:
-        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        key_value = harness.retinue.supervisor.key_value
 
         assert await key_value.change("notes", count_up()) == b"1"
 
@@ -57,12 +55,12 @@ async def test_a_change_is_on_the_shelf_when_it_is_answered_and_survives_the_pro
         assert await key_value.look("notes") == {"count": b"1"}
         assert await key_value.look("elsewhere") == {}
         await harness.restart()
-        assert await JournalKeyValue(harness.retinue.supervisor.engine).look("notes") == {"count": b"1"}
+        assert await harness.retinue.supervisor.key_value.look("notes") == {"count": b"1"}
 
 
 async def test_changes_at_once_are_decided_one_after_the_other(store: Store) -> None:
     async with Harness(store=store) as harness:
-        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        key_value = harness.retinue.supervisor.key_value
 
         answers = await asyncio.gather(*(key_value.change("notes", count_up()) for _ in range(20)))
 
@@ -71,11 +69,11 @@ async def test_changes_at_once_are_decided_one_after_the_other(store: Store) -> 
 
 async def test_the_same_key_answers_as_it_did_the_first_time_and_changes_nothing(store: Store) -> None:
     async with Harness(store=store) as harness:
-        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        key_value = harness.retinue.supervisor.key_value
         first = await key_value.change("notes", count_up(), key="run/1/0")
         await key_value.change("notes", count_up(), key="run/1/1")
         await harness.restart()
-        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        key_value = harness.retinue.supervisor.key_value
 
         again = await key_value.change("notes", count_up(), key="run/1/0")
 
@@ -85,7 +83,7 @@ async def test_the_same_key_answers_as_it_did_the_first_time_and_changes_nothing
 
 async def test_names_are_dropped_as_decided(store: Store) -> None:
     async with Harness(store=store) as harness:
-        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        key_value = harness.retinue.supervisor.key_value
         await key_value.change("notes", count_up("a"))
         await key_value.change("notes", count_up("b"))
 
@@ -97,7 +95,7 @@ async def test_names_are_dropped_as_decided(store: Store) -> None:
 
 async def test_a_shelf_of_a_closed_session_cannot_be_changed(store: Store) -> None:
     async with Harness(store=store) as harness:
-        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        key_value = harness.retinue.supervisor.key_value
         await harness.retinue.sessions.create("old")
         assert await key_value.change("notes/old", count_up(), session_id="old") == b"1"
         await harness.retinue.sessions.archive("old")
@@ -113,7 +111,7 @@ async def test_a_shelf_of_a_closed_session_cannot_be_changed(store: Store) -> No
 
 async def test_a_decision_that_raises_is_heard_by_whoever_asked_and_by_nobody_else(store: Store) -> None:
     async with Harness(store=store, dialects=()) as harness:
-        key_value = JournalKeyValue(harness.retinue.supervisor.engine)
+        key_value = harness.retinue.supervisor.key_value
         harness.script("main", says("fine"))
 
         def decide(key_value: Mapping[str, bytes]) -> Decision:
@@ -133,7 +131,7 @@ async def test_a_decision_that_raises_is_heard_by_whoever_asked_and_by_nobody_el
 # ---- names of runs --------------------------------------------------------------------------------------------------
 
 
-async def named_run(harness: Harness) -> Started:
+async def named_run(harness: Harness) -> StartedRun:
     """A run that gets a name in the space `tasks`."""
     run_spec = RunSpec(agent="main", provider="custom")
     spawn_request = SpawnRequest(

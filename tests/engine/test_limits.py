@@ -16,7 +16,7 @@ from retinue.core.messages import AssistantMessage, Message, Reply, StartDelta, 
 from retinue.core.ports import Publish, Request, Tool
 from retinue.core.run import LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.engine.model_call import ATTEMPTS
+from retinue.engine.model_call import MAX_ATTEMPTS
 from retinue.providers.scripted.provider import (
     Improvised,
     Line,
@@ -35,6 +35,7 @@ from retinue.testing.ids import CountedIds
 from retinue.testing.virtual_time import VirtualClock
 from tests.engine.delegation import Delegate, delegates, with_delegation
 from tests.engine.lines import hearing
+from tests.internals import engine_of
 
 FREE = Usage()
 PRICES = {"m": (3, 5)}
@@ -490,7 +491,7 @@ async def test_a_model_that_does_not_answer_in_time_is_asked_again_and_then_give
 
         assert (outcome.result, outcome.reason, outcome.text) == ("failed", "model_error", "Well")
         assert outcome.error == "the model did not answer: stopped after 30 s (4 attempts were made; try again later)"
-        assert len(r.provider.asked) == ATTEMPTS
+        assert len(r.provider.asked) == MAX_ATTEMPTS
         assert 120 < now() < 125
 
 
@@ -616,7 +617,7 @@ async def test_without_a_wish_of_the_provider_each_pause_is_longer_than_the_one_
             "model_error",
             "no route to host (4 attempts were made; try again later)",
         )
-        assert len(at) == ATTEMPTS
+        assert len(at) == MAX_ATTEMPTS
         for pause, usual in zip(pauses, (0.5, 1.0, 2.0), strict=True):
             assert 0.75 * usual <= pause <= 1.25 * usual
 
@@ -626,7 +627,7 @@ async def test_a_throttled_provider_is_asked_by_fewer_at_once_and_by_all_in_the_
     provider = ScriptedProvider(Script().play("main", fails(busy, then=says("done"))), latency=1.0)
     async with Harness(dialects=(), provider=provider) as r:
         handles = [await r.retinue.spawn(f"go {n}") for n in range(8)]
-        rate_limiter = r.retinue.supervisor.engine.rate_limiters.at("custom", "")
+        rate_limiter = engine_of(r.retinue).rate_limiters.at("custom", "")
         wide = rate_limiter.limit
         await asyncio.sleep(5)
         narrow = rate_limiter.limit
@@ -663,7 +664,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_the_wor
         outcome = await r.run("go")
 
         assert (outcome.result, outcome.text) == ("failed", "It was the")
-        assert len(r.provider.asked) == ATTEMPTS
+        assert len(r.provider.asked) == MAX_ATTEMPTS
 
 
 async def test_a_provider_with_a_bug_fails_the_run_and_nothing_else() -> None:
@@ -698,7 +699,7 @@ async def test_a_provider_that_gives_up_by_itself_is_asked_again_a_few_times_and
             "failed",
             "the provider gave up without a reason (4 attempts were made; try again later)",
         )
-        assert model.asked == ATTEMPTS
+        assert model.asked == MAX_ATTEMPTS
 
 
 async def test_money_is_given_back_when_a_call_fails() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from retinue.engine.process_identity import describe, is_gone, this_host, this_process
+from retinue.engine.process_identity import identity_of, is_gone, this_host, this_process
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux tells when a process began")
 
@@ -35,7 +35,7 @@ def test_a_process_is_told_by_its_number_and_its_beginning() -> None:
 
 
 def test_a_living_child_is_not_gone_and_a_dead_one_is(child: subprocess.Popen[str]) -> None:
-    process = describe(child.pid)
+    process = identity_of(child.pid)
     assert not is_gone(this_host(), process)
 
     child.kill()
@@ -46,7 +46,7 @@ def test_a_living_child_is_not_gone_and_a_dead_one_is(child: subprocess.Popen[st
 
 @linux
 def test_a_process_that_ended_is_gone_before_its_parent_has_noticed(child: subprocess.Popen[str]) -> None:
-    process = describe(child.pid)
+    process = identity_of(child.pid)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
 

@@ -13,7 +13,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits, Outcome
-from retinue.engine.rate_limiter import RateLimiter, RateLimiters, Room, open_file_room
+from retinue.engine.rate_limiter import RateLimiter, RateLimiters, SharedCapacity, max_connections
 from retinue.providers.scripted.provider import Script, ScriptedProvider, fails, says
 from retinue.testing.harness import Harness
 
@@ -136,10 +136,10 @@ async def test_success_widens_by_about_one_for_each_round_up_to_the_ceiling() ->
 
     replies = 0
     while rate_limiter.limit < 8:
-        rate_limiter.eased()
+        rate_limiter.succeeded()
         replies += 1
     for _ in range(100):
-        rate_limiter.eased()
+        rate_limiter.succeeded()
 
     assert 4 + 5 + 6 + 7 <= replies <= 4 + 5 + 6 + 7 + 4
     assert rate_limiter.limit == 8
@@ -321,8 +321,8 @@ VISITS = st.builds(
 async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
     visits: list[Visit], ceiling: int, size: int, rate_limiters: int
 ) -> None:
-    room = Room(size)
-    all_gates = [RateLimiter(ceiling, room) for _ in range(rate_limiters)]
+    capacity = SharedCapacity(size)
+    all_gates = [RateLimiter(ceiling, capacity) for _ in range(rate_limiters)]
     pause_over = [0.0] * rate_limiters
     refused_at = [-1.0] * rate_limiters
     inside = [0] * rate_limiters
@@ -337,14 +337,14 @@ async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
         async with asyncio.timeout(plan.gives_up), rate_limiter.permit(tree=plan.tree, depth=plan.depth):
             inside[which] += 1
             assert inside[which] <= rate_limiter.active <= ceiling
-            assert sum(inside) <= room.taken <= size
+            assert sum(inside) <= capacity.used <= size
             if loop.time() != refused_at[which]:  # whoever was let in before, in the same instant, may go
                 assert rate_limiter.active <= rate_limiter.limit
                 assert loop.time() >= pause_over[which], "somebody went during the pause"
             try:
                 await asyncio.sleep(plan.keep_alive)
                 if plan.says is None:
-                    rate_limiter.eased()
+                    rate_limiter.succeeded()
                 else:
                     rate_limiter.throttled(plan.says)
                     refused_at[which] = loop.time()
@@ -358,7 +358,7 @@ async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
     assert [error for error in results if error is not None and not isinstance(error, TimeoutError)] == []
     assert through + sum(isinstance(error, TimeoutError) for error in results) == len(visits)
     assert [(rate_limiter.active, rate_limiter.waiting) for rate_limiter in all_gates] == [(0, 0)] * rate_limiters
-    assert room.taken == 0
+    assert capacity.used == 0
     await asyncio.sleep(100)
     for rate_limiter in all_gates:  # and the gate still lets in as many as it says
         crowd = Crowd(rate_limiter)
@@ -409,7 +409,7 @@ def test_the_ceiling_leaves_some_files_for_everything_else(monkeypatch: pytest.M
             return soft, soft
 
         monkeypatch.setattr(resource, "getrlimit", getrlimit)
-        return open_file_room()
+        return max_connections()
 
     assert with_limit(1024) == 1024 - 64
     assert with_limit(65) == 8, "a few always go"

@@ -16,7 +16,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Provider, Publish, Request
 from retinue.core.run import Limits
-from retinue.engine.model_call import ATTEMPTS, WAITS
+from retinue.engine.model_call import MAX_ATTEMPTS, MAX_THROTTLED
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, fails, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, failed
@@ -290,7 +290,7 @@ async def test_whoever_is_refused_time_after_time_while_nobody_gets_through_is_n
             "model_error",
             "too many requests (4 attempts were made; try again later)",
         )
-        assert len(model.sent) == ATTEMPTS
+        assert len(model.sent) == MAX_ATTEMPTS
         assert all(later.at - sooner.at >= 5.0 for sooner, later in pairwise(model.sent))
 
 
@@ -313,7 +313,7 @@ async def test_a_refusal_is_no_attempt_while_others_get_through_but_not_without_
         outcome = await unlucky.wait()
 
     assert (outcome.result, outcome.error) == ("failed", "too many requests (24 attempts were made; try again later)")
-    assert refusals == WAITS + ATTEMPTS
+    assert refusals == MAX_THROTTLED + MAX_ATTEMPTS
 
 
 async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> None:
@@ -333,7 +333,7 @@ async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> 
         while (await unlucky.look()).outcome is None:
             await harness.run("lucky")
 
-    assert failed == ATTEMPTS
+    assert failed == MAX_ATTEMPTS
 
 
 async def test_a_server_that_merely_broke_holds_up_nobody_else() -> None:

@@ -17,14 +17,14 @@ from retinue.core.messages import Delta, Stop, TextDelta, UserMessage
 from retinue.core.ports import Request
 from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.engine import registry, subscriptions
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import NEW_YEAR
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import in_turn
 from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.internals import tune
 
 TWO = Usage(input=10, output=2)
 
@@ -284,7 +284,7 @@ async def test_another_process_sees_how_a_run_stands() -> None:
 async def test_ended_runs_that_are_no_longer_remembered_are_read_from_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry, "REMEMBERED", 1)
+    tune(monkeypatch, remembered_runs=1)
     async with Harness(dialects=()) as r:
         r.script("main", says("one"), task="first")
         r.script("main", says("two"), task="second")
@@ -293,7 +293,7 @@ async def test_ended_runs_that_are_no_longer_remembered_are_read_from_the_store(
         view = await first.look()
         await r.run("second")
 
-        assert list(r.retinue.supervisor.registry.ended) != [first.run_id]
+        assert r.retinue.supervisor.ended(first.run_id) is None
         assert await first.wait() == remembered
         assert await first.look() == view
 
@@ -335,7 +335,7 @@ async def test_a_reader_who_joins_late_catches_up_and_reads_each_event_once() ->
 
 
 async def test_a_reader_who_lags_loses_deltas_and_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "ROOM", 4)
+    tune(monkeypatch, reader_capacity=4)
     async with Harness(dialects=(), tools=[look_up]) as r:
         r.script(
             "main",
@@ -357,7 +357,7 @@ async def test_a_reader_who_lags_loses_deltas_and_no_event(monkeypatch: pytest.M
 async def test_a_reader_who_is_slow_to_catch_up_misses_nothing_that_happens_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "ROOM", 2)
+    tune(monkeypatch, reader_capacity=2)
     provider = ScriptedProvider(Script(), latency=1.0)
     async with Harness(dialects=(), tools=[look_up], provider=provider) as r:
         r.script("main", *(calls("look_up", word=str(n)) for n in range(8)), says("done"))

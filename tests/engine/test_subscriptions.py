@@ -13,12 +13,14 @@ from retinue.core.errors import StoreUnavailable
 from retinue.core.events import Event, MailTaken, RunEnded
 from retinue.core.messages import Delta, StartDelta, TextDelta
 from retinue.core.run import Outcome
-from retinue.engine.subscriptions import ROOM, CatchUp, Reader, Subscriptions
+from retinue.engine import Tuning
+from retinue.engine.subscriptions import CatchUp, Reader, Subscriptions
 from retinue.providers.scripted.provider import calls, hangs, says, streams
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 
+CAPACITY = Tuning().reader_capacity
 END = RunEnded(at=0.0, outcome=Outcome(result="completed", reason="answered"))
 
 
@@ -26,7 +28,7 @@ class Log:
     """A run's driver and its store in one: what is recorded is stored and told."""
 
     def __init__(self) -> None:
-        self.feed = Subscriptions()
+        self.feed = Subscriptions(CAPACITY)
         self.stored: list[tuple[int, Event]] = []
         self.asked: list[int] = []
         self.slow = False
@@ -36,13 +38,13 @@ class Log:
         seq = len(self.stored) + 1
         event = event or MailTaken(at=float(seq), items=())
         self.stored.append((seq, event))
-        self.feed.tell(seq, event)
+        self.feed.publish_event(seq, event)
         return seq
 
     def say(self, *texts: str) -> None:
         """Let something stream."""
         for text in texts:
-            self.feed.stream(TextDelta(text))
+            self.feed.publish_delta(TextDelta(text))
 
     async def catch_up(self, told: int) -> list[tuple[int, Event]]:
         """What is stored after `told`; a slow store answers what it knew when it was asked."""
@@ -121,7 +123,7 @@ async def test_a_reader_that_lags_loses_deltas_and_no_event() -> None:
     log.record()
     assert await take(stream, 1) == [1]
 
-    log.say(*(str(n) for n in range(ROOM * 2)))
+    log.say(*(str(n) for n in range(CAPACITY * 2)))
     log.record()
     log.say("fresh")
     log.record(END)
@@ -136,13 +138,13 @@ async def test_a_reader_that_lost_a_delta_hears_no_more_of_that_attempt() -> Non
     log.record()
     assert await take(stream, 1) == [1]
 
-    log.feed.stream(StartDelta("first"))
-    log.say(*(str(n) for n in range(ROOM)))
+    log.feed.publish_delta(StartDelta("first"))
+    log.say(*(str(n) for n in range(CAPACITY)))
     assert await anext(stream) == StartDelta("first")
     # What it began with, and the event that it has just been told of, had a place as well.
-    assert await take(stream, ROOM - 2) == [str(n) for n in range(ROOM - 2)]
+    assert await take(stream, CAPACITY - 2) == [str(n) for n in range(CAPACITY - 2)]
     log.say("after the gap")
-    log.feed.stream(StartDelta("second"))
+    log.feed.publish_delta(StartDelta("second"))
     log.say("from the beginning")
     log.record()
     log.say("of the next reply")
@@ -157,10 +159,10 @@ async def test_what_streams_while_a_reader_catches_up_is_heard_from_its_beginnin
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
-    for _ in range(ROOM + 1):
+    for _ in range(CAPACITY + 1):
         log.record()
     log.say("lost")
-    assert await take(stream, ROOM + 1) == list(range(2, ROOM + 3))
+    assert await take(stream, CAPACITY + 1) == list(range(2, CAPACITY + 3))
     reading = asyncio.create_task(heard_rest(stream))
     await asyncio.sleep(1)
     log.say("the rest of it")
@@ -168,7 +170,7 @@ async def test_what_streams_while_a_reader_catches_up_is_heard_from_its_beginnin
     log.say("something new")
     log.record(END)
 
-    assert await reading == [ROOM + 3, "something new", "end"]
+    assert await reading == [CAPACITY + 3, "something new", "end"]
 
 
 async def heard_rest(stream: AsyncIterator[Event | Delta]) -> list[int | str]:
@@ -180,13 +182,13 @@ async def test_a_reader_that_is_too_far_behind_catches_up_from_the_store() -> No
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
-    for _ in range(ROOM * 3):
+    for _ in range(CAPACITY * 3):
         log.say("lost")
         log.record()
     log.record(END)
 
-    assert [number(what) async for what in stream] == [*range(2, ROOM * 3 + 2), "end"]
-    assert log.asked == [0, ROOM], "what was queued first, and the rest from the store, once"
+    assert [number(what) async for what in stream] == [*range(2, CAPACITY * 3 + 2), "end"]
+    assert log.asked == [0, CAPACITY], "what was queued first, and the rest from the store, once"
 
 
 async def test_what_happens_while_a_reader_catches_up_is_not_lost() -> None:
@@ -194,15 +196,15 @@ async def test_what_happens_while_a_reader_catches_up_is_not_lost() -> None:
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
-    for _ in range(ROOM + 10):
+    for _ in range(CAPACITY + 10):
         log.record()
-    assert await take(stream, ROOM + 5) == list(range(2, ROOM + 7))
+    assert await take(stream, CAPACITY + 5) == list(range(2, CAPACITY + 7))
     # Now it reads what the store told, slowly; meanwhile the run goes on, and ends.
     log.record()
     log.record(END)
 
     async with asyncio.timeout(10):
-        assert [number(what) async for what in stream] == [*range(ROOM + 7, ROOM + 13), "end"]
+        assert [number(what) async for what in stream] == [*range(CAPACITY + 7, CAPACITY + 13), "end"]
 
 
 @given(st.lists(st.sampled_from(["event", "delta", "read"]), max_size=60), st.booleans())
@@ -221,16 +223,16 @@ async def test_however_it_is_mixed_every_event_is_heard_once_and_in_order(doings
     for doing in doings:
         match doing:
             case "event":
-                for _ in range(ROOM // 4):
+                for _ in range(CAPACITY // 4):
                     log.record()
             case "delta":
-                log.say(*["~"] * (ROOM // 3))
+                log.say(*["~"] * (CAPACITY // 3))
             case _:
-                for _ in range(ROOM // 2):
+                for _ in range(CAPACITY // 2):
                     steps.release()
                 await asyncio.sleep(2)
     log.record(END)
-    for _ in range(100 * ROOM):
+    for _ in range(100 * CAPACITY):
         steps.release()
     async with asyncio.timeout(1000):
         await reading

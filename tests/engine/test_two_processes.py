@@ -16,6 +16,7 @@ import retinue
 from retinue.core.commands import RunQuery
 from retinue.core.events import CallReturned, Event, MailTaken, RunAdopted, RunEnded
 from tests.engine.owner import open_here
+from tests.internals import engine_of
 
 pytestmark = [
     pytest.mark.real_time,
@@ -74,7 +75,7 @@ async def other(home: Path, **options: object) -> AsyncGenerator[retinue.Retinue
 
 def log(r: retinue.Retinue, agent: str) -> list[Event]:
     """The stored events of an agent's one run."""
-    store = r.supervisor.engine.store
+    store = engine_of(r).store
     (row,) = [row for row in store.runs(RunQuery()) if row.agent == agent]
     return [event for _, event in store.events(row.run_id)]
 
@@ -127,7 +128,7 @@ async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -
         assert ended["result"] == "cancelled"
         for run_id in (root.run_id, digger):
             assert (await r.handle(run_id).wait(timeout=PATIENCE)).error == "enough"
-            row = r.supervisor.engine.store.run(run_id)
+            row = await r.supervisor.stored.run(run_id)
             assert row is not None
             assert row.cancelled_at is not None
             assert row.progress.ended_at is not None

@@ -14,6 +14,7 @@ from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, 
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.internals import engine_of
 
 
 def now() -> float:
@@ -141,7 +142,7 @@ async def test_another_process_hears_of_the_end() -> None:
 async def test_a_parent_that_waits_holds_no_permit() -> None:
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
-        rate_limiters = r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
+        rate_limiters = engine_of(r.retinue).rate_limiters = RateLimiters(ceiling=1)
         r.script("main", delegates("dig"), says("done"))
         r.script("dig", says("42"))
         handle = await r.retinue.spawn("go")
@@ -163,7 +164,7 @@ async def test_two_hundred_nested_runs_share_one_permit_and_do_not_deadlock() ->
 
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
-        r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
+        engine_of(r.retinue).rate_limiters = RateLimiters(ceiling=1)
         r.script("main", delegates("nest"), says("done"))
         r.script("nest", down, says("and up"))
         outcome = await r.run("go")
@@ -179,7 +180,7 @@ async def test_two_hundred_nested_runs_share_one_permit_and_do_not_deadlock() ->
 async def test_two_hundred_children_side_by_side_share_one_permit() -> None:
     r, delegate = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
-        r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
+        engine_of(r.retinue).rate_limiters = RateLimiters(ceiling=1)
         r.script("main", delegates("dig", times=200), says("done"))
         r.script("dig", says("42"))
         outcome = await r.run("go")
@@ -192,7 +193,7 @@ async def test_two_hundred_children_side_by_side_share_one_permit() -> None:
 
 async def test_waiting_for_a_permit_does_not_use_up_the_time_of_the_call() -> None:
     async with Harness(dialects=(), provider=ScriptedProvider(Script(), latency=5.0)) as r:
-        r.retinue.supervisor.engine.rate_limiters = RateLimiters(ceiling=1)
+        engine_of(r.retinue).rate_limiters = RateLimiters(ceiling=1)
         r.script("main", says("done"))
         handles = [await r.retinue.spawn(f"go {n}", limits=Limits(model_seconds=6)) for n in range(5)]
         outcomes = await r.retinue.wait(*handles)

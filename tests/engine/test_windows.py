@@ -8,7 +8,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.run import Outcome
 from retinue.core.usage import Usage
-from retinue.engine.admission import SpawnRequest
+from retinue.engine import SpawnRequest
 from retinue.providers.scripted.provider import calls, hangs, says
 from retinue.testing.harness import Harness
 from retinue.tools.function import tool
@@ -53,10 +53,10 @@ async def test_a_window_remembers_across_processes_and_counts_nothing_twice() ->
         r.script("main", says("fits", usage=Usage(10, 5)), task="second")
         run_id = await start(r, "first")
         await asyncio.sleep(1)
-        spent = r.retinue.supervisor.engine.accounts.ledger.left(run_id, r.retinue.supervisor.engine.clock.now()).tokens
+        spent = r.retinue.supervisor.left(run_id).tokens
         await r.restart()
         await asyncio.sleep(1)
-        after = r.retinue.supervisor.engine.accounts.ledger.left(run_id, r.retinue.supervisor.engine.clock.now()).tokens
+        after = r.retinue.supervisor.left(run_id).tokens
         await r.retinue.cancel(run_id)
         second = await ended(r, await start(r, "second"))
 

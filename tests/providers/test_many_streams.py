@@ -18,7 +18,7 @@ from bench.replaying import replaying
 from bench.wires import answer_pieces
 from retinue.core.messages import Delta, Reply, TextDelta, UserMessage
 from retinue.core.ports import Request
-from retinue.engine.rate_limiter import open_file_room
+from retinue.engine.rate_limiter import max_connections
 from retinue.providers.catalog import provider_config, reach
 from retinue.providers.scripted.script import streams
 
@@ -95,7 +95,7 @@ async def test_with_few_files_allowed_they_take_turns() -> None:
     pieces = answer_pieces("openai-chat", streams("one ", "two"))
     allowed = open_files() + 128
     with open_file_limit(allowed):
-        assert open_file_room() < STREAMS
+        assert max_connections() < STREAMS
         async with (
             replaying(pieces, every=0.01) as url,
             retinue.open(model="openai-chat:fake-1", base_url=url, home=retinue.MEMORY, dialects=()) as opened,

@@ -12,7 +12,6 @@ from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Store, Tool, ToolResult
-from retinue.engine.key_value import JournalKeyValue
 from retinue.testing.harness import Harness
 
 
@@ -57,13 +56,12 @@ class LateShelf:
     harness: Harness
 
     async def look(self, space: str) -> Mapping[str, bytes]:
-        return await JournalKeyValue(self.harness.retinue.supervisor.engine).look(space)
+        return await self.harness.retinue.supervisor.key_value.look(space)
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
     ) -> Written:
-        key_value = JournalKeyValue(self.harness.retinue.supervisor.engine)
-        return await key_value.change(space, decide, key=key, session_id=session_id)
+        return await self.harness.retinue.supervisor.key_value.change(space, decide, key=key, session_id=session_id)
 
 
 class FixedClock:

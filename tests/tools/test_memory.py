@@ -12,7 +12,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.errors import StoreError
 from retinue.core.policy import Autonomy, Policy, Risk
 from retinue.core.ports import CallRisk, Store, assess_call
-from retinue.engine.admission import SpawnRequest
+from retinue.engine import SpawnRequest
 from retinue.providers.scripted.provider import calls, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness

@@ -4,6 +4,7 @@ __all__ = [
     "active_time",
     "chat",
     "conversations",
+    "engine_types",
     "handle",
     "launch",
     "launch_config",

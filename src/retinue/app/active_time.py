@@ -8,7 +8,7 @@ from retinue.app.read_only import ReadOnlyClient
 from retinue.core.errors import UnknownFormat
 from retinue.core.events import Event, RunAdopted, RunLeft
 from retinue.core.ids import RunId
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 NO_TIMES: Mapping[RunId, float] = {}
 

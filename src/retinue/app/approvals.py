@@ -7,10 +7,8 @@ import logging
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName
 from retinue.core.ids import RunId
-from retinue.core.inbox import Answer
 from retinue.core.run import Approval
-from retinue.engine.approvals import answer_to, open_questions
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Supervisor
 
 log = logging.getLogger("retinue.app")
 
@@ -23,11 +21,10 @@ class Approvals:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._engine = supervisor.engine
 
     async def open(self) -> list[Approval]:
         """Calls, in any unfinished run of the store, that wait for a person and that nobody has answered."""
-        rows = await self._engine.journal.read(self._engine.store.runs, RunQuery(unfinished_only=True))
+        rows = await self._supervisor.stored.runs(RunQuery(unfinished_only=True))
         questions: list[Approval] = []
         for row in rows:
             if row.progress.phase == "parked":
@@ -38,14 +35,8 @@ class Approvals:
         return questions
 
     async def of(self, run_id: RunId) -> list[Approval]:
-        """The questions of one run; one whose answer lies in the inbox already is open no more."""
-        live = self._supervisor.registry.live.get(run_id)
-        if live is not None:
-            return open_questions(live.run)
-        run = await self._supervisor.replay(run_id)
-        inbox = await self._engine.journal.read(self._engine.store.inbox, run_id)
-        answered = {(item.turn, item.index) for item in inbox if isinstance(item, Answer)}
-        return [each for each in open_questions(run) if (each.turn, each.index) not in answered]
+        """The questions of one run, without those that have an answer in its inbox."""
+        return await self._supervisor.open_questions(run_id)
 
     async def find(self, name: str) -> Approval:
         """The open question with this id, or with a part of it that means no other."""
@@ -68,8 +59,7 @@ class Approvals:
             if question not in known:
                 raise UnknownName("approval", question, tuple(known))
             question = known[question]
-        answer = answer_to(question, allow=allow, note=note)
-        return await self._supervisor.post(question.run_id, answer, outside=True)
+        return await self._supervisor.answer(question, allow=allow, note=note)
 
 
 def _is_meant(question: Approval, run: str, place: str) -> bool:

@@ -11,17 +11,15 @@ from retinue.core.errors import PolicyError
 from retinue.core.policy import Policy, inherit, intersect
 from retinue.core.profiles import tightened, windows_of
 from retinue.core.state import Run
-from retinue.engine.driver import Driver
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Supervisor
 
 
 class Grants:
     """Finds out what the settings and the runs before allow."""
 
-    def __init__(self, supervisor: Supervisor, driver: Driver) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._rules = supervisor.engine.rules
-        self._driver = driver
+        self._rules = supervisor.rules
 
     def windows(self, identity: str, policy: Policy | None) -> tuple[Window, ...]:
         """Limits by the hour and day, where somebody wrote down a policy."""
@@ -30,7 +28,7 @@ class Grants:
 
     async def of_fork(self, origin: Run, policy: Policy | None) -> Policy:
         """What a fork may do: what its origin may today, narrowed by `policy`."""
-        grants = await self._driver.adoption.policy_of_today(origin, {})
+        grants = await self._supervisor.current_policy(origin)
         grants = intersect(grants, self._rules.ceiling_of(_identity(origin)))
         try:
             return inherit(grants, policy)

@@ -11,8 +11,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input, TextMessage
 from retinue.core.messages import Delta
 from retinue.core.run import Exchange, Outcome
-from retinue.engine.run_view import RunView
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import RunView, Supervisor
 
 
 class RunHandle:
@@ -40,7 +39,7 @@ class RunHandle:
 
     async def wait(self, timeout: float | None = None) -> Outcome:
         """How the run ended; raises TimeoutError if it did not in time, and lets it go on."""
-        ended = await self._supervisor.wait([self.run_id], timeout=timeout, outside=True)
+        ended = await self._supervisor.wait([self.run_id], timeout=timeout, durable=True)
         if self.run_id not in ended:
             raise TimeoutError(f"run {self.run_id} has not ended within {timeout:g} s")
         return ended[self.run_id]
@@ -54,27 +53,27 @@ class RunHandle:
 
     async def send(self, text: str, *, key: Key | None = None) -> None:
         """Say something: a run at work reads it at its next turn, an idle one begins a new exchange with it."""
-        item = TextMessage(key=key or self._supervisor.engine.ids.new(), text=text)
-        await self._supervisor.post(self.run_id, item, outside=True)
+        item = TextMessage(key=key or self._supervisor.new_id(), text=text)
+        await self._supervisor.post(self.run_id, item, durable=True)
 
     async def ask(self, text: str, *, tools: bool = True, key: Key | None = None) -> Exchange:
         """Give a run that stays its next input, and wait for the answer."""
         run = await self._supervisor.replay(self.run_id)
         if not run.accepted.lifecycle.keep_alive:
             raise BadInput(f"run {self.run_id} does not stay for more input: start it with stays=True, or send() to it")
-        item = Input(key=key or self._supervisor.engine.ids.new(), text=text, tools=tools)
+        item = Input(key=key or self._supervisor.new_id(), text=text, tools=tools)
         if item.key not in run.inputs:  # a repeated one has been asked already
-            await self._supervisor.post(self.run_id, item, outside=True)
-        return await self._supervisor.reply_to(self.run_id, item.key, outside=True)
+            await self._supervisor.post(self.run_id, item, durable=True)
+        return await self._supervisor.reply_to(self.run_id, item.key, durable=True)
 
     async def answer(self, number: int = 1) -> Exchange:
         """The answer to the run's `number`-th input."""
-        return await self._supervisor.exchange(self.run_id, number, outside=True)
+        return await self._supervisor.exchange(self.run_id, number, durable=True)
 
     async def close(self) -> Outcome:
         """Tell a run that stays that no more input comes, and wait for its end."""
         with suppress(RunIsOver):
-            await self._supervisor.post(self.run_id, Close(key="close"), outside=True)
+            await self._supervisor.post(self.run_id, Close(key="close"), durable=True)
         return await self.wait()
 
     async def cancel(self, note: str = "") -> tuple[RunId, ...]:

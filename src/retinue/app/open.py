@@ -23,13 +23,7 @@ from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import Clock, Ids, Provider, Store, Tool
 from retinue.core.profiles import Rules
-from retinue.engine.budgets import Accounts
-from retinue.engine.context import Approver, EngineContext
-from retinue.engine.driver import Driver
-from retinue.engine.journal import Journal
-from retinue.engine.key_value import JournalKeyValue
-from retinue.engine.rate_limiter import RateLimiters
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Approver, Supervisor, build_engine
 from retinue.providers.catalog import WIRES, ProviderConfig, called, moved, provider_config
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import ToolDependencies, ToolOptions
@@ -120,12 +114,13 @@ def open(
     store = store if store is not None else _open_store(home, durability)
     builtin = Builtin(lambda: _dependencies(tool_options or ToolOptions(), supervisor, home, agents))
     toolset = ToolRegistry(own, named=named, builtin=builtin)
-    engine = _engine(
+    supervisor, driver = build_engine(
         store,
         toolset,
         table,
         clock=clock,
         ids=ids,
+        validate_output=validate_output,
         rules=Rules(
             session=policy,
             agents={each.name: each.policy for each in agents if each.policy is not None},
@@ -133,12 +128,12 @@ def open(
         ),
         approver=approvals,
         durable=durability == "power",
+        adopts=adopt,
+        lease=lease,
     )
-    supervisor = Supervisor(engine)
-    engine.journal.on_broken = supervisor.broke
     return Retinue(
         supervisor,
-        Driver(supervisor, adopts=adopt, lease=lease),
+        driver,
         toolset,
         table,
         agents=agents,
@@ -172,8 +167,8 @@ def _dependencies(
 
     return ToolDependencies(
         sandbox=choose(options.sandbox),
-        key_value=JournalKeyValue(supervisor.engine),
-        clock=supervisor.engine.clock,
+        key_value=supervisor.key_value,
+        clock=supervisor.clock,
         origins=supervisor.origins,
         home=_folder(home),
         network=options.network,
@@ -202,18 +197,15 @@ def open_read_only(*, home: str | Path | None = None, store: Store | None = None
 
         store = open_or_look((Path(home) if home is not None else default_home()) / STORE)
         unwritable = store.why if isinstance(store, LookingStore) else None
-    engine = _engine(
+    supervisor, _ = build_engine(
         store if store is not None else _open_store(home, "process"),
         ToolRegistry(()),
         ProviderRegistry({}),
         clock=SystemClock(),
         ids=RandomIds(),
-        rules=Rules(),
-        approver="deny",
-        durable=False,
+        validate_output=validate_output,
     )
-    supervisor = Supervisor(engine)
-    return ReadOnlyClient(supervisor, Driver(supervisor), unwritable=unwritable)
+    return ReadOnlyClient(supervisor, unwritable=unwritable)
 
 
 def _providers(
@@ -260,33 +252,6 @@ def _first(
     if settled is None:
         return (provider_config(chosen, base_url=base_url, api_key_env=api_key_env), *others)
     return (moved(settled, base_url, api_key_env), *others)
-
-
-def _engine(
-    store: Store,
-    toolset: ToolRegistry,
-    providers: ProviderRegistry,
-    *,
-    clock: Clock,
-    ids: Ids,
-    rules: Rules,
-    approver: Approver,
-    durable: bool,
-) -> EngineContext:
-    journal = Journal(store, durable=durable)
-    return EngineContext(
-        store=store,
-        journal=journal,
-        accounts=Accounts(clock, journal, store),
-        rate_limiters=RateLimiters(),
-        toolbox=toolset,
-        providers=providers,
-        clock=clock,
-        ids=ids,
-        rules=rules,
-        validate_output=validate_output,
-        approver=approver,
-    )
 
 
 def _open_store(home: str | Path | None, durability: Literal["process", "power"]) -> Store:

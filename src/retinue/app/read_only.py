@@ -10,33 +10,26 @@ from types import TracebackType
 from retinue.app.approvals import Approvals
 from retinue.app.launch_config import LaunchConfig, launch_config_of
 from retinue.app.sessions import Sessions
-from retinue.core.commands import Charge, DriverRow, Prune, RunQuery, RunRow
+from retinue.core.commands import Charge, DriverRow, RunQuery
 from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import RunId, SessionId
 from retinue.core.state import Run
-from retinue.engine.driver import Driver
-from retinue.engine.key_value import JournalKeyValue
-from retinue.engine.run_view import RunView
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import RunView, Supervisor
 
 
 class ReadOnlyClient:
-    """An open store without a driver of its own; an async context manager. Made by `compose.open_archive`.
+    """An open store without a driver of its own; an async context manager. Made by `open_read_only`.
 
     `unwritable` says why it can only be looked at, if that is so.
     """
 
-    def __init__(self, supervisor: Supervisor, watcher: Driver, *, unwritable: StoreError | None = None) -> None:
+    def __init__(self, supervisor: Supervisor, *, unwritable: StoreError | None = None) -> None:
         self.supervisor = supervisor
         self.unwritable = unwritable
         self.sessions = Sessions(supervisor)
         self.approvals = Approvals(supervisor)
-        self.key_value = JournalKeyValue(supervisor.engine)
-        # Never enlisted: it only knows how to tell which of the others are alive.
-        self._watcher = watcher
-        self._engine = supervisor.engine
-        self._engine.living = watcher.living
+        self.key_value = supervisor.key_value
 
     async def __aenter__(self) -> ReadOnlyClient:
         return self
@@ -44,10 +37,7 @@ class ReadOnlyClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            await self._engine.journal.close()
-        finally:
-            self._engine.store.close()
+        await self.supervisor.close()
 
     async def list(
         self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
@@ -68,7 +58,7 @@ class ReadOnlyClient:
 
     async def events(self, run_id: RunId) -> list[Event]:
         """What has happened in a run so far."""
-        return [event for _, event in await self._engine.journal.read(self._engine.store.events, run_id)]
+        return [event for _, event in await self.supervisor.stored.events(run_id)]
 
     async def replay(self, run_id: RunId) -> Run:
         """A run as its events tell it."""
@@ -76,33 +66,22 @@ class ReadOnlyClient:
 
     async def driver_of(self, run_id: RunId) -> DriverRow | None:
         """The process that works on a run, if one does."""
-        row = await self._row(run_id)
-        living = await self._watcher.living()
-        drivers = await self._engine.journal.peek(self._engine.store.drivers)
-        return next((each for each in drivers if each.driver_id == row.driver_id and each.driver_id in living), None)
+        row = await self.supervisor.row(run_id)
+        return await self.supervisor.drivers.find(row.driver_id) if await self.supervisor.is_driven(row) else None
 
     async def launch_config(self, run_id: RunId) -> LaunchConfig | None:
         """How the process was set up that started the tree of a run, if that was kept."""
-        root = await self._row((await self._row(run_id)).root_id)
-        return launch_config_of(await self._engine.journal.read(self._engine.store.run_spec, root.run_spec))
+        root = await self.supervisor.row((await self.supervisor.row(run_id)).root_id)
+        return launch_config_of(await self.supervisor.stored.run_spec(root.run_spec))
 
     async def cancel(self, run_id: RunId, note: str = "") -> tuple[RunId, ...]:
-        """Stop a run and everything below it; what nobody drives ends on the spot. The runs that this concerned."""
-        await self._watcher.bury_the_gone()
+        """Stop a run and everything below it; runs without a driver end at once. The ids of the cancelled runs."""
         return await self.supervisor.cancel(run_id, note=note)
 
     async def charges(self, window: str, since: float) -> list[Charge]:
         """What a named window remembers from then on."""
-        return await self._engine.journal.read(self._engine.store.charges, window, since)
+        return await self.supervisor.stored.charges(window, since)
 
     async def prune(self, before: float) -> int:
-        """Forget trees that ended before a moment; how many runs that were."""
-        (removed,) = await self._engine.journal.commit(Prune(before=before))
-        assert isinstance(removed, int)
-        return removed
-
-    async def _row(self, run_id: RunId) -> RunRow:
-        row = await self._engine.journal.read(self._engine.store.run, run_id)
-        if row is None:
-            raise UnknownName("run", run_id)
-        return row
+        """Remove trees that ended before a moment; how many runs were removed."""
+        return await self.supervisor.prune(before)

@@ -26,10 +26,7 @@ from retinue.core.messages import Delta
 from retinue.core.policy import Policy
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
 from retinue.dialects.buzzllm import BUZZLLM, IN_PROCESS, ProcessProviders
-from retinue.engine.admission import SpawnRequest, visible
-from retinue.engine.driver import Driver
-from retinue.engine.run_view import RunView
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.tools.dependencies import ToolOptions
 
 WAIT_MODES: dict[str, int | None] = {"all": None, "any": 1}
@@ -77,7 +74,7 @@ class Retinue:
         self._driver = driver
         self._tools = tools
         self._providers = providers
-        self._grants = Grants(supervisor, driver)
+        self._grants = Grants(supervisor)
         self._run_specs = RunSpecBuilder(
             supervisor, tools, providers, agents=self.agents, model=model, dialect_settings=dialect_settings
         )
@@ -97,10 +94,7 @@ class Retinue:
             await self.sessions.ensure(self.session_id)
             await self._driver.register()
         except BaseException:
-            try:
-                await self.supervisor.engine.journal.close()
-            finally:
-                self.supervisor.engine.store.close()
+            await self.supervisor.close()
             raise
         return self
 
@@ -113,7 +107,7 @@ class Retinue:
             try:
                 await self._providers.close()
             finally:
-                self.supervisor.engine.store.close()
+                await self.supervisor.close()
 
     # Starting
 
@@ -215,8 +209,7 @@ class Retinue:
         """What the model of a run would be shown that is started like this."""
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self._run_specs.run_spec(self._run_specs.agent(agent), chosen, tools=tools)
-        seen = visible(run_spec, self.supervisor.engine.rules.ceiling_of(run_spec.identity))
-        found = (self._tools.find(name, chosen) for name in seen.offered)
+        found = (self._tools.find(name, chosen) for name in self.supervisor.visible_tools(run_spec))
         return tuple(tool.spec for tool in found if tool is not None)
 
     async def fork(
@@ -256,7 +249,7 @@ class Retinue:
             raise UnknownName("run", run_id)
         if view.state == "interrupted":
             await self._driver.adopt(view.root_id)
-        elif view.state != "ended" and run_id not in self.supervisor.registry.live:
+        elif view.state != "ended" and self.supervisor.live(run_id) is None:
             raise NotAdoptable(run_id, "another process is driving it")
         return RunHandle(self.supervisor, run_id)
 
@@ -273,7 +266,7 @@ class Retinue:
         if (isinstance(mode, str) and mode not in WAIT_MODES) or (not isinstance(mode, str) and mode < 1):
             raise BadInput(f"mode {mode!r} is none of 'all', 'any' and a number from 1")
         count = WAIT_MODES[mode] if isinstance(mode, str) else mode
-        return await self.supervisor.wait([_id(run) for run in runs], count=count, timeout=timeout, outside=True)
+        return await self.supervisor.wait([_id(run) for run in runs], count=count, timeout=timeout, durable=True)
 
     async def send(self, run: Which, text: str, *, key: Key | None = None) -> None:
         """Say something to a run; see `RunHandle.send`."""

@@ -15,8 +15,7 @@ from retinue.core.errors import UnknownName
 from retinue.core.run import Limits
 from retinue.dialects.base import Dialect, SuppliesTools
 from retinue.dialects.context import DialectContext
-from retinue.engine.key_value import JournalKeyValue
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Supervisor
 from retinue.telemetry import otel
 
 MAX_TURNS = 50
@@ -50,11 +49,10 @@ class RunSpecBuilder:
 
     def begin(self, chosen: Sequence[str]) -> None:
         """Make the dialects that runs have when nobody says; others are made when a run first asks for them."""
-        engine = self._supervisor.engine
         self._dialect_context = DialectContext(
             supervisor=self._supervisor,
-            key_value=JournalKeyValue(engine),
-            clock=engine.clock,
+            key_value=self._supervisor.key_value,
+            clock=self._supervisor.clock,
             agents=tuple(self._agents.values()),
             tool_names=self._tools.names,
             temperature=self._providers.temperature,
@@ -67,7 +65,7 @@ class RunSpecBuilder:
             ),
         )
         self._together(chosen)
-        engine.words = DialectOutcomeTexts(self._dialects)
+        self._supervisor.use_outcome_texts(DialectOutcomeTexts(self._dialects))
 
     def agent(self, name: str | None) -> Agent:
         """The agent of that name, or one that has all tools and nothing to say for itself."""

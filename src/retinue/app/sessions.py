@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from retinue.core.commands import Change, CloseSession, NamespaceClosed, OpenSession, SessionRow
+from retinue.core.commands import NamespaceClosed, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
-from retinue.core.ports import Clock
 from retinue.dialects.arguments import Coded, code_of
 from retinue.dialects.shared_context import TakeSnapshot, admin, decide, label_of, space_of
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Supervisor
 
 OPERATOR = "operator"
 """Who takes a snapshot that no participant asked for."""
@@ -30,9 +29,8 @@ class Sessions:
     """The sessions of a store; these are operations of the system, never tools of an agent."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._engine = engine = supervisor.engine
-        self._handles = supervisor.handles
-        self._clock: Clock = engine.clock
+        self._supervisor = supervisor
+        self._clock = supervisor.clock
 
     async def create(self, session_id: SessionId) -> None:
         """Begin an empty session; one that exists is an error."""
@@ -40,28 +38,28 @@ class Sessions:
             raise BadInput(f"session {session_id!r} already exists")
 
     async def ensure(self, session_id: SessionId) -> bool:
-        """Begin a session unless it is there; whether it is new."""
-        (new,) = await self._engine.journal.commit(OpenSession(session_id=session_id, at=self._clock.now()))
-        return bool(new)
+        """Create a session unless it exists; whether it is new."""
+        return await self._supervisor.open_session(session_id)
 
     async def archive(self, session_id: SessionId) -> None:
         """Make a session read-only."""
-        await self._close(CloseSession(session_id=session_id, how="archive"))
+        if not await self._supervisor.archive_session(session_id):
+            raise UnknownName("session", session_id)
 
     async def delete(self, session_id: SessionId) -> None:
-        """Let a session go, with its shared context, defined agents and handles; its runs stay on record."""
-        await self._close(CloseSession(session_id=session_id, how="delete"))
-        self._handles.forget()
+        """Delete a session with its shared context, defined agents and handles; its runs stay in the store."""
+        if not await self._supervisor.delete_session(session_id):
+            raise UnknownName("session", session_id)
 
     async def list(self) -> list[dict[str, object]]:
         """All sessions, oldest first, with the size of their shared context."""
-        rows = await self._engine.journal.read(self._engine.store.sessions)
+        rows = await self._supervisor.stored.sessions()
         now = self._clock.now()
         return [admin.overview(row, await self._key_value(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
         """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
-        row = await self._engine.journal.read(self._engine.store.session, session_id)
+        row = await self._supervisor.stored.session(session_id)
         if row is None:
             raise UnknownName("session", session_id)
         if snapshot is not None:
@@ -75,12 +73,11 @@ class Sessions:
         except Coded as refusal:
             raise BadInput(refusal.message) from refusal
         at = self._clock.now()
-        change = Change(
-            space=space_of(session_id),
-            decide=lambda key_value: decide(action, key_value, participant=OPERATOR, at=at),
+        written = await self._supervisor.key_value.change(
+            space_of(session_id),
+            lambda key_value: decide(action, key_value, participant=OPERATOR, at=at),
             session_id=session_id,
         )
-        (written,) = await self._engine.journal.commit(change)
         match written:
             case bytes() if code_of(written) is None:
                 return msgspec.json.decode(written, type=_Taken).keys
@@ -92,9 +89,4 @@ class Sessions:
                 raise UnknownName("session", session_id)
 
     async def _key_value(self, row: SessionRow) -> Mapping[str, bytes]:
-        return await self._engine.journal.read(self._engine.store.key_value, space_of(row.session_id))
-
-    async def _close(self, closing: CloseSession) -> None:
-        (existed,) = await self._engine.journal.commit(closing)
-        if not existed:
-            raise UnknownName("session", closing.session_id)
+        return await self._supervisor.key_value.look(space_of(row.session_id))

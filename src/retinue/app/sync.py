@@ -15,7 +15,7 @@ from retinue.core.events import Event
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta
 from retinue.core.run import Approval, Exchange, Outcome
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from retinue.core.events import RunAccepted
 from retinue.core.run import Outcome
 from retinue.dialects.base import Announces, Dialect, HandsOver
-from retinue.engine.context import PlainOutcomeTexts
+from retinue.engine import PlainOutcomeTexts
 
 
 class DialectOutcomeTexts(PlainOutcomeTexts):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from retinue.app.engine_types import Approver
 from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
 from retinue.cli.event_loop import INTERRUPTED, first_of
@@ -20,7 +21,6 @@ from retinue.cli.output.tree_poll import TreeWatch, shown
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.dialects.spec import cancelled_notice
-from retinue.engine.context import Approver
 
 Form = Literal["text", "bare", "json", "sse"]
 """How an answer is printed: for people, alone, as one object about the run, or not at all: it was told already."""

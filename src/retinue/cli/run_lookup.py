@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from retinue.app.engine_types import RunView
 from retinue.app.read_only import ReadOnlyClient
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import RunId
-from retinue.engine.run_view import RunView
 
 FEWEST = 4
 MOST_LISTED = 8

@@ -26,6 +26,9 @@ Ceiling = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 NO_TOOLS: tuple[str, ...] = ("<no tools>",)
 """The `allowed_tools` of a policy that allows no tool; an empty list cannot say it, because that is unrestricted."""
 
+NO_ACTIONS_LEFT = "Rate limit exceeded: action budget exhausted"
+"""The result of a call that acts when a window of its run has no actions left."""
+
 DEFAULT_COMMANDS: tuple[str, ...] = (
     *("git", "npm", "cargo", "ls", "cat", "grep", "find", "echo", "pwd", "wc", "head", "tail", "date"),
     *("df", "du", "uname", "uptime", "hostname", "python", "python3", "pip", "node"),

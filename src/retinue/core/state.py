@@ -34,7 +34,7 @@ from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History, for
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Stop, ToolCall, ToolMessage, UserMessage
-from retinue.core.run import Exchange, LimitMet, Outcome
+from retinue.core.run import Approval, Exchange, LimitMet, Outcome
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 
 
@@ -167,6 +167,23 @@ class Run:
     def run_id(self) -> RunId:
         """The run's own name."""
         return self.accepted.run_id
+
+    def open_questions(self) -> list[Approval]:
+        """The calls that wait for a person."""
+        accepted = self.accepted
+        return [
+            Approval(
+                run_id=accepted.run_id,
+                path=accepted.path,
+                turn=self.turns,
+                index=call.index,
+                tool=call.call.name,
+                arguments=call.call.arguments,
+                reason=call.why_parked,
+            )
+            for call in self.open
+            if call.waits_for_a_person
+        ]
 
     def is_stale(self, call: OpenCall) -> bool:
         """Whether the call could have been started by a driver that is gone."""

@@ -16,8 +16,7 @@ from retinue.core.ids import RunId
 from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter
 from retinue.core.profiles import windows_of
-from retinue.engine.supervisor import Supervisor
-from retinue.engine.tool_calls import take_action
+from retinue.engine import Supervisor
 
 
 class ProviderFamilies(Protocol):
@@ -104,9 +103,9 @@ class NoProviderFamilies:
 class DialectContext:
     """Handed to every dialect when a retinue is opened.
 
-    `agents` are those of the application, in the order of its settings; `tool_names` names every tool it has, delegation
-    tools left out. `resolve` gives provider and model for a model's name as an asker with that brief means it,
-    `temperature` what the settings say for a provider.
+    `agents` are those of the application, in the order of its settings. `tool_names` are all tools of the application,
+    without delegation tools. `resolve` gives provider and model for the name of a model in the context of the caller's
+    run spec, `temperature` the temperature that the settings give a provider.
     """
 
     supervisor: Supervisor
@@ -184,22 +183,18 @@ class DialectContext:
         return policy, windows_of(agent, policy)
 
     async def take_action(self, context: CallContext) -> bool:
-        """Count one action of the run that calls; False if its windows have none left."""
-        live = self.supervisor.registry.live.get(context.run_id)
-        if live is None:
-            raise TreeCancelled(context.run_id)
-        return await take_action(live, self.supervisor.engine)
+        """Charge one action of the calling run; False if its windows have none left."""
+        return await self.supervisor.take_action(context.run_id)
 
     async def begun(self, context: CallContext) -> RunRow | None:
         """The run that this call started before a crash, whatever today's settings would say about it."""
         if not context.again:
             return None
-        engine = self.supervisor.engine
-        return await engine.journal.read(engine.store.run_by_key, context.key)
+        return await self.supervisor.stored.run_by_key(context.key)
 
     def run_spec_of(self, run_id: RunId) -> RunSpec:
         """What a live run shares with its siblings."""
-        live = self.supervisor.registry.live.get(run_id)
+        live = self.supervisor.live(run_id)
         if live is None:
             raise TreeCancelled(run_id)
         return live.run.run_spec

@@ -1,17 +1,30 @@
-"""How work happens: knows ports, no vendor and no dialect."""
+"""The engine: drives runs, records what happens and recovers after a crash. Knows ports, no vendor and no dialect.
+
+`build_engine` makes a `Supervisor`, with which other packages work, and a `Driver`, which starts and ends the work.
+"""
+
+from retinue.engine.admission import SpawnRequest
+from retinue.engine.approvals import Unanswered
+from retinue.engine.build import build_engine
+from retinue.engine.context import Approver, PlainOutcomeTexts, Tuning
+from retinue.engine.driver import Driver
+from retinue.engine.process_identity import is_gone, this_host, this_process
+from retinue.engine.run_view import LiveView, RunView
+from retinue.engine.supervisor import StartedRun, Supervisor
 
 __all__ = [
-    "admission",
-    "approvals",
-    "budgets",
-    "context",
-    "driver",
-    "journal",
-    "key_value",
-    "live_run",
-    "process_identity",
-    "rate_limiter",
-    "run_view",
-    "supervisor",
-    "tool_calls",
+    "Approver",
+    "Driver",
+    "LiveView",
+    "PlainOutcomeTexts",
+    "RunView",
+    "SpawnRequest",
+    "StartedRun",
+    "Supervisor",
+    "Tuning",
+    "Unanswered",
+    "build_engine",
+    "is_gone",
+    "this_host",
+    "this_process",
 ]

@@ -1,4 +1,4 @@
-"""May this run be started? Depth, counts, rights and room are checked here, and refused with facts."""
+"""Admission of runs: checks depth, counts and policy, and builds the acceptance of a run that may be started."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from retinue.engine.live_run import LiveRun
 
 
 class SpawnRequest(Struct, frozen=True, kw_only=True):
-    """A wish for a run, as a dialect or a program says it.
+    """A request for a run, by a dialect or a program.
 
-    `policy` is what the child asks for (None: all that its parent has). One that is `independent` is not bound by its
-    parent's rights but by what the operator wrote down for its agent: who hands a task to another agent asks for this.
-    `windows` are limits on stretches of time besides those of the runs above it. `max_depth` and `max_running` are the
-    asker's rules; the latter counts running runs with a handle in `handle_space` of the session.
+    `policy` is what the child asks for (None: all that its parent has). An `independent` run is not bound by its
+    parent's policy but by the settings of its agent; dialects that delegate to another agent set it. `windows` are
+    limits per period, in addition to those of the runs above. `max_depth` and `max_running` are rules of the caller;
+    `max_running` counts the running runs of the session with a handle in `handle_space`.
     """
 
     agent: str
@@ -45,9 +45,9 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     inherits: HistoryRef | None = None
     windows: tuple[Window, ...] = ()
     after: tuple[tuple[RunId, str], ...] = ()
-    """Runs that have to complete first, with the names by which the run knows them."""
+    """Runs that have to complete first, each with the name under which the new run reads its result."""
     check: Callable[[], None] | None = None
-    """Rules of the asker's own, which raise what they refuse; nothing happens between them and the birth."""
+    """Further rules of the caller: raises a refusal. It is called without an await before the run is registered."""
 
 
 def admit(
@@ -60,7 +60,7 @@ def admit(
     key: Key | None,
     engine: EngineContext,
 ) -> tuple[RunAccepted, RunSpec]:
-    """The acceptance of a run that may be started; raises the refusal of one that may not."""
+    """The acceptance of a run that may be started, and its run spec; raises a `Refused` for one that may not."""
     depth = 0
     path = "root"
     ceiling = engine.rules.ceiling_of(spawn_request.run_spec.identity or spawn_request.agent)
@@ -79,7 +79,8 @@ def admit(
     if spawn_request.max_running is not None and running >= spawn_request.max_running:
         raise TooManyRunning(running=running, limit=spawn_request.max_running)
     policy = inherit(ceiling, spawn_request.policy)
-    run_spec = remembering(visible(spawn_request.run_spec, policy), spawn_request.agent, engine.rules)
+    run_spec = with_visible_tools(spawn_request.run_spec, policy)
+    run_spec = with_readable_memory(run_spec, spawn_request.agent, engine.rules)
     accepted = RunAccepted(
         at=engine.clock.now(),
         run_id=run_id,
@@ -106,8 +107,8 @@ def admit(
     return accepted, run_spec
 
 
-def visible(run_spec: RunSpec, policy: Policy) -> RunSpec:
-    """A tool that the policy takes away altogether is not shown either."""
+def with_visible_tools(run_spec: RunSpec, policy: Policy) -> RunSpec:
+    """The run spec without the tools that the policy refuses for every call."""
     if policy.tool_ceiling is None and not policy.excluded_tools:
         return run_spec
     kept = tuple(
@@ -116,8 +117,8 @@ def visible(run_spec: RunSpec, policy: Policy) -> RunSpec:
     return run_spec if kept == run_spec.offered else replace(run_spec, offered=kept)
 
 
-def remembering(run_spec: RunSpec, agent: str, rules: Rules) -> RunSpec:
-    """A brief that was made under other settings gives no memory to read that those of today take away."""
+def with_readable_memory(run_spec: RunSpec, agent: str, rules: Rules) -> RunSpec:
+    """The run spec without the memories that the current settings do not let its agent read any more."""
     if not run_spec.memory_from:
         return run_spec
     kept = rules.still_readable(run_spec.identity or agent, run_spec.memory_from)

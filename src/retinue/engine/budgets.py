@@ -1,6 +1,6 @@
-"""Every run's account in the ledger, and the patience of calls that have to wait for room.
+"""The ledger accounts of runs: hold the worst case of a model call, settle what it used, and count actions.
 
-Windows are shared with other processes through the store: what those charged is read before it matters.
+Windows are shared with other processes through the store: their charges are read before a decision depends on them.
 """
 
 from __future__ import annotations
@@ -21,59 +21,59 @@ from retinue.core.run import EndReason, LimitMet, Limits
 from retinue.core.usage import NO_USAGE
 from retinue.engine.journal import Journal
 
-USUAL_OUTPUT = 8192
-"""The output that a call is expected to need at most when nobody says."""
+DEFAULT_OUTPUT = 8192
+"""Output tokens that are held for a call without `max_output`."""
 
-SHORTEST_OUTPUT = 16
-"""A call that could not even say this much is not worth making."""
+MIN_OUTPUT = 16
+"""A call with room for fewer output tokens than this is not made."""
 
-FRESH = 0.2
-"""Seconds for which a model call relies on what was last read of the others' charges."""
+MAX_AGE = 0.2
+"""Seconds for which a model call relies on the last read of other processes' charges."""
 
-LATE = 60.0
+MAX_DELAY = 60.0
 """Seconds after which no process commits a charge any more: by then it would have been declared dead."""
 
 
-class Accounts:
-    """The ledger of this process, with the runs' names on its accounts."""
+class Budgets:
+    """The ledger of this process; each limited run has an account, named by its run id."""
 
     def __init__(self, clock: Clock, journal: Journal, store: Store) -> None:
         self.ledger = Ledger(on_freed=self._freed)
         self._clock = clock
         self._journal = journal
         self._store = store
-        self._recollections: dict[tuple[str, float], _Recollection] = {}
-        self._learning = asyncio.Lock()
+        self._known_charges: dict[tuple[str, float], _KnownCharges] = {}
+        self._loading = asyncio.Lock()
         self._windows: dict[RunId, tuple[Window, ...]] = {}
-        """Of every run with an account: its own, and those of the runs above it."""
+        """The windows of every run with an account: its own, and those of the runs above it."""
         self._waiting: list[asyncio.Future[None]] = []
 
-    async def learn(self, windows: Sequence[Window], *, fresh: float | None = None) -> None:
-        """Recall from the store what windows remember, before their first use here.
+    async def load_windows(self, windows: Sequence[Window], *, max_age: float | None = None) -> None:
+        """Load the stored charges of windows, before their first use in this process.
 
-        With `fresh`, look again at those that were last looked at longer ago than that.
+        With `max_age`, read those again that were last read longer ago than that.
         """
-        # One at a time: who comes second must not go ahead with a window that is only half recalled.
-        async with self._learning:
+        # One at a time: a second caller must not go ahead with a window that is only half loaded.
+        async with self._loading:
             for window in windows:
-                known = self._recollections.setdefault((window.name, window.span_seconds), _Recollection())
+                known = self._known_charges.setdefault((window.name, window.span_seconds), _KnownCharges())
                 now = self._clock.now()
-                if known.read_at is not None and (fresh is None or 0 <= now - known.read_at < fresh):
+                if known.read_at is not None and (max_age is None or 0 <= now - known.read_at < max_age):
                     continue
                 since = now - window.span_seconds
                 if known.read_at is not None:
-                    since = max(since, min(now, known.read_at) - LATE)
-                # What is on its way from here is counted already: only what others have committed is of interest.
+                    since = max(since, min(now, known.read_at) - MAX_DELAY)
+                # Charges that are queued here are counted already: only committed ones of other processes matter.
                 charges = await self._journal.peek(self._store.charges, window.name, since)
-                for charge in known.news(charges, since):
+                for charge in known.add(charges, since):
                     amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
                     self.ledger.recall(window, amount, charge.at)
                 known.read_at = now
 
     def open(self, run: RunAccepted, *, above: RunId | None = None) -> None:
-        """Open a run's account under its parent's, or `above`'s; a carved one takes its allowance from there.
+        """Open a run's account under its parent's, or `above`'s; a reserved one takes its allowance from there.
 
-        A run that nothing limits has none: nobody would ever ask what it has used.
+        A run without any limit has no account. Raises `NoAllowance` if the account above has too little left.
         """
         caps = caps_of(run.limits)
         above = above or run.parent_id
@@ -91,33 +91,46 @@ class Accounts:
             self.ledger.set_aside(run.run_id, _wrap_up_share(answer.caps))
 
     def close(self, run_id: RunId) -> None:
-        """Give back what the run did not use."""
+        """Close a run's account, and give back what the run did not use."""
         if run_id in self._windows:
             self.ledger.forget(run_id)
             del self._windows[run_id]
 
     def left(self, run_id: RunId) -> Caps:
-        """What a run may still use, of everything that is limited."""
+        """What a run may still use; None for each amount that is not limited."""
         return self.ledger.left(run_id, self._clock.now()) if run_id in self._windows else UNLIMITED
 
+    def unspent(self, run_id: RunId) -> Caps:
+        """What a run was given and has not spent; the holds of calls in flight are not deducted."""
+        if run_id not in self._windows:
+            return UNLIMITED
+        standing = self.ledger.standing(run_id)
+        caps, spent = standing.caps, standing.spent
+        return Caps(
+            input=_difference(caps.input, spent.input),
+            output=_difference(caps.output, spent.output),
+            tokens=_difference(caps.tokens, spent.tokens),
+            cost=_difference(caps.cost, spent.cost),
+        )
+
     def is_capped(self, run_id: RunId) -> bool:
-        """Whether anything limits what the run's calls may use, so that it has an account."""
+        """Whether any limit applies to the run's calls, so that it has an account."""
         return run_id in self._windows
 
     async def hold(
         self, run_id: RunId, *, input: int, output: int | None, price: Price | None, wrap_up: bool
     ) -> Held | LimitMet:
-        """Room for one call, after waiting for others if only they are in the way."""
+        """Hold the worst case of one call, after waiting for the holds of other calls; or the limit that is met."""
         if (windows := self._windows[run_id]) and self._store.shared:
-            await self.learn([window for window in windows if window.limits_replies], fresh=FRESH)
-        wanted = USUAL_OUTPUT if output is None else output
+            await self.load_windows([window for window in windows if window.limits_replies], max_age=MAX_AGE)
+        wanted = DEFAULT_OUTPUT if output is None else output
         while True:
             now = self._clock.now()
             answer = self.ledger.hold(
                 run_id,
                 input=input,
                 output=wanted,
-                min_output=min(SHORTEST_OUTPUT, wanted),
+                min_output=min(MIN_OUTPUT, wanted),
                 price=price,
                 turns=0,
                 now=now,
@@ -127,16 +140,16 @@ class Accounts:
                 case Held():
                     return answer
                 case Exhausted():
-                    return _met(answer)
+                    return _limit_met(answer)
                 case MustWait():
-                    await self._room()
+                    await self._wait_for_room()
 
     def settle(self, held: Held, reply: Reply) -> tuple[Charge, ...]:
-        """The call is over; what its windows have to remember."""
+        """Replace a hold by what the call used; the charges to store in its windows."""
         now = self._clock.now()
         usage = reply.usage or NO_USAGE
         self.ledger.settle(held, Amount.of(usage, reply.cost, turns=0), now)
-        return self._remembered(
+        return self._count(
             Charge(window.name, now, now + window.span_seconds, usage.input, usage.output, reply.cost or 0)
             for window in self._windows.get(held.account, ())
             if window.limits_replies
@@ -145,44 +158,44 @@ class Accounts:
     # Actions
 
     def counts_actions(self, run_id: RunId) -> bool:
-        """Whether a window limits how often a run acts."""
+        """Whether a window limits the number of the run's actions."""
         return any(window.limits_calls for window in self._windows.get(run_id, ()))
 
-    async def look_at_actions(self, run_id: RunId) -> None:
-        """Read what other processes have taken from the windows in which a run's actions count."""
+    async def refresh_actions(self, run_id: RunId) -> None:
+        """Read what other processes have charged to the windows that limit the run's actions."""
         if self._store.shared:
-            await self.learn([each for each in self._windows.get(run_id, ()) if each.limits_calls], fresh=0.0)
+            await self.load_windows([each for each in self._windows.get(run_id, ()) if each.limits_calls], max_age=0.0)
 
-    def act(self, run_id: RunId) -> tuple[Charge, ...] | None:
-        """Take one action from every window that limits a run's; what they have to remember, or None if one is used up.
+    def charge_action(self, run_id: RunId) -> tuple[Charge, ...] | None:
+        """Charge one action to every window that limits the run's; the charges to store, or None if one is used up.
 
-        The action is performed only once that is on disk: a crash in between counts one too many, never one too few.
+        The action is performed only once they are on disk: a crash in between counts one too many, never one too few.
         """
         counted = [window for window in self._windows.get(run_id, ()) if window.limits_calls]
         now = self._clock.now()
         if counted and self.ledger.act(run_id, now) is not None:
             return None
-        return self._remembered(Charge(each.name, now, now + each.span_seconds, calls=1) for each in counted)
+        return self._count(Charge(each.name, now, now + each.span_seconds, calls=1) for each in counted)
 
     def has_overdrawn(self, run_id: RunId) -> bool:
-        """Whether more actions were taken than a window of the run allows: by several processes in the same moment."""
+        """Whether a window of the run has more actions than it allows: several processes charged it at once."""
         return run_id in self._windows and self.ledger.over(run_id, self._clock.now()) is not None
 
-    def _remembered(self, charges: Iterable[Charge]) -> tuple[Charge, ...]:
-        """Charges that the ledger has counted already, so that they are not news when they are read back."""
+    def _count(self, charges: Iterable[Charge]) -> tuple[Charge, ...]:
+        """Mark charges as counted by the ledger, so that they are not counted again when they are read back."""
         made = tuple(charges)
-        for charge in made if self._store.shared else ():  # what nobody else can write is read once
-            for (name, _), known in self._recollections.items():
+        for charge in made if self._store.shared else ():  # the charges of an unshared store are read once
+            for (name, _), known in self._known_charges.items():
                 if name == charge.window:
                     known.charges[charge] += 1
         return made
 
     def recharge(self, run_id: RunId, spent: Amount) -> None:
-        """Count again what the store says was used before this process; windows recall that by themselves."""
+        """Charge what the store says was used before this process; windows load their own charges."""
         if run_id in self._windows:
             self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
 
-    async def _room(self) -> None:
+    async def _wait_for_room(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         await waiter
@@ -194,11 +207,11 @@ class Accounts:
                 waiter.set_result(None)
 
 
-class _Recollection:
-    """What this process knows of a window in the store: when it looked, and the charges counted since about then.
+class _KnownCharges:
+    """The charges of a window that the ledger has counted, since about the last read of the store.
 
-    Charges have no names, so equal ones are told apart by their number: of three in the store and two that are known,
-    one is news.
+    Charges have no ids, so equal ones are distinguished by their count: of three in the store and two known ones, one
+    is new.
     """
 
     __slots__ = ("charges", "read_at")
@@ -207,17 +220,17 @@ class _Recollection:
         self.read_at: float | None = None
         self.charges: Counter[Charge] = Counter()
 
-    def news(self, charges: Sequence[Charge], since: float) -> list[Charge]:
-        """Those of the store's charges that are not counted yet; all of them are known from now on."""
+    def add(self, charges: Sequence[Charge], since: float) -> list[Charge]:
+        """Add stored charges to the known ones; those that were not counted yet."""
         found = Counter(charges)
         new = list((found - self.charges).elements())
-        # Own charges that are still on their way to the disk stay known; what is too old to be read again is forgotten.
+        # Own charges that are still queued stay known; what is too old to be read again is dropped.
         self.charges = Counter({each: count for each, count in (self.charges | found).items() if each.at >= since})
         return new
 
 
 def caps_of(limits: Limits) -> Caps:
-    """The limits that are shared with a run's descendants: tokens and money. Turns and calls are each run's own."""
+    """The limits that a run shares with its descendants: tokens and cost. Turns and calls are counted for each run."""
     return Caps(
         input=limits.max_input_tokens,
         output=limits.max_output_tokens,
@@ -227,7 +240,7 @@ def caps_of(limits: Limits) -> Caps:
 
 
 def _wrap_up_share(caps: Caps) -> Amount:
-    """A fifth of every limit is set aside for the wrap-up turn, which has to read the whole conversation again."""
+    """A fifth of every limit, set aside for the wrap-up turn, which reads the whole conversation again."""
 
     def share(limit: int | None) -> int:
         return 0 if limit is None else limit // 5
@@ -240,6 +253,10 @@ def _wrap_up_share(caps: Caps) -> Amount:
     )
 
 
-def _met(answer: Exhausted) -> LimitMet:
+def _limit_met(answer: Exhausted) -> LimitMet:
     reason: EndReason = "window" if answer.window else "max_cost" if answer.dimension == "cost" else "max_tokens"
     return LimitMet(reason, answer.spent, answer.limit)
+
+
+def _difference(limit: int | None, used: int) -> int | None:
+    return None if limit is None else max(0, limit - used)

@@ -1,7 +1,7 @@
-"""Making a run's history shorter, so that its model can be asked again: old results first, then a summary.
+"""Compaction of a run's history before the next model call: old tool results are shortened first, then a summary.
 
-What to do is decided in `retinue.core.compaction`; nothing is recorded before it is done. So a process that stops in
-the middle leaves the history as it was, and whoever goes on with the run finds again that it is too long.
+`retinue.core.compaction` decides what to do; nothing is recorded before it is done. So a process that stops in the
+middle leaves the history as it was, and the next driver of the run finds again that it is too long.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from retinue.core.step import Compact
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
-from retinue.engine.model_call import NoReply, Question, Replied, fail, first_reply, temperature_for
+from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, temperature_for
 
 log = logging.getLogger("retinue.engine")
 
 SHARES = (1, 4, 16)
-"""A record that is too long to be summarised is cut to these parts of it, one after another."""
+"""Divisors for the length of the text to be summarised, tried in this order while it is too long."""
 
 NOTHING_LEFT = (
     "{error} (nothing in the conversation can be made shorter any more: take a model with a larger context window, or "
@@ -49,7 +49,7 @@ NOTHING_LEFT = (
 
 @dataclass(slots=True)
 class Summary:
-    """A summary, or an empty one where none could be had, and what it took."""
+    """A summary, empty if the model gave none, with its usage, cost and charges."""
 
     text: str = ""
     model: str = ""
@@ -59,13 +59,13 @@ class Summary:
 
 
 async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
-    """Make the history shorter and record how; if nothing more can be done, let the turn fail as the provider said.
+    """Compact the history and record how; if that is impossible, record the failure that the provider reported.
 
-    A history that only seems too long, and cannot be made shorter, is left alone: the provider decides.
+    A history that is too long only by our own estimate, and cannot be compacted, is sent as it is.
     """
     run, overflow = live.run, step.overflow
-    tokens, size = live.context(), total(run.history)
-    free = room(overflow, tokens=tokens, messages=size, fixed=live.fixed, times=run.compactions)
+    tokens, size = live.context_tokens(), total(run.history)
+    free = room(overflow, tokens=tokens, messages=size, fixed=live.fixed_size, times=run.compactions)
     found = plan(run.history, free) if free is not None and run.compactions < MAX_IN_A_ROW else None
     match found:
         case None:
@@ -73,10 +73,10 @@ async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
         case Shorten():
             _record(live, found.replaced, found.messages, "shortened", Summary(), engine)
         case Summarise():
-            # What is set aside for the wrap-up turn is for its answer.
+            # The amount that is set aside for the wrap-up turn is for its answer, not for a summary.
             summary = Summary() if step.wrap_up else await _summary(live, found, overflow, engine)
             if summary is not None:
-                messages = compacted(found, _demanded(live), summary.text)
+                messages = compacted(found, _task_of(live), summary.text)
                 way = "summarised" if summary.text else "left_out"
                 _record(live, found.replaced, messages, way, summary, engine)
         case _:
@@ -89,23 +89,24 @@ def _give_up(live: LiveRun, overflow: ContextOverflow, engine: EngineContext) ->
         error = ProviderError(NOTHING_LEFT.format(error=overflow.error), fault="too_long")
         fail(live, NoReply(((live.run.run_spec.model, error),)), str(error), overflow.partial, engine)
     else:
-        live.left_alone = live.run.seq
+        live.not_compactable_at = live.run.seq
 
 
 async def _summary(live: LiveRun, found: Summarise, overflow: ContextOverflow, engine: EngineContext) -> Summary | None:
-    """A summary by the run's own model; None if the run cannot go on with or without one.
+    """A summary by the run's own model; None if the run cannot continue because of a limit or a failed call.
 
-    A model that declines to give one, or says nothing, costs the run its older turns, but not its life.
+    If the model refuses or answers with nothing, the summary is empty: the older turns are left out, and the run
+    continues.
     """
     summary = Summary()
     for share in SHARES:
-        words = question(found, _demanded(live), max(2 * found.most, SMALLEST) // share)
+        text = question(found, _task_of(live), max(2 * found.most, SMALLEST) // share)
 
-        def form(name: str, model: str, provider: Provider, words: str = words) -> Question:
-            request = _request(name, model, live, overflow, words)
-            return Question(request, lambda: len(words) // CHARACTERS_PER_TOKEN + 1, _nobody_listens)
+        def make_call(name: str, model: str, provider: Provider, text: str = text) -> ModelCall:
+            request = _request(name, model, live, overflow, text)
+            return ModelCall(request, lambda: len(text) // CHARACTERS_PER_TOKEN + 1, _discard)
 
-        answer = await first_reply(live, engine, form)
+        answer = await first_reply(live, engine, make_call)
         match answer:
             case Replied(reply=reply, charges=charges):
                 summary.text = reply.message.text.strip() if reply.stop != "refusal" else ""
@@ -115,7 +116,7 @@ async def _summary(live: LiveRun, found: Summarise, overflow: ContextOverflow, e
                 summary.charges += charges
                 return summary
             case LimitMet():
-                live.spent = answer
+                live.limit_met = answer
                 return None
             case NoReply() if answer.last.fault == "too_long":
                 continue
@@ -131,12 +132,12 @@ async def _summary(live: LiveRun, found: Summarise, overflow: ContextOverflow, e
     return summary
 
 
-def _request(name: str, model: str, live: LiveRun, overflow: ContextOverflow, words: str) -> Request:
+def _request(name: str, model: str, live: LiveRun, overflow: ContextOverflow, text: str) -> Request:
     run, run_spec = live.run, live.run.run_spec
     return Request(
         model=model,
         system=SUMMARISER,
-        messages=(UserMessage(words, "engine"),),
+        messages=(UserMessage(text, "engine"),),
         max_output=run_spec.max_output if overflow.window is None else overflow.reserved,
         temperature=temperature_for(name, run_spec),
         run_id=run.accepted.run_id,
@@ -147,12 +148,12 @@ def _request(name: str, model: str, live: LiveRun, overflow: ContextOverflow, wo
     )
 
 
-def _nobody_listens(delta: Delta) -> None:
-    """A summary is nothing that the run says: it is not shown as it streams in, nor kept as its last words."""
+def _discard(delta: Delta) -> None:
+    """A summary is not part of the run's answer: its deltas are not published, and not kept as partial text."""
 
 
-def _demanded(live: LiveRun) -> str:
-    """What the run was asked to do, in the words of whoever asked."""
+def _task_of(live: LiveRun) -> str:
+    """The task of the run, and its latest input."""
     run = live.run
     latest = run.latest_input
     return f"{run.accepted.task}\n\nThe latest input:\n{latest}" if latest else run.accepted.task
@@ -167,7 +168,7 @@ def _record(
     engine: EngineContext,
 ) -> None:
     run = live.run
-    before, size = live.context(), total(run.history) + live.fixed
+    before, size = live.context_tokens(), total(run.history) + live.fixed_size
     after = size - total(run.history[:replaced]) + total(messages)
     left = before * after // max(size, 1) + 1
     log.info("run %s: history %s, about %d tokens became %d", live.run_id, way.replace("_", " "), before, left)

@@ -1,44 +1,63 @@
-"""What all runs of a process share: the engine's parts, handed to whoever needs them."""
+"""The dependencies that all runs of a process share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from retinue.core.events import RunAccepted
-from retinue.core.ids import DriverId
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
 from retinue.core.profiles import Rules
 from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
-from retinue.engine.budgets import Accounts
-from retinue.engine.journal import CommitFuture, Journal
+from retinue.engine.budgets import Budgets
+from retinue.engine.driver_table import DriverTable
+from retinue.engine.journal import COMMIT_DELAY, Journal
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.timeouts import Deadlines, LoopTicks
 
 Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wait", "deny"]
-"""Who answers when a call needs a person: a callback, whoever answers later, or nobody."""
+"""Answers calls that need a person: a callback, `wait` for an answer through the inbox, or `deny` them all."""
+
+OnEnd: TypeAlias = Callable[[RunAccepted, Outcome], None]
+OnAdopt: TypeAlias = Callable[[Sequence[Run]], Awaitable[None]]
+Hook: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Tuning(Struct, frozen=True, kw_only=True):
+    """Sizes and pauses of the engine."""
+
+    commit_delay: float = COMMIT_DELAY
+    """Seconds that a write stays in memory to share a commit with others, while no caller waits for it."""
+    first_pause: float = 0.5
+    """Seconds before the second attempt of a model call; each further pause is twice as long."""
+    reader_capacity: int = 1024
+    """Items by which a reader of events may lag before deltas are dropped; one network read often has hundreds."""
+    remembered_runs: int = 4096
+    """Ended runs whose view is answered from memory; older ones are read from the store."""
 
 
 class OutcomeTexts(Protocol):
-    """How the end of a run is told to others, in the words of whoever started it."""
+    """Texts about the end of a run, for other runs."""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        """What a parent's model reads of a child that announces its end."""
+        """The message about the end of a child that announces it, for the parent's model."""
         ...
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
-        """Whether a run did what others wait for, and its result or the reason."""
+        """Whether a run succeeded for the runs that depend on it, and its result or the reason."""
         ...
 
 
 class PlainOutcomeTexts:
-    """The words where nobody has others."""
+    """The texts for runs whose dialect has none of its own."""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        """The run's name and result, its task, and what it said."""
+        """The name and result of the run, its task, and its answer or error."""
         name = accepted.label or accepted.path
         return f"[{name} {outcome.result}] Task: {accepted.task[:200]}\n{outcome.text or outcome.error}"
 
@@ -49,11 +68,12 @@ class PlainOutcomeTexts:
 
 @dataclass(slots=True, kw_only=True)
 class EngineContext:
-    """The engine's parts; one set per process."""
+    """The dependencies of the engine; one instance per process."""
 
     store: Store
     journal: Journal
-    accounts: Accounts
+    budgets: Budgets
+    drivers: DriverTable
     rate_limiters: RateLimiters
     toolbox: Toolbox
     providers: Providers
@@ -62,24 +82,23 @@ class EngineContext:
     rules: Rules
     validate_output: OutputValidator
     approver: Approver = "deny"
-    words: OutcomeTexts = field(default_factory=PlainOutcomeTexts)
+    tuning: Tuning = field(default_factory=Tuning)
+    outcome_texts: OutcomeTexts = field(default_factory=PlainOutcomeTexts)
     deadlines: Deadlines = field(default_factory=Deadlines)
     ticks: LoopTicks = field(default_factory=LoopTicks)
-    living: Callable[[], Awaitable[frozenset[DriverId]]] | None = None
-    """Asks which drivers are alive, as far as can be seen from here."""
-    declare_dead: Callable[[], Awaitable[None]] | None = None
-    """Declares drivers dead whose process is gone, so that what they drove is nobody's."""
-    on_end: list[Callable[[RunAccepted, Outcome, CommitFuture | None], None]] = field(
-        default_factory=list[Callable[[RunAccepted, Outcome, CommitFuture | None], None]]
-    )
-    """Told of every run that ends here, with the ticket of its end; they never raise, and wait for nobody."""
-    on_register: list[Callable[[], Awaitable[None]]] = field(default_factory=list[Callable[[], Awaitable[None]]])
-    """Done once this process drives runs, and has taken over those that it was to take over."""
-    on_adopt: list[Callable[[Sequence[Run]], Awaitable[None]]] = field(
-        default_factory=list[Callable[[Sequence[Run]], Awaitable[None]]]
-    )
-    """Told of runs that this process goes on with, in the place of another or after it had to lay them down."""
-    on_leave: list[Callable[[], Awaitable[None]]] = field(default_factory=list[Callable[[], Awaitable[None]]])
-    """Done when this process has stopped working, and its unfinished runs are still its own; they do not raise."""
-    errands: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    """Small tasks that belong to no run; stopped with the process."""
+    on_end: list[OnEnd] = field(default_factory=list[OnEnd])
+    """Called when a run ends here; they do not raise and do not block."""
+    on_register: list[Hook] = field(default_factory=list[Hook])
+    """Called once this process drives runs and has adopted those that it was to adopt."""
+    on_adopt: list[OnAdopt] = field(default_factory=list[OnAdopt])
+    """Called with runs that this process resumes: adopted ones, and its own after the store failed."""
+    on_leave: list[Hook] = field(default_factory=list[Hook])
+    """Called when all work has stopped, before the driver gives up its unfinished runs; they do not raise."""
+    background_tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    """Small tasks that belong to no run; cancelled when the driver leaves."""
+
+    def start_background(self, work: Coroutine[None, None, None]) -> None:
+        """Run a small task that belongs to no run."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.background_tasks.add(task)
+        task.add_done_callback(self.background_tasks.discard)

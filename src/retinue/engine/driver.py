@@ -1,7 +1,7 @@
-"""This process as a driver: its heartbeat, the watch over others, and taking over what the dead leave behind.
+"""This process as a driver: its heartbeat, its inbox poll, the watch over other drivers, and adoption of their runs.
 
-Runs point to their driver; a driver that is declared dead loses all of them at once and none of its later writes is
-accepted. Looking at runs never starts any: a process adopts only when it is told to.
+Every run points to its driver. A driver that is declared dead loses all its runs at once, and none of its later writes
+is accepted. Reading runs never starts any: a process adopts runs only when it is told to.
 """
 
 from __future__ import annotations
@@ -10,80 +10,94 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from retinue.core.commands import DeclareDead, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
+from retinue.core.commands import DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
 from retinue.engine.context import EngineContext
-from retinue.engine.process_identity import is_gone, this_host, this_process
+from retinue.engine.executor import Executor
+from retinue.engine.key_value import Handles
+from retinue.engine.process_identity import this_host, this_process
 from retinue.engine.recovery import Recovery
-from retinue.engine.supervisor import Supervisor
+from retinue.engine.registry import RunRegistry
+from retinue.engine.replay import Replay
 
 log = logging.getLogger("retinue.engine")
 
+POLL_INTERVAL = 0.25
+"""Seconds between two looks for inbox items that other processes posted."""
+
 
 class Driver:
-    """The row of this process among the drivers, and the tasks that keep it true."""
+    """The row of this process among the drivers, and the tasks that maintain it."""
 
     def __init__(
-        self, supervisor: Supervisor, *, adopts: bool = False, lease: float = 10.0, pulse: float = 0.25
+        self,
+        engine: EngineContext,
+        registry: RunRegistry,
+        executor: Executor,
+        replay: Replay,
+        handles: Handles,
+        *,
+        adopts: bool,
+        lease: float,
     ) -> None:
-        self.driver_id: DriverId = supervisor.engine.ids.new()
-        self.adoption = Recovery(supervisor, self.driver_id)
-        self._supervisor = supervisor
-        self._engine: EngineContext = supervisor.engine
+        self.driver_id: DriverId = engine.ids.new()
+        self._engine = engine
+        self._registry = registry
+        self._executor = executor
+        self._handles = handles
+        self._recovery = Recovery(engine, registry, executor, replay, self.driver_id)
         self._adopts = adopts
-        self._engine.declare_dead = self.bury_the_gone
         self._lease = lease
-        self._pulse = pulse
         self._tasks: list[asyncio.Task[None]] = []
-        self._seen: dict[DriverId, tuple[int, float]] = {}
-        self._looked = 0.0
+        self._beats: dict[DriverId, tuple[int, float]] = {}
+        """The heartbeat counter of each other driver, and since when it has that value."""
+        self._watched_at = 0.0
         self._unread = False
-        """There may be mail from others that has not reached its run."""
+        """Whether items from other processes may not have reached their run yet."""
         self._refused: StoreError | None = None
-        """Why memory may be ahead of the disk, until the runs go on from what the disk says."""
+        """The refusal since which memory may be ahead of the store, until the runs continue from what is stored."""
 
     async def register(self) -> None:
         """Begin to drive."""
         journal = self._engine.journal
         journal.driver_id = self.driver_id
-        self._engine.living = self.living
         row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)
         await journal.commit(RegisterDriver(driver=row))
         if self._engine.store.shared:
-            self._every(self._lease / 3, self._beat, "heartbeat")
-            self._every(self._pulse, self._look_for_mail, "pulse")
+            self._repeat(self._lease / 3, self._heartbeat, "heartbeat")
+            self._repeat(POLL_INTERVAL, self._poll_inboxes, "pulse")
             if self._adopts:
-                self._every(self._lease / 4, self._watch, "watch")
+                self._repeat(self._lease / 4, self._watch, "watch")
         if self._adopts:
             await self._watch()
-        for begin in self._engine.on_register:
-            await begin()
+        for callback in self._engine.on_register:
+            await callback()
 
     async def leave(self) -> None:
-        """Go in good order: what is unfinished is nobody's and can be resumed by anyone."""
+        """Stop all work and close the journal: unfinished runs have no driver then and can be resumed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        why = self._engine.journal.broken or StoreUnavailable("this retinue was closed")
-        await self._supervisor.stop_all(why, leaving=True)
-        self._supervisor.registry.fail(why)
-        errands = tuple(self._engine.errands)
-        for errand in errands:
-            errand.cancel()
-        await asyncio.gather(*errands, return_exceptions=True)
-        for lay_down in self._engine.on_leave:
-            await lay_down()
+        error = self._engine.journal.broken or StoreUnavailable("this retinue was closed")
+        await self._executor.stop_all(error, leaving=True)
+        self._registry.fail(error)
+        background = tuple(self._engine.background_tasks)
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        for callback in self._engine.on_leave:
+            await callback()
         journal = self._engine.journal
         try:
             if journal.broken is None:
                 await journal.commit(UnregisterDriver(driver_id=self.driver_id))
-        except Fenced as gone:
-            log.warning("%s", gone)  # it has left already, as far as others can tell
+        except Fenced as fenced:
+            log.warning("%s", fenced)  # for other processes it has left already
         finally:
             await journal.close()
 
-    def _every(self, seconds: float, do: Callable[[], Awaitable[None]], name: str) -> None:
+    def _repeat(self, seconds: float, do: Callable[[], Awaitable[None]], name: str) -> None:
         async def again() -> None:
             while True:
                 await asyncio.sleep(seconds)
@@ -92,26 +106,26 @@ class Driver:
                 except StoreError as error:
                     log.warning("%s: %s", name, error)
                 except Exception:
-                    log.exception("%s: a bug", name)  # whoever stops beating loses all runs
+                    log.exception("%s: a bug", name)  # without a heartbeat the driver would lose all its runs
 
         self._tasks.append(asyncio.get_running_loop().create_task(again(), name=f"retinue-{name}"))
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         journal = self._engine.journal
         if isinstance(journal.broken, Fenced):
             return
         self._refused = journal.broken or self._refused
         if self._refused is None:
             journal.write(Heartbeat(driver_id=self.driver_id))
-        elif await journal.mend(Heartbeat(driver_id=self.driver_id)):
-            # What was in memory may be ahead of the disk by what was refused: begin again from what the disk says.
+        elif await journal.reopen(Heartbeat(driver_id=self.driver_id)):
+            # Memory may be ahead of the store by the refused writes: begin again from what is stored.
             log.warning("the store can be written again: runs go on")
-            await self._supervisor.stop_all(self._refused)
-            await self.adoption.take_back()
+            await self._executor.stop_all(self._refused)
+            await self._recovery.resume_own()
             self._refused = None
 
-    async def _look_for_mail(self) -> None:
-        journal, store, registry = self._engine.journal, self._engine.store, self._supervisor.registry
+    async def _poll_inboxes(self) -> None:
+        journal, store, registry = self._engine.journal, self._engine.store, self._registry
         self._unread = await journal.peek(store.changed) or self._unread
         if not self._unread:
             return
@@ -119,44 +133,33 @@ class Driver:
         for run_id, item in waiting:
             if (live := registry.live.get(run_id)) is not None:
                 live.deliver(item)
-        # A run that is just being taken over is not there yet: look again for it.
+        # A run that is being adopted at this moment is not registered yet: look again for it.
         self._unread = any(run_id not in registry.live for run_id, _ in waiting)
-        self._supervisor.handles.forget()
+        self._handles.clear()
         for run_id in registry.watched:
             if run_id not in registry.live and run_id not in registry.ended:
-                registry.tell(run_id)
+                registry.notify(run_id)
 
-    # Others
-
-    async def living(self) -> frozenset[DriverId]:
-        """Drivers that are not known to be dead."""
-        rows = await self._engine.journal.peek(self._engine.store.drivers)
-        return frozenset(row.driver_id for row in rows if not row.dead and not is_gone(row.host, row.process))
-
-    async def bury_the_gone(self) -> None:
-        """Declare drivers dead whose process is gone from this host."""
-        for row in await self._engine.journal.peek(self._engine.store.drivers):
-            if row.driver_id != self.driver_id and not row.dead and is_gone(row.host, row.process):
-                await self._engine.journal.commit(DeclareDead(driver_id=row.driver_id))
+    # Other drivers
 
     async def _watch(self) -> None:
-        """Declare drivers dead whose counter stood still for their whole lease by our own clock, and take over."""
+        """Declare drivers dead whose counter has not changed for their whole lease by our own clock, and adopt."""
         now = asyncio.get_running_loop().time()
-        if now - self._looked > self._lease:
-            self._seen.clear()  # we were stopped ourselves, perhaps together with those we watch
-        self._looked = now
-        for row in await self._engine.journal.peek(self._engine.store.drivers):
+        if now - self._watched_at > self._lease:
+            self._beats.clear()  # this process was suspended itself, perhaps together with those that it watches
+        self._watched_at = now
+        for row in await self._engine.drivers.rows():
             if row.driver_id == self.driver_id or row.dead:
                 continue
-            beat, since = self._seen.get(row.driver_id, (row.beat, now))
+            beat, since = self._beats.get(row.driver_id, (row.beat, now))
             if beat != row.beat:
                 beat, since = row.beat, now
-            self._seen[row.driver_id] = (beat, since)
+            self._beats[row.driver_id] = (beat, since)
             if now - since >= row.lease:
-                await self._engine.journal.commit(DeclareDead(driver_id=row.driver_id, beat=beat))
+                await self._engine.drivers.declare_dead(row.driver_id, beat=beat)
         await self.adopt()
 
     async def adopt(self, root_id: RunId | None = None) -> list[RunId]:
-        """Take over unfinished trees that nobody drives: all of them, or one."""
-        await self.bury_the_gone()
-        return await self.adoption.adopt(root_id)
+        """Adopt unfinished trees without a driver: all of them, or one."""
+        await self._engine.drivers.reap()
+        return await self._recovery.adopt(root_id)

@@ -1,4 +1,4 @@
-"""What leaves the code of others: in which words, and whether it is its own doing or meant for the whole process."""
+"""Classify exceptions raised by user tools and providers: record them, or re-raise them (cancellation, Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from functools import partial
 from types import TracebackType
 
 
-def words_of(error: BaseException) -> str:
-    """What an error says of itself; nothing, where it fails at that too."""
+def message_of(error: BaseException) -> str:
+    """The message of an error; empty if the error's own `__str__` fails."""
     try:
-        return str.__str__(str(error))  # itself and no kind of text of somebody's own, which nothing can store
+        return str.__str__(str(error))  # a plain str: a subclass of str cannot be stored
     except Exception:
         return ""
 
 
-def kind_and_words_of(error: BaseException) -> str:
-    """An error for whoever reads what became of something.
+def type_and_message_of(error: BaseException) -> str:
+    """The type and message of an error, for a tool result or a log.
 
-    >>> kind_and_words_of(ValueError("no such pool")), kind_and_words_of(TimeoutError())
+    >>> type_and_message_of(ValueError("no such pool")), type_and_message_of(TimeoutError())
     ('ValueError: no such pool', 'TimeoutError')
     """
-    kind, words = type(error).__name__, words_of(error)
-    return f"{kind}: {words}" if words else kind
+    kind, message = type(error).__name__, message_of(error)
+    return f"{kind}: {message}" if message else kind
 
 
-def in_code(error: BaseException) -> str:
-    """An error as code has it, for whoever has to find it; its kind, where it fails at that too."""
+def repr_of(error: BaseException) -> str:
+    """The repr of an error, for bug reports; its type name if the error's own `__repr__` fails."""
     try:
         return str.__str__(repr(error))
     except Exception:
         return type(error).__name__
 
 
-def is_its_own_doing(error: BaseException, tasks: Collection[asyncio.Task[None]]) -> bool:
-    """Whether code that one of these tasks ran has failed with this; else it has to travel on.
+def is_recordable(error: BaseException, tasks: Collection[asyncio.Task[None]]) -> bool:
+    """Whether `error` is a failure of the code that one of `tasks` ran; otherwise the caller has to re-raise it.
 
-    What travels on is a cancel, the Ctrl-C of a person, and what a coroutine hears that is thrown away.
+    To be re-raised: a cancellation, a Ctrl-C, and the GeneratorExit of a coroutine that is being discarded.
     """
     match error:
         case asyncio.CancelledError():
             return False
         case KeyboardInterrupt():
-            return not _may_be_pressed(error)
+            return not _may_be_ctrl_c(error)
         case GeneratorExit():
-            return _is_at_work(tasks)
+            return _is_current(tasks)
         case _:
             return True
 
 
-def _is_at_work(tasks: Collection[asyncio.Task[None]]) -> bool:
-    """Whether one of these tasks is running; a coroutine that is thrown away is run by somebody else, or nobody."""
+def _is_current(tasks: Collection[asyncio.Task[None]]) -> bool:
+    """Whether one of these tasks is running now; a coroutine that is being discarded is not run by its task."""
     try:
         return asyncio.current_task() in tasks
     except RuntimeError:
         return False  # no loop is running
 
 
-def _may_be_pressed(interrupt: KeyboardInterrupt) -> bool:
-    """Whether somebody may have pressed Ctrl-C: the handler of that signal raised it, or it cannot be told."""
+def _may_be_ctrl_c(interrupt: KeyboardInterrupt) -> bool:
+    """Whether the SIGINT handler raised this, as far as that can be told."""
     if threading.current_thread() is not threading.main_thread():
         return False
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
-        return True  # which leaves no trace of itself
-    while isinstance(handler, partial):  # as asyncio's own is
+        return True  # implemented in C: leaves no frame in the traceback
+    while isinstance(handler, partial):  # as asyncio's own handler is
         handler = handler.func
     code = getattr(handler, "__code__", None)
     return code is not None and code in _codes(interrupt.__traceback__)

@@ -1,8 +1,8 @@
 """One ordered queue of writes and one writer per process, with group commit.
 
-Order keeps causes before effects, so a run goes on while its writes travel; it waits for a commit only before the world
-can notice. Whatever is queued while a commit is under way goes together into the next one. When the store refuses, the
-journal is broken: nothing more is accepted until it is mended, because what was queued after the refusal is lost.
+Order keeps causes before effects, so a run goes on while its writes are queued; it waits for a commit only before an
+effect outside the process. Writes that are queued during a commit share the next one. When the store refuses a commit,
+the journal is broken: it accepts nothing until `reopen` succeeds, because what was queued after the refusal is lost.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from retinue.core.ports import CommitsAtOnce, Store
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LINGER = 0.01
-"""Seconds a write that nobody waits for may stay in memory to share a commit with others."""
+COMMIT_DELAY = 0.01
+"""Seconds that a write stays in memory to share a commit with others, while no caller waits for it."""
 
-
-FEW = 200
-"""Writes that are committed on the loop, where the store can do so at once: some milliseconds at most."""
+MAX_INLINE_WRITES = 200
+"""Writes that are committed on the event loop, if the store can do so at once: some milliseconds at most."""
 
 
 class CommitFuture:
-    """A promise that some writes are on disk; waiting for it is optional and costs a commit."""
+    """The pending answer to some writes; waiting for it is optional and makes the journal commit sooner."""
 
     __slots__ = ("_answers", "_error", "_journal", "_waiting")
 
@@ -39,31 +38,31 @@ class CommitFuture:
         self._answers: list[Written] | None = None
         self._error: Exception | None = None
         self._waiting: list[asyncio.Future[None]] | None = None
-        """Whoever waits, each on their own: one who gives up must not end the wait of others."""
+        """One future per waiter: the cancellation of one must not end the wait of another."""
 
     @property
-    def settled(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the store has answered."""
         return self._answers is not None or self._error is not None
 
     async def wait(self) -> list[Written]:
-        """What the store answered; raises what it refused with."""
-        await self.answered()
+        """The answers of the store; raises the error with which the store refused."""
+        await self.wait_done()
         if self._error is not None:
             raise self._error
         return self._answers or []
 
-    async def answered(self) -> None:
-        """Wait until the store has answered, whatever it says."""
-        if not self.settled:
-            self._journal.hurry()
+    async def wait_done(self) -> None:
+        """Wait until the store has answered or refused."""
+        if not self.is_done:
+            self._journal.commit_soon()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._waiting is None:
                 self._waiting = []
             self._waiting.append(waiter)
             await waiter
 
-    def _settle(self, answers: list[Written] | None, error: Exception | None) -> None:
+    def _resolve(self, answers: list[Written] | None, error: Exception | None) -> None:
         self._answers, self._error = answers, error
         for waiter in self._waiting or ():
             if not waiter.done():
@@ -72,81 +71,91 @@ class CommitFuture:
 
 
 class Journal:
-    """The only way to the store's commits; `broken` says why it is closed, `awaited` how often somebody waited."""
+    """The only way to the store's commits. `broken` is the error that closed it; `awaited` counts waits for a commit.
+
+    `on_broken` is called with the error when the store refuses.
+    """
 
     def __init__(
-        self, store: Store, *, on_broken: Callable[[StoreError], None] | None = None, durable: bool = False
+        self,
+        store: Store,
+        *,
+        on_broken: Callable[[StoreError], None] | None = None,
+        durable: bool = False,
+        commit_delay: float = COMMIT_DELAY,
     ) -> None:
         self.driver_id: DriverId | None = None
         self.broken: StoreError | None = None
         self.awaited = 0
         self.commits = 0
         self._store = store
-        self._prompt = store if isinstance(store, CommitsAtOnce) else None
+        self._inline_store = store if isinstance(store, CommitsAtOnce) else None
         self._durable = durable
+        self._commit_delay = commit_delay
         self.on_broken = on_broken
         self._queue: list[tuple[tuple[Write, ...], CommitFuture]] = []
         self._writer = ThreadPoolExecutor(1, "retinue-writer") if store.blocking else None
         self._reader = ThreadPoolExecutor(1, "retinue-reader") if store.blocking else None
         self._timer: asyncio.Handle | None = None
         self._committing: asyncio.Future[list[Written]] | None = None
-        self._hurried = False
-        self._alone = 0
-        """How many of the queued groups are committed one by one, because one of them failed their common commit."""
+        self._urgent = False
+        self._singly = 0
+        """How many of the queued groups are committed one by one, because their common commit failed."""
         self._latest: CommitFuture | None = None
+        self._closed = False
 
     def write(self, *writes: Write) -> CommitFuture:
         """Queue writes that belong together; they are committed in the order of these calls."""
         commit_future = CommitFuture(self)
         if self.broken is not None:
-            commit_future._settle(None, self.broken)  # pyright: ignore[reportPrivateUsage] tickets are the journal's own
+            commit_future._resolve(None, self.broken)  # pyright: ignore[reportPrivateUsage] the journal's own class
         elif self._writer is None:
-            self._commit_here(writes, commit_future)
+            self._commit_directly(writes, commit_future)
         else:
             self._queue.append((writes, commit_future))
             self._latest = commit_future
             if self._timer is None and self._committing is None:
-                self._timer = asyncio.get_running_loop().call_later(LINGER, self._flush)
+                self._timer = asyncio.get_running_loop().call_later(self._commit_delay, self._flush)
         return commit_future
 
     async def commit(self, *writes: Write) -> list[Written]:
         """Queue writes and wait for their answers."""
         return await self.write(*writes).wait()
 
-    def hurry(self) -> None:
-        """Somebody waits: commit as soon as the writer is free."""
+    def commit_soon(self) -> None:
+        """Commit the queue as soon as the writer is free: a caller waits for it."""
         self.awaited += 1
-        if self._hurried:
+        if self._urgent:
             return
-        self._hurried = True
+        self._urgent = True
         if self._committing is None:
             if self._timer is not None:
                 self._timer.cancel()
-            # One turn of the loop, so that others who are about to wait share the commit.
+            # One iteration of the loop later, so that callers that are about to wait share the commit.
             self._timer = asyncio.get_running_loop().call_soon(self._flush)
 
-    async def settle(self) -> None:
-        """Wait until all that was queued so far is on disk; raises what the store refused with."""
-        if self._latest is not None and not self._latest.settled:
-            await self._latest.answered()
+    async def flush(self) -> None:
+        """Wait until everything queued so far is on disk; raises the error with which the store refused."""
+        if self._latest is not None and not self._latest.is_done:
+            await self._latest.wait_done()
         if self.broken is not None:
             raise self.broken
 
-    async def read(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Ask the store something without holding up the loop; sees everything that was queued before."""
+    async def read(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Query the store without blocking the loop; the answer includes everything that was queued before."""
         if self._reader is not None and self.broken is None:
-            await self.settle()
-        return await self.peek(question, *args, **kwargs)
+            await self.flush()
+        return await self.peek(query, *args, **kwargs)
 
-    async def peek(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Ask the store something about what others wrote; does not wait for what is queued here."""
+    async def peek(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Query the store for what other processes wrote; does not wait for what is queued here."""
         if self._reader is None:
-            return question(*args, **kwargs)
+            return query(*args, **kwargs)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reader, lambda: question(*args, **kwargs))
+        return await loop.run_in_executor(self._reader, lambda: query(*args, **kwargs))
 
-    async def mend(self, probe: Write) -> bool:
-        """Try to write once more after a refusal; whether writes are accepted again."""
+    async def reopen(self, probe: Write) -> bool:
+        """Try one write after a refusal; whether the journal accepts writes again."""
         if self.broken is None or isinstance(self.broken, Fenced):
             return self.broken is None
         try:
@@ -162,10 +171,12 @@ class Journal:
         return True
 
     async def close(self) -> None:
-        """Commit what is queued and stop the threads; a refusal is raised after they have stopped."""
+        """Commit what is queued and stop the threads; a refusal is raised after they have stopped. Closes once."""
+        if self._closed:
+            return
         try:
             if self.broken is None:
-                await self.settle()
+                await self.flush()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -173,34 +184,35 @@ class Journal:
                 if executor is not None:
                     await asyncio.get_running_loop().run_in_executor(None, executor.shutdown)
             self.broken = self.broken or StoreUnavailable("this retinue was closed")
+            self._closed = True
 
     def _flush(self) -> None:
         self._timer = None
         if self._queue and self._committing is None:
             self._commit_queue()
         else:
-            self._hurried = False
+            self._urgent = False
 
     def _commit_queue(self) -> None:
-        """Commit what is queued, here if that is done in a moment, else in the writer's thread, which calls back."""
-        size = 1 if self._alone else len(self._queue)
+        """Commit what is queued: on the loop if the store can do so at once, else in the writer's thread."""
+        size = 1 if self._singly else len(self._queue)
         batch, self._queue = self._queue[:size], self._queue[size:]
-        self._alone = max(0, self._alone - 1)
-        self._hurried = self._hurried and bool(self._queue)
+        self._singly = max(0, self._singly - 1)
+        self._urgent = self._urgent and bool(self._queue)
         writes = [write for group, _ in batch for write in group]
-        if len(writes) <= FEW:
-            self._committing = self._commit_at_once(writes)
+        if len(writes) <= MAX_INLINE_WRITES:
+            self._committing = self._commit_inline(writes)
         if self._committing is None:
             self._committing = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
         self._committing.add_done_callback(partial(self._committed, batch))
 
-    def _commit_at_once(self, writes: list[Write]) -> asyncio.Future[list[Written]] | None:
-        """The answers, if the store has them in a moment; waking a thread and being woken by it takes longer."""
-        if self._prompt is None:
+    def _commit_inline(self, writes: list[Write]) -> asyncio.Future[list[Written]] | None:
+        """The answers, if the store can commit at once: switching to a thread and back takes longer."""
+        if self._inline_store is None:
             return None
         commit: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
         try:
-            answers = self._prompt.commit_at_once(self.driver_id, writes, durable=self._durable)
+            answers = self._inline_store.commit_at_once(self.driver_id, writes, durable=self._durable)
         except Exception as error:
             commit.set_exception(error)
         else:
@@ -214,7 +226,7 @@ class Journal:
     ) -> None:
         self._committing = None
         if commit.cancelled():
-            return  # the loop is being closed under us, and nobody waits any more
+            return  # the loop is being closed, and no task waits any more
         match commit.exception():
             case None:
                 self.commits += 1
@@ -222,37 +234,39 @@ class Journal:
             case StoreError() as refusal:
                 self._answer(batch, [], refusal)
             case Exception() as bug:
-                self._tell_apart(batch, bug)
+                self._isolate(batch, bug)
             case worse:
                 raise worse
         if not self._queue:
-            self._hurried = False  # who hurried meant what is answered now
+            self._urgent = False  # every write for which a caller waits has been answered
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            at_once = self._hurried or self._alone
-            self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(LINGER, self._flush)
+            at_once = self._urgent or self._singly
+            self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(self._commit_delay, self._flush)
 
-    def _tell_apart(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], bug: Exception) -> None:
-        """Somebody's decision about a shelf raised, say: it fails alone, and not those who shared its commit."""
+    def _isolate(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], bug: Exception) -> None:
+        """A write raised, for example the decision about a key-value change: repeat the groups of its commit one by
+        one, so that only its own group fails.
+        """
         if len(batch) == 1:
             ((_, commit_future),) = batch
-            commit_future._settle(None, bug)  # pyright: ignore[reportPrivateUsage]
+            commit_future._resolve(None, bug)  # pyright: ignore[reportPrivateUsage]
         else:
             self._queue = [*batch, *self._queue]
-            self._alone = len(batch)
+            self._singly = len(batch)
 
     def _store_commit(self, writes: list[Write]) -> list[Written]:
-        # All of them, not only those that somebody waits for: who waits a moment later has to find it synced, too.
+        # `durable` for all writes, not only for awaited ones: a caller may wait for one of them a moment later.
         return self._store.commit(self.driver_id, writes, durable=self._durable)
 
-    def _commit_here(self, writes: tuple[Write, ...], commit_future: CommitFuture) -> None:
+    def _commit_directly(self, writes: tuple[Write, ...], commit_future: CommitFuture) -> None:
         try:
             answers = self._store.commit(self.driver_id, writes, durable=self._durable)
             self.commits += 1
         except StoreError as refusal:
             self._answer([(writes, commit_future)], [], refusal)
         else:
-            commit_future._settle(answers, None)  # pyright: ignore[reportPrivateUsage]
+            commit_future._resolve(answers, None)  # pyright: ignore[reportPrivateUsage]
 
     def _answer(
         self, batch: list[tuple[tuple[Write, ...], CommitFuture]], answers: list[Written], error: StoreError | None
@@ -263,7 +277,7 @@ class Journal:
             batch = [*batch, *self._queue]
             self._queue = []
         for group, commit_future in batch:
-            commit_future._settle(None if error else answers[start : start + len(group)], error)  # pyright: ignore[reportPrivateUsage]
+            commit_future._resolve(None if error else answers[start : start + len(group)], error)  # pyright: ignore[reportPrivateUsage]
             start += len(group)
         if error is not None:
             self.broken = error

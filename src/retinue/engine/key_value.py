@@ -1,4 +1,4 @@
-"""Durable values by name and the names that dialects give to runs, behind the journal like everything else."""
+"""Key-value namespaces and run handles, read and written through the journal."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from retinue.engine.context import EngineContext
 
 
 class JournalKeyValue:
-    """The `Shelf` of a process: every change is one transaction and is on disk before it is answered."""
+    """The `KeyValue` port of a process: a change is one transaction and is on disk before it is answered."""
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
 
     async def look(self, space: str) -> Mapping[str, bytes]:
-        """All that is on a shelf."""
+        """All values of a namespace, by name."""
         return await self._engine.journal.read(self._engine.store.key_value, space)
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
     ) -> Written:
-        """Change a shelf by a pure decision; the same key answers as it did the first time."""
+        """Change a namespace by a pure decision; the same key gives the same answer again."""
         change = Change(space=space, decide=decide, key=key, session_id=session_id)
         (answer,) = await self._engine.journal.commit(change)
         return answer
 
+    def queue_change(self, space: str, decide: Decide) -> None:
+        """Change a namespace without waiting; the change is committed before everything that is written later."""
+        self._engine.journal.write(Change(space=space, decide=decide))
+
 
 class Handles:
-    """Which run a dialect's name stands for, until the name is retired."""
+    """The runs that dialects' names refer to, until a name is retired."""
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         self._known: dict[tuple[SessionId, str, str], RunId] = {}
 
-    def learn(self, session_id: SessionId, space: str, name: str, run_id: RunId) -> None:
-        """A run was given a name."""
+    def add(self, session_id: SessionId, space: str, name: str, run_id: RunId) -> None:
+        """Remember the name that a run was given."""
         self._known[session_id, space, name] = run_id
 
-    def forget(self) -> None:
-        """Others have written: a name may have been retired, or its session deleted."""
+    def clear(self) -> None:
+        """Forget all names, because another process may have retired one or deleted its session."""
         self._known.clear()
 
     async def find(self, session_id: SessionId, space: str, name: str) -> RunId | None:
-        """The run of that name; None when nobody has it, or nobody has it any more."""
+        """The run of that name; None if the name is unknown or retired."""
         known = self._known.get((session_id, space, name))
         if known is not None:
             return known
@@ -54,7 +58,7 @@ class Handles:
         return self._known.get((session_id, space, name))
 
     async def retire(self, session_id: SessionId, space: str, name: str, *, key: Key) -> RunId | None:
-        """Make a name invalid; its run for whoever did it, and for the same key again, None for everyone else."""
+        """Retire a name: its run for the first caller, and for the same key again; None for other callers."""
         (answer,) = await self._engine.journal.commit(Retire(session_id=session_id, space=space, name=name, key=key))
         self._known.pop((session_id, space, name), None)
         return answer if isinstance(answer, str) else None

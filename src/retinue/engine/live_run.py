@@ -1,7 +1,7 @@
-"""A run in this process's hands: its folded state, its mail, and what is in flight for it.
+"""A run that this process drives: its folded state, its inbox, and the calls in flight.
 
-Whatever the state cannot rebuild lives here and is worth nothing after a crash. Recording is synchronous: state,
-journal and readers move together, so no other task ever sees half an event.
+What the events cannot rebuild is kept here and is lost in a crash. Recording is synchronous: state, journal and readers
+change together, so that no other task sees half an event.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_judge
 from retinue.engine.context import EngineContext
-from retinue.engine.foreign_errors import in_code, is_its_own_doing
+from retinue.engine.foreign_errors import is_recordable, repr_of
 from retinue.engine.journal import CommitFuture
+from retinue.engine.run_view import RunView
 from retinue.engine.subscriptions import Subscriptions
 
 log = logging.getLogger("retinue.engine")
 
 GRACE = 0.05
-"""Seconds that something in flight has to stop when it is told to, before it is left behind and reported."""
+"""Seconds that cancelled calls have to stop, before they are abandoned and reported as not stopped."""
 
 
 Work: TypeAlias = Coroutine[None, None, None]
-Follows: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, Work] | None]"
-"""What a task that has done its work goes on with; None when the loop has to decide."""
+NextWork: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, Work] | None]"
+"""The next call for a task that has finished one; None when the loop has to decide."""
 
 
 class ToolSet:
-    """The tools of a brief, looked up once for all runs that share it."""
+    """The tools of a run spec, looked up once for all runs with the same tools."""
 
     __slots__ = ("specs", "tools")
 
@@ -55,7 +56,7 @@ class ToolSet:
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
     def missing(self, offered: tuple[str, ...]) -> list[str]:
-        """Names that were offered and that this process does not have."""
+        """Offered names for which this process has no tool."""
         return [name for name in offered if name not in self.tools]
 
 
@@ -63,38 +64,38 @@ class LiveRun:
     """One live run."""
 
     __slots__ = (
+        "_context_windows",
         "_counted",
+        "_delivered",
         "_engine",
-        "_known",
         "_size",
         "_stopping",
         "_validated",
         "_wake",
-        "_windows",
-        "above",
         "acceptance",
-        "busy",
+        "ancestor",
         "cancelled",
         "children",
         "children_by_key",
         "children_created",
         "deadline",
         "dependents",
-        "fixed",
-        "held",
+        "error",
+        "fixed_size",
+        "in_flight",
         "inbox",
         "last_write",
-        "left_alone",
+        "limit_met",
         "memo",
+        "needs_slot",
+        "not_compactable_at",
         "overflow",
         "partial",
         "run",
-        "spent",
         "subscriptions",
         "task",
         "tool_set",
-        "trouble",
-        "waits",
+        "waiting_for",
     )
 
     def __init__(
@@ -103,79 +104,107 @@ class LiveRun:
         self.run = run
         self.tool_set = tool_set
         self.acceptance = acceptance
-        """The ticket of its acceptance, until it is known to be on disk."""
+        """The commit of its acceptance, until that is known to be on disk."""
         self.last_write: CommitFuture | None = acceptance
         self.inbox: list[Item] = []
-        self.busy: dict[int, asyncio.Task[None]] = {}
-        self.above: RunId | None = run.accepted.parent_id
-        """Its parent, or the nearest ancestor that was alive when its parent ended."""
+        self.in_flight: dict[int, asyncio.Task[None]] = {}
+        """The tasks of the calls in progress, by index; `MODEL` is the model call."""
+        self.ancestor: RunId | None = run.accepted.parent_id
+        """Its parent, or the nearest ancestor that was alive when the parent ended."""
         self.children: dict[RunId, bool] = {}
-        """Living children, those of ended children too, and whether this run's end has to wait for them."""
+        """Live children, those of ended children included, and whether the end of this run waits for them."""
         self.children_created = 0
         self.children_by_key: dict[Key, RunId] = {}
-        """Children by the key that made them, ended ones too: the same key means the same child."""
+        """Children by the key of their spawn, ended ones too: the same key means the same child."""
         self.dependents: list[tuple[RunId, str]] = []
-        """Runs that wait for this one before they begin, and the names by which they know it."""
-        self.held = False
-        """That it has to wait for a place when those that it waits for are over; the roster gives places."""
+        """Runs that start only when this one has ended, each with the name under which it reads the result."""
+        self.needs_slot = False
+        """Whether it has to wait for a slot once its dependencies have ended; the registry grants slots."""
         self.cancelled = False
-        self.spent: LimitMet | None = None
+        self.limit_met: LimitMet | None = None
         self.overflow: ContextOverflow | None = None
-        """That the history has to be made shorter before the model is asked again."""
-        self.left_alone = 0
-        """The event after which nothing in the history was found worth shortening: it is sent as it is."""
+        """Set when the history has to be compacted before the next model call."""
+        self.not_compactable_at = 0
+        """The number of the event after which the history could not be compacted further: it is sent as it is."""
         self.partial: list[str] = []
         self.memo: dict[str, object] = {}
-        self.subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions(engine.tuning.reader_capacity)
         self.task: asyncio.Task[None] | None = None
-        self.trouble: Exception | None = None
-        """What escaped from something in flight; the loop raises it instead of starting the same thing again."""
+        self.error: Exception | None = None
+        """An unexpected error of a call in flight; the loop raises it instead of starting the same call again."""
         self.deadline: asyncio.TimerHandle | None = None
-        self.waits: WaitingFor | None = None
+        self.waiting_for: WaitingFor | None = None
         self._validated: tuple[str, ValidatedOutput] | None = None
-        self._known: set[Key] = set()
+        self._delivered: set[Key] = set()
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
-        self._windows: dict[tuple[str, str], int | None] = {}
+        self._context_windows: dict[tuple[str, str], int | None] = {}
         self._counted = 0
-        self.fixed = len(run.run_spec.system) + sum(
+        self.fixed_size = len(run.run_spec.system) + sum(
             len(spec.parameters) + len(spec.description) for spec in tool_set.specs
         )
-        """The characters that go with every question, besides the history."""
+        """The characters of every request besides the history."""
         if run.run_spec.output is not None:
-            self.fixed += len(run.run_spec.output.schema)
-        self._size = self.fixed
+            self.fixed_size += len(run.run_spec.output.schema)
+        self._size = self.fixed_size
         self._engine = engine
 
     @property
     def run_id(self) -> RunId:
-        """The run's name."""
+        """The id of the run."""
         return self.run.accepted.run_id
 
     @property
     def state(self) -> State:
-        """Where the run stands, for people."""
+        """The state of the run, for display."""
         if self.run.outcome is not None:
             return "ended"
         if not self.run.answering:
             return "idle"
-        if self.waits is not None:
+        if self.waiting_for is not None:
             return "waiting"
-        return "working" if self.run.turns or self.busy else "queued"
+        return "working" if self.run.turns or self.in_flight else "queued"
+
+    def view(self, *, ended_at: float | None = None) -> RunView:
+        """The run as a value."""
+        run = self.run
+        accepted = run.accepted
+        return RunView(
+            run_id=accepted.run_id,
+            session_id=accepted.session_id,
+            root_id=accepted.root_id,
+            parent_id=accepted.parent_id,
+            depth=accepted.depth,
+            path=accepted.path,
+            agent=accepted.agent,
+            label=accepted.label,
+            dialect=accepted.dialect,
+            handle=accepted.handle,
+            state=self.state,
+            waiting_for=self.waiting_for,
+            outcome=run.outcome,
+            turns=run.turns,
+            usage=run.usage,
+            cost=run.cost,
+            started_at=accepted.at,
+            ended_at=ended_at,
+        )
 
     def step_input(self) -> StepInput:
-        """What surrounds the run now."""
+        """What the next step depends on besides the state of the run."""
         waited_for = sum(self.children.values()) if self.children else 0
-        validated = self._judgment() if self.run.run_spec.output is not None else None
-        return StepInput(self.inbox, self.busy.keys(), waited_for, self.spent, validated, self.overflow, self.held)
+        validated = self._validate_answer() if self.run.run_spec.output is not None else None
+        return StepInput(
+            self.inbox, self.in_flight.keys(), waited_for, self.limit_met, validated, self.overflow, self.needs_slot
+        )
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has not begun yet, because it waits for other runs or for a place."""
-        return self.held or self.run.is_pending
+        """Whether it has not started yet, because it waits for other runs or for a slot."""
+        return self.needs_slot or self.run.is_pending
 
-    def _judgment(self) -> ValidatedOutput | None:
-        """The verdict on the run's answer; asked for once, however often the loop looks at the situation."""
+    def _validate_answer(self) -> ValidatedOutput | None:
+        """The validation of the run's answer; done once for each answer."""
         text, output = answer_to_judge(self.run), self.run.run_spec.output
         if text is None or output is None:
             return None
@@ -183,13 +212,13 @@ class LiveRun:
             self._validated = text, self._engine.validate_output(output, text)
         return self._validated[1]
 
-    # Mail
+    # Inbox
 
     def deliver(self, item: Item) -> bool:
-        """Put an item where the loop sees it; the same key twice is one item."""
-        if item.key in self._known or item.key in self.run.taken or self.run.outcome is not None:
+        """Put an item into the inbox and wake the loop; False for a key that was delivered before."""
+        if item.key in self._delivered or item.key in self.run.taken or self.run.outcome is not None:
             return False
-        self._known.add(item.key)
+        self._delivered.add(item.key)
         self.inbox.append(item)
         if isinstance(item, URGENT):
             self.cancelled = True
@@ -197,13 +226,13 @@ class LiveRun:
         return True
 
     def take(self, items: tuple[Item, ...]) -> CommitFuture:
-        """Items leave the inbox and become part of the run, in one transaction."""
+        """Move items from the inbox into the run, in one transaction."""
         self.drop(items)
         now = self._engine.clock.now()
         return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
 
     def drop(self, items: tuple[Item, ...]) -> None:
-        """Items leave the inbox in memory."""
+        """Remove items from the inbox in memory."""
         gone = {item.key for item in items}
         self.inbox = [item for item in self.inbox if item.key not in gone]
 
@@ -217,13 +246,13 @@ class LiveRun:
         posts: tuple[tuple[RunId, Item], ...] = (),
         charges: tuple[Charge, ...] = (),
     ) -> CommitFuture:
-        """Let an event have happened: in the state, in the journal, for readers."""
+        """Apply an event to the state, queue it in the journal and publish it to readers."""
         run = self.run
         seq = run.seq + 1
         apply(run, seq, event)
         if type(event) is HistoryCompacted:
             self._forget_history()
-        # A call's return moves nothing in the row, unless somebody was asked about a call.
+        # A returned call changes nothing in the row, unless a call of the reply was parked.
         moves = type(event) is not CallReturned or run.parked_since is not None
         self.last_write = self._engine.journal.write(
             Record(
@@ -236,16 +265,16 @@ class LiveRun:
                 charges=charges,
             )
         )
-        self.subscriptions.tell(seq, event)
+        self.subscriptions.publish_event(seq, event)
         return self.last_write
 
     def _forget_history(self) -> None:
-        """What was counted and encoded is not the history any more, even where it is as long and ends the same."""
+        """Discard what was counted and encoded of the history, even if the new one has the same length and end."""
         self.memo = {}
-        self._counted, self._size = 0, self.fixed
+        self._counted, self._size = 0, self.fixed_size
 
     def progress(self, at: float) -> Progress:
-        """The moving part of the run's row."""
+        """The changing part of the run's row."""
         run = self.run
         over = run.outcome is not None
         phase: Phase = (
@@ -268,10 +297,10 @@ class LiveRun:
             ended_at=at if over else None,
         )
 
-    # Birth
+    # Acceptance
 
-    def hear_acceptance(self, answers: list[Written]) -> bool:
-        """Hear what the store said to the run's acceptance: the handle it was given, or that it does not exist."""
+    def apply_acceptance(self, answers: list[Written]) -> bool:
+        """Apply the store's answer to the acceptance: the handle of the run. False if the run was not created."""
         self.acceptance = None
         (answer,) = answers
         if not isinstance(answer, Accepted) or answer.existed:
@@ -280,115 +309,117 @@ class LiveRun:
             self.run.accepted = replace(self.run.accepted, handle=answer.handle)
         return True
 
-    # What is in flight
+    # Calls in flight
 
-    def start(self, index: int, work: Work, follows: Follows) -> None:
-        """Begin a call, or with MODEL the question to the model; `follows` says what the same task does after it."""
-        self.busy[index] = asyncio.get_running_loop().create_task(self._carry(index, work, follows))
+    def start(self, index: int, work: Work, next_work: NextWork) -> None:
+        """Start a tool call, or with MODEL the model call; `next_work` gives the work that the same task continues
+        with.
+        """
+        self.in_flight[index] = asyncio.get_running_loop().create_task(self._perform(index, work, next_work))
 
-    async def _carry(self, index: int, work: Work, follows: Follows) -> None:
+    async def _perform(self, index: int, work: Work, next_work: NextWork) -> None:
+        """Do the work, then what follows, until the loop has to decide: most turns need no second task."""
         task = asyncio.current_task()
         assert task is not None
         ticks = self._engine.ticks
-        round = ticks.current()
+        tick = ticks.current()
         try:
             await work
             while not self._stopping:
-                del self.busy[index]
+                del self.in_flight[index]
                 if index != MODEL and not self.run.open:
-                    # Between turns others have theirs, even if nobody here ever waits. Who is not waited for lets them
-                    # go first in any case: a cancel or a word of its caller may come in this very moment.
-                    if ticks.current() == round or not self.run.accepted.lifecycle.awaited:
+                    # Between two turns other tasks get to run, even if no call ever blocks. A run that is not awaited
+                    # yields in any case: a cancel or a message of its caller may arrive at this moment.
+                    if ticks.current() == tick or not self.run.accepted.lifecycle.awaited:
                         await asyncio.sleep(0)
-                    round = ticks.current()
-                following = None if self._stopping else follows(self, self._engine)
+                    tick = ticks.current()
+                following = None if self._stopping else next_work(self, self._engine)
                 if following is None:
                     break
                 index, work = following
-                self.busy[index] = task
+                self.in_flight[index] = task
                 await work
         except BaseException as error:
-            if not is_its_own_doing(error, (task,)):
+            if not is_recordable(error, (task,)):
                 raise
             if not self._stopping:
-                self.trouble = error if isinstance(error, Exception) else RuntimeError(f"{in_code(error)} was raised")
+                self.error = error if isinstance(error, Exception) else RuntimeError(f"{repr_of(error)} was raised")
             elif not isinstance(error, StoreError):
                 log.exception("while %s was being stopped", self.run.accepted.path)
         finally:
-            if self.busy.get(index) is task:
-                del self.busy[index]
+            if self.in_flight.get(index) is task:
+                del self.in_flight[index]
             self.wake()
 
     def wake(self) -> None:
-        """Something happened: ask again what to do next."""
+        """Let the loop take the next step."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def wait(self, what_for: WaitingFor | None = None) -> None:
-        """Sleep until something happens; meanwhile the run is said to wait for that."""
+    async def wait(self, waiting_for: WaitingFor | None = None) -> None:
+        """Sleep until `wake`; meanwhile the run is shown as waiting for that."""
         self._wake = asyncio.get_running_loop().create_future()
-        self.waits = what_for
+        self.waiting_for = waiting_for
         try:
             await self._wake
         finally:
-            self._wake = self.waits = None
+            self._wake = self.waiting_for = None
 
     async def stop(self) -> tuple[str, ...]:
-        """Stop what is in flight; the names of what would not stop in time."""
+        """Cancel the calls in flight; the names of those that did not stop in time."""
         self._stopping = True
-        if not self.busy:
+        if not self.in_flight:
             return ()
-        stubborn = [self._name(index) for index in self.busy if not self._stoppable(index)]
-        tasks = dict(self.busy)
+        unstopped = [self._name(index) for index in self.in_flight if not self._is_stoppable(index)]
+        tasks = dict(self.in_flight)
         for task in tasks.values():
             task.cancel()
         _, pending = await asyncio.wait(tasks.values(), timeout=GRACE)
-        stubborn += [self._name(index) for index, task in tasks.items() if task in pending]
-        self.busy.clear()
-        return tuple(dict.fromkeys(stubborn))
+        unstopped += [self._name(index) for index, task in tasks.items() if task in pending]
+        self.in_flight.clear()
+        return tuple(dict.fromkeys(unstopped))
 
     def _name(self, index: int) -> str:
         return "model" if index == MODEL else self.run.open[index].call.name if index < len(self.run.open) else "call"
 
-    def _stoppable(self, index: int) -> bool:
+    def _is_stoppable(self, index: int) -> bool:
         tool = self.tool_set.tools.get(self._name(index))
         return index == MODEL or tool is None or tool.stoppable
 
     @property
     def stopping(self) -> bool:
-        """Whether results that still come in are too late."""
+        """Whether results that still arrive are discarded."""
         return self._stopping
 
-    # Streams
+    # Streaming and sizes
 
     def publish(self, delta: Delta) -> None:
-        """A few more characters from the model."""
+        """Keep streamed text of the model, and publish the delta to readers."""
         if type(delta) is TextDelta:
             self.partial.append(delta.text)
         if self.subscriptions.has_readers:
-            self.subscriptions.stream(delta)
+            self.subscriptions.publish_delta(delta)
 
-    def expected_input(self) -> int:
-        """About how many tokens the next question holds; counts each message once."""
+    def estimated_input(self) -> int:
+        """An estimate of the tokens of the next request; counts each message once."""
         history = self.run.history
         for message in history[self._counted :]:
             self._size += characters(message)
         self._counted = len(history)
         return self._size // CHARACTERS_PER_TOKEN + 1
 
-    def context(self) -> int:
-        """How many tokens the next question holds: what the vendor counted last, and about what came after."""
+    def context_tokens(self) -> int:
+        """The tokens of the next request: the provider's last count, and an estimate of what was added since."""
         run = self.run
         if not run.context:
-            return self.expected_input()
+            return self.estimated_input()
         return run.context + total(run.history[run.heard :]) // CHARACTERS_PER_TOKEN + 1
 
-    def window(self, name: str, model: str, provider: Provider) -> int | None:
-        """How many tokens a model can read and write at once, if its provider knows; asked once."""
+    def context_window(self, name: str, model: str, provider: Provider) -> int | None:
+        """The context window of a model in tokens, if its provider knows it; asked once."""
         known = (name, model)
-        if known not in self._windows:
-            window: Callable[[str], int | None] | None = getattr(
-                provider, "window", None
-            )  # isinstance() takes too long
-            self._windows[known] = None if window is None else window(model)
-        return self._windows[known]
+        if known not in self._context_windows:
+            # getattr instead of isinstance(): a check of a runtime protocol takes too long here
+            window: Callable[[str], int | None] | None = getattr(provider, "window", None)
+            self._context_windows[known] = None if window is None else window(model)
+        return self._context_windows[known]

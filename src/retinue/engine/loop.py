@@ -1,4 +1,4 @@
-"""The loop of a run: ask the state what comes next, do it, record the facts, ask again."""
+"""The loop of a run: ask `next_step` what comes next, do it, record the facts, repeat."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
-from retinue.engine.approvals import ask_for_approvals
+from retinue.engine.approvals import request_approvals
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
-from retinue.engine.foreign_errors import in_code
+from retinue.engine.foreign_errors import repr_of
 from retinue.engine.live_run import LiveRun, Work
 from retinue.engine.model_call import ask
 from retinue.engine.tool_calls import perform
@@ -53,60 +53,60 @@ Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 
 
 class Hooks(Protocol):
-    """Who wants to know how the loop's runs fare."""
+    """Called by the loop when something changes that concerns other runs."""
 
-    def could_begin(self, live: LiveRun) -> None:
-        """All that a run waited for is over; `driven.held` says afterwards whether it has to wait for a place."""
+    def request_slot(self, live: LiveRun) -> None:
+        """The dependencies of a run have ended; afterwards `live.needs_slot` says whether it has to wait for a slot."""
         ...
 
     def exchange_ended(self, live: LiveRun) -> None:
-        """A run that stays has answered."""
+        """A kept-alive run has answered."""
         ...
 
-    def ended(self, live: LiveRun, outcome: Outcome, posts: Posts) -> None:
-        """A run is over; `posts` is the mail that its end left for others."""
+    def run_ended(self, live: LiveRun, outcome: Outcome, posts: Posts) -> None:
+        """A run has ended; `posts` are inbox items of other runs that were recorded with its end."""
         ...
 
 
 async def drive(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
-    """Work on a run until it has ended; a bug ends this run as failed and nobody else's."""
+    """Work on a run until it has ended; an unexpected error ends this run as failed and no other."""
     try:
         await _take_steps(live, engine, hooks)
     except Exception as bug:
         if isinstance(bug, StoreError) and engine.journal.broken is not None:
-            raise  # nobody's bug: the run stays as the store knows it
+            raise  # not a bug: the run stays as the store knows it
         log.exception("run %s ended by a bug", live.run_id)
-        failed = Exchange(result="failed", reason="bug", error=f"internal error: {in_code(bug)}", text=live.run.text)
+        failed = Exchange(result="failed", reason="bug", error=f"internal error: {repr_of(bug)}", text=live.run.text)
         await _end(live, End(failed), engine, hooks)
 
 
 async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
     _arm_deadline(live, engine)
     while True:
-        if live.trouble is not None:
-            raise live.trouble
+        if live.error is not None:
+            raise live.error
         step = next_step(live.run, live.step_input())
         match step:
             case Ask():
-                if live.acceptance is not None and not await _is_born(live):
-                    await _end(live, _unborn(), engine, hooks)
+                if live.acceptance is not None and not await _is_accepted(live):
+                    await _end(live, _cancelled_before_start(), engine, hooks)
                     return
-                live.start(MODEL, ask(live, step, engine), _follows)
+                live.start(MODEL, ask(live, step, engine), _next_work)
             case Compact():
-                live.start(MODEL, compact(live, step, engine), _follows)
+                live.start(MODEL, compact(live, step, engine), _next_work)
             case Perform(indices=indices):
                 for index in indices:
-                    live.start(index, perform(live, index, engine), _follows)
-            case Wait(why="dependency") if live.held and not live.run.is_pending:
-                hooks.could_begin(live)
-                if live.held:
+                    live.start(index, perform(live, index, engine), _next_work)
+            case Wait(why="dependency") if live.needs_slot and not live.run.is_pending:
+                hooks.request_slot(live)
+                if live.needs_slot:
                     await live.wait("dependency")
             case Wait(why=why):
-                await live.wait(_what_for(live, why, engine))
+                await live.wait(_waiting_for(live, why, engine))
             case Take(items=items):
                 live.take(items)
             case WrapUp(limit=limit):
-                live.spent = None
+                live.limit_met = None
                 what = f"limit ({limit.reason.removeprefix('max_')}: {limit.limit})"
                 live.record(WrapUpAsked(at=engine.clock.now(), limit=limit, text=WRAP_UP.format(what=what)))
             case Repair(error=error):
@@ -123,12 +123,12 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
                 assert_never(step)
 
 
-def _follows(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
-    """The next question or call, where the task that has just finished can go on with it: a step like any other, but
-    without waking the loop and without a new task. Most turns of most runs are of this kind.
+def _next_work(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
+    """The next model or tool call, if the task of the last one can go on with it: a step like any other, but without
+    waking the loop and without a new task. Most turns of most runs are of this kind.
     """
-    if live.waits is not None:
-        return None  # the loop has said what the run waits for, and has to take it back
+    if live.waiting_for is not None:
+        return None  # the loop has set what the run waits for, and has to reset it
     match next_step(live.run, live.step_input()):
         case Ask() as step:
             return MODEL, ask(live, step, engine)
@@ -140,11 +140,11 @@ def _follows(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
             return None
 
 
-def _what_for(live: LiveRun, why: WaitsFor, engine: EngineContext) -> WaitingFor | None:
-    """What a run waits for that has nothing else to do, in words for people; nothing, while something is at work."""
+def _waiting_for(live: LiveRun, why: WaitsFor, engine: EngineContext) -> WaitingFor | None:
+    """What a run waits for, for display; None while a call of its own is at work."""
     if why in ("calls", "approval"):
-        # Also while other calls go on: a person may take as long as they do.
-        ask_for_approvals(live, engine)
+        # Also while other calls are in flight: a person may take as long as they do.
+        request_approvals(live, engine)
     if why == "model":
         return None
     if why == "calls":
@@ -153,7 +153,7 @@ def _what_for(live: LiveRun, why: WaitsFor, engine: EngineContext) -> WaitingFor
 
 
 def _only_waits_for_children(live: LiveRun) -> bool:
-    return all(_waits(live, index) for index in live.busy)
+    return all(_waits(live, index) for index in live.in_flight)
 
 
 def _waits(live: LiveRun, index: int) -> bool:
@@ -162,61 +162,61 @@ def _waits(live: LiveRun, index: int) -> bool:
     return tool is not None and does_wait(tool, call.arguments)
 
 
-async def _is_born(live: LiveRun) -> bool:
-    """Whether the run's acceptance is on disk; nothing is asked of a model before it is."""
+async def _is_accepted(live: LiveRun) -> bool:
+    """Whether the store has accepted the run; no model is called before that is on disk."""
     assert live.acceptance is not None
-    return live.hear_acceptance(await live.acceptance.wait())
+    return live.apply_acceptance(await live.acceptance.wait())
 
 
-def _unborn() -> End:
+def _cancelled_before_start() -> End:
     error = "cancelled before it could begin"
     return End(Exchange(result="cancelled", reason="cancelled", error=error))
 
 
 async def _end(live: LiveRun, end: End, engine: EngineContext, hooks: Hooks) -> None:
-    """Stop what is in flight, then record how the run ended; nothing is recorded after it."""
+    """Stop the calls in flight, then record how the run ended; nothing is recorded after that."""
     unstopped = await live.stop()
-    born = live.acceptance is None or await _is_born(live)
+    accepted = live.acceptance is None or await _is_accepted(live)
     partial = "".join(live.partial)
     exchange = replace(end.exchange, text=partial) if partial else end.exchange
     outcome = live.run.outcome_as(exchange, unstopped=unstopped)
     if live.deadline is not None:
         live.deadline.cancel()
     posts: Posts = ()
-    if born and end != _unborn():
+    if accepted and end != _cancelled_before_start():
         live.drop(end.taken)
         at = engine.clock.now()
         taken = tuple(item.key for item in end.taken)
         posts = (*_announcement(live, outcome, engine), *_handovers(live, outcome, engine))
         live.record(RunEnded(at=at, outcome=outcome), taken=taken, posts=posts)
-    hooks.ended(live, outcome, posts)
+    hooks.run_ended(live, outcome, posts)
 
 
 def _announcement(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Posts:
     accepted = live.run.accepted
     if accepted.parent_id is None or not accepted.lifecycle.announce:
         return ()
-    notice = engine.words.notice(accepted, outcome)
+    notice = engine.outcome_texts.notice(accepted, outcome)
     item = ChildEnded(key=f"ended/{accepted.run_id}", run_id=accepted.run_id, result=outcome.result, notice=notice)
     return ((accepted.parent_id, item),)
 
 
 def _handovers(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Posts:
-    """What those hear who wait for this run before they begin."""
+    """The items for the runs that depend on this one."""
     if not live.dependents:
         return ()
     return tuple((waiting, handover(live.run.accepted, outcome, name, engine)) for waiting, name in live.dependents)
 
 
 def handover(accepted: RunAccepted, outcome: Outcome, name: str, engine: EngineContext) -> DependencyEnded:
-    """The end of a run, for one that waits for it under that name."""
-    ok, text = engine.words.handover(accepted, outcome)
+    """The end of a run, as an item for a run that depends on it under that name."""
+    ok, text = engine.outcome_texts.handover(accepted, outcome)
     key = f"dependency/{accepted.run_id}"
     return DependencyEnded(key=key, run_id=accepted.run_id, name=name, ok=ok, text=text)
 
 
 def _arm_deadline(live: LiveRun, engine: EngineContext) -> None:
-    """The run's time runs while it works, not while a person thinks or nobody drives it."""
+    """Deliver a `Deadline` when the run's time is up; the time it waits for a person or a driver is not counted."""
     seconds = live.run.accepted.limits.seconds
     if seconds is None:
         return

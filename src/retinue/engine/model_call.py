@@ -1,4 +1,4 @@
-"""Asking the model: room in the ledger, a permit of the gate, one attempt after another, each with a deadline."""
+"""Model calls: a hold in the ledger, a permit of the rate limiter, retries with timeouts, and fallback models."""
 
 from __future__ import annotations
 
@@ -25,58 +25,57 @@ from retinue.core.run import LimitMet, Limits
 from retinue.core.step import Ask
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.context import EngineContext
-from retinue.engine.foreign_errors import is_its_own_doing, kind_and_words_of
+from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
 from retinue.engine.rate_limiter import RateLimiter
 from retinue.engine.timeouts import RESOLUTION, Deadline, Deadlines
 
 log = logging.getLogger("retinue.engine")
 
-ATTEMPTS = 4
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 600.0
-"""Seconds that a provider may ask to wait; who asks for more is told to a person instead."""
-WAITS = 20
-"""How often a call may be refused while others get through; such a refusal is no attempt, but a place in a queue."""
-A_MOMENT = 0.05
-"""Seconds between two looks at a model that has not said a word yet, at least."""
+MAX_ATTEMPTS = 4
+MAX_PAUSE = 600.0
+"""Seconds that a provider may ask to wait; a longer wait is reported as an error instead."""
+MAX_THROTTLED = 20
+"""How often a call may be throttled while other calls succeed; such a refusal does not count as an attempt."""
+MIN_CHECK_INTERVAL = 0.05
+"""Least seconds between two checks of a silent model."""
 
 
-class Question(Struct, frozen=True):
-    """What is asked of one model, about how many tokens that is, and who hears the answer as it streams in."""
+class ModelCall(Struct, frozen=True):
+    """A request to one model, its estimated input tokens, and the receiver of its deltas."""
 
     request: Request
     size: Callable[[], int]
-    tell: Callable[[Delta], None]
+    publish: Callable[[Delta], None]
     wrap_up: bool = False
 
 
 class Replied(Struct, frozen=True):
-    """A model answered; `charges` is what the run's windows have to remember of it."""
+    """The reply of a model, and the charges to store in the run's windows."""
 
     reply: Reply
     charges: tuple[Charge, ...]
 
 
 class NoReply(Struct, frozen=True):
-    """Nobody answered: every model that was asked, and why it did not; `charges` as of a reply."""
+    """No model replied: each model that was called, with its error, and the charges to store."""
 
     failures: tuple[tuple[str, ProviderError], ...]
     charges: tuple[Charge, ...] = ()
 
     @property
     def used(self) -> Usage:
-        """What was used for nothing."""
+        """What the failed calls used."""
         return sum((error.usage for _, error in self.failures), NO_USAGE)
 
     @property
     def cost(self) -> int | None:
-        """What that cost."""
+        """What the failed calls cost."""
         return reduce(add_cost, (error.cost for _, error in self.failures), 0)
 
     @property
     def last(self) -> ProviderError:
-        """The fault that ended it."""
+        """The error of the last model."""
         return self.failures[-1][1]
 
     def __str__(self) -> str:
@@ -85,34 +84,34 @@ class NoReply(Struct, frozen=True):
         return "; ".join(f"{model}: {error}" for model, error in self.failures)
 
 
-Forms: TypeAlias = Callable[[str, str, Provider], Question | ContextOverflow]
-"""The question for a provider (its name and itself) and a model; or that this one cannot be asked so much."""
+MakeCall: TypeAlias = Callable[[str, str, Provider], ModelCall | ContextOverflow]
+"""The call for a provider's name, a model and the provider; or that the history is too long for that model."""
 
 
 async def ask(live: LiveRun, step: Ask, engine: EngineContext) -> None:
-    """Ask once, and record the reply or the failure; or find that the allowance is spent or the history too long."""
+    """Call the model and record the reply or the failure; or note that a limit is met or the history is too long."""
 
-    def form(name: str, model: str, provider: Provider) -> Question | ContextOverflow:
-        window = live.window(name, model, provider)
-        if window is not None and (overflow := _crowded(live, window)):
+    def make_call(name: str, model: str, provider: Provider) -> ModelCall | ContextOverflow:
+        window = live.context_window(name, model, provider)
+        if window is not None and (overflow := _overflow(live, window)):
             return overflow
-        return Question(_request(name, model, live, step), live.expected_input, live.publish, step.wrap_up)
+        return ModelCall(_request(name, model, live, step), live.estimated_input, live.publish, step.wrap_up)
 
-    answer = await first_reply(live, engine, form)
+    answer = await first_reply(live, engine, make_call)
     match answer:
         case Replied(reply=reply, charges=charges):
             live.partial.clear()
             turn = live.run.turns + 1
             live.record(ReplyReceived(at=engine.clock.now(), turn=turn, reply=reply), charges=charges)
         case LimitMet():
-            live.spent = answer
+            live.limit_met = answer
         case ContextOverflow():
             live.overflow = answer
         case NoReply():
             partial = answer.last.partial or "".join(live.partial)
             if answer.last.fault == "too_long":
                 live.partial.clear()
-                live.overflow = _refused(live, answer, partial, engine)
+                live.overflow = _too_long(live, answer, partial, engine)
             else:
                 fail(live, answer, str(answer), partial, engine)
         case None:
@@ -121,27 +120,29 @@ async def ask(live: LiveRun, step: Ask, engine: EngineContext) -> None:
             assert_never(answer)
 
 
-def _crowded(live: LiveRun, window: int) -> ContextOverflow | None:
-    """That the history is too near to the window, unless that was found for this turn already."""
+def _overflow(live: LiveRun, window: int) -> ContextOverflow | None:
+    """An overflow if the history is too near to the context window and was not compacted for this turn already."""
     run, run_spec = live.run, live.run.run_spec
-    if run.compactions or live.left_alone == run.seq:
+    if run.compactions or live.not_compactable_at == run.seq:
         return None
     kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think)
-    return ContextOverflow(window=window, reserved=kept_free) if is_near(live.context(), window, kept_free) else None
+    if is_near(live.context_tokens(), window, kept_free):
+        return ContextOverflow(window=window, reserved=kept_free)
+    return None
 
 
-def _refused(live: LiveRun, answer: NoReply, partial: str, engine: EngineContext) -> ContextOverflow:
-    """That a provider finds the history too long, whatever was known about its window."""
+def _too_long(live: LiveRun, answer: NoReply, partial: str, engine: EngineContext) -> ContextOverflow:
+    """The overflow after a provider refused the history as too long, whatever is known about its window."""
     run_spec = live.run.run_spec
     name, model = models_of(run_spec)[len(answer.failures) - 1]
     provider = engine.providers.find(name)
-    window = live.window(name, model, provider) if provider is not None else None
+    window = live.context_window(name, model, provider) if provider is not None else None
     kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think) if window is not None else 0
     return ContextOverflow(window=window, reserved=kept_free, error=str(answer), partial=partial)
 
 
 def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: EngineContext) -> None:
-    """Record that the model could not be asked."""
+    """Record a turn without a reply."""
     live.record(
         TurnFailed(
             at=engine.clock.now(),
@@ -157,26 +158,26 @@ def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: Engin
 
 
 def models_of(run_spec: RunSpec) -> tuple[tuple[str, str], ...]:
-    """Whom to ask, in this order: providers, each with a model."""
+    """The provider and model of a run spec, followed by its fallbacks."""
     return ((run_spec.provider, run_spec.model), *run_spec.fallback)
 
 
 async def first_reply(
-    live: LiveRun, engine: EngineContext, form: Forms
+    live: LiveRun, engine: EngineContext, make_call: MakeCall
 ) -> Replied | LimitMet | ContextOverflow | NoReply | None:
-    """The reply of the first model that can be had; None when the run is being stopped.
+    """The reply of the first available model; None when the run is being stopped.
 
-    A model that cannot be had is followed by the next of the run's fallback; every turn begins with the first again.
+    An unavailable model is followed by the next fallback of the run; every turn begins with the first model again.
     """
     failures: tuple[tuple[str, ProviderError], ...] = ()
     charges: list[Charge] = []
     for name, model in models_of(live.run.run_spec):
         try:
             provider = _find(name, engine)
-            question = form(name, model, provider)
-            if isinstance(question, ContextOverflow):
-                return question
-            answer = await _reply(name, model, provider, question, live, engine, charges)
+            call = make_call(name, model, provider)
+            if isinstance(call, ContextOverflow):
+                return call
+            answer = await _reply(name, model, provider, call, live, engine, charges)
             return _with_failures(answer, NoReply(failures, tuple(charges))) if failures else answer
         except ProviderError as error:
             failures = (*failures, (f"{name}:{model}", error))
@@ -186,7 +187,7 @@ async def first_reply(
 
 
 def _with_failures(answer: Replied | LimitMet | None, before: NoReply) -> Replied | LimitMet | None:
-    """The answer of a later model, with what the earlier ones used for nothing."""
+    """The answer of a later model, with the usage of the failed ones added."""
     if not isinstance(answer, Replied) or not before.used.total:
         return answer
     reply = answer.reply
@@ -198,41 +199,41 @@ async def _reply(
     name: str,
     model: str,
     provider: Provider,
-    question: Question,
+    call: ModelCall,
     live: LiveRun,
     engine: EngineContext,
     charges: list[Charge],
 ) -> Replied | LimitMet | None:
-    """This model's reply: room for its worst case is held before, and what it used is settled after.
+    """The reply of one model: its worst case is held before the call, and what it used is settled after.
 
-    What a failure used is settled too; `charges` takes what the windows have to remember of it.
+    The usage of a failure is settled too; its charges are added to `charges`.
     """
-    run, request = live.run, question.request
+    run, request = live.run, call.request
     held: Held | None = None
     try:
-        if engine.accounts.is_capped(run.run_id):
-            room = await _room(provider, question, live, engine)
+        if engine.budgets.is_capped(run.run_id):
+            room = await _hold(provider, call, live, engine)
             if isinstance(room, LimitMet):
                 return room
             held, request = room, replace_in(request, max_output=room.output)
         rate_limiter = engine.rate_limiters.at(name, model)
-        reply = await _attempts(provider, rate_limiter, request, live, question.tell, engine.deadlines)
+        reply = await _attempts(provider, rate_limiter, request, live, call.publish, engine)
         if live.stopping:
             return None
         if run.run_spec.fallback and not reply.model:
             reply = replace(reply, model=model)
-        return Replied(reply, engine.accounts.settle(held, reply) if held is not None else ())
+        return Replied(reply, engine.budgets.settle(held, reply) if held is not None else ())
     except ProviderError as error:
         if held is not None and error.usage.total:
-            charges += engine.accounts.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
+            charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
         raise
     finally:
         if held is not None:
-            engine.accounts.ledger.release(held)
+            engine.budgets.ledger.release(held)
 
 
 def _find(name: str, engine: EngineContext) -> Provider:
-    # Recovery asks for a run's first provider alone, and any can be taken away from a process while a run waits.
+    # Recovery checks the first provider of a run only, and a provider may be removed while a run waits.
     try:
         provider = engine.providers.find(name)
     except BadInput as wrong:
@@ -243,24 +244,24 @@ def _find(name: str, engine: EngineContext) -> Provider:
 
 
 def _is_worth_another_model(failure: ProviderError) -> bool:
-    """Whether the fault is with the model or its provider. What is wrong with the question stays so with any model."""
+    """Whether the fault is with the model or its provider; a faulty request fails with every model."""
     match failure.fault:
         case "rate_limited" | "overloaded" | "unreachable" | "cut" | "timeout" | "auth" | "internal":
             return True
         case "bad_request":
-            return failure.status == 404  # there is no such model, or no longer
+            return failure.status == 404  # no such model, or no longer
         case "too_long" | "refused":
             return False
         case _:
             assert_never(failure.fault)
 
 
-async def _room(provider: Provider, question: Question, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
-    """Room for the worst case of the call under every limit that binds the run."""
-    request = question.request
+async def _hold(provider: Provider, call: ModelCall, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
+    """Hold the worst case of the call under every limit of the run."""
+    request = call.request
     price = provider.price(request.model) if isinstance(provider, Prices) else None
-    return await engine.accounts.hold(
-        live.run_id, input=question.size(), output=request.max_output, price=price, wrap_up=question.wrap_up
+    return await engine.budgets.hold(
+        live.run_id, input=call.size(), output=request.max_output, price=price, wrap_up=call.wrap_up
     )
 
 
@@ -284,7 +285,7 @@ def _request(provider: str, model: str, live: LiveRun, step: Ask) -> Request:
 
 
 def temperature_for(provider: str, run_spec: RunSpec) -> float | None:
-    """The temperature of a run, for the provider that it was settled for."""
+    """The temperature of a run, which is meant for its first provider only."""
     return run_spec.temperature if provider == run_spec.provider else None
 
 
@@ -293,47 +294,48 @@ async def _attempts(
     rate_limiter: RateLimiter,
     request: Request,
     live: LiveRun,
-    tell: Callable[[Delta], None],
-    deadlines: Deadlines,
+    publish: Callable[[Delta], None],
+    engine: EngineContext,
 ) -> Reply:
-    """The reply of the first attempt that gets one; raises the error of the last that was worth making."""
+    """The reply of the first successful attempt; raises the error of the last one."""
     accepted = live.run.accepted
-    attempt, waits, passed = 1, 0, rate_limiter.passed
+    attempt, throttled, successes = 1, 0, rate_limiter.successes
     while True:
         async with rate_limiter.permit(tree=accepted.root_id, depth=accepted.depth):
             try:
-                reply = await _attempt(provider, request, live, tell, deadlines)
+                reply = await _attempt(provider, request, live, publish, engine.deadlines)
             except ProviderError as error:
                 failure = error
-                pause = _pause(attempt + waits, error)
+                pause = _pause(attempt + throttled, error, engine.tuning.first_pause)
                 if error.wants_less:
-                    # Nobody waits as long as that: whoever comes next is to hear it too, and not to stand at the gate.
-                    rate_limiter.throttled(pause if pause <= LONGEST_PAUSE else 0.0)
+                    # A pause that is too long is an error for this call; the next call gets its own answer, and does
+                    # not wait for a permit that long.
+                    rate_limiter.throttled(pause if pause <= MAX_PAUSE else 0.0)
             else:
-                rate_limiter.eased()
+                rate_limiter.succeeded()
                 return reply
         if not failure.transient:
             raise failure
-        if pause > LONGEST_PAUSE:
+        if pause > MAX_PAUSE:
             raise ProviderError(
                 f"{failure} (it asks to wait {pause:g} s, which is too long)",
                 fault=failure.fault,
                 status=failure.status,
             )
         log.info("run %s waits %.1f s: %s", accepted.run_id, pause, failure)
-        if waits < WAITS and _asks_for_less(failure) and rate_limiter.passed > passed:
-            # Others got through meanwhile: they share a limit, and this one has only to wait for its turn.
-            waits += 1
-        elif attempt < ATTEMPTS:
+        if throttled < MAX_THROTTLED and _is_throttled(failure) and rate_limiter.successes > successes:
+            # Other calls succeeded meanwhile: they share a rate limit, and this one only has to wait for its turn.
+            throttled += 1
+        elif attempt < MAX_ATTEMPTS:
             attempt += 1
         else:
-            raise _given_up(failure, attempt + waits)
-        passed = rate_limiter.passed
-        await asyncio.sleep(pause if failure.retry_after is None else pause + _spread(pause))
+            raise _given_up(failure, attempt + throttled)
+        successes = rate_limiter.successes
+        await asyncio.sleep(pause if failure.retry_after is None else pause + _jitter(pause))
 
 
 def _given_up(failure: ProviderError, attempts: int) -> ProviderError:
-    """The last error, and that it was not the only one: trying again at once would not help."""
+    """The last error, with the number of attempts: an immediate retry by the caller would not help."""
     return ProviderError(
         f"{failure} ({attempts} attempts were made; try again later)",
         fault=failure.fault,
@@ -342,86 +344,87 @@ def _given_up(failure: ProviderError, attempts: int) -> ProviderError:
     )
 
 
-def _asks_for_less(failure: ProviderError) -> bool:
+def _is_throttled(failure: ProviderError) -> bool:
     return failure.fault == "rate_limited" or (failure.fault == "overloaded" and failure.retry_after is not None)
 
 
-def _pause(time: int, error: ProviderError) -> float:
+def _pause(failures: int, error: ProviderError, first: float) -> float:
     if error.retry_after is not None:
         return error.retry_after
-    return FIRST_PAUSE * 2 ** min(time - 1, 6) * random.uniform(0.75, 1.25)
+    return first * 2 ** min(failures - 1, 6) * random.uniform(0.75, 1.25)
 
 
-def _spread(pause: float) -> float:
-    """A little more than was asked for, so that those who were refused together do not come back together."""
+def _jitter(pause: float) -> float:
+    """A random addition to a pause, so that calls that were refused together do not return together."""
     return random.uniform(0.0, min(pause / 10, 1.0))
 
 
 async def _attempt(
-    provider: Provider, request: Request, live: LiveRun, tell: Callable[[Delta], None], deadlines: Deadlines
+    provider: Provider, request: Request, live: LiveRun, publish: Callable[[Delta], None], deadlines: Deadlines
 ) -> Reply:
-    """One attempt, bounded as a whole, until its first word and between any two pieces of its stream."""
+    """One attempt, with a limit on its whole time, on the time to its first delta and on each silence after that."""
     limits = live.run.accepted.limits
     live.partial.clear()
-    patience = _Patience(deadlines, limits, tell)
+    timeout = _AttemptTimeout(deadlines, limits, publish)
     try:
-        with patience:
-            # The request is this attempt's alone; a copy of it would cost more than all the rest of the patience.
-            object.__setattr__(request, "alive", patience.hear)
-            return await provider.answer(request, patience.publish)
+        with timeout:
+            # The request belongs to this attempt; a copy of it would cost more than the whole timeout.
+            object.__setattr__(request, "alive", timeout.alive)
+            return await provider.answer(request, timeout.publish)
     except ProviderError:
         raise
     except TimeoutError as error:
-        if not patience.expired:  # a bound of the provider's own, which may be shorter
-            raise ProviderError(kind_and_words_of(error), fault="timeout") from error
-        after = f"{patience.silence:g} s of silence" if patience.fell_silent else f"{limits.model_seconds:g} s"
+        if not timeout.expired:  # a timeout of the provider itself, which may be shorter
+            raise ProviderError(type_and_message_of(error), fault="timeout") from error
+        after = f"{timeout.silence:g} s of silence" if timeout.fell_silent else f"{limits.model_seconds:g} s"
         raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
     except asyncio.CancelledError as error:
         if live.stopping:
             raise
         raise ProviderError("the provider gave up without a reason", fault="cut") from error
     except BaseException as error:
-        if not is_its_own_doing(error, live.busy.values()):
+        if not is_recordable(error, live.in_flight.values()):
             raise
-        raise ProviderError(kind_and_words_of(error), fault="internal") from error
+        raise ProviderError(type_and_message_of(error), fault="internal") from error
 
 
-class _Patience(Deadline):
-    """Ends an attempt that takes too long or has fallen silent; what it hears sets no timer.
+class _AttemptTimeout(Deadline):
+    """Ends an attempt that takes too long or has fallen silent; a delta updates a time and sets no timer.
 
-    A model may think, and a machine read a long prompt, for long without a word: the first may take longer than others.
+    A model may think, or a server read a long prompt, before the first delta: that silence may be longer than others.
     """
 
-    __slots__ = ("_ends", "_heard", "_idle", "_tell", "_time", "fell_silent", "silence")
+    __slots__ = ("_ends", "_heard", "_idle", "_publish", "_time", "fell_silent", "silence")
 
-    def __init__(self, deadlines: Deadlines, limits: Limits, tell: Callable[[Delta], None]) -> None:
-        # The shorter silence: with the first word it may be the one that counts, and no timer is set for that.
+    def __init__(self, deadlines: Deadlines, limits: Limits, publish: Callable[[Delta], None]) -> None:
+        # The shorter limit: after the first delta it may be the one that counts, and no timer is set for that.
         super().__init__(deadlines, min(limits.model_seconds, limits.idle_seconds))
         self._time = asyncio.get_running_loop().time
         self._idle = limits.idle_seconds
         self.silence = max(limits.first_seconds, limits.idle_seconds)
-        """How long it may be silent now."""
-        self._tell = tell
+        """Seconds that the model may be silent now."""
+        self._publish = publish
         self._heard = self._time()
         self._ends = self._heard + limits.model_seconds
         self.fell_silent = False
 
     def publish(self, delta: Delta) -> None:
+        """Pass a delta on; it ends a silence."""
         self._heard = self._time()
         if self.silence != self._idle and not isinstance(delta, StartDelta):
             self.silence = self._idle
-        self._tell(delta)
+        self._publish(delta)
 
-    def hear(self) -> None:
-        """There was a sign of life."""
+    def alive(self) -> None:
+        """The provider received something that is no delta; it ends a silence."""
         self._heard = self._time()
 
     def is_due(self) -> None:
-        """It has taken as long as it may, or has at least been silent for a while."""
+        """Expire if a limit is reached, else set the time of the next check."""
         silent_at, now = self._heard + self.silence, self._time()
         last = min(self._ends, silent_at)
         if now + RESOLUTION < last:
-            self.due = min(last, now + max(self._idle, A_MOMENT))
+            self.due = min(last, now + max(self._idle, MIN_CHECK_INTERVAL))
         else:
             self.fell_silent = silent_at < self._ends
             super().is_due()

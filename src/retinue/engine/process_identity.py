@@ -1,4 +1,4 @@
-"""Which process this is, and whether another one on this host is gone; asks the operating system and nobody else."""
+"""Identity of this process, and whether another process of this host still exists; asks the operating system only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 @cache
 def this_host() -> str:
-    """A name for the place in which process numbers mean something: the machine, since its last start.
+    """A name for the scope in which process numbers are comparable: the machine since its last boot.
 
-    In containers each has its own numbers, so the namespace is part of the name.
+    Containers have process numbers of their own, so the PID namespace is part of the name.
     """
     boot = _read("/proc/sys/kernel/random/boot_id")
     try:
@@ -24,27 +24,27 @@ def this_host() -> str:
 
 
 def this_process() -> str:
-    """The number of this process and the moment it began, because numbers are used again."""
-    return describe(os.getpid())
+    """The number of this process and its start time, because process numbers are reused."""
+    return identity_of(os.getpid())
 
 
-def describe(pid: int) -> str:
-    """How a process on this host is told from a later one with the same number."""
-    return f"{pid}:{_began(pid)}"
+def identity_of(pid: int) -> str:
+    """A name of a process on this host that no later process with the same number has."""
+    return f"{pid}:{_start_time(pid)}"
 
 
 def is_gone(host: str, process: str) -> bool:
-    """Whether that process is certainly gone; of another host nothing is certain."""
+    """Whether a process has certainly ended; nothing is certain about a process of another host."""
     if host != this_host():
-        return _was_before_the_last_start(host)
+        return _is_earlier_boot(host)
     pid = process.partition(":")[0]
     if not pid.isdecimal():
-        return False  # written by a retinue that describes processes in another way
-    return not _exists(int(pid)) or describe(int(pid)) != process
+        return False  # written by a retinue version with another format
+    return not _exists(int(pid)) or identity_of(int(pid)) != process
 
 
-def _was_before_the_last_start(host: str) -> bool:
-    """Whether that is this machine, as it was before it was started the last time."""
+def _is_earlier_boot(host: str) -> bool:
+    """Whether `host` names this machine before its last boot."""
     node, _, rest = host.partition("/")
     here, _, rest_here = this_host().partition("/")
     boot, boot_here = rest.partition("/")[0], rest_here.partition("/")[0]
@@ -53,7 +53,7 @@ def _was_before_the_last_start(host: str) -> bool:
 
 def _exists(pid: int) -> bool:
     if sys.platform == "win32":  # pragma: no cover
-        return True  # os.kill would end it there; the lease decides instead
+        return True  # os.kill would end the process on Windows; the lease decides instead
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -63,13 +63,13 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _began(pid: int) -> str:
-    """The kernel's count of ticks at the start of a process, or nothing where it does not say."""
+def _start_time(pid: int) -> str:
+    """The start time of a process in kernel ticks; empty where the kernel does not provide it."""
     stat = _read(f"/proc/{pid}/stat")
     fields = stat.rpartition(")")[2].split()
     if len(fields) < 20:
         return ""
-    # A zombie has ended and only waits for its parent to notice.
+    # A zombie has ended; only its parent has not collected its exit status yet.
     return "ended" if fields[0] == "Z" else fields[19]
 
 

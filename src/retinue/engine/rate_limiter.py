@@ -1,7 +1,7 @@
-"""How many attempts may be under way at one provider and model: open at first, narrowed by what the provider says.
+"""Concurrent attempts per provider and model: unlimited at first, narrowed when the provider throttles.
 
-A permit covers one attempt and is never held while waiting for anything but that reply. Those who wait take turns
-between trees; within a tree the deepest goes first, because others wait for it.
+A permit covers one attempt and is held only while that attempt waits for its reply. Waiting attempts take turns between
+trees; within a tree the deepest run goes first, because other runs wait for it.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ from retinue.engine.timeouts import RESOLUTION
 _Waiting: TypeAlias = tuple[int, int, "asyncio.Future[None]"]
 
 
-class Room:
-    """What all gates of a process share: so many attempts may be under way, wherever they go."""
+class SharedCapacity:
+    """The number of attempts that all rate limiters of a process may have in flight together."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.taken = 0
-        self.keeps_out: deque[RateLimiter] = deque()
-        """Gates that wait for others."""
+        self.used = 0
+        self.blocked: deque[RateLimiter] = deque()
+        """Rate limiters that wait for capacity."""
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may go."""
-        return self.taken >= self.size
+        """Whether no other attempt may start."""
+        return self.used >= self.size
 
-    def keep_out(self, rate_limiter: RateLimiter) -> None:
-        """That gate has to wait for others; gates take turns."""
-        if rate_limiter not in self.keeps_out:
-            self.keeps_out.append(rate_limiter)
+    def block(self, rate_limiter: RateLimiter) -> None:
+        """Queue a rate limiter until there is capacity; rate limiters take turns."""
+        if rate_limiter not in self.blocked:
+            self.blocked.append(rate_limiter)
 
     def offer(self) -> None:
-        """There is room again: let in whoever waits longest."""
-        for _ in range(len(self.keeps_out)):
+        """There is capacity again: admit attempts of the rate limiters that wait longest."""
+        for _ in range(len(self.blocked)):
             if self.is_full:
                 return
-            self.keeps_out.popleft().admit()
+            self.blocked.popleft().admit()
 
 
 class RateLimiter:
     """The permits of one provider and model in this process."""
 
-    def __init__(self, ceiling: int, room: Room | None = None) -> None:
+    def __init__(self, ceiling: int, capacity: SharedCapacity | None = None) -> None:
         self._ceiling = ceiling
-        self._room = room if room is not None else Room(ceiling)
+        self._capacity = capacity if capacity is not None else SharedCapacity(ceiling)
         self._limit: float = ceiling
         self._active = 0
         self._peak = 0
-        """How many were under way at most since it was last narrowed: the few who are when it is refused say less."""
-        self.passed = 0
-        """How many attempts went through."""
+        """Most attempts in flight since the limit was last narrowed. The number at the moment of a refusal is no
+        measure: it may be small."""
+        self.successes = 0
+        """How many attempts were not throttled."""
         self._not_before = 0.0
         self._trees: deque[RunId] = deque()
         self._queues: dict[RunId, list[_Waiting]] = {}
@@ -66,74 +67,74 @@ class RateLimiter:
 
     @property
     def limit(self) -> int:
-        """How many attempts may be under way now."""
+        """How many attempts may be in flight now."""
         return max(1, int(self._limit))
 
     @property
     def active(self) -> int:
-        """How many are."""
+        """How many attempts are in flight."""
         return self._active
 
     @property
     def waiting(self) -> int:
-        """How many would like to be."""
+        """How many attempts wait for a permit."""
         return sum(not turn.cancelled() for queue in self._queues.values() for _, _, turn in queue)
 
     def permit(self, *, tree: RunId, depth: int) -> Permit:
-        """Leave to make one attempt, for as long as the `async with` block lasts."""
+        """Permission for one attempt, for the length of an `async with` block."""
         return Permit(self, tree, depth)
 
     async def enter(self, tree: RunId, depth: int) -> None:
-        """Take a permit, after waiting for it if need be; `leave` gives it back."""
-        if not self.entered_at_once():
+        """Take a permit, after waiting for it if necessary; `leave` gives it back."""
+        if not self.try_enter():
             await self._queue(tree, depth)
-            while self._pausing():  # somebody was refused between the permit and this moment
+            while self._is_pausing():  # another attempt was throttled between the grant and this moment
                 self.leave()
                 await self._queue(tree, depth)
 
-    def entered_at_once(self) -> bool:
-        """Take a permit if nobody has to be waited for; whether that was so."""
+    def try_enter(self) -> bool:
+        """Take a permit if one is free and no other attempt waits; whether it was taken."""
         if self._trees or not self._has_room():
             return False
         self._take()
         return True
 
     def throttled(self, pause: float) -> None:
-        """The provider asked for less: allow half of what was under way, and nothing before the pause is over."""
+        """The provider throttled an attempt: halve the limit, and start nothing before the pause is over."""
         now = asyncio.get_running_loop().time()
-        # Whoever was under way together is refused together: halving for each of them would leave one.
+        # Attempts that were in flight together are throttled together: halving for each of them would leave one.
         if now >= self._not_before:
             self._limit = max(1.0, min(self._limit, self._peak) / 2)
             self._peak = self._active
         self._not_before = max(self._not_before, now + pause)
 
-    def eased(self) -> None:
-        """An attempt went through: widen a little, about one permit for each round of replies."""
-        self.passed += 1
+    def succeeded(self) -> None:
+        """An attempt was not throttled: widen the limit, by about one permit for each round of replies."""
+        self.successes += 1
         if self._limit < self._ceiling:
             self._limit = min(self._ceiling, self._limit + 1 / self._limit)
 
     def _has_room(self) -> bool:
-        if self._not_before and self._pausing():
+        if self._not_before and self._is_pausing():
             return False
-        return self._active + 1 <= self._limit and not self._room.is_full
+        return self._active + 1 <= self._limit and not self._capacity.is_full
 
     def _take(self) -> None:
         self._active += 1
         if self._active > self._peak:
             self._peak = self._active
-        self._room.taken += 1
+        self._capacity.used += 1
 
     def leave(self) -> None:
         """Give a permit back."""
         self._active -= 1
-        self._room.taken -= 1
-        if self._room.keeps_out:
-            self._room.offer()
+        self._capacity.used -= 1
+        if self._capacity.blocked:
+            self._capacity.offer()
         if self._trees:
             self.admit()
 
-    def _pausing(self) -> bool:
+    def _is_pausing(self) -> bool:
         return asyncio.get_running_loop().time() + RESOLUTION < self._not_before
 
     async def _queue(self, tree: RunId, depth: int) -> None:
@@ -148,12 +149,12 @@ class RateLimiter:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # The permit was given in the moment of giving up.
+                # The permit was granted at the moment of the cancellation.
                 self.leave()
             raise
 
     def admit(self) -> None:
-        """Let in whoever is next, as long as there is room."""
+        """Grant permits to waiting attempts while there is room."""
         while self._trees and self._has_room():
             tree = self._trees[0]
             self._trees.rotate(-1)
@@ -165,11 +166,11 @@ class RateLimiter:
             if not turn.cancelled():
                 self._take()
                 turn.set_result(None)
-        if self._trees and self._room.is_full:
-            self._room.keep_out(self)
+        if self._trees and self._capacity.is_full:
+            self._capacity.block(self)
         if self._trees and self._alarm is None:
             loop = asyncio.get_running_loop()
-            if self._pausing():
+            if self._is_pausing():
                 self._alarm = loop.call_at(self._not_before, self._wake)
 
     def _wake(self) -> None:
@@ -178,51 +179,51 @@ class RateLimiter:
 
 
 class Permit:
-    """Leave to make one attempt."""
+    """Permission for one attempt."""
 
-    __slots__ = ("_depth", "_gate", "_tree")
+    __slots__ = ("_depth", "_rate_limiter", "_tree")
 
     def __init__(self, rate_limiter: RateLimiter, tree: RunId, depth: int) -> None:
-        self._gate = rate_limiter
+        self._rate_limiter = rate_limiter
         self._tree = tree
         self._depth = depth
 
     def __aenter__(self) -> Awaitable[None]:
-        return AT_ONCE if self._gate.entered_at_once() else self._gate.enter(self._tree, self._depth)
+        return _DONE if self._rate_limiter.try_enter() else self._rate_limiter.enter(self._tree, self._depth)
 
     def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Awaitable[None]:
-        self._gate.leave()
-        return AT_ONCE
+        self._rate_limiter.leave()
+        return _DONE
 
 
-class _AtOnce:
-    """What has happened by the time somebody waits for it; a coroutine would have to be made for each who does."""
+class _Done:
+    """An awaitable that is already done; shared, because a coroutine would have to be created for each await."""
 
     def __await__(self) -> Generator[None, None, None]:
-        return cast("Generator[None, None, None]", iter(()))  # nobody sends anything to what yields nothing
+        return cast("Generator[None, None, None]", iter(()))  # nothing is ever sent to an empty iterator
 
 
-AT_ONCE = _AtOnce()
+_DONE = _Done()
 
 
 class RateLimiters:
-    """All gates of a process; together they stay under its open-file limit."""
+    """All rate limiters of a process; together they stay under its limit on open files."""
 
     def __init__(self, ceiling: int | None = None) -> None:
-        self._room = Room(ceiling or open_file_room())
-        self._gates: dict[tuple[str, str], RateLimiter] = {}
+        self._capacity = SharedCapacity(ceiling or max_connections())
+        self._rate_limiters: dict[tuple[str, str], RateLimiter] = {}
 
     def at(self, provider: str, model: str) -> RateLimiter:
-        """The gate of a provider's model."""
-        rate_limiter = self._gates.get((provider, model))
+        """The rate limiter of a provider's model."""
+        rate_limiter = self._rate_limiters.get((provider, model))
         if rate_limiter is None:
-            rate_limiter = self._gates[provider, model] = RateLimiter(self._room.size, self._room)
+            rate_limiter = self._rate_limiters[provider, model] = RateLimiter(self._capacity.size, self._capacity)
         return rate_limiter
 
 
-def open_file_room() -> int:
+def max_connections() -> int:
     """How many connections this process may have open, with some files left for everything else."""
     try:
         import resource

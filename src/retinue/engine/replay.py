@@ -1,4 +1,4 @@
-"""Runs as their stored events tell them, whoever drives them; reading starts nothing."""
+"""Rebuild runs from their stored events, together with the histories that they inherited; starts nothing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from retinue.engine.registry import RunRegistry
 
 
 class Replay:
-    """Reads runs back, with the histories that they inherited."""
+    """Folds stored events into runs."""
 
     def __init__(self, engine: EngineContext, registry: RunRegistry) -> None:
         self._engine = engine
         self._registry = registry
 
     async def run(self, run_id: RunId, *, upto: int | None = None) -> Run:
-        """A run as it stood after its event `upto`, or as it stands on disk."""
+        """A run as it stood after its event `upto`, or after its last stored event.
+
+        Raises `UnknownName` for an unknown run and `NotKept` for one whose events were dropped.
+        """
         # Back to the oldest history first and then forward again: a chain of continued runs may be long.
         logs = [await self._log(run_id, upto)]
         inherited: History | None = None
         while (inherits := _acceptance(logs[-1]).inherits) is not None:
-            inherited = self._alive(inherits)
+            inherited = self._live_history(inherits)
             if inherited is not None:
                 break
             logs.append(await self._log(inherits.run_id, inherits.upto))
@@ -38,13 +41,13 @@ class Replay:
             inherited = run.history
 
     async def history(self, inherits: HistoryRef | None) -> History | None:
-        """The history that a run with this inheritance begins with."""
+        """The history with which a run begins that inherits `inherits`."""
         if inherits is None:
             return None
-        return self._alive(inherits) or (await self.run(inherits.run_id, upto=inherits.upto)).history
+        return self._live_history(inherits) or (await self.run(inherits.run_id, upto=inherits.upto)).history
 
-    def _alive(self, inherits: HistoryRef) -> History | None:
-        """The history of a run that is alive here and has not gone on since."""
+    def _live_history(self, inherits: HistoryRef) -> History | None:
+        """The history of a run that is live here and has recorded nothing since."""
         live = self._registry.live.get(inherits.run_id)
         return live.run.history if live is not None and live.run.seq == inherits.upto else None
 

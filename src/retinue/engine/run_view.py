@@ -1,18 +1,22 @@
-"""A run as others see it, whoever drives it: alive here, alive elsewhere, interrupted or ended."""
+"""Runs as code outside the engine sees them: `RunView`, a value, and `LiveView`, a live run to read from."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
 from retinue.core.commands import RunRow
 from retinue.core.ids import RunId, SessionId
+from retinue.core.inbox import Item
 from retinue.core.run import HandleRef, Outcome, State, WaitingFor
+from retinue.core.state import Run
 from retinue.core.usage import Usage
-from retinue.engine.live_run import LiveRun
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """What a list, a status call or another process gets to see of a run."""
+    """A run as a list or a status call shows it: live here, live in another process, interrupted or ended."""
 
     run_id: RunId
     session_id: SessionId
@@ -34,34 +38,56 @@ class RunView(Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
 
 
-def of_live_run(live: LiveRun, *, ended_at: float | None = None) -> RunView:
-    """A run that is alive in this process."""
-    run = live.run
-    accepted = run.accepted
-    return RunView(
-        run_id=accepted.run_id,
-        session_id=accepted.session_id,
-        root_id=accepted.root_id,
-        parent_id=accepted.parent_id,
-        depth=accepted.depth,
-        path=accepted.path,
-        agent=accepted.agent,
-        label=accepted.label,
-        dialect=accepted.dialect,
-        handle=accepted.handle,
-        state=live.state,
-        waiting_for=live.waits,
-        outcome=run.outcome,
-        turns=run.turns,
-        usage=run.usage,
-        cost=run.cost,
-        started_at=accepted.at,
-        ended_at=ended_at,
-    )
+class LiveView(Protocol):
+    """A run that this process drives. Read it at once: it changes with every event, and must not be changed."""
+
+    @property
+    def run(self) -> Run:
+        """The folded state."""
+        ...
+
+    @property
+    def run_id(self) -> RunId:
+        """The id of the run."""
+        ...
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the run has not started yet, because it waits for other runs or for a slot."""
+        ...
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was told to stop."""
+        ...
+
+    @property
+    def inbox(self) -> Sequence[Item]:
+        """The items that the run has not taken yet."""
+        ...
+
+    @property
+    def in_flight(self) -> Collection[int]:
+        """The indices of the calls in progress; `MODEL` is the model call."""
+        ...
+
+    @property
+    def partial(self) -> Sequence[str]:
+        """The text that the model has streamed in the current attempt."""
+        ...
+
+    @property
+    def children(self) -> Collection[RunId]:
+        """The live children, those of ended children included."""
+        ...
+
+    def view(self) -> RunView:
+        """The run as a value."""
+        ...
 
 
-def of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) -> RunView:
-    """A run that somebody else drives, or nobody."""
+def view_of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) -> RunView:
+    """A run that this process does not drive; `alive` says whether its driver is."""
     progress = row.progress
     state: State
     waiting: WaitingFor | None = None
@@ -78,7 +104,7 @@ def of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) -> RunV
     elif has_awaited_child:
         state, waiting = "waiting", "child"
     else:
-        state = "working"  # also before its first reply: whoever drives a run begins at once
+        state = "working"  # also before the first reply: a driver starts its runs at once
     return RunView(
         run_id=row.run_id,
         session_id=row.session_id,

@@ -1,7 +1,7 @@
-"""Bounds on how long tasks may wait: `asyncio.timeout` as a plain `with` block, for what happens in every turn.
+"""Timeouts for code that runs every turn: `asyncio.timeout` as a plain `with` block, and a count of loop iterations.
 
-Hardly any of them is ever met, so they share one timer, which is set for the first of them: a timer for each would have
-to be made and thrown away several times a turn.
+Timeouts rarely expire, so all of them share one timer, which is set for the earliest. A timer for each would be created
+and discarded several times a turn.
 """
 
 from __future__ import annotations
@@ -12,58 +12,58 @@ from types import TracebackType
 from typing import Self
 
 RESOLUTION = 1e-5
-"""Seconds by which time may be up too early: timers fire a little early, by the resolution of their loop's clock, and
-must not be set again for that.
+"""Seconds by which a timer may fire early, because of the resolution of the loop's clock; such a timer counts as due
+and is not set again.
 """
 
 
 class Deadlines:
-    """The deadlines under way on one event loop."""
+    """The pending deadlines of one event loop."""
 
-    __slots__ = ("_alarm", "_alarm_at", "_unbounded", "_under_way")
+    __slots__ = ("_pending", "_timer", "_timer_at", "_unbounded")
 
     def __init__(self) -> None:
         self._unbounded = Deadline(self, None)
-        self._under_way: dict[Deadline, None] = {}
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = inf
+        self._pending: dict[Deadline, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
 
     def within(self, seconds: float | None) -> Deadline:
-        """A bound of so many seconds on a `with` block; None is no bound."""
+        """A time limit for a `with` block; None is no limit."""
         return self._unbounded if seconds is None else Deadline(self, seconds)
 
     def add(self, deadline: Deadline) -> None:
-        """A block was entered."""
-        self._under_way[deadline] = None
-        if deadline.due < self._alarm_at:
-            self._set_alarm(deadline.due)
+        """Register a deadline whose block was entered."""
+        self._pending[deadline] = None
+        if deadline.due < self._timer_at:
+            self._set_timer(deadline.due)
 
     def remove(self, deadline: Deadline) -> None:
-        """A block was left. The alarm stays, even if it was set for this one: to set it again would cost more."""
-        self._under_way.pop(deadline, None)
-        if not self._under_way:
-            self._set_alarm(inf)
+        """Unregister a deadline whose block was left. The timer stays as it is: setting it again would cost more."""
+        self._pending.pop(deadline, None)
+        if not self._pending:
+            self._set_timer(inf)
 
-    def _set_alarm(self, at: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = at
-        self._alarm = asyncio.get_running_loop().call_at(at, self._ring) if at < inf else None
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = asyncio.get_running_loop().call_at(at, self._fire) if at < inf else None
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         now = asyncio.get_running_loop().time() + RESOLUTION
         try:
-            for deadline in [each for each in self._under_way if each.due <= now]:
+            for deadline in [each for each in self._pending if each.due <= now]:
                 deadline.is_due()
         finally:
-            # Also when somebody waits for what cannot be cancelled: without an alarm no other deadline would be met.
-            self._set_alarm(min((each.due for each in self._under_way), default=inf))
+            # Also when `is_due` raises: without a timer no other deadline would expire.
+            self._set_timer(min((each.due for each in self._pending), default=inf))
 
 
 class Deadline:
-    """Cancels what its task waits for once time is up, and says so with a `TimeoutError` when the block is left.
+    """Cancels the current task when the time is up, and raises `TimeoutError` when the block is left.
 
-    The rules are those of `asyncio.timeout`: a cancel that somebody else asked for at the same time stays a cancel.
+    The rules are those of `asyncio.timeout`: a cancellation by other code at the same time stays a cancellation.
     """
 
     __slots__ = ("_cancels_before", "_deadlines", "_seconds", "_task", "due", "expired")
@@ -74,9 +74,9 @@ class Deadline:
         self._task: asyncio.Task[object] | None = None
         self._cancels_before = 0
         self.due = inf
-        """When `is_due` wants to be called, by the clock of the loop."""
+        """When `is_due` is to be called, by the clock of the loop."""
         self.expired = False
-        """Whether time was up before the block was left."""
+        """Whether the time was up before the block was left."""
 
     def __enter__(self) -> Self:
         if self._seconds is not None:
@@ -92,20 +92,20 @@ class Deadline:
     ) -> None:
         task = self._task
         if task is not None:
-            self._task = None  # a task that held its own deadline would be garbage only in a circle
+            self._task = None  # otherwise task and deadline would form a reference cycle
             self._deadlines.remove(self)
             if self.expired and task.uncancel() <= self._cancels_before and kind is asyncio.CancelledError:
                 raise TimeoutError from error
 
     def is_due(self) -> None:
-        """Time is up."""
+        """The time is up: cancel the task."""
         if self._task is not None:
             self.expired, self.due = True, inf
             self._task.cancel()
 
 
 class LoopTicks:
-    """Counts the rounds of the event loop in which somebody asks."""
+    """Detects event-loop iterations, so that a task that never blocks yields once per turn."""
 
     __slots__ = ("_count", "_counting")
 
@@ -114,7 +114,7 @@ class LoopTicks:
         self._counting = False
 
     def current(self) -> int:
-        """The number of this round; another number later means that everybody else had a turn in between."""
+        """The number of this iteration; another number later means that every other ready task has run in between."""
         if not self._counting:
             self._counting = True
             asyncio.get_running_loop().call_soon(self._end)

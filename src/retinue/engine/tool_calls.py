@@ -1,7 +1,7 @@
-"""Making one call of a reply: policy, approval, deadline, and what a crash in the middle meant.
+"""One tool call of a reply: policy, approval, timeout, and what to do after a crash in the middle of it.
 
-A call never raises: whatever becomes of it is one `CallReturned`. The stored reply is the intent of all its calls, so a
-call whose effects nobody could take back starts only after that is on disk.
+A call never raises: it ends with one `CallReturned`. The stored reply is the intent of all its calls, so a call whose
+effects cannot be undone starts only after the reply is on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from retinue.core.commands import Record
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
-from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.policy import NO_ACTIONS_LEFT, Risk, Verdict, verdict
 from retinue.core.ports import (
     CallContext,
     CallRisk,
@@ -26,7 +26,7 @@ from retinue.core.ports import (
 )
 from retinue.core.state import OpenCall
 from retinue.engine.context import EngineContext
-from retinue.engine.foreign_errors import is_its_own_doing, kind_and_words_of, words_of
+from retinue.engine.foreign_errors import is_recordable, message_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
 
 log = logging.getLogger("retinue.engine")
@@ -36,27 +36,25 @@ INTERRUPTED = (
     "check before you try again."
 )
 
-MUCH = 1_000_000
-"""Characters of a result from which somebody should hear of it: few models can read so much."""
+LARGE_RESULT = 1_000_000
+"""Characters of a result above which a warning is logged: few models can read so much."""
 
 GRANTED = ToolResult("")
-"""Not a result: the call may be made."""
+"""A marker, not a result: the call may be made."""
 
-NOBODY = (
+NO_APPROVER = (
     "Nobody can be asked here: open retinue with approvals='wait' or a callback, or use --approvals on the "
     "command line."
 )
 
-NO_ACTIONS_LEFT = "Rate limit exceeded: action budget exhausted"
-
 
 async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
-    """Make the call and record what it came to, or park it for a person."""
+    """Make the call and record its result, or park it until a person has answered."""
     call = live.run.open[index]
     result, crashed = await _outcome(live, call, engine)
     if result is None or live.stopping:
         return
-    if len(result.text) > MUCH:
+    if len(result.text) > LARGE_RESULT:
         log.warning(
             "tool %s returned %s characters, and the model gets them all", call.call.name, f"{len(result.text):,}"
         )
@@ -77,16 +75,16 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     tool = live.tool_set.tools.get(name)
     if tool is None:
         hidden = engine.toolbox.find(name, live.run.run_spec.dialects)
-        if (words := _why_hidden(hidden, live, call)) is not None:
-            return ToolResult(words, failed=True), False
+        if (reason := _why_hidden(hidden, live, call)) is not None:
+            return ToolResult(reason, failed=True), False
         offered = ", ".join(live.tool_set.tools) or "none"
         return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
     call_risk = assess_call(tool, call.call.arguments)
     permission = _permission(live, call, tool, call_risk, engine)
     if permission is not GRANTED:
-        if permission is not None and _is_taken_away(live, name):
-            words = _why_hidden(tool, live, call)
-            return permission if words is None else ToolResult(words, failed=True), False
+        if permission is not None and _is_excluded(live, name):
+            reason = _why_hidden(tool, live, call)
+            return permission if reason is None else ToolResult(reason, failed=True), False
         return permission, False
     stale = live.run.is_stale(call)
     if stale and tool.kind == "once":
@@ -95,38 +93,38 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
         return ToolResult(NO_ACTIONS_LEFT, failed=True), False
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
-    return await _guarded(tool, call, _context(live, call, stale), live, engine)
+    return await _call_tool(tool, call, _context(live, call, stale), live, engine)
 
 
 def _why_hidden(tool: Tool | None, live: LiveRun, call: OpenCall) -> str | None:
-    """What a tool itself says to a run that may not use it."""
+    """The tool's own message for a run that may not use it, if it has one."""
     return tool.why_hidden(_context(live, call, stale=False)) if isinstance(tool, KnowsWhyHidden) else None
 
 
 async def take_action(live: LiveRun, engine: EngineContext) -> bool:
-    """Count one action of the run, and wait until that is on disk; False if its windows have none left."""
-    accounts = engine.accounts
-    await accounts.look_at_actions(live.run_id)
-    charges = accounts.act(live.run_id)
+    """Charge one action of the run, and wait until that is on disk; False if its windows have none left."""
+    budgets = engine.budgets
+    await budgets.refresh_actions(live.run_id)
+    charges = budgets.charge_action(live.run_id)
     if not charges:
         return charges is not None
     run = live.run
     live.last_write = engine.journal.write(Record(run_id=run.run_id, seq=run.seq + 1, events=(), charges=charges))
     await live.last_write.wait()
-    # Another process may have taken the last one at the same time: then each sees both, and none of them goes on.
-    await accounts.look_at_actions(live.run_id)
-    return not accounts.has_overdrawn(live.run_id)
+    # Another process may have taken the last action at the same time: then both see both charges, and neither acts.
+    await budgets.refresh_actions(live.run_id)
+    return not budgets.has_overdrawn(live.run_id)
 
 
-def _is_taken_away(live: LiveRun, name: str) -> bool:
-    """Whether the run's policy has the tool no more, though it was offered: the settings may have changed since."""
+def _is_excluded(live: LiveRun, name: str) -> bool:
+    """Whether the run's policy excludes a tool that was offered: the settings may have changed since."""
     return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
 def _permission(
     live: LiveRun, call: OpenCall, tool: Tool, call_risk: CallRisk, engine: EngineContext
 ) -> ToolResult | None:
-    """GRANTED to go on, a result that says no, or None for a call that is parked now."""
+    """GRANTED, the result of a refused call, or None for a call that is parked now."""
     policy = live.run.policy
     decision = verdict(policy, tool=call.call.name, risk=call_risk.risk, acts=call_risk.acts)
     if decision.verdict is Verdict.REFUSE:
@@ -136,21 +134,21 @@ def _permission(
     if decision.verdict is Verdict.ALLOW:
         return GRANTED
     if call.answer is not None:
-        return GRANTED if call.answer.allow else ToolResult(_no(call.answer.note, decision.reason), failed=True)
+        return GRANTED if call.answer.allow else ToolResult(_refusal(call.answer.note, decision.reason), failed=True)
     if engine.approver == "deny":
-        return ToolResult(_no(NOBODY, decision.reason), failed=True)
+        return ToolResult(_refusal(NO_APPROVER, decision.reason), failed=True)
     now = engine.clock.now()
     live.record(CallParked(at=now, turn=live.run.turns, index=call.index, tool=call.call.name, reason=decision.reason))
     return None
 
 
-def _no(note: str, reason: str) -> str:
-    if note == NOBODY:
-        return f"{reason} {NOBODY}"
+def _refusal(note: str, reason: str) -> str:
+    if note == NO_APPROVER:
+        return f"{reason} {NO_APPROVER}"
     return f"A person refused this call: {note}" if note else "A person refused this call"
 
 
-async def _guarded(
+async def _call_tool(
     tool: Tool, call: OpenCall, context: CallContext, live: LiveRun, engine: EngineContext
 ) -> tuple[ToolResult, bool]:
     seconds = tool.timeout or live.run.accepted.limits.tool_seconds
@@ -159,20 +157,20 @@ async def _guarded(
         with scope:
             return await tool.call(call.call.arguments, context), False
     except ToolError as error:
-        return ToolResult(words_of(error), failed=True), False
+        return ToolResult(message_of(error), failed=True), False
     except StoreError:
-        raise  # not the tool's doing: the run stops where it is
+        raise  # not a failure of the tool: the run stops where it is
     except TimeoutError as error:
         if scope.expired:
-            left = "was stopped" if tool.stoppable else "cannot be stopped; it may still be at work"
-            return ToolResult(f"{call.call.name} did not finish within {seconds:g} s and {left}.", failed=True), False
+            state = "was stopped" if tool.stoppable else "cannot be stopped; it may still be at work"
+            return ToolResult(f"{call.call.name} did not finish within {seconds:g} s and {state}.", failed=True), False
         return _crash(call, error, live)
     except asyncio.CancelledError as error:
         if live.stopping:
             raise
-        return _crash(call, error, live)  # nobody cancelled the call: the tool waited for something that was
-    except BaseException as error:  # a tool that leaves does not take the whole process with it
-        if not is_its_own_doing(error, live.busy.values()):
+        return _crash(call, error, live)  # not the call was cancelled, but something that the tool awaited
+    except BaseException as error:  # a SystemExit in a tool must not end the process
+        if not is_recordable(error, live.in_flight.values()):
             raise
         return _crash(call, error, live)
 
@@ -182,8 +180,8 @@ def _crash(call: OpenCall, error: BaseException, live: LiveRun) -> tuple[ToolRes
     log.warning("tool %s failed unexpectedly: %s", name, kind)
     log.debug("tool %s failed unexpectedly", name, exc_info=error)
     if live.run.accepted.lifecycle.crash_fails:
-        return ToolResult(words_of(error) or kind, failed=True), True  # nobody but the caller will read it
-    return ToolResult(f"{name} failed: {kind_and_words_of(error)}", failed=True), True
+        return ToolResult(message_of(error) or kind, failed=True), True  # read by the caller of the run only
+    return ToolResult(f"{name} failed: {type_and_message_of(error)}", failed=True), True
 
 
 def _context(live: LiveRun, call: OpenCall, stale: bool) -> CallContext:

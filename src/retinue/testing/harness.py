@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
+from retinue.app.engine_types import Supervisor
 from retinue.app.open import SystemClock
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
@@ -17,7 +18,6 @@ from retinue.core.events import CallReturned, Event, ReplyReceived
 from retinue.core.ids import RandomIds, RunId
 from retinue.core.ports import Store, Tool
 from retinue.core.run import Outcome
-from retinue.engine.journal import Journal
 from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
 from retinue.testing.crashing_store import CrashingStore
@@ -61,7 +61,7 @@ class Harness:
         }
         self._retinue: Retinue | None = None
         self._brittle: CrashingStore | None = None
-        self._journal: Journal | None = None
+        self._supervisor: Supervisor | None = None
 
     @property
     def retinue(self) -> Retinue:
@@ -103,7 +103,7 @@ class Harness:
             "adopt": adopt,
         } | self._options
         retinue = open_retinue(store=cast(Store, self._brittle), **options)
-        self._journal = retinue.supervisor.engine.journal
+        self._supervisor = retinue.supervisor
         self._retinue = await retinue.__aenter__()
         return self._retinue
 
@@ -122,8 +122,8 @@ class Harness:
         if retinue is not None:
             with suppress(StoreError):
                 await retinue.__aexit__(None, None, None)
-        if self._journal is not None and self._journal.driver_id is not None:
-            self.store.commit(None, (DeclareDead(driver_id=self._journal.driver_id),))
+        if self._supervisor is not None and self._supervisor.driver_id is not None:
+            self.store.commit(None, (DeclareDead(driver_id=self._supervisor.driver_id),))
 
     async def restart(self) -> Retinue:
         """Kill this life and begin another that takes over what is unfinished."""

@@ -25,6 +25,7 @@ from retinue.testing.fake_chat import FakeChat, Played
 from retinue.testing.fake_server import Answer, FakeServer, Heard
 from tests.cli.stage import open_in_a_thread
 from tests.cli.test_sse import Told, events
+from tests.internals import engine_of
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.responses import FakeResponses
 
@@ -177,7 +178,7 @@ class Stage:
 
     def read(self) -> list[str]:
         """What the root's calls came to."""
-        found = self.retinue.supervisor.engine.store.events(self.root_id)
+        found = engine_of(self.retinue).store.events(self.root_id)
         return [event.text for _, event in found if isinstance(event, CallReturned)]
 
 

@@ -17,6 +17,7 @@ from retinue.core.run import Outcome
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted.provider import Improvised, Line, Script, ScriptedProvider, Speaks, calls, streams
 from retinue.testing.harness import Harness
+from tests.internals import live_run, tool_of
 
 TASK = "Why is it slow?"
 OWN = "claude-sonnet-4-5"
@@ -140,7 +141,7 @@ class Stage(Harness):
 
     def context(self, run_id: str, *, turn: int = 1, again: bool = False) -> CallContext:
         """That of the first call of a live run's turn, for whoever calls a tool in its place."""
-        accepted = self.retinue.supervisor.registry.live[run_id].run.accepted
+        accepted = live_run(self.retinue, run_id).accepted
         return CallContext(
             run_id=run_id,
             session_id=accepted.session_id,
@@ -159,9 +160,7 @@ class Stage(Harness):
 
     def tool(self, name: str) -> Tool:
         """One of the dialect's tools."""
-        found = self.retinue.supervisor.engine.toolbox.find(name, ("meerkat",))
-        assert found is not None
-        return found
+        return tool_of(self.retinue, name, "meerkat")
 
     # Who was there
 

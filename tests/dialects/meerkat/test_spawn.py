@@ -29,9 +29,8 @@ async def schemas(settings: MeerkatSettings | None = None) -> dict[str, tuple[st
     stage = Stage(says("Done."), settings=settings, tools=())
     async with stage:
         await stage.run(TASK)
-        tools = stage.retinue.supervisor.engine.toolbox
-        found = [tools.find(name, ("meerkat",)) for name in stage.heard("root")[0].tools]
-        return {tool.spec.name: (tool.spec.description, json.loads(tool.spec.parameters)) for tool in found if tool}
+        specs = [stage.tool(name).spec for name in stage.heard("root")[0].tools]
+        return {spec.name: (spec.description, json.loads(spec.parameters)) for spec in specs}
 
 
 @pytest.mark.promise("MK-TOOLS")
@@ -99,9 +98,9 @@ async def test_sub_agents_work_at_the_same_time_as_each_other_and_as_their_paren
         forked={"three": [slowly("3.", 10)]},
     )
     async with stage:
-        began = stage.retinue.supervisor.engine.clock.now()
+        began = stage.retinue.supervisor.clock.now()
         outcome = await stage.run(TASK)
-        took = stage.retinue.supervisor.engine.clock.now() - began
+        took = stage.retinue.supervisor.clock.now() - began
 
     assert outcome.text == "Three are in."
     assert 10 <= took < 11

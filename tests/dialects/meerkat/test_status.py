@@ -135,9 +135,9 @@ async def test_a_cancel_stops_the_sub_agent_and_a_second_one_is_too_late() -> No
         spawned={"dig": [slowly("The pool.", 60)], "quick": [says("Done.")]},
     )
     async with stage:
-        began = stage.retinue.supervisor.engine.clock.now()
+        began = stage.retinue.supervisor.clock.now()
         await stage.run(TASK)
-        took = stage.retinue.supervisor.engine.clock.now() - began
+        took = stage.retinue.supervisor.clock.now() - began
 
     dig, quick = stage.rows()[1:]
     late = "Cannot cancel sub-agent: already {} (only running agents can be cancelled)"
@@ -259,9 +259,9 @@ async def test_a_thousand_sub_agents_one_after_another_are_kept_to_the_last_256(
     stage = Stage(*lines, ask, says("Done."), settings=MOST)
     stage.script("sub-agent", answer)
     async with stage:
-        registry = stage.retinue.supervisor.registry
+        supervisor = stage.retinue.supervisor
         run = await stage.retinue.spawn(TASK, limits=Limits(max_turns=100))
-        kept = [len(registry.ended) async for _ in run.events()]
+        kept = [len(list(supervisor.recent_ends())) async for _ in run.events()]
         await run.wait()
 
     rows = stage.rows()[1:]
@@ -296,15 +296,12 @@ async def _costs(agents: int) -> dict[str, float]:
     async with stage:
         run = await stage.retinue.spawn(TASK)
         await asyncio.sleep(1)
-        registry, tools = stage.retinue.supervisor.registry, stage.retinue.supervisor.engine.toolbox
-        assert len(registry.live) == agents + 1
+        assert len(stage.retinue.supervisor.live_runs()) == agents + 1
         ids = [row.run_id for row in stage.rows()[1:]]
         context = stage.context(run.run_id)
         took: dict[str, float] = {}
         for tool, arguments in (("agent_status", f'{{"agent_id":"{ids[agents // 2]}"}}'), ("agent_list", "{}")):
-            found = tools.find(tool, ("meerkat",))
-            assert found is not None
-            took[tool] = await _least(found, arguments, context)
+            took[tool] = await _least(stage.tool(tool), arguments, context)
         await run.cancel()
     return took
 

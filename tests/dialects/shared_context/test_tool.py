@@ -14,6 +14,7 @@ from retinue.dialects.shared_context.tool import participant
 from retinue.providers.scripted.provider import calls, calls_verbatim, says, together
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
+from tests.internals import tool_of
 
 DEFINE = {"action": "define", "name": "a", "description": "d", "system_prompt": "p"}
 SPAWN = {"action": "spawn", "agent": "writer", "task": "Write."}
@@ -24,9 +25,7 @@ async def result_of(
     opened: retinue.Retinue, who: CallContext, tool_name: str = "shared_context", **arguments: object
 ) -> ToolResult:
     """What the tool gives for a call."""
-    tool = opened.supervisor.engine.toolbox.find(tool_name, ("spec",))
-    assert tool is not None
-    return await tool.call(json.dumps(arguments), who)
+    return await tool_of(opened, tool_name, "spec").call(json.dumps(arguments), who)
 
 
 async def call(

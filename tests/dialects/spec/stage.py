@@ -15,6 +15,7 @@ from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, 
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.ids import CountedIds
 from retinue.testing.virtual_time import VirtualClock
+from tests.internals import live_run, tool_of
 
 ROOT = "main"
 Answer = dict[str, object]
@@ -163,9 +164,7 @@ def _results(history: Iterable[Message]) -> list[tuple[str, str]]:
 
 async def read_after(opened: retinue.Retinue, who: CallContext, tool_name: str, **arguments: object) -> Answer:
     """What a model reads after this call."""
-    tool = opened.supervisor.engine.toolbox.find(tool_name, ("spec",))
-    assert tool is not None
-    return json.loads((await tool.call(json.dumps(arguments), who)).text)
+    return json.loads((await tool_of(opened, tool_name, "spec").call(json.dumps(arguments), who)).text)
 
 
 Caller = Callable[..., CallContext]
@@ -178,8 +177,8 @@ async def waiting_orchestrator(stage: Stage) -> AsyncGenerator[tuple[retinue.Ret
     async with stage.open() as opened:
         handle = await opened.spawn("Go.")
         await asyncio.sleep(2)
-        live = opened.supervisor.registry.live[handle.run_id]
-        accepted = live.run.accepted
+        run = live_run(opened, handle.run_id)
+        accepted = run.accepted
 
         def caller(index: int, *, again: bool = False) -> CallContext:
             return CallContext(
@@ -194,7 +193,7 @@ async def waiting_orchestrator(stage: Stage) -> AsyncGenerator[tuple[retinue.Ret
                 path=accepted.path,
                 handle=None,
                 policy=accepted.policy,
-                offered=live.run.run_spec.offered,
+                offered=run.run_spec.offered,
                 again=again,
             )
 

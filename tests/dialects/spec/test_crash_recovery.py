@@ -13,21 +13,20 @@ import retinue
 from retinue.core.commands import DeclareDead, Write, Written
 from retinue.core.errors import StoreUnavailable
 from retinue.core.ids import DriverId
-from retinue.core.ports import CallContext, Tool
+from retinue.core.ports import CallContext
 from retinue.dialects.spec.results import INTERRUPTED
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.providers.scripted.provider import Line, says, together
 from retinue.store.memory.store import MemoryStore
 from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
+from tests.internals import tool_of
 
 WORKER = retinue.Agent(name="worker", system_prompt="You work.", tools=("shared_context", "work"))
 
 
 async def call(opened: retinue.Retinue, tool_name: str, who: CallContext, **arguments: object) -> Answer:
     """What a model reads after this call."""
-    tool: Tool | None = opened.supervisor.engine.toolbox.find(tool_name, ("spec",))
-    assert tool is not None
-    return json.loads((await tool.call(json.dumps(arguments), who)).text)
+    return json.loads((await tool_of(opened, tool_name, "spec").call(json.dumps(arguments), who)).text)
 
 
 @pytest.mark.promise("SPEC-KEYED")
@@ -158,7 +157,7 @@ async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
     def gone(host: str, process: str) -> bool:
         return is_gone
 
-    monkeypatch.setattr("retinue.engine.driver.is_gone", gone)
+    monkeypatch.setattr("retinue.engine.driver_table.is_gone", gone)
 
     async with stage.open(ids="later") as opened:
         status = [subagent("status", task_id=task_id) for task_id in ("t_02", "t_01")]

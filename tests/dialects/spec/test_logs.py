@@ -14,6 +14,7 @@ from retinue.dialects.logging_tool import LoggedTool
 from retinue.providers.scripted.provider import calls, hangs, says, together
 from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Stage, context, other_work, subagent, waiting_orchestrator, work
+from tests.internals import tool_of
 
 WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared_context",))
 
@@ -124,8 +125,7 @@ async def test_contents_are_logged_for_those_who_ask(
 async def test_a_write_that_is_entered_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
     async with waiting_orchestrator(Stage()) as (opened, caller):
-        tool = opened.supervisor.engine.toolbox.find("shared_context", ("spec",))
-        assert tool is not None
+        tool = tool_of(opened, "shared_context", "spec")
         write = '{"action": "write", "key": "scope", "value": "all"}'
         await tool.call(write, caller(0))
         await tool.call(write, caller(0, again=True))

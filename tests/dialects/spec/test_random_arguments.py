@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import retinue
 from retinue.providers.scripted.provider import says
 from tests.dialects.spec.stage import Answer, Stage, waiting_orchestrator
+from tests.internals import tool_of
 
 CODES = {
     *("AGENT_NOT_FOUND", "AGENT_ALREADY_EXISTS", "TASK_NOT_FOUND", "TASK_NOT_READY", "TASK_TOO_LARGE"),
@@ -88,8 +89,7 @@ async def test_every_call_is_answered_with_an_object_and_every_error_has_a_docum
     stage.script.play("worker", says("done"))
     async with waiting_orchestrator(stage) as (opened, caller):
         for index, (name, arguments) in enumerate(wishes):
-            tool = opened.supervisor.engine.toolbox.find(name, ("spec",))
-            assert tool is not None
+            tool = tool_of(opened, name, "spec")
             answer: Answer = json.loads((await tool.call(json.dumps(arguments), caller(index))).text)
             assert type(answer) is dict
             if "message" in answer:

@@ -19,6 +19,7 @@ from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted.provider import says, together
 from tests.config.settled import complaint, settings
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
+from tests.internals import tool_of
 
 WORKER = retinue.Agent(name="worker", tools=("work",))
 SPAWN = {"action": "spawn", "agent": "worker", "task": "Work."}
@@ -96,11 +97,11 @@ async def test_with_everything_off_the_tools_are_those_of_the_core() -> None:
             await read_after(opened, caller(0), "subagent", action="cancel", task_id="t_01"),
             await read_after(opened, caller(1), "shared_context", action="snapshot", label="x"),
         ]
-        tools = [opened.supervisor.engine.toolbox.find(name, ("spec",)) for name in ("subagent", "shared_context")]
+        tools = [tool_of(opened, name, "spec") for name in ("subagent", "shared_context")]
 
     assert [answer["error"] for answer in answers] == ["INVALID_ACTION", "INVALID_ACTION"]
-    assert [tool.waits for tool in tools if tool is not None] == [False, False]
-    shown = [list(json.loads(tool.spec.parameters)["properties"]) for tool in tools if tool is not None]
+    assert [tool.waits for tool in tools] == [False, False]
+    shown = [list(json.loads(tool.spec.parameters)["properties"]) for tool in tools]
     assert shown == [
         [
             *("action", "name", "description", "system_prompt", "tools", "model", "max_turns"),

@@ -23,6 +23,7 @@ from retinue.providers.scripted.provider import Speaks, calls_verbatim, fails, h
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.xzatoma.stage import ROOT, TASK, Stage, says, uses
+from tests.internals import tool_of
 
 OUT_OF_TURNS = "Subagent execution failed: the turn limit was reached without a final answer: used 1, limit 1"
 BROKEN = fails(ProviderError("gone", fault="bad_request"))
@@ -273,8 +274,7 @@ async def test_a_caller_at_the_greatest_depth_is_refused_before_its_input_is_loo
     stage = Stage(says("ok"))
     async with stage:
         await stage.run(TASK)
-        tool = stage.retinue.supervisor.engine.toolbox.find("parallel_subagent", ("xzatoma",))
-        assert tool is not None
+        tool = tool_of(stage.retinue, "parallel_subagent", "xzatoma")
         answered = await tool.call("nonsense", replace(CONTEXT, depth=3))
 
     assert answered.failed

@@ -14,6 +14,7 @@ from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers.scripted import provider
 from retinue.providers.scripted.provider import calls_verbatim, fails, hangs, together
 from tests.dialects.xzatoma.stage import TASK, Stage, answered, refused, said, says, subagent, uses
+from tests.internals import tool_of
 
 DEFAULT_SUMMARY = "Summarize your findings concisely"
 FOUND = (says("It is the pool."), says("The pool is too small."))
@@ -24,9 +25,7 @@ DEPTH_3 = "Maximum subagent recursion depth (3) exceeded. Current depth: 3. Cann
 async def test_the_tool_is_offered_as_the_document_describes_it() -> None:
     stage = Stage()
     async with stage:
-        tool = stage.retinue.supervisor.engine.toolbox.find("subagent", ("xzatoma",))
-
-    assert tool is not None
+        tool = tool_of(stage.retinue, "subagent", "xzatoma")
 
     assert tool.spec.description == (
         "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "

@@ -10,7 +10,7 @@ from retinue.core.errors import ProviderError, TooManyRunning
 from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.dialects.xzatoma.telemetry import TARGET
-from retinue.engine.supervisor import Started
+from retinue.engine import StartedRun
 from retinue.providers.scripted import provider
 from retinue.providers.scripted.provider import calls_verbatim, fails, together
 from tests.dialects.xzatoma.stage import TASK, Stage, refused, says, subagent, uses
@@ -167,7 +167,7 @@ async def test_a_nested_subagent_is_told_of_with_its_own_depth(told: pytest.LogC
 async def test_a_subagent_that_cannot_be_started_has_failed(
     told: pytest.LogCaptureFixture, meter: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object, **__: object) -> Started:
+    async def refuse(*_: object, **__: object) -> StartedRun:
         raise TooManyRunning(running=5, limit=5)
 
     stage = Stage(subagent(), says("ok"))

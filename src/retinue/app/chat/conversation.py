@@ -24,7 +24,7 @@ from retinue.core.inbox import Input
 from retinue.core.messages import Delta
 from retinue.core.run import CHAT, Exchange, Limits, Outcome
 from retinue.dialects.spec import cancelled_notice
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 Hear = Callable[[Event | Delta], None]
 
@@ -156,8 +156,8 @@ class Conversation:
 
     async def _post(self, stretch: Stretch, text: str) -> Key:
         supervisor = self._retinue.supervisor
-        item = Input(key=supervisor.engine.ids.new(), text=text)
-        await supervisor.post(stretch.run.run_id, item, outside=True)
+        item = Input(key=supervisor.new_id(), text=text)
+        await supervisor.post(stretch.run.run_id, item, durable=True)
         return item.key
 
     async def _new_run(self, text: str, dialects: tuple[str, ...]) -> RunHandle:
@@ -186,15 +186,13 @@ class Conversation:
 
     def at_work(self) -> list[RunId]:
         """Runs below the conversation's that go on although nobody waits for them."""
-        live = self._retinue.supervisor.registry.live
-        return [each.run_id for each in live.values() if each.run.accepted.parent_id is not None]
+        live = self._retinue.supervisor.live_runs()
+        return [each.run_id for each in live if each.run.accepted.parent_id is not None]
 
     async def _see_cancelled(self, run_id: RunId) -> None:
         """Children that are cancelled with their parent take a moment to end; others may go on for long."""
-        live = self._retinue.supervisor.registry.live
-        while ending := [
-            each.run_id for each in live.values() if each.cancelled and each.run.accepted.root_id == run_id
-        ]:
+        live = self._retinue.supervisor.live_runs()
+        while ending := [each.run_id for each in live if each.cancelled and each.run.accepted.root_id == run_id]:
             await self._retinue.wait(*ending)
 
     @asynccontextmanager

@@ -11,7 +11,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError
 from retinue.core.ids import RunId
 from retinue.core.run import CHAT, HistoryRef
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 
 class Past(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from retinue.cli.output.format import clean
 from retinue.core.commands import Decision
 from retinue.core.errors import StoreError
 from retinue.core.ids import DriverId
-from retinue.engine.key_value import JournalKeyValue
 
 
 class Presence:
@@ -19,8 +18,8 @@ class Presence:
     """
 
     def __init__(self, retinue: Retinue) -> None:
-        self._engine = retinue.supervisor.engine
-        self._key_value = JournalKeyValue(self._engine)
+        self._supervisor = retinue.supervisor
+        self._key_value = retinue.supervisor.key_value
         self._session = retinue.session_id
         self._space = f"chat/open/{self._session}"
         self._known: frozenset[DriverId] = frozenset()
@@ -50,15 +49,14 @@ class Presence:
 
     @property
     def _me(self) -> DriverId:
-        driver_id = self._engine.journal.driver_id
+        driver_id = self._supervisor.driver_id
         assert driver_id is not None  # a chat is held in an open retinue
         return driver_id
 
     async def _others(self) -> frozenset[DriverId]:
         there = frozenset(await self._key_value.look(self._space))
-        assert self._engine.living is not None  # its driver is enlisted
-        # Asked after the shelf: whoever came before was alive, so who is not among these is gone.
-        living = await self._engine.living()
+        # Read after the namespace: the chats in it were alive then, so one whose driver is missing here is gone.
+        living = await self._supervisor.drivers.living()
         if gone := there - living:
             await self._key_value.change(self._space, lambda key_value: Decision(b"", drops=tuple(gone)))
         return (there & living) - {self._me}

@@ -25,7 +25,7 @@ from retinue.core.ids import SessionId
 from retinue.core.messages import Reply
 from retinue.core.policy import Policy, intersect
 from retinue.core.ports import Prices, Provider, Publish, Request, Windows
-from retinue.engine.context import Approver
+from retinue.engine import Approver
 from retinue.providers.catalog import SCRIPTED_NAME, ProviderConfig, reach
 
 

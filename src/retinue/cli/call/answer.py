@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
+from retinue.app.engine_types import SpawnRequest
 from retinue.app.handle import RunHandle
 from retinue.app.open import SystemClock, default_home
 from retinue.app.open import open as open_retinue
@@ -32,7 +33,7 @@ from retinue.cli.output.terminal import say, write
 from retinue.core.agent import RunSpec
 from retinue.core.events import Event, ReplyReceived
 from retinue.core.messages import Delta
-from retinue.core.policy import Autonomy, Policy
+from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy, Policy
 from retinue.core.ports import CallContext, Tool, ToolResult, ToolWrapper, assess_call
 from retinue.core.run import Outcome
 from retinue.core.usage import NO_USAGE, add_cost
@@ -48,8 +49,6 @@ from retinue.dispatch.worker import (
     inherited,
     read_grant,
 )
-from retinue.engine.admission import SpawnRequest
-from retinue.engine.tool_calls import NO_ACTIONS_LEFT
 from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, reach
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin

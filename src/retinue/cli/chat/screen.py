@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from retinue.app.engine_types import RunView
 from retinue.cli.output.format import clean
 from retinue.cli.output.progress import PlainLines
 from retinue.cli.output.terminal import can_redraw, console, say, write
 from retinue.core.ids import RunId
-from retinue.engine.run_view import RunView
 from retinue.telemetry.logs import VARIABLE
 
 if TYPE_CHECKING:

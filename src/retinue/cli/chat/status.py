@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from retinue.app.engine_types import RunView
 from retinue.cli.output.format import clean, count, money, one_line, short
 from retinue.cli.output.json_rows import name_of, status_of, total
 from retinue.cli.output.table import Column, print_table
@@ -12,7 +13,6 @@ from retinue.cli.output.terminal import answer, console, say
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.ids import RunId
 from retinue.core.usage import Usage
-from retinue.engine.run_view import RunView
 
 WIDTH = 18
 """Columns of a title of `/status`."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from retinue.app.chat.conversation import Conversation
+from retinue.app.engine_types import Approver, RunView
 from retinue.app.retinue import Retinue
 from retinue.cli.chat.screen import ChatScreen
 from retinue.cli.follow import tell
@@ -19,8 +20,6 @@ from retinue.cli.output.tree_poll import TreeWatch, shown
 from retinue.core.events import Event, HistoryCompacted, ReplyReceived, TurnFailed
 from retinue.core.messages import CallDelta, Delta, StartDelta, TextDelta, ThinkingDelta
 from retinue.core.run import Approval, Outcome
-from retinue.engine.context import Approver
-from retinue.engine.run_view import RunView
 
 AGAIN = "(the connection broke; the answer begins again)"
 

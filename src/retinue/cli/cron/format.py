@@ -9,10 +9,10 @@ from retinue.cli.output.format import clean, one_line
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer_json, say
 from retinue.core.text import rfc3339
+from retinue.dispatch.cron.daemon import is_left
 from retinue.dispatch.cron.history import HistoryEntry
-from retinue.dispatch.cron.jobs import AgentWork, Job, Owner, Table, in_words
+from retinue.dispatch.cron.jobs import AgentWork, Job, Table, in_words
 from retinue.dispatch.cron.schedule import Schedule
-from retinue.engine.process_identity import is_gone
 
 
 def tell_jobs(table: Table, *, json: bool) -> None:
@@ -63,11 +63,7 @@ def _status(table: Table, job: Job) -> str | None:
     claim = table.claim_of(job)
     if claim is None:
         return job.last_status
-    return "interrupted" if _is_left(claim.owner) else "running"
-
-
-def _is_left(owner: Owner) -> bool:
-    return not owner.process or is_gone(owner.host, owner.process)
+    return "interrupted" if is_left(claim.owner) else "running"
 
 
 def _when(row: dict[str, Any]) -> str:
@@ -100,7 +96,7 @@ def tell_firings(firings: Sequence[HistoryEntry], *, json: bool) -> None:
 
 
 def _firing_row(firing: HistoryEntry) -> dict[str, Any]:
-    left = firing.status == "running" and _is_left(firing.owner)
+    left = firing.status == "running" and is_left(firing.owner)
     started, ended = firing.started_at, firing.ended_at
     return {
         "name": firing.name,

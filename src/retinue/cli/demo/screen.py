@@ -12,6 +12,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
+from retinue.app.engine_types import RunView
 from retinue.cli.output.format import clean, elapsed, many, money, one_line, tokens
 from retinue.cli.output.json_rows import name_of, status_of
 from retinue.cli.output.live import LiveTree
@@ -37,7 +38,6 @@ from retinue.core.events import (
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input, TextMessage
 from retinue.core.messages import ToolCall
-from retinue.engine.run_view import RunView
 
 USER = "user"
 

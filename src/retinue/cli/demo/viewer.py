@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from retinue.app.engine_types import RunView
 from retinue.app.open import open_read_only
 from retinue.app.read_only import ReadOnlyClient
 from retinue.cli.demo import story as story
@@ -26,7 +27,6 @@ from retinue.core.errors import RetinueError
 from retinue.core.events import ReplyReceived
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input
-from retinue.engine.run_view import RunView
 from retinue.providers.scripted import played
 
 Call: TypeAlias = tuple[str, int]
@@ -133,7 +133,7 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
             screen.say(f"Process {first.pid} works on it.\n", style="bold")
             (root, *_) = await watch.until("the question to the user", _asks_the_user, first)
             await watch.moment(pace.read)
-            await client.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), outside=True)
+            await client.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), durable=True)
             await watch.until("the remediation", _is_in_the_middle, first)
             await watch.moment(pace.turn / 2)
             first.kill()

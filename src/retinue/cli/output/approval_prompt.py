@@ -14,12 +14,10 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 import typer
 
+from retinue.app.engine_types import Approver, Supervisor, Unanswered
 from retinue.cli.output.format import clean, one_line, short
 from retinue.cli.output.terminal import console, say
 from retinue.core.run import Approval
-from retinue.engine.approvals import Unanswered, open_questions
-from retinue.engine.context import Approver
-from retinue.engine.supervisor import Supervisor
 
 Mode: TypeAlias = Literal["ask", "wait", "deny"]
 
@@ -92,8 +90,8 @@ class AtTheTerminal:
     def is_open(self, question: Approval) -> bool:
         """Whether nobody has answered it elsewhere, and the run still waits for it."""
         assert self._supervisor is not None
-        live = self._supervisor.registry.live.get(question.run_id)
-        return live is not None and any(each.id == question.id for each in open_questions(live.run))
+        live = self._supervisor.live(question.run_id)
+        return live is not None and any(each.id == question.id for each in live.run.open_questions())
 
     async def closed(self, question: Approval) -> None:
         """Wait until the question is open no more."""
@@ -105,7 +103,7 @@ class AtTheTerminal:
     def needs_asking_every_time(self, question: Approval) -> bool:
         """Whether the run's policy wants a person for every single call of this tool."""
         assert self._supervisor is not None
-        live = self._supervisor.registry.live.get(question.run_id)
+        live = self._supervisor.live(question.run_id)
         return live is None or question.tool in live.run.policy.always_ask
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from retinue.app.engine_types import RunView
 from retinue.core.run import Outcome
 from retinue.core.usage import NO_USAGE, Usage, add_cost, dollars
 from retinue.dialects.text import rfc3339
-from retinue.engine.run_view import RunView
 
 
 def usage_row(usage: Usage) -> dict[str, int]:

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from retinue.app.active_time import NO_TIMES
+from retinue.app.engine_types import RunView
 from retinue.cli.output.format import clean, count, elapsed, money, one_line, short
 from retinue.cli.output.json_rows import name_of, status_of
 from retinue.core.ids import RunId
-from retinue.engine.run_view import RunView
 
 NARROW = 56
 """Columns below which tokens and cost are left out."""

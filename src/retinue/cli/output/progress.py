@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING
 
+from retinue.app.engine_types import RunView
 from retinue.cli.output.format import clean, count, elapsed, many, money, one_line, tokens
 from retinue.cli.output.json_rows import name_of, status_of, total
 from retinue.cli.output.terminal import can_redraw, console, say
 from retinue.cli.output.tree_poll import Screen
 from retinue.core.ids import RunId
-from retinue.engine.run_view import RunView
 from retinue.telemetry.logs import VARIABLE
 
 if TYPE_CHECKING:

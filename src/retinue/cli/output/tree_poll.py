@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Protocol
 
+from retinue.app.engine_types import RunView, Supervisor
 from retinue.core.ids import RunId
-from retinue.engine.run_view import RunView, of_live_run
-from retinue.engine.supervisor import Supervisor
 
 EVERY = 0.2
 """Seconds between two looks."""
@@ -35,26 +34,25 @@ class TreeWatch:
     """The rows of one tree that this process drives, those that ended included, in the order in which they began."""
 
     def __init__(self, supervisor: Supervisor, root_id: RunId, earlier: Iterable[RunView] = ()) -> None:
-        self._registry = supervisor.registry
+        self._supervisor = supervisor
         self._root_id = root_id
         self._views = {view.run_id: view for view in earlier}
         self.tasks: dict[RunId, str] = {}
 
     def look(self) -> list[RunView]:
         """The tree as it stands now."""
-        for live in self._registry.live.values():
+        for live in self._supervisor.live_runs():
             accepted = live.run.accepted
             if accepted.root_id == self._root_id:
                 self.tasks[accepted.run_id] = accepted.task
-                self._views[accepted.run_id] = of_live_run(live)
+                self._views[accepted.run_id] = live.view()
         # Ends are in the order of their happening: what comes before a known one is known, too.
-        for run_id in reversed(self._registry.ended):
-            view = self._registry.ended[run_id].view
+        for view in self._supervisor.recent_ends():
             if view.root_id != self._root_id:
                 continue
-            if (known := self._views.get(run_id)) is not None and known.outcome is not None:
+            if (known := self._views.get(view.run_id)) is not None and known.outcome is not None:
                 break
-            self._views[run_id] = view
+            self._views[view.run_id] = view
         return sorted(self._views.values(), key=lambda view: (view.started_at, view.run_id))
 
 

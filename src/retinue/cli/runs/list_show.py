@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from retinue.app.active_time import NO_TIMES, times_of
+from retinue.app.engine_types import RunView
 from retinue.app.open import open_read_only
 from retinue.cli.output.format import clean, count, elapsed, many, moment, money, seconds, short, tokens
 from retinue.cli.output.json_rows import name_of, run_row, status_of, total, usage_row
@@ -18,7 +19,6 @@ from retinue.cli.run_lookup import find_run
 from retinue.core.errors import RunIsOver
 from retinue.core.ids import RunId
 from retinue.core.usage import dollars
-from retinue.engine.run_view import RunView
 
 LONGEST = 20_000
 """Characters of one text that `show` prints; `--json` has all of them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace as changed
 
+from retinue.app.engine_types import RunView
 from retinue.app.launch.model_choice import choose_model
 from retinue.app.launch.open import open_again
 from retinue.app.launch_config import LaunchConfig
@@ -25,7 +26,6 @@ from retinue.core.errors import NotAdoptable, RunIsOver
 from retinue.core.ids import RunId
 from retinue.core.inbox import Close
 from retinue.core.run import Outcome
-from retinue.engine.run_view import RunView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ async def _expect_no_more_input(retinue: Retinue, root_id: RunId) -> None:
     """A run of a chat would stay for ever: nobody is there who could say more to it."""
     if (await retinue.supervisor.replay(root_id)).accepted.lifecycle.keep_alive:
         with suppress(RunIsOver):
-            await retinue.supervisor.post(root_id, Close(key="close"), outside=True)
+            await retinue.supervisor.post(root_id, Close(key="close"), durable=True)
 
 
 @dataclass(frozen=True, slots=True)

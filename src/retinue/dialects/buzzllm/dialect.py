@@ -17,7 +17,7 @@ from retinue.dialects.buzzllm import requests
 from retinue.dialects.buzzllm.requests import CATALOG, NOT_CONFIGURED, NotMet, Request, parse, subset
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.context import DialectContext
-from retinue.engine.admission import SpawnRequest
+from retinue.engine import SpawnRequest
 
 NAME = "buzzllm"
 LABEL = "subagent"
@@ -118,19 +118,18 @@ class CallSubagent(DialectTool):
         It is set aside, because nobody sees what a process uses before it is over. If other runs of the tree are at
         work besides such processes, half of it is left to them.
         """
-        live = self._supervisor.registry.live
-        caller = live[context.run_id].run
+        caller = self._supervisor.live(context.run_id)
         mine = [
             call
-            for call in caller.open
+            for call in (caller.run.open if caller is not None else ())
             if call.call.name == requests.NAME and call.result is None and call.index >= context.index
         ]
         above = (context.run_id, context.root_id)
         alone = all(
-            run_id in above or each.run.accepted.root_id != context.root_id or each.run.accepted.dialect == NAME
-            for run_id, each in live.items()
+            each.run_id in above or each.run.accepted.root_id != context.root_id or each.run.accepted.dialect == NAME
+            for each in self._supervisor.live_runs()
         )
-        left = self._supervisor.engine.accounts.left(context.run_id)
+        left = self._supervisor.left(context.run_id)
         return _limits(left, max(1, len(mine)) * (1 if alone else 2), self._seconds)
 
 

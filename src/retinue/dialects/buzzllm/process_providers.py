@@ -10,7 +10,7 @@ from retinue.app.registries import ProviderRegistry
 from retinue.core.errors import BadInput
 from retinue.core.ports import Prices, Provider
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Supervisor
 from retinue.providers.catalog import IN_PROCESS as WIRES_APART
 from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, whole_url
 from retinue.tools.dependencies import ToolOptions

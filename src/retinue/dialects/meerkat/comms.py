@@ -239,13 +239,12 @@ class Post:
 
     def _can_hear(self, peer: Peer) -> bool:
         """Whether a message would be read: not by who is being stopped, and not behind an inbox full of others."""
-        live = self._supervisor.registry.live.get(peer.run_id)
+        live = self._supervisor.live(peer.run_id)
         return live is not None and not live.cancelled and len(live.inbox) < INBOX
 
     async def _has_arrived(self, peer: Peer, key: Key) -> bool:
         """Whether this very message reached a peer before a crash: it was sent, whatever has become of the peer."""
-        engine = self._supervisor.engine
-        waiting = await engine.journal.read(engine.store.inbox, peer.run_id)
+        waiting = await self._supervisor.stored.inbox(peer.run_id)
         return key in (await self._supervisor.replay(peer.run_id)).taken or any(item.key == key for item in waiting)
 
 

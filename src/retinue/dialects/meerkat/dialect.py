@@ -29,7 +29,7 @@ class MeerkatDialect:
     def __init__(self, dialect_context: DialectContext, settings: MeerkatSettings = DEFAULTS) -> None:
         for key, complaint in mistakes(settings):
             raise BadInput(f"[sub_agents] {key}: {complaint}")
-        dialect_context.supervisor.registry.keep_at_most(NAME, KEPT)
+        dialect_context.supervisor.limit_remembered(NAME, KEPT)
         self._dialect_context = dialect_context
         self._settings = settings
         self._tools: dict[str, Tool] = {
@@ -70,5 +70,5 @@ class MeerkatDialect:
 
     def _last_words(self, accepted: RunAccepted) -> str:
         """What a run that stays has said before the exchange in which it ends."""
-        live = self._dialect_context.supervisor.registry.live.get(accepted.run_id)
+        live = self._dialect_context.supervisor.live(accepted.run_id)
         return live.run.exchanges[-1].text if live is not None and live.run.exchanges else ""

@@ -31,7 +31,7 @@ from retinue.dialects.meerkat.requests import (
 from retinue.dialects.meerkat.schema import AGENT_TOOLS
 from retinue.dialects.meerkat.tool import AgentTool
 from retinue.dialects.meerkat.views import FORK, HOST, NAME, SUB_AGENT, name_of, own_name
-from retinue.engine import admission
+from retinue.engine import SpawnRequest
 
 
 class BirthTool(AgentTool):
@@ -91,7 +91,7 @@ class BirthTool(AgentTool):
         )
         return replace(run_spec, provider=resolved.provider, model=resolved.model, temperature=temperature, fallback=())
 
-    async def _start(self, spawn_request: admission.SpawnRequest, context: CallContext) -> RunId:
+    async def _start(self, spawn_request: SpawnRequest, context: CallContext) -> RunId:
         try:
             started = await self._supervisor.spawn(
                 spawn_request, session_id=context.session_id, caller=context, key=context.key
@@ -107,8 +107,7 @@ class BirthTool(AgentTool):
         row = await self._dialect_context.begun(context)
         if row is None:
             return None
-        engine = self._supervisor.engine
-        return row.run_id, row.agent, await engine.journal.read(engine.store.run_spec, row.run_spec)
+        return row.run_id, row.agent, await self._supervisor.stored.run_spec(row.run_spec)
 
     # What a child is given
 
@@ -169,7 +168,7 @@ class SpawnTool(BirthTool):
         agent = HOST if request.host_mode else SUB_AGENT
         offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
         run_spec = self._brief(context, resolved, agent, self._system(request.system_prompt, offered), offered)
-        spawn_request = admission.SpawnRequest(
+        spawn_request = SpawnRequest(
             agent=agent,
             run_spec=run_spec,
             task=self._first_message(request.prompt, context),
@@ -217,7 +216,7 @@ class ForkTool(BirthTool):
             offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
         system = self._kin.caller(context).run.system
         run_spec = self._brief(context, resolved, FORK, system, offered)
-        spawn_request = admission.SpawnRequest(
+        spawn_request = SpawnRequest(
             agent=FORK,
             run_spec=run_spec,
             task=self._first_message(request.prompt, context),
@@ -232,7 +231,7 @@ class ForkTool(BirthTool):
     def _budget(self, policy: str, context: CallContext) -> int | None:
         if (fixed := fixed_budget(policy)) is not None:
             return self._capped(fixed)
-        left = self._supervisor.engine.accounts.left(context.run_id).tokens
+        left = self._supervisor.left(context.run_id).tokens
         if left is None or policy not in ("remaining", "proportional"):
             return self._capped(self._settings.default_budget)
         if policy == "remaining":

@@ -9,7 +9,7 @@ from retinue.dialects.meerkat.requests import ListRequest, OneRequest, agent_id_
 from retinue.dialects.meerkat.schema import CANCEL, LIST, STATUS
 from retinue.dialects.meerkat.tool import AgentTool
 from retinue.dialects.meerkat.views import HOST, own_name
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 
 class StatusTool(AgentTool):

@@ -12,7 +12,7 @@ from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
 from retinue.core.run import Outcome
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 NAME = "meerkat"
 """What the dialect is called, and which runs are its sub-agents."""

@@ -64,8 +64,7 @@ class SharedContextTool(DialectTool):
                 assert_never(action)
 
     async def _look(self, action: Look, context: CallContext) -> bytes:
-        engine = self._dialect_context.supervisor.engine
-        if await engine.journal.read(engine.store.session, context.session_id) is None:
+        if await self._dialect_context.supervisor.stored.session(context.session_id) is None:
             raise actions.session_not_found(context.session_id)
         key_value = await self._dialect_context.key_value.look(space_of(context.session_id))
         return decide(action, key_value, participant=participant(context), at=self._dialect_context.clock.now()).answer

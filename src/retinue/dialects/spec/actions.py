@@ -27,7 +27,7 @@ from retinue.dialects.spec.requests import Cancel, Collect, Progress, Spawn, Sta
 from retinue.dialects.spec.results import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.dialects.text import compact, rfc3339
-from retinue.engine import admission
+from retinue.engine import SpawnRequest
 
 LIMIT = 10
 SECONDS = 10.0
@@ -157,7 +157,7 @@ class Delegation:
             task = None if run_id is None else await self._seen(task_id, run_id)
             if run_id is None or task is None:
                 raise results.not_found(task_id)
-            if task.outcome is None and self._dialect_context.supervisor.here(run_id) is None:
+            if task.outcome is None and self._dialect_context.supervisor.live(run_id) is None:
                 raise Coded("INVALID_REQUEST", f"Task {task_id!r} is not worked on by this process; wait for it first.")
             must_wait = must_wait or task.outcome is None
             after.append((run_id, task_id))
@@ -165,12 +165,12 @@ class Delegation:
 
     async def _spawn_request(
         self, agent: Agent, origin: str, request: Spawn, after: After, context: CallContext
-    ) -> admission.SpawnRequest:
+    ) -> SpawnRequest:
         known = self._agent_store.tools(context)
         offered = tuple(name for name in agent.tools if name in known)
         policy, windows = self._dialect_context.grant(origin, context.policy)
         on = self._settings.on
-        return admission.SpawnRequest(
+        return SpawnRequest(
             agent=agent.name,
             run_spec=self._dialect_context.run_spec_for(
                 self._dialect_context.run_spec_of(context.run_id),
@@ -196,8 +196,7 @@ class Delegation:
         """What all subagents of the session may use together, where that is limited."""
         if not self._settings.has_budget:
             return ()
-        engine = self._dialect_context.supervisor.engine
-        session = await engine.journal.read(engine.store.session, context.session_id)
+        session = await self._dialect_context.supervisor.stored.session(context.session_id)
         if session is None:
             raise session_not_found(context.session_id)
         return (self._settings.budget_of(session),)
@@ -222,7 +221,7 @@ class Delegation:
         task = await self._found("progress", request.task_id, context)
         self._log.tell("progress", context, task)
         run_id = await self._run_of(request.task_id, context)
-        live = None if run_id is None else self._dialect_context.supervisor.here(run_id)
+        live = None if run_id is None else self._dialect_context.supervisor.live(run_id)
         if live is not None:
             return _bytes(progress(task, live.run, "".join(live.partial)))
         try:
@@ -305,7 +304,7 @@ class Delegation:
         if view is None:
             return None
         # Its driver says what a run waits for a moment after its birth; its state tells at once.
-        live = self._dialect_context.supervisor.here(run_id)
+        live = self._dialect_context.supervisor.live(run_id)
         pending = view.waiting_for == "dependency" if live is None else live.is_pending
         return Task(
             task_id=task_id,

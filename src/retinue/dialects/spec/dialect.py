@@ -46,7 +46,7 @@ class SpecDialect:
     def __init__(self, dialect_context: DialectContext, settings: SpecSettings = DEFAULTS) -> None:
         if wrong := mistakes(settings):
             raise BadInput(f"spec.{wrong[0][0]}: {wrong[0][1]}")
-        dialect_context.supervisor.registry.run_at_most(HANDLE_SPACE, settings.max_running)
+        dialect_context.supervisor.limit_running(HANDLE_SPACE, settings.max_running)
         self._clock = dialect_context.clock
         self._extensions = settings.on
         agent_store = AgentStore(dialect_context)

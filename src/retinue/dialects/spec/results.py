@@ -11,7 +11,7 @@ from retinue.core.run import Outcome
 from retinue.dialects.arguments import Coded
 from retinue.dialects.spec.requests import tokens
 from retinue.dialects.text import cut
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 HANDLE_SPACE = "spec"
 HANDLE_FORMAT = "t_{:02d}"

@@ -28,8 +28,7 @@ from retinue.dialects.xzatoma.requests import DELEGATION, NAME, Delegation, Erro
 from retinue.dialects.xzatoma.retention import Keeping
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.dialects.xzatoma.telemetry import Telemetry
-from retinue.engine.admission import SpawnRequest
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView, SpawnRequest
 
 TRUNCATED = "[Output truncated]"
 FAILED = "Subagent execution failed: "

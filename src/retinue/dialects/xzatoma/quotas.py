@@ -21,7 +21,7 @@ from retinue.core.run import CHAT, Exchange
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma.requests import NotMet
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.engine.run_view import RunView
+from retinue.engine import RunView
 
 DIALECT = "xzatoma"
 SPAN = 366 * 86400.0

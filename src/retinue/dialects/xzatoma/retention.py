@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
-from retinue.core.commands import Accept, Change, Decision, Forget, OpenSession, Record, RunQuery, RunRow, Write
+from retinue.core.commands import Accept, Decide, Decision, OpenSession, Record, RunQuery, RunRow, Write
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import RunId
@@ -23,7 +23,6 @@ from retinue.core.state import Run
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma.quotas import DIALECT
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.engine.journal import CommitFuture
 
 
 def copy(logs: Sequence[Sequence[Event]], briefs: Mapping[str, RunSpec], path: Path) -> None:
@@ -60,41 +59,40 @@ class Keeping:
     """Sees to the messages of the trees in which this process has subagents."""
 
     def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
-        self._supervisor = dialect_context.supervisor
-        self._key_value = dialect_context.key_value
-        self._engine = engine = dialect_context.supervisor.engine
+        self._supervisor = supervisor = dialect_context.supervisor
+        self._key_value = supervisor.key_value
         self._how = _how(settings)
         self._trees: dict[RunId, bytes] = {}
         self._copying: set[asyncio.Task[None]] = set()
-        engine.on_register.append(self._catch_up)
-        engine.on_adopt.append(self._adopted)
-        engine.on_end.append(self._ended)
-        engine.on_leave.append(self._finish)
+        supervisor.on_register(self._catch_up)
+        supervisor.on_adopt(self._adopted)
+        supervisor.on_end(self._ended)
+        supervisor.on_leave(self._finish)
 
     def expect(self, root_id: RunId) -> None:
         """A subagent is about to be born in this tree."""
         if self._how is not None and root_id not in self._trees:
             self._trees[root_id] = self._how
-            self._engine.journal.write(_put(root_id, self._how))
+            self._key_value.queue_change(SPACE, _put(root_id, self._how))
 
-    def _ended(self, accepted: RunAccepted, outcome: Outcome, commit_future: CommitFuture | None) -> None:
+    def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         for root_id in self._needed_by(accepted):
             if root_id in self._trees and not self._is_alive(root_id):
                 self._deal_with(root_id, self._trees.pop(root_id))
 
     def _is_alive(self, root_id: RunId) -> bool:
         """Whether somebody in the tree is at work, or began with words of somebody in it and is."""
-        return any(root_id in self._needed_by(each.run.accepted) for each in self._supervisor.registry.live.values())
+        return any(root_id in self._needed_by(each.run.accepted) for each in self._supervisor.live_runs())
 
     def _needed_by(self, accepted: RunAccepted) -> tuple[RunId, ...]:
         """The trees that a run needs the messages of: its own, and that of the run whose history it began with."""
         if accepted.inherits is None:
             return (accepted.root_id,)
-        registry, origin = self._supervisor.registry, accepted.inherits.run_id
-        if (live := registry.live.get(origin)) is not None:
+        origin = accepted.inherits.run_id
+        if (live := self._supervisor.live(origin)) is not None:
             return accepted.root_id, live.run.accepted.root_id
-        if (ended := registry.ended.get(origin)) is not None:
-            return accepted.root_id, ended.view.root_id
+        if (ended := self._supervisor.ended(origin)) is not None:
+            return accepted.root_id, ended.root_id
         return (accepted.root_id,)
 
     async def _catch_up(self) -> None:
@@ -111,7 +109,9 @@ class Keeping:
 
     def _deal_with(self, root_id: RunId, how: bytes) -> None:
         if how == DROP:
-            self._engine.journal.write(Forget(root_id=root_id, dialect=DIALECT), _drop(root_id))
+            # A crash between the two writes is harmless: the next process drops the events again.
+            self._supervisor.drop_events(root_id, DIALECT)
+            self._key_value.queue_change(SPACE, _drop(root_id))
             return
         task = asyncio.get_running_loop().create_task(self._copy(root_id, Path(how.decode())), name="retinue-copies")
         self._copying.add(task)
@@ -120,11 +120,11 @@ class Keeping:
     async def _copy(self, root_id: RunId, path: Path) -> None:
         try:
             rows = [row for row in await self._rows(root_id) if row.dialect == DIALECT and row.parent_id is not None]
-            store, read = self._engine.store, self._engine.journal.read
-            logs = [await read(store.events, row.run_id) for row in reversed(rows)]
-            briefs = {row.run_spec: await read(store.run_spec, row.run_spec) for row in rows}
+            stored = self._supervisor.stored
+            logs = [await stored.events(row.run_id) for row in reversed(rows)]
+            briefs = {row.run_spec: await stored.run_spec(row.run_spec) for row in rows}
             await asyncio.to_thread(copy, [[event for _, event in log] for log in logs], briefs, path)
-            await self._engine.journal.commit(_drop(root_id))
+            await self._key_value.change(SPACE, _drop(root_id))
         except (RetinueError, OSError) as error:  # the copy is a convenience: nothing fails for it
             log.warning("the conversations below run %s could not be copied to %s: %s", root_id, path, error)
 
@@ -132,7 +132,7 @@ class Keeping:
         await asyncio.gather(*self._copying, return_exceptions=True)
 
     async def _rows(self, root_id: RunId) -> list[RunRow]:
-        return await self._engine.journal.read(self._engine.store.runs, RunQuery(root_id=root_id))
+        return await self._supervisor.stored.runs(RunQuery(root_id=root_id))
 
 
 def _how(settings: XzatomaSettings) -> bytes | None:
@@ -144,9 +144,9 @@ def _how(settings: XzatomaSettings) -> bytes | None:
     return str(Path(settings.persistence_path).expanduser().absolute()).encode()
 
 
-def _put(root_id: RunId, how: bytes) -> Change:
-    return Change(space=SPACE, decide=lambda key_value: Decision(b"", puts={root_id: how}))
+def _put(root_id: RunId, how: bytes) -> Decide:
+    return lambda key_value: Decision(b"", puts={root_id: how})
 
 
-def _drop(root_id: RunId) -> Change:
-    return Change(space=SPACE, decide=lambda key_value: Decision(b"", drops=(root_id,)))
+def _drop(root_id: RunId) -> Decide:
+    return lambda key_value: Decision(b"", drops=(root_id,))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.commands import RunQuery, RunRow
-from retinue.core.errors import Fenced, RetinueError
+from retinue.core.errors import RetinueError
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
@@ -25,7 +25,6 @@ from retinue.dialects.context import DialectContext
 from retinue.dialects.text import rfc3339
 from retinue.dialects.zeroclaw.result_files import Result, Results
 from retinue.dialects.zeroclaw.texts import BY_PARENT, BY_USER, Target, interrupted
-from retinue.engine.journal import CommitFuture
 
 log = logging.getLogger("retinue.zeroclaw")
 
@@ -64,17 +63,16 @@ class Background:
 
     def __init__(self, dialect_context: DialectContext) -> None:
         self._dialect_context = dialect_context
-        self._supervisor = dialect_context.supervisor
-        self._engine = dialect_context.supervisor.engine
+        self._supervisor = supervisor = dialect_context.supervisor
         self._at_work: set[RunId] = set()
         """Tasks driven here whose file does not tell their end yet."""
         self._one_at_a_time = asyncio.Lock()
         self._has_caught_up = False
         self._places: dict[RunId, Results] = {}
-        self._engine.on_register.append(self._catch_up)
-        self._engine.on_adopt.append(self._taken_over)
-        self._engine.on_end.append(self._ended)
-        self._engine.on_leave.append(self._lay_down)
+        supervisor.on_register(self._catch_up)
+        supervisor.on_adopt(self._taken_over)
+        supervisor.on_end(self._ended)
+        supervisor.on_leave(self._lay_down)
 
     # What is asked for
 
@@ -95,13 +93,13 @@ class Background:
 
     async def knows(self, task_id: str) -> bool:
         """Whether there is such a task, here or in the store."""
-        live = self._supervisor.registry.live.get(task_id)
+        live = self._supervisor.live(task_id)
         return _is_background(live.run.accepted) if live is not None else await self._row(task_id) is not None
 
     async def everything(self, results: Results) -> list[Result]:
         """All results of a folder, the oldest first."""
         await self._catch_up()
-        for row in await self._engine.journal.read(self._engine.store.runs, RunQuery(handle_space=SPACE)):
+        for row in await self._supervisor.stored.runs(RunQuery(handle_space=SPACE)):
             if (await self._place(row)).workspace == results.workspace:
                 await self._told(row.run_id)
         return results.everything()
@@ -113,7 +111,7 @@ class Background:
         if self._has_caught_up:
             return
         self._has_caught_up = True
-        rows = await self._engine.journal.read(self._engine.store.runs, RunQuery(handle_space=SPACE))
+        rows = await self._supervisor.stored.runs(RunQuery(handle_space=SPACE))
         swept: set[str] = set()
         for row in rows:
             try:
@@ -131,12 +129,10 @@ class Background:
             if _is_background(run.accepted):
                 await self.begun(run.run_id)
 
-    def _ended(self, accepted: RunAccepted, outcome: Outcome, commit_future: CommitFuture | None) -> None:
+    def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         if _is_background(accepted):
             self._at_work.add(accepted.run_id)  # until its file tells the end, also if this process is leaving
-            errand = asyncio.get_running_loop().create_task(self._tell_the_end(accepted.run_id))
-            self._engine.errands.add(errand)
-            errand.add_done_callback(self._engine.errands.discard)
+            self._supervisor.start_background(self._tell_the_end(accepted.run_id))
 
     async def _tell_the_end(self, run_id: RunId) -> None:
         try:
@@ -146,7 +142,7 @@ class Background:
 
     async def _lay_down(self) -> None:
         """This process is leaving: what it still has in its hands is nobody's from now on."""
-        if isinstance(self._engine.journal.broken, Fenced):
+        if self._supervisor.is_fenced:
             return  # others have these tasks already
         for run_id in sorted(self._at_work):
             try:
@@ -192,7 +188,8 @@ class Background:
                 return base
             error = interrupted(row.run_id)
             known = seen.finished_at if seen is not None and seen.error == error else None
-            return replace(base, status="Failed", error=error, finished_at=known or rfc3339(self._engine.clock.now()))
+            finished_at = known or rfc3339(self._supervisor.clock.now())
+            return replace(base, status="Failed", error=error, finished_at=finished_at)
         finished_at = rfc3339(row.progress.ended_at or cancelled_at or row.accepted_at)
         if outcome is None or outcome.result == "cancelled":
             return replace(base, status="Cancelled", error=await self._who_cancelled(row), finished_at=finished_at)
@@ -223,24 +220,24 @@ class Background:
 
     async def _stand(self, run_id: RunId) -> _Stand:
         row = await self._supervisor.row(run_id)
-        here = self._supervisor.here(run_id) is not None
-        if here or row.progress.outcome is not None or self._engine.living is None:
+        here = self._supervisor.live(run_id) is not None
+        if here or row.progress.outcome is not None:
             return _Stand(row, here, here)
-        return _Stand(row, row.driver_id in await self._engine.living(), here)
+        return _Stand(row, await self._supervisor.is_driven(row), here)
 
     async def _row(self, run_id: RunId) -> RunRow | None:
         row = await self._any_row(run_id)
         return row if row is not None and row.handle is not None and row.handle.space == SPACE else None
 
     async def _any_row(self, run_id: RunId) -> RunRow | None:
-        return await self._engine.journal.read(self._engine.store.run, run_id)
+        return await self._supervisor.stored.run(run_id)
 
     async def _place(self, row: RunRow) -> Results:
         """The folder of whoever started the task."""
         starter = row.parent_id or row.run_id
         if starter not in self._places:
             parent = await self._any_row(starter)
-            run_spec = await self._engine.journal.read(self._engine.store.run_spec, (parent or row).run_spec)
+            run_spec = await self._supervisor.stored.run_spec((parent or row).run_spec)
             self._places[starter] = Results(run_spec.workspace)
         return self._places[starter]
 

@@ -39,7 +39,7 @@ from retinue.dialects.zeroclaw.requests import (
 from retinue.dialects.zeroclaw.result_files import Result, Results, pretty
 from retinue.dialects.zeroclaw.spawn import NAME, check_may_act, hidden, spend
 from retinue.dialects.zeroclaw.texts import BY_USER, PARALLEL_FAILED, Answer, Target, fanned_out, started
-from retinue.engine import admission
+from retinue.engine import SpawnRequest
 
 PLAIN_SECONDS = 120.0
 """Time of a target that answers once, when its profile does not say."""
@@ -162,13 +162,13 @@ class DelegateTool(DialectTool):
             run.run_id, Target.of(spawn_request.run_spec, spawn_request.limits, self._dialect_context.families)
         )
 
-    async def _spawn_request(self, request: Handover, context: CallContext) -> admission.SpawnRequest:
+    async def _spawn_request(self, request: Handover, context: CallContext) -> SpawnRequest:
         agent = self._dialect_context.known(request.agent)
         if agent is None:  # it was there when the call was made, before a crash
             raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
         policy, independent = await self._grants(agent, context)
-        given = self._supervisor.engine.rules.given_to(agent.name)
-        return admission.SpawnRequest(
+        given = self._supervisor.rules.given_to(agent.name)
+        return SpawnRequest(
             agent=agent.name,
             run_spec=self._brief(agent, context),
             task=request.task,
@@ -191,7 +191,7 @@ class DelegateTool(DialectTool):
         """
         if not await self._is_held_to_its_caller(context):
             return None, True
-        return intersect(self._supervisor.engine.rules.ceiling_of(agent.name), context.policy), False
+        return intersect(self._supervisor.rules.ceiling_of(agent.name), context.policy), False
 
     async def _is_held_to_its_caller(self, context: CallContext) -> bool:
         """Whether the caller's profile says so, or that of a run whose rights bound the caller's: a chain of targets
@@ -207,7 +207,7 @@ class DelegateTool(DialectTool):
         return False
 
     async def _run(self, run_id: RunId) -> Run:
-        live = self._supervisor.registry.live.get(run_id)
+        live = self._supervisor.live(run_id)
         return await self._supervisor.replay(run_id) if live is None else live.run
 
     def _brief(self, agent: Agent, context: CallContext) -> RunSpec:

@@ -16,8 +16,7 @@ from retinue.dialects.zeroclaw.background import Background
 from retinue.dialects.zeroclaw.delegate import DelegateTool
 from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
 from retinue.dialects.zeroclaw.spawn import NAME, SpawnSubagentTool, about, is_subagent
-from retinue.engine.journal import CommitFuture
-from retinue.engine.supervisor import Supervisor
+from retinue.engine import Supervisor
 
 log = logging.getLogger("retinue.zeroclaw")
 
@@ -32,7 +31,7 @@ class TracedTool(WatchedTool):
     def told(self, context: CallContext, status: str) -> str:
         """Whose call it was, and how it went."""
         facts = {"tool": self.spec.name, "turn": context.turn, "status": status}
-        live = self._supervisor.registry.live.get(context.run_id)
+        live = self._supervisor.live(context.run_id)
         if live is not None and is_subagent(live.run.accepted):
             return about(context.run_id, context.identity, **facts)
         return line(agent_alias=context.identity, session_key=context.run_id, **facts)
@@ -52,7 +51,7 @@ class ZeroclawDialect:
             SPAWN: SpawnSubagentTool(dialect_context),
             DELEGATE: DelegateTool(dialect_context, Background(dialect_context)),
         }
-        dialect_context.supervisor.engine.on_end.append(self._ended)
+        dialect_context.supervisor.on_end(self._ended)
 
     def tools(self) -> Mapping[str, Tool]:
         """The dialect's tools, in the order of its document."""
@@ -74,7 +73,7 @@ class ZeroclawDialect:
         """The tool, with a line for each of its calls that says whose it was."""
         return TracedTool(tool, self._dialect_context.supervisor)
 
-    def _ended(self, accepted: RunAccepted, outcome: Outcome, commit_future: CommitFuture | None) -> None:
+    def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         if is_subagent(accepted) and log.isEnabledFor(logging.INFO):
             told = about(
                 accepted.run_id,

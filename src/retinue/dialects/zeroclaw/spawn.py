@@ -11,7 +11,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
-from retinue.core.policy import Autonomy
+from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.base import DialectTool
@@ -19,9 +19,7 @@ from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line
 from retinue.dialects.zeroclaw.requests import SPAWN, NotMet, prompt_of, spawn_spec
 from retinue.dialects.zeroclaw.texts import NO_OUTPUT, why
-from retinue.engine import admission
-from retinue.engine.supervisor import Supervisor
-from retinue.engine.tool_calls import NO_ACTIONS_LEFT, take_action
+from retinue.engine import SpawnRequest, Supervisor
 
 NAME = "zeroclaw"
 
@@ -40,8 +38,7 @@ def check_may_act(context: CallContext, tool: str) -> None:
 
 async def spend(supervisor: Supervisor, context: CallContext) -> None:
     """Take one action from the caller's windows; every valid launch costs one, and nothing else does."""
-    live = supervisor.registry.live.get(context.run_id)
-    if live is not None and not await take_action(live, supervisor.engine):
+    if supervisor.live(context.run_id) is not None and not await supervisor.take_action(context.run_id):
         raise NotMet(NO_ACTIONS_LEFT)
 
 
@@ -60,7 +57,7 @@ class SpawnSubagentTool(DialectTool):
 
     def why_hidden(self, context: CallContext) -> str:
         """What an agent reads whose profile does not have the tool; an empty prompt is told first, as always."""
-        live = self._supervisor.registry.live.get(context.run_id)
+        live = self._supervisor.live(context.run_id)
         try:
             if live is not None:
                 prompt_of(live.run.open[context.index].call.arguments)
@@ -84,7 +81,7 @@ class SpawnSubagentTool(DialectTool):
         return outcome.text if outcome.text.strip() else NO_OUTPUT
 
     async def _begin(self, prompt: str, context: CallContext) -> RunId:
-        caller = self._supervisor.registry.live.get(context.run_id)
+        caller = self._supervisor.live(context.run_id)
         if caller is not None and is_subagent(caller.run.accepted):
             raise NotMet("spawn_subagent: a subagent may not spawn its own subagents (depth-1 cap)")
         alias = context.identity
@@ -94,7 +91,7 @@ class SpawnSubagentTool(DialectTool):
         await spend(self._supervisor, context)
         try:
             run_spec = self._dialect_context.run_spec_of(context.run_id)
-            spawn_request = admission.SpawnRequest(
+            spawn_request = SpawnRequest(
                 agent=context.agent,
                 run_spec=self._dialect_context.run_spec_for(
                     run_spec, agent=run_spec.agent, system=run_spec.system, offered=context.offered, fallback=()

@@ -20,7 +20,7 @@ from retinue.dispatch.cron.claims import Verdicts
 from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import Claim, Owner, Table
 from retinue.dispatch.cron.table import CronTable
-from retinue.engine.process_identity import is_gone, this_host
+from retinue.engine import is_gone, this_host
 
 log = logging.getLogger("retinue.cron")
 
@@ -173,3 +173,8 @@ class Watch:
             return owner in still
 
         return gone
+
+
+def is_left(owner: Owner) -> bool:
+    """Whether a claim has no process any more: none has taken it, or the one that did has certainly ended."""
+    return not owner.process or is_gone(owner.host, owner.process)

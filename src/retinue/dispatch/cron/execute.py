@@ -38,7 +38,7 @@ from retinue.dialects.log_format import line
 from retinue.dispatch.cron.history import MOST_OUTPUT
 from retinue.dispatch.cron.jobs import AgentWork, Job, ShellWork
 from retinue.dispatch.cron.takeover import go_on
-from retinue.engine.context import Approver
+from retinue.engine import Approver
 
 log = logging.getLogger("retinue.cron")
 

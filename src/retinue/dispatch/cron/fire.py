@@ -24,7 +24,7 @@ from retinue.dispatch.cron.execute import Doing, Done, do
 from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Owner
 from retinue.dispatch.cron.table import CronTable
-from retinue.engine.process_identity import this_host, this_process
+from retinue.engine import this_host, this_process
 
 log = logging.getLogger("retinue.cron")
 

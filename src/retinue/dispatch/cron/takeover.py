@@ -7,7 +7,7 @@ import asyncio
 from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
 from retinue.cli.event_loop import first_of
-from retinue.core.commands import DeclareDead, DriverRow
+from retinue.core.commands import DriverRow
 from retinue.core.errors import NotAdoptable
 
 POLL = 0.5
@@ -19,7 +19,6 @@ async def go_on(retinue: Retinue, live: NotAdoptable, asked_to_stop: asyncio.Eve
     A driver that has not stirred for its whole lease is declared dead. After a restart of the machine all of them are,
     and nobody can tell by their process: numbers of processes mean nothing across restarts.
     """
-    engine = retinue.supervisor.engine
     beat, still_since = -1, 0.0
     while not asked_to_stop.is_set():
         driver = await _driver_of(retinue, live.run_id)
@@ -29,7 +28,7 @@ async def go_on(retinue: Retinue, live: NotAdoptable, asked_to_stop: asyncio.Eve
         if driver.beat != beat:
             beat, still_since = driver.beat, now
         elif now - still_since >= driver.lease:
-            await engine.journal.commit(DeclareDead(driver_id=driver.driver_id, beat=beat))
+            await retinue.supervisor.drivers.declare_dead(driver.driver_id, beat=beat)
         await first_of(asyncio.sleep(POLL), asked_to_stop)
         try:
             return await retinue.resume(live.run_id)
@@ -39,7 +38,5 @@ async def go_on(retinue: Retinue, live: NotAdoptable, asked_to_stop: asyncio.Eve
 
 
 async def _driver_of(retinue: Retinue, run_id: str) -> DriverRow | None:
-    engine = retinue.supervisor.engine
-    row = await engine.journal.read(engine.store.run, run_id)
-    drivers = await engine.journal.read(engine.store.drivers)
-    return next((each for each in drivers if row is not None and each.driver_id == row.driver_id), None)
+    row = await retinue.supervisor.stored.run(run_id)
+    return None if row is None else await retinue.supervisor.drivers.find(row.driver_id)

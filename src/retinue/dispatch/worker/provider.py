@@ -22,8 +22,7 @@ from retinue.core.text import cut
 from retinue.dispatch.worker.grant import Grant, Reaching, Tally
 from retinue.dispatch.worker.process import Child, ProcessPool
 from retinue.dispatch.worker.stream import CallStream
-from retinue.engine.supervisor import Supervisor
-from retinue.engine.tool_calls import take_action
+from retinue.engine import LiveView, Supervisor
 from retinue.tools.dependencies import ToolOptions
 
 TEMPERATURE = 0.8
@@ -85,8 +84,11 @@ class ProcessProvider:
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """All that the child says, as one reply; a child that fails raises `ProviderError` with its own reason."""
         reaching = self._reaching(request.model)
-        grant = self._grant(request.run_id, reaching)
-        order = _order(request, reaching, tools=self._supervisor.registry.live[request.run_id].run.run_spec.offered)
+        live = self._supervisor.live(request.run_id)
+        if live is None:
+            raise ProviderError(f"run {request.run_id or 'without a name'} is not driven here", fault="internal")
+        grant = self._grant(live, reaching)
+        order = _order(request, reaching, tools=live.run.run_spec.offered)
         try:
             child = self._nursery.take()
         except OSError as error:
@@ -146,8 +148,8 @@ class ProcessProvider:
     async def _count_actions(self, child: Child, run_id: RunId) -> None:
         """Let the child act as often as its run may, which shares its windows with the runs above it."""
         async for _ in child.asks():
-            live = self._supervisor.registry.live.get(run_id)
-            await child.answer(allow=live is not None and await take_action(live, self._supervisor.engine))
+            is_live = self._supervisor.live(run_id) is not None
+            await child.answer(allow=is_live and await self._supervisor.take_action(run_id))
 
     async def _hear(self, child: Child, stream: CallStream, publish: Publish) -> None:
         async for piece in child.stdout():
@@ -158,11 +160,8 @@ class ProcessProvider:
         for words in stream.end():
             publish(TextDelta(words))
 
-    def _grant(self, run_id: RunId, reaching: Reaching) -> Grant:
-        live = self._supervisor.registry.live.get(run_id)
-        if live is None:
-            raise ProviderError(f"run {run_id or 'without a name'} is not driven here", fault="internal")
-        run_spec = live.run.run_spec
+    def _grant(self, live: LiveView, reaching: Reaching) -> Grant:
+        run_id, run_spec = live.run_id, live.run.run_spec
         return Grant(
             run_id=run_id,
             policy=live.run.policy,
@@ -173,23 +172,18 @@ class ProcessProvider:
             home=self._surroundings.home,
             tool_options=self._surroundings.tool_options,
             reaching=reaching,
-            counts=self._supervisor.engine.accounts.counts_actions(run_id),
+            counts=self._supervisor.counts_actions(run_id),
         )
 
     def _limits(self, run_id: RunId) -> Limits:
-        """What the run was given and has not used; the hold of this very call is not taken off."""
-        accounts = self._supervisor.engine.accounts
-        seconds = self._surroundings.seconds
-        if not accounts.is_capped(run_id):
-            return Limits(seconds=seconds)
-        standing = accounts.ledger.standing(run_id)
-        caps, spent = standing.caps, standing.spent
+        """What the run was given and has not spent; the hold of the current call is not deducted."""
+        unspent = self._supervisor.unspent(run_id)
         return Limits(
-            max_input_tokens=_left(caps.input, spent.input),
-            max_output_tokens=_left(caps.output, spent.output),
-            max_tokens=_left(caps.tokens, spent.tokens),
-            max_cost=_left(caps.cost, spent.cost),
-            seconds=seconds,
+            max_input_tokens=unspent.input,
+            max_output_tokens=unspent.output,
+            max_tokens=unspent.tokens,
+            max_cost=unspent.cost,
+            seconds=self._surroundings.seconds,
         )
 
 
@@ -206,10 +200,6 @@ def _order(request: Request, reaching: Reaching, *, tools: tuple[str, ...]) -> O
         temperature=TEMPERATURE if request.temperature is None else request.temperature,
         max_tokens=request.max_output,
     )
-
-
-def _left(limit: int | None, used: int) -> int | None:
-    return None if limit is None else max(0, limit - used)
 
 
 def _failure(reason: str, stream: CallStream, tally: Tally) -> ProviderError:
