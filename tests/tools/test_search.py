@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallRisk, assess_call
+from retinue.core.ports import CallRisk
 from retinue.tools.files.paths import Reach
 from retinue.tools.search import collector, search_tools
 from retinue.tools.search import find as finding
@@ -61,7 +61,7 @@ def page(results: list[str], **changes: Any) -> dict[str, Any]:
 
 def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
     assert {
-        tool.spec.name: (tool.kind, tool.timeout, assess_call(tool, "{}"))
+        tool.spec.name: (tool.kind, tool.timeout, tool.prepare("{}").risk)
         for tool in search_tools.tools(dependencies())
     } == {name: ("pure", 40.0, CallRisk(Risk.LOW)) for name in ("bash_find", "bash_ripgrep", "grep")}
 

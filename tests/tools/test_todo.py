@@ -12,7 +12,7 @@ import pytest
 from retinue.core.commands import CloseSession, OpenSession
 from retinue.core.errors import StoreError
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, CallRisk, Store, Tool, assess_call
+from retinue.core.ports import CallContext, CallRisk, Store, Tool
 from retinue.providers.scripted.provider import calls, says, together
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
@@ -263,7 +263,7 @@ async def test_the_tools_take_nothing_and_act_on_nothing_outside(tasks: List) ->
         "task_list": "pure",
         "task_update": "keyed",
     }
-    assert {assess_call(tool, "{}") for tool in tasks.tools.values()} == {CallRisk(Risk.LOW)}
+    assert {tool.prepare("{}").risk for tool in tasks.tools.values()} == {CallRisk(Risk.LOW)}
 
 
 async def test_runs_at_once_get_tasks_of_their_own_and_a_crash_doubles_none(tmp_path: Path) -> None:

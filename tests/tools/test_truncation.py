@@ -12,7 +12,7 @@ import retinue
 from retinue.core.commands import Prune
 from retinue.core.errors import ToolError
 from retinue.core.policy import Autonomy, Policy, Risk
-from retinue.core.ports import CallContext, CallRisk, Store, Tool, ToolResult, Weighs, assess_call
+from retinue.core.ports import CallContext, CallRisk, Store, Tool, ToolResult
 from retinue.providers.scripted.provider import calls, says
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -150,14 +150,13 @@ async def test_the_wrapped_tool_shows_through(store: Store) -> None:
     assert tool.spec is shell.spec
     assert (tool.kind, tool.risk, tool.timeout) == ("once", Risk.MEDIUM, 7.0)
     assert (tool.waits, tool.stoppable) == (False, False)
-    assert isinstance(tool, Weighs)
-    assert [assess_call(tool, words) for words in ("rm x", "ls")] == [
+    assert [tool.prepare(words).risk for words in ("rm x", "ls")] == [
         CallRisk(Risk.HIGH, True),
         CallRisk(Risk.LOW, True),
     ]
     plain = Bounded(says_text("x"), DirectShelf(store), companion=False)
-    assert assess_call(plain, "{}") == CallRisk(Risk.LOW)
-    assert (getattr(tool, "companion", ""), plain.companion) == ("artifact_read", None)
+    assert plain.prepare("{}").risk == CallRisk(Risk.LOW)
+    assert (tool.companion, plain.companion) == ("artifact_read", None)
 
 
 # ---- reading on ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from retinue.core.agent import Agent
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
-from retinue.core.ports import Clock, Ids, Provider, Store, Tool
+from retinue.core.ports import Clock, Ids, Provider, Store, Tool, ToolLike
 from retinue.core.profiles import Rules
 from retinue.engine.budgets import Accounts
 from retinue.engine.context import Approver, EngineContext
@@ -60,7 +60,7 @@ def open(
     config: str | Path | None = None,
     providers: Mapping[str, Provider] | None = None,
     provider_configs: Sequence[ProviderConfig] = (),
-    tools: Iterable[Tool | str] = (),
+    tools: Iterable[ToolLike | str] = (),
     tool_options: ToolOptions | None = None,
     dialects: Sequence[str] = ("spec",),
     dialect_settings: Mapping[str, object] | None = None,

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, Protocol, runtime_checkable
 
 from retinue.core.errors import BadInput, UnknownName
-from retinue.core.ports import Provider, Tool
+from retinue.core.ports import Provider, Tool, as_tool
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config, reach
@@ -66,7 +66,7 @@ class ToolRegistry:
     def add(self, dialect: Dialect) -> None:
         """A dialect's tools."""
         self._dialects[dialect.name] = dialect
-        self._delegation[dialect.name] = dialect.tools()
+        self._delegation[dialect.name] = {name: as_tool(tool) for name, tool in dialect.tools().items()}
 
     def check_together(self, dialects: Sequence[str]) -> None:
         """A name that two dialects of one run have cannot be told apart by a model."""

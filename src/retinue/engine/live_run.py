@@ -20,8 +20,8 @@ from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
-from retinue.core.messages import Delta, TextDelta
-from retinue.core.ports import HasCompanion, Provider, Tool
+from retinue.core.messages import Delta, TextDelta, ToolCall
+from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_judge
@@ -49,8 +49,8 @@ class ToolSet:
     def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], engine: EngineContext) -> None:
         found = {name: engine.toolbox.find(name, dialects) for name in offered}
         self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
-        for name in {tool.companion: None for tool in self.tools.values() if isinstance(tool, HasCompanion)}:
-            if name and name not in self.tools and (companion := engine.toolbox.find(name, dialects)) is not None:
+        for name in dict.fromkeys(tool.companion for tool in self.tools.values() if tool.companion is not None):
+            if name not in self.tools and (companion := engine.toolbox.find(name, dialects)) is not None:
                 self.tools[name] = companion
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
@@ -66,6 +66,7 @@ class LiveRun:
         "_counted",
         "_engine",
         "_known",
+        "_prepared",
         "_size",
         "_stopping",
         "_validated",
@@ -137,6 +138,7 @@ class LiveRun:
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._windows: dict[tuple[str, str], int | None] = {}
+        self._prepared: dict[int, tuple[ToolCall, PreparedCall]] = {}
         self._counted = 0
         self.fixed = len(run.run_spec.system) + sum(
             len(spec.parameters) + len(spec.description) for spec in tool_set.specs
@@ -319,6 +321,23 @@ class LiveRun:
                 del self.busy[index]
             self.wake()
 
+    def prepared(self, index: int) -> PreparedCall | None:
+        """An open call with its arguments read, once per call; None if the run has no such tool."""
+        call = self.run.open[index].call
+        known = self._prepared.get(index)
+        if known is not None and known[0] is call:
+            return known[1]
+        tool = self.tool_set.tools.get(call.name)
+        if tool is None:
+            return None
+        prepared = tool.prepare(call.arguments)
+        self._prepared[index] = call, prepared
+        return prepared
+
+    def forget_prepared(self, index: int) -> None:
+        """Drop what `prepared` keeps of a call that has returned or is parked."""
+        self._prepared.pop(index, None)
+
     def wake(self) -> None:
         """Something happened: ask again what to do next."""
         if self._wake is not None and not self._wake.done():
@@ -387,8 +406,5 @@ class LiveRun:
         """How many tokens a model can read and write at once, if its provider knows; asked once."""
         known = (name, model)
         if known not in self._windows:
-            window: Callable[[str], int | None] | None = getattr(
-                provider, "window", None
-            )  # isinstance() takes too long
-            self._windows[known] = None if window is None else window(model)
+            self._windows[known] = window_of(provider, model)
         return self._windows[known]

@@ -20,7 +20,7 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
-from retinue.core.ports import Prices, Provider, Request
+from retinue.core.ports import Provider, Request, price_of
 from retinue.core.run import LimitMet, Limits
 from retinue.core.step import Ask
 from retinue.core.usage import NO_USAGE, Usage, add_cost
@@ -258,9 +258,12 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
 async def _room(provider: Provider, question: Question, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
     """Room for the worst case of the call under every limit that binds the run."""
     request = question.request
-    price = provider.price(request.model) if isinstance(provider, Prices) else None
     return await engine.accounts.hold(
-        live.run_id, input=question.size(), output=request.max_output, price=price, wrap_up=question.wrap_up
+        live.run_id,
+        input=question.size(),
+        output=request.max_output,
+        price=price_of(provider, request.model),
+        wrap_up=question.wrap_up,
     )
 
 

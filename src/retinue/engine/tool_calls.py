@@ -14,16 +14,7 @@ from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
 from retinue.core.policy import Risk, Verdict, verdict
-from retinue.core.ports import (
-    CallContext,
-    CallRisk,
-    KnowsWhyHidden,
-    Tool,
-    ToolResult,
-    assess_call,
-    closed_by,
-    does_wait,
-)
+from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.state import OpenCall
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_its_own_doing, kind_and_words_of, words_of
@@ -54,6 +45,7 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record what it came to, or park it for a person."""
     call = live.run.open[index]
     result, crashed = await _outcome(live, call, engine)
+    live.forget_prepared(index)
     if result is None or live.stopping:
         return
     if len(result.text) > MUCH:
@@ -75,32 +67,28 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
 async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult | None, bool]:
     name = call.call.name
     tool = live.tool_set.tools.get(name)
-    if tool is None:
+    prepared = live.prepared(call.index)
+    if tool is None or prepared is None:
         hidden = engine.toolbox.find(name, live.run.run_spec.dialects)
-        if (words := _why_hidden(hidden, live, call)) is not None:
+        words = None if hidden is None else hidden.why_hidden(_context(live, call, stale=False))
+        if words is not None:
             return ToolResult(words, failed=True), False
         offered = ", ".join(live.tool_set.tools) or "none"
         return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
-    call_risk = assess_call(tool, call.call.arguments)
-    permission = _permission(live, call, tool, call_risk, engine)
+    permission = _permission(live, call, prepared, engine)
     if permission is not GRANTED:
         if permission is not None and _is_taken_away(live, name):
-            words = _why_hidden(tool, live, call)
+            words = tool.why_hidden(_context(live, call, stale=False))
             return permission if words is None else ToolResult(words, failed=True), False
         return permission, False
     stale = live.run.is_stale(call)
     if stale and tool.kind == "once":
         return ToolResult(INTERRUPTED, failed=True), False
-    if call_risk.acts and not await take_action(live, engine):
+    if prepared.risk.acts and not await take_action(live, engine):
         return ToolResult(NO_ACTIONS_LEFT, failed=True), False
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
-    return await _guarded(tool, call, _context(live, call, stale), live, engine)
-
-
-def _why_hidden(tool: Tool | None, live: LiveRun, call: OpenCall) -> str | None:
-    """What a tool itself says to a run that may not use it."""
-    return tool.why_hidden(_context(live, call, stale=False)) if isinstance(tool, KnowsWhyHidden) else None
+    return await _guarded(tool, call, prepared, _context(live, call, stale), live, engine)
 
 
 async def take_action(live: LiveRun, engine: EngineContext) -> bool:
@@ -123,16 +111,14 @@ def _is_taken_away(live: LiveRun, name: str) -> bool:
     return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
-def _permission(
-    live: LiveRun, call: OpenCall, tool: Tool, call_risk: CallRisk, engine: EngineContext
-) -> ToolResult | None:
+def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: EngineContext) -> ToolResult | None:
     """GRANTED to go on, a result that says no, or None for a call that is parked now."""
     policy = live.run.policy
-    decision = verdict(policy, tool=call.call.name, risk=call_risk.risk, acts=call_risk.acts)
+    decision = verdict(policy, tool=call.call.name, risk=prepared.risk.risk, acts=prepared.risk.acts)
     if decision.verdict is Verdict.REFUSE:
         return ToolResult(decision.reason, failed=True)
-    if (closed := closed_by(policy, tool, call.call.arguments)) is not None:
-        return ToolResult(closed, failed=True)
+    if (reason := prepared.denied_by(policy)) is not None:
+        return ToolResult(reason, failed=True)
     if decision.verdict is Verdict.ALLOW:
         return GRANTED
     if call.answer is not None:
@@ -151,13 +137,13 @@ def _no(note: str, reason: str) -> str:
 
 
 async def _guarded(
-    tool: Tool, call: OpenCall, context: CallContext, live: LiveRun, engine: EngineContext
+    tool: Tool, call: OpenCall, prepared: PreparedCall, context: CallContext, live: LiveRun, engine: EngineContext
 ) -> tuple[ToolResult, bool]:
     seconds = tool.timeout or live.run.accepted.limits.tool_seconds
-    scope = engine.deadlines.within(None if does_wait(tool, call.call.arguments) else seconds)
+    scope = engine.deadlines.within(None if prepared.waits else seconds)
     try:
         with scope:
-            return await tool.call(call.call.arguments, context), False
+            return await prepared.run(context), False
     except ToolError as error:
         return ToolResult(words_of(error), failed=True), False
     except StoreError:

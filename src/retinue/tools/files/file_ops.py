@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from typing import Annotated, Literal, TypeAlias, assert_never
 
@@ -18,12 +19,13 @@ import msgspec
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, CallRisk, Tool
+from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool
+from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files.atomic_write import alone, blocks, replace
 from retinue.tools.files.excerpt import excerpt
 from retinue.tools.files.paths import Reach, Spot, Unusable
-from retinue.tools.function import as_text, tool
+from retinue.tools.function import FunctionTool, as_text
 from retinue.tools.pagination import NOTICE, that_fit
 
 SECONDS = 60.0
@@ -34,32 +36,37 @@ MAX_COPY = 256 * 1024 * 1024
 MAX_ENTRIES = 1000
 
 Operation: TypeAlias = Literal["read", "write", "append", "list", "delete", "move", "copy", "mkdir", "exists", "info"]
-LOOKING = frozenset({"read", "list", "exists", "info"})
+READING = frozenset({"read", "list", "exists", "info"})
 
 FromZero: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Asked(msgspec.Struct):
+class _Operation(msgspec.Struct):
     operation: str = ""
 
 
-def assess(arguments: str) -> CallRisk:
-    """Low risk for operations that only look; anything else, and what cannot be read, is an action.
+class _FileOps(FunctionTool[..., str]):
+    """The tool `file_ops`; its arguments are decoded once, before the call is permitted."""
 
-    >>> assess('{"operation": "list", "path": "."}'), assess('{"operation": "delete", "path": "a"}')
-    (CallRisk(risk=<Risk.LOW: 'low'>, acts=False), CallRisk(risk=<Risk.MEDIUM: 'medium'>, acts=True))
-    """
+    def prepare(self, arguments: str) -> PreparedCall:
+        """Low risk for operations that only read; anything else, also arguments that cannot be read, is an action."""
+        decoded = self.decode(arguments)
+        operation = _operation_in(arguments) if isinstance(decoded, Misfit) else getattr(decoded, "operation", "")
+        risk = CallRisk(Risk.LOW) if operation in READING else CallRisk(self.risk, self.acts)
+        return PreparedCall(arguments, risk, partial(self.call_decoded, decoded))
+
+
+def _operation_in(arguments: str) -> str:
+    """The operation in arguments of which another one does not fit."""
     try:
-        asked = msgspec.json.decode(arguments, type=_Asked)
+        return msgspec.json.decode(arguments, type=_Operation).operation
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        asked = _Asked()
-    return CallRisk(Risk.LOW) if asked.operation in LOOKING else CallRisk(Risk.MEDIUM, acts=True)
+        return ""
 
 
 def file_ops_tool(dependencies: ToolDependencies) -> Tool:
     """The tool `file_ops`."""
 
-    @tool(kind="once", risk="medium", acts=True, assess=assess, timeout=SECONDS)
     def file_ops(
         operation: Operation,
         path: str,
@@ -110,7 +117,7 @@ def file_ops_tool(dependencies: ToolDependencies) -> Tool:
             case _:
                 assert_never(operation)
 
-    return file_ops
+    return _FileOps(file_ops, kind="once", risk="medium", acts=True, timeout=SECONDS)
 
 
 def _given(value: str | None, name: str, operation: str) -> str:

@@ -18,8 +18,7 @@ from msgspec import Struct
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.commands import Decision
 from retinue.core.errors import BadInput, ToolError
-from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, CallRisk, Clock, KeyValue, Tool, ToolResult
+from retinue.core.ports import CallContext, Clock, KeyValue, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory import markdown, sqlite
 from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, Note, Recalled, Search
@@ -89,23 +88,18 @@ def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Se
     return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
 
 
-class _Changes:
-    """What storing and forgetting have in common: they are actions, and after a crash they are entered again."""
+class _Changes(Tool):
+    """Base of the tools that store and forget: actions, which recovery makes again after a crash."""
 
     kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = SECONDS
-    waits = False
+    acts = True
+    timeout = SECONDS
     stoppable = False
 
     def __init__(self, memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> None:
         self._memory = memory
         self._key_value = key_value
         self._clock = clock
-
-    def assess(self, arguments: str) -> CallRisk:
-        """Every call changes something."""
-        return CallRisk(self.risk, acts=True)
 
 
 class MemoryStore(_Changes):
@@ -156,7 +150,7 @@ class MemoryStore(_Changes):
         return ToolResult(f"Stored memory: {key}")
 
 
-class MemoryRecall:
+class MemoryRecall(Tool):
     """`memory_recall`: find what was stored, one's own and what one may read besides."""
 
     spec = ToolSpec(
@@ -193,9 +187,7 @@ class MemoryRecall:
         ).decode(),
     )
     kind: ToolKind = "pure"
-    risk = Risk.LOW
-    timeout: float | None = SECONDS
-    waits = False
+    timeout = SECONDS
     stoppable = False
 
     def __init__(self, memory: MemoryBackend) -> None:

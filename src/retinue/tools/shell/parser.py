@@ -91,32 +91,36 @@ class Step(Struct, frozen=True):
         return self.program.rsplit("/", 1)[-1]
 
 
-class Unreadable(Struct, frozen=True):
-    """The command cannot be read with certainty; `why` tells the model what to write instead."""
+class ParsedCommand(Struct, frozen=True):
+    """A shell command line and the programs that it runs, in order.
 
-    why: str
+    If the line cannot be parsed with certainty, `unreadable` is the reason, with what to write instead, for the model.
+    """
+
+    text: str
+    steps: tuple[Step, ...] = ()
+    unreadable: str = ""
 
 
-def steps_of(command: str) -> tuple[Step, ...] | Unreadable:
-    """The programs that a command starts, in order.
+def parse(command: str) -> ParsedCommand:
+    """Parse a command line.
 
-    >>> [step.name for step in steps_of("cd src && LANG=C grep -r pool . | head -3")]
+    >>> [step.name for step in parse("cd src && LANG=C grep -r pool . | head -3").steps]
     ['cd', 'grep', 'head']
-    >>> steps_of("echo $(id)").why
+    >>> parse("echo $(id)").unreadable
     'substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself'
     """
     try:
-        return tuple(step for part in _parts(cut(command)) if (step := _step(part)) is not None)
+        return ParsedCommand(command, tuple(step for part in _parts(cut(command)) if (step := _step(part)) is not None))
     except Unclear as unclear:
-        return Unreadable(str(unclear))
+        return ParsedCommand(command, unreadable=str(unclear))
 
 
-def refusal_of(command: str, policy: Policy) -> str | None:
+def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
     """Why a policy closes this command, in words for the model; None when it may be started."""
-    steps = steps_of(command)
-    if isinstance(steps, Unreadable):
-        return f"Security policy: {steps.why}"
-    for step in steps:
+    if command.unreadable:
+        return f"Security policy: {command.unreadable}"
+    for step in command.steps:
         if step.program != step.name and step.program not in policy.allowed_commands:
             return (
                 f"Security policy: {step.program!r} names a program by its path; allowed are the commands of "

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from retinue.core.policy import Risk
-from retinue.tools.shell.parser import Step, Unreadable, steps_of
+from retinue.tools.shell.parser import ParsedCommand, Step, parse
 from retinue.tools.shell.wrappers import Untold, may_be_one_of, started_by
 
 HIGH_RISK = frozenset(
@@ -94,16 +94,13 @@ _SHOWS_LINES = re.compile(r"[0-9$]+(?:,[0-9$]+)?p")
 _RANKS = (Risk.LOW, Risk.MEDIUM, Risk.HIGH)
 
 
-def risk_of(command: str) -> Risk:
-    """How much harm a command can do at most; one that cannot be read can do any.
+def risk_of(command: ParsedCommand) -> Risk:
+    """The highest risk of the programs that a command runs; high for a command that cannot be parsed.
 
-    >>> risk_of("git status"), risk_of("git push"), risk_of("ls; rm -r build"), risk_of("echo hi > note.txt")
-    (<Risk.LOW: 'low'>, <Risk.MEDIUM: 'medium'>, <Risk.HIGH: 'high'>, <Risk.MEDIUM: 'medium'>)
+    >>> [risk_of(parse(line)).value for line in ("git status", "git push", "ls; rm -r build", "echo hi > note.txt")]
+    ['low', 'medium', 'high', 'medium']
     """
-    steps = steps_of(command)
-    if isinstance(steps, Unreadable):
-        return Risk.HIGH
-    return _worst(_risk_of_step(step) for step in steps)
+    return Risk.HIGH if command.unreadable else _worst(_risk_of_step(step) for step in command.steps)
 
 
 def _risk_of_step(step: Step) -> Risk:
@@ -193,10 +190,7 @@ def _risks_of_started(step: Step) -> list[Risk]:
 
 def _risk_of_argument(argument: str) -> Risk:
     """The harm of a word that may be the name of a program, or a whole command."""
-    steps = steps_of(argument)
-    if isinstance(steps, Unreadable):
-        return Risk.MEDIUM
-    return Risk.HIGH if any(step.name in HIGH_RISK for step in steps) else Risk.MEDIUM
+    return Risk.HIGH if any(step.name in HIGH_RISK for step in parse(argument).steps) else Risk.MEDIUM
 
 
 def _worst(risks: Iterable[Risk]) -> Risk:
