@@ -17,7 +17,7 @@ from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools
-from retinue.core.agent import Agent
+from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
@@ -226,11 +226,10 @@ def _providers(
 ) -> tuple[ProviderRegistry, str]:
     """Everyone who can be asked, the one to ask first in front, and the name of the model there."""
     objects = dict(providers or {})
-    wire, colon, name = model.partition(":")
     if isinstance(provider, str) or provider is None:
         known = (*objects, *(each.name for each in provider_configs), *WIRES)
-        wire = called(wire, known)
-        chosen = called(provider, known) if provider else (wire if colon and wire in known else None)
+        prefix, name = split_model(model, known, lambda prefix: called(prefix, known))
+        chosen = called(provider, known) if provider else prefix
         if provider is None and chosen is not None:
             model = name
         if chosen is not None and chosen not in objects:
@@ -239,9 +238,10 @@ def _providers(
         if chosen is not None:
             objects = {chosen: objects[chosen]} | objects
     else:
-        own = getattr(provider, "name", None) or (wire if colon else "custom")
+        prefix, name = split_model(model)
+        own = getattr(provider, "name", None) or ("custom" if prefix is None else prefix)
         objects = {str(own): provider} | objects
-        model = name if colon and wire == own else model
+        model = name if prefix == own else model
     table = ProviderRegistry(objects, provider_configs)
     if not table:
         raise BadInput(
