@@ -10,7 +10,7 @@ from retinue.core.commands import Change, CloseSession, NamespaceClosed, OpenSes
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.ports import Clock
-from retinue.dialects.arguments import Coded, code_of
+from retinue.dialects.arguments import Coded, decoded
 from retinue.dialects.shared_context import TakeSnapshot, admin, decide, label_of, space_of
 from retinue.engine.supervisor import Supervisor
 
@@ -20,10 +20,6 @@ OPERATOR = "operator"
 
 class _Taken(msgspec.Struct):
     keys: int
-
-
-class _Refusal(msgspec.Struct):
-    message: str
 
 
 class Sessions:
@@ -82,10 +78,11 @@ class Sessions:
         )
         (written,) = await self._engine.journal.commit(change)
         match written:
-            case bytes() if code_of(written) is None:
-                return msgspec.json.decode(written, type=_Taken).keys
             case bytes():
-                raise BadInput(msgspec.json.decode(written, type=_Refusal).message)
+                try:
+                    return msgspec.convert(decoded(written), _Taken).keys
+                except Coded as refusal:
+                    raise BadInput(refusal.message) from refusal
             case NamespaceClosed(why="session_archived"):
                 raise BadInput(f"session {session_id!r} is archived: nothing can be added to it")
             case _:
