@@ -31,8 +31,8 @@ from retinue.engine.key_value import JournalKeyValue
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.supervisor import Supervisor
 from retinue.providers.catalog import WIRES, ProviderConfig, called, moved, provider_config
-from retinue.tools.builtin import Builtin
-from retinue.tools.dependencies import ToolDependencies, ToolOptions
+from retinue.tools.builtin import BUILTIN, Builtin
+from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 
 log = logging.getLogger("retinue.app")
 
@@ -185,6 +185,14 @@ def _dependencies(
         program_memory_mb=options.program_memory_mb,
         settings=tuple(map(Path, options.protected)),
     )
+
+
+def builtin_tools() -> tuple[Tool, ...]:
+    """Every built-in tool, for lists and reference pages; not to be called."""
+    from retinue.sandbox.probe import choose
+
+    builtin = Builtin(lambda: ToolDependencies(sandbox=choose("required"), key_value=NoKeyValue(), clock=SystemClock()))
+    return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)
 
 
 def _folder(home: str | Path | None) -> Path | None:

@@ -79,13 +79,11 @@ def forget(agent: AgentArgument, key: KeyArgument) -> int:
 
 
 def _places() -> Sequence[MemoryBackend]:
-    """Every place of the state folder where memories are; looking makes none."""
+    """The memory backends of the state folder."""
     from retinue.app.open import default_home
-    from retinue.tools.memory import markdown, open_memory, sqlite
+    from retinue.tools.memory import existing_memories
 
-    home = default_home()
-    files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
-    return [open_memory(kind, home) for kind, name in files.items() if (home / name).exists()]
+    return existing_memories(default_home())
 
 
 def _unknown(agent: str, key: str) -> Exception:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from retinue.core.ports import Tool
-from retinue.tools.dependencies import MakesTools, NoKeyValue, ToolDependencies
+from retinue.tools.dependencies import MakesTools, ToolDependencies
 from retinue.tools.truncation import Bounded
 
 BUILTIN: Mapping[str, str] = {
@@ -73,12 +73,3 @@ class Builtin:
         if self._made_dependencies is None:
             self._made_dependencies = self._make_dependencies()
         return self._made_dependencies
-
-
-def shown() -> tuple[Tool, ...]:
-    """Every built-in tool, to be looked at and not to be called."""
-    from retinue.app.open import SystemClock
-    from retinue.sandbox.probe import choose
-
-    builtin = Builtin(lambda: ToolDependencies(sandbox=choose("required"), key_value=NoKeyValue(), clock=SystemClock()))
-    return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)

@@ -63,6 +63,12 @@ def open_memory(kind: str, home: Path | None) -> MemoryBackend:
             raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
 
 
+def existing_memories(home: Path) -> list[MemoryBackend]:
+    """The memory backends that have stored something in a state folder; creates none."""
+    files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
+    return [open_memory(kind, home) for kind, name in files.items() if (home / name).exists()]
+
+
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """The three memory tools over the kit's own memory."""
     return memory_tools(_memory_of(dependencies), dependencies.key_value, dependencies.clock)
