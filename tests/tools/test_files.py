@@ -17,7 +17,7 @@ from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallRisk, Tool
 from retinue.tools.files import atomic_write, file_tools
 from retinue.tools.files.excerpt import MAX_FILE
-from retinue.tools.files.paths import Spot
+from retinue.tools.files.paths import PathTarget
 from tests.tools.file_stage import Desk, dependencies
 
 NOBODY = 65534
@@ -401,9 +401,9 @@ async def test_an_edit_of_a_file_that_somebody_else_changes_is_given_up(
     file = put(desk, "a.py", "old")
     check = atomic_write._check_unchanged
 
-    def late(spot: Spot, seen: os.stat_result | None) -> None:
+    def late(target: PathTarget, seen: os.stat_result | None) -> None:
         file.write_text("somebody else's")
-        check(spot, seen)
+        check(target, seen)
 
     monkeypatch.setattr(atomic_write, "_check_unchanged", late)
     assert await desk.refused("file_edit", path="a.py", old_string="old", new_string="new") == (

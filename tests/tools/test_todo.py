@@ -43,11 +43,11 @@ SHOWN: dict[str, Any] = {
 class List:
     """The four tools, called one after the other by anyone."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, **limits: int) -> None:
         self.store = store
         self.clock = FixedClock()
         dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=DirectShelf(store), clock=self.clock)
-        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(dependencies)}
+        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(dependencies, **limits)}
         self._calls = 0
 
     def _context(self, changes: dict[str, Any]) -> CallContext:
@@ -213,8 +213,8 @@ async def test_what_does_not_fit_is_told_by_name(tasks: List, verb: str, argumen
     assert await tasks.ids() == ["task_1"]
 
 
-async def test_a_list_has_an_end(tasks: List, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(todo, "MAX_TASKS", 2)
+async def test_a_list_has_an_end(tasks: List) -> None:
+    tasks = List(tasks.store, max_tasks=2)
     for subject in "ab":
         await tasks.does("create", subject=subject)
 

@@ -177,7 +177,7 @@ def _dependencies(
         origins=supervisor.origins,
         home=_folder(home),
         network=options.network,
-        fenced=options.sandbox != "off",
+        sandboxed=options.sandbox != "off",
         web_search=options.web_search,
         memory=options.memory,
         memories={agent.name: agent.memory for agent in agents if agent.memory is not None},

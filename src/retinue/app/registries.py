@@ -89,7 +89,7 @@ class ToolRegistry:
         if self._builtin is None:
             return self.own.get(name)
         tool = self.own.get(name) or self._builtin.find(name)
-        return None if tool is None else self._builtin.bounded(tool)
+        return None if tool is None else self._builtin.truncating(tool)
 
 
 class ProviderRegistry:

@@ -91,7 +91,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         return _execution(ended, token, seconds)
 
     seconds = MOST_SECONDS + 30.0
-    if not dependencies.fenced:  # then code can do whatever we can: it is no longer something that only looks
+    if not dependencies.sandboxed:  # then code can do whatever we can: it is no longer something that only looks
         return [FunctionTool(python_execute, kind="once", risk=Risk.MEDIUM, acts=True, timeout=seconds)]
     return [FunctionTool(python_execute, kind="idempotent", risk=Risk.LOW, timeout=seconds)]
 

@@ -9,7 +9,7 @@ from retinue.core.text import cut, whole_lines
 from retinue.tools.artifacts import MOST, PAGE, READER, Artifact, artifact_id, keep
 
 
-class Bounded(ToolWrapper):
+class TruncatingTool(ToolWrapper):
     """Another tool, with results of at most `limit` characters and a notice.
 
     Up to there they pass untouched, failures too. A longer one is cut, at the end of a line where one is near; the

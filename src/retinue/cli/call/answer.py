@@ -246,7 +246,7 @@ def _tools(order: CallOrder, grant: Grant, parent: Parent | None) -> list[Tool]:
             clock=SystemClock(),
             home=Path(grant.home) if grant.home else None,
             network=options.network,
-            fenced=options.sandbox != "off",
+            sandboxed=options.sandbox != "off",
             web_search=options.web_search,
             memory=options.memory,
             max_result=options.max_result,

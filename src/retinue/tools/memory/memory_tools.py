@@ -23,7 +23,7 @@ from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory import markdown, sqlite
 from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, Note, Recalled, Search
 from retinue.tools.memory.markdown import MarkdownMemory
-from retinue.tools.memory.routing import AssortedMemory, NoMemory
+from retinue.tools.memory.routing import NoMemory, RoutedMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.threads import in_thread
 
@@ -84,9 +84,7 @@ def _memory_of(dependencies: ToolDependencies) -> MemoryBackend:
     usual = places[dependencies.memory]
     if not dependencies.memories:
         return usual
-    return AssortedMemory(
-        usual, {agent: places.get(kind) or NoMemory() for agent, kind in dependencies.memories.items()}
-    )
+    return RoutedMemory(usual, {agent: places.get(kind) or NoMemory() for agent, kind in dependencies.memories.items()})
 
 
 def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:

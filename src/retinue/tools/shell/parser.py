@@ -1,6 +1,6 @@
 """What programs a shell command would start, told from its text alone, and whether a policy allows them.
 
-What a command can really reach is the sandbox's business. A line that cannot be read with certainty (a substitution, an
+What a command can really access is the sandbox's business. A line that cannot be read with certainty (a substitution, an
 unclosed quote) is not guessed at: it is called unreadable.
 """
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from retinue.core.policy import Policy
 from retinue.tools.shell.lexer import Operator, Unclear, Word, cut
-from retinue.tools.shell.wrappers import Untold, started_by
+from retinue.tools.shell.wrappers import Undecidable, started_by
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
 """After these a new command begins."""
@@ -140,7 +140,7 @@ def _refusal_of_started(step: Step, policy: Policy) -> str | None:
     """The same for what a program is told to start: the list holds for that as well."""
     try:
         started = started_by(step.name, step.arguments, varying=step.varying, patterns=step.matching)
-    except Untold:
+    except Undecidable:
         how = "" if step.name == "find" else ", with options of one letter"
         return f"Security policy: nobody can tell what {step.name!r} would start here; write its arguments out{how}"
     for each in started:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from retinue.core.policy import Risk
 from retinue.tools.shell.parser import ParsedCommand, Step, parse
-from retinue.tools.shell.wrappers import Untold, may_be_one_of, started_by
+from retinue.tools.shell.wrappers import Undecidable, may_be_one_of, started_by
 
 HIGH_RISK = frozenset(
     (
@@ -22,7 +22,7 @@ HIGH_RISK = frozenset(
         *("eval", "exec", "source", ".", "nsenter", "unshare", "chroot", "docker", "podman"),
     )
 )
-"""Programs whose harm cannot be taken back, or that reach other machines or other rights."""
+"""Programs whose harm cannot be taken back, or that access other machines or other rights."""
 
 READING = frozenset(
     (
@@ -181,7 +181,7 @@ def _risks_of_started(step: Step) -> list[Risk]:
     """The harm of what a program is told to start, where that can be told."""
     try:
         started = started_by(step.name, step.arguments)
-    except Untold:
+    except Undecidable:
         return []
     return [
         _risk_of_step(Step(each.program, each.arguments, varies=step.varies, varying=step.varying)) for each in started

@@ -13,7 +13,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _LONG_WITH_A_WORD = re.compile(r"--[a-z-]+=.*", re.DOTALL)
 
 
-class Untold(ValueError):
+class Undecidable(ValueError):
     """The arguments do not tell with certainty what is started."""
 
 
@@ -60,7 +60,7 @@ class Started(Struct, frozen=True):
 def started_by(
     name: str, arguments: Sequence[str], *, varying: Collection[int] = (), patterns: Collection[int] = ()
 ) -> list[Started]:
-    """The programs that one of that name would start, given these arguments; raises `Untold`.
+    """The programs that one of that name would start, given these arguments; raises `Undecidable`.
 
     `varying` are the places of arguments that may be other words, or several; the place after the last one, if more
     may follow. `patterns` are places of patterns for names of files.
@@ -72,7 +72,7 @@ def started_by(
     """
     if name == "find":
         if varying or any(may_be_one_of(_FIND_STARTS, arguments[place]) for place in patterns):
-            raise Untold(name)
+            raise Undecidable(name)
         return _started_by_find(arguments)
     starter = _STARTERS.get(name)
     if starter is None:
@@ -85,7 +85,7 @@ def started_by(
             where += 1
     where += starter.first
     if any(place <= where for place in (*varying, *patterns)):
-        raise Untold(name)
+        raise Undecidable(name)
     if where >= len(arguments):
         return []
     started = Started(arguments[where], tuple(arguments[where + 1 :]), tuple(variables))
@@ -119,7 +119,7 @@ def _started_next(started: Started, varying: Collection[int], patterns: Collecti
 def _places_of(word: str, started: Started) -> set[int]:
     """The arguments in which something else is put in place of this word."""
     if word in started.program:
-        raise Untold(word)
+        raise Undecidable(word)
     return {place for place, argument in enumerate(started.arguments) if word in argument}
 
 
@@ -140,7 +140,7 @@ def _after_options(starter: _Starter, arguments: Sequence[str]) -> tuple[int, di
         if not letters:
             continue
         if letters[0] not in starter.with_a_word:
-            raise Untold(option)  # long ones too: whether they take the next word cannot be seen
+            raise Undecidable(option)  # long ones too: whether they take the next word cannot be seen
         if len(letters) == 1:
             words[letters] = arguments[where] if where < len(arguments) else ""
             where += 1
