@@ -20,7 +20,7 @@ from retinue.testing.harness import Harness
 from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 from retinue.tools.shell import parser, shell_tool
-from retinue.tools.shell.lexer import Operator, Word, cut
+from retinue.tools.shell.lexer import Operator, Word, tokens
 from tests.tools.file_stage import Desk, Noon
 
 pytestmark = [
@@ -72,9 +72,9 @@ async def test_a_command_is_parsed_once_per_call(workspace: Path, monkeypatch: p
 
     def counting(command: str) -> list[Word | Operator]:
         parsed.append(command)
-        return cut(command)
+        return tokens(command)
 
-    monkeypatch.setattr(parser, "cut", counting)
+    monkeypatch.setattr(parser, "tokens", counting)
     await results(calls("shell", command="echo a && ls"), calls("terminal", command="curl x"))
 
     assert parsed == ["echo a && ls", "curl x"]
