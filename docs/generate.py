@@ -17,6 +17,7 @@ import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from retinue.app.open import builtin_tools
 from retinue.app.registries import DIALECTS, make_dialect
 from retinue.cli.main import app
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
@@ -25,7 +26,6 @@ from retinue.core.errors import PolicyError
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
 from retinue.dialects.context import DialectContext
-from retinue.tools.builtin import shown
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.dialects.promise import Promise
@@ -121,7 +121,7 @@ def tools_page() -> str:
         "person depends on its risk and on the [policy](policy.md) of the agent; where calls differ, it is the largest."
     )
     kinds = _table(("kind", "what it means"), ([f"`{kind}`", words] for kind, words in KINDS.items()))
-    return "\n\n".join([opening, kinds, *(_builtin(tool) for tool in shown())]) + "\n"
+    return "\n\n".join([opening, kinds, *(_builtin(tool) for tool in builtin_tools())]) + "\n"
 
 
 def _builtin(tool: Tool) -> str:

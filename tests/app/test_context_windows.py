@@ -7,16 +7,14 @@ import pytest
 
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.core.messages import Reply
-from retinue.core.ports import Publish, Request, Windows
+from retinue.core.ports import Publish, Request, window_of
 from retinue.providers.catalog import ProviderConfig, provider_config, reach
 from retinue.providers.context_windows import ContextWindows, listed_windows
 from retinue.providers.pricing import Priced, Tariff, list_prices
 
 
 def window(where: ProviderConfig, model: str) -> int | None:
-    provider = reach(where)
-    assert isinstance(provider, Windows)
-    return provider.window(model)
+    return window_of(reach(where), model)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +69,4 @@ class Knows:
 
 def test_a_provider_of_ones_own_is_asked_where_nothing_is_said() -> None:
     assert Priced(Knows(), Tariff()).window("m") == 1234
-    assert Priced(Knows(), Tariff(), ContextWindows(99)).window("m") == 99
+    assert Priced(Knows(), Tariff(), ContextWindows(99).window).window("m") == 99

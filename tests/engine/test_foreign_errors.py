@@ -12,8 +12,7 @@ import retinue
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.events import CallReturned
 from retinue.core.messages import Reply
-from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, Publish, Request, ToolResult
+from retinue.core.ports import CallContext, PreparedCall, Publish, Request, Tool, ToolResult
 from retinue.core.run import Approval
 from retinue.engine.foreign_errors import is_recordable, message_of, repr_of
 from retinue.providers.scripted.provider import calls, says
@@ -156,22 +155,16 @@ async def test_a_callback_that_fails_without_words_is_a_no() -> None:
         assert r.results("main") == ["A person refused this call: the approval callback failed: Speechless"]
 
 
-class Riddle:
-    """A tool with a bug in its description, about which there are no words either."""
+class Riddle(Tool):
+    """A tool that fails to prepare a call, with an exception that has no text."""
 
     spec = ToolSpec("riddle")
     kind: ToolKind = "pure"
-    timeout: float | None = None
-    waits = False
-    stoppable = True
 
-    @property
-    def risk(self) -> Risk:
-        """Nobody knows."""
+    def prepare(self, arguments: str) -> PreparedCall:
         raise Speechless
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Never made."""
         raise AssertionError("its risk is not known")
 
 

@@ -13,7 +13,7 @@ from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.events import TurnFailed, WrapUpAsked
 from retinue.core.history import NOT_MADE
 from retinue.core.messages import AssistantMessage, Message, Reply, StartDelta, TextDelta, ToolCall, ToolMessage
-from retinue.core.ports import Publish, Request, Tool
+from retinue.core.ports import Publish, Request, ToolLike
 from retinue.core.run import LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine.model_call import MAX_ATTEMPTS
@@ -374,7 +374,7 @@ async def test_fifty_parallel_children_never_overspend_a_shared_limit_by_more_th
 ) -> None:
     model = Spender(wishes, error)
     delegate = Delegate()
-    tools: list[Tool] = [delegate, nap]
+    tools: list[ToolLike] = [delegate, nap]
     async with retinue.open(
         provider=model, tools=tools, home=retinue.MEMORY, dialects=(), clock=VirtualClock(), ids=CountedIds()
     ) as r:

@@ -12,8 +12,8 @@ from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.errors import StoreCorrupt, ToolError
 from retinue.core.events import CallReturned, ReplyReceived
 from retinue.core.messages import Message, ToolMessage
-from retinue.core.policy import Autonomy, Policy, Risk
-from retinue.core.ports import CallContext, ToolResult
+from retinue.core.policy import Autonomy, Policy
+from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.run import Limits
 from retinue.engine.tool_calls import INTERRUPTED
 from retinue.providers.scripted.provider import calls, calls_verbatim, hangs, says, together
@@ -233,24 +233,18 @@ async def test_a_run_with_that_manner_fails_when_a_tool_crashes() -> None:
         assert asyncio.get_running_loop().time() < 60
 
 
-class Odd:
-    """A tool with a bug in its description."""
+class Odd(Tool):
+    """A tool that fails to prepare a call."""
 
     spec = ToolSpec("odd")
     kind: ToolKind = "pure"
-    timeout: float | None = None
-    waits = False
-    stoppable = True
-    asked = 0
+    prepared = 0
 
-    @property
-    def risk(self) -> Risk:
-        """Nobody knows."""
-        self.asked += 1
+    def prepare(self, arguments: str) -> PreparedCall:
+        self.prepared += 1
         raise ZeroDivisionError("division by zero")
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Never made."""
         raise AssertionError("its risk is not known")
 
 
@@ -262,7 +256,7 @@ async def test_a_bug_around_a_call_ends_the_run_and_the_call_is_not_tried_again(
 
     assert (outcome.result, outcome.reason, outcome.text) == ("failed", "bug", "Let me see.")
     assert outcome.error == "internal error: ZeroDivisionError('division by zero')"
-    assert odd.asked == 1
+    assert odd.prepared == 1
 
 
 async def test_a_store_that_cannot_be_read_during_a_call_ends_the_run_instead_of_repeating_the_call() -> None:

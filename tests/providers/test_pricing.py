@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.messages import AssistantMessage, Reply
-from retinue.core.ports import Prices, Publish, Request
+from retinue.core.ports import Publish, Request, price_of
 from retinue.core.usage import NANO, Usage
 from retinue.providers.pricing import FREE, Long, Priced, Rates, Tariff, cost, list_prices, price
 
@@ -188,7 +188,6 @@ async def test_a_priced_provider_is_still_the_provider_and_is_closed_with_it() -
     wire = said()
     priced = Priced(wire, Tariff({"mine": Rates(input=1.0, output=2.0)}))
 
-    assert isinstance(priced, Prices)
-    assert (repr(priced), priced.price("mine"), priced.price("other")) == ("<Wire>", (1000, 2000), None)
+    assert (repr(priced), price_of(priced, "mine"), price_of(priced, "other")) == ("<Wire>", (1000, 2000), None)
     await priced.close()
     assert wire.closed == 1

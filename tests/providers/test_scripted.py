@@ -25,7 +25,7 @@ from retinue.core.messages import (
     ToolMessage,
     UserMessage,
 )
-from retinue.core.ports import Prices, Provider, Request
+from retinue.core.ports import Provider, Request, price_of
 from retinue.core.usage import Usage
 from retinue.providers.scripted.provider import (
     Asked,
@@ -327,8 +327,7 @@ async def test_a_model_with_a_price_has_a_cost_and_one_without_has_none() -> Non
     script = Script().play("lead", says("x", usage=Usage(10, 3)), says("y", usage=None))
     provider = ScriptedProvider(script, prices={"m": (3_000, 15_000)})
 
-    assert isinstance(provider, Prices)
-    assert (provider.price("m"), provider.price("other")) == ((3_000, 15_000), None)
+    assert (price_of(provider, "m"), price_of(provider, "other")) == ((3_000, 15_000), None)
     assert (await answer(provider, asking("lead"))).cost == 10 * 3_000 + 3 * 15_000
     assert (await answer(provider, asking("lead", 2))).cost is None
     assert (await answer(ScriptedProvider(script), asking("lead"))).cost is None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from retinue.tools.builtin import BUILTIN, shown
+from retinue.app.open import builtin_tools
+from retinue.tools.builtin import BUILTIN
 
 
 def test_each_tool_has_its_kind_its_deadline_and_its_risk() -> None:
-    assert {tool.spec.name: (tool.kind, tool.timeout, str(tool.risk)) for tool in shown()} == {
+    assert {tool.spec.name: (tool.kind, tool.timeout, str(tool.risk)) for tool in builtin_tools()} == {
         "search_web": ("idempotent", 60.0, "low"),
         "scrape_webpage": ("idempotent", 60.0, "low"),
         "fetch": ("idempotent", 60.0, "low"),
@@ -33,4 +34,4 @@ def test_each_tool_has_its_kind_its_deadline_and_its_risk() -> None:
 
 
 def test_every_name_is_that_of_a_tool() -> None:
-    assert [tool.spec.name for tool in shown()] == list(BUILTIN)
+    assert [tool.spec.name for tool in builtin_tools()] == list(BUILTIN)

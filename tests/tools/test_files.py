@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallRisk, Tool, assess_call
+from retinue.core.ports import CallRisk, Tool
 from retinue.tools.files import atomic_write, file_tools
 from retinue.tools.files.excerpt import MAX_FILE
-from retinue.tools.files.paths import Spot
+from retinue.tools.files.paths import PathTarget
 from tests.cli.rights import as_anybody
 from tests.tools.file_stage import Desk, dependencies
 
@@ -45,7 +45,7 @@ def names(desk: Desk) -> list[str]:
 
 def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
     assert {
-        tool.spec.name: (tool.kind, tool.timeout, assess_call(tool, "{}")) for tool in file_tools.tools(dependencies())
+        tool.spec.name: (tool.kind, tool.timeout, tool.prepare("{}").risk) for tool in file_tools.tools(dependencies())
     } == {
         "file_read": ("pure", 60.0, CallRisk(Risk.LOW)),
         "file_write": ("idempotent", 60.0, CallRisk(Risk.MEDIUM, acts=True)),
@@ -89,7 +89,7 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
 )
 def test_file_ops_that_only_look_weigh_little(arguments: str, call_risk: CallRisk) -> None:
     (tool,) = (tool for tool in file_tools.tools(dependencies()) if tool.spec.name == "file_ops")
-    assert assess_call(tool, arguments) == call_risk
+    assert tool.prepare(arguments).risk == call_risk
 
 
 # ---- file_read and bash_read -----------------------------------------------------------------------------------------
@@ -391,9 +391,9 @@ async def test_an_edit_of_a_file_that_somebody_else_changes_is_given_up(
     file = put(desk, "a.py", "old")
     check = atomic_write._check_unchanged
 
-    def late(spot: Spot, seen: os.stat_result | None) -> None:
+    def late(target: PathTarget, seen: os.stat_result | None) -> None:
         file.write_text("somebody else's")
-        check(spot, seen)
+        check(target, seen)
 
     monkeypatch.setattr(atomic_write, "_check_unchanged", late)
     assert await desk.refused("file_edit", path="a.py", old_string="old", new_string="new") == (

@@ -11,7 +11,7 @@ import pytest
 from retinue.core.agent import RunSpec
 from retinue.core.errors import StoreError
 from retinue.core.policy import Autonomy, Policy, Risk
-from retinue.core.ports import CallRisk, Store, assess_call
+from retinue.core.ports import CallRisk, Store
 from retinue.engine import SpawnRequest
 from retinue.providers.scripted.provider import calls, says
 from retinue.store.sqlite.store import SqliteStore
@@ -188,7 +188,7 @@ async def test_others_memories_are_read_where_they_were_given_and_never_written(
 
 @pytest.mark.promise("ZC-MEMORY-GATED")
 async def test_storing_and_forgetting_are_actions_and_recalling_is_none(desk: Desk) -> None:
-    weights = [assess_call(tool, "{}") for tool in (desk.store, desk.recall, desk.forget)]
+    weights = [tool.prepare("{}").risk for tool in (desk.store, desk.recall, desk.forget)]
 
     assert weights == [CallRisk(Risk.LOW, acts=True), CallRisk(Risk.LOW), CallRisk(Risk.LOW, acts=True)]
     assert [tool.kind for tool in (desk.store, desk.recall, desk.forget)] == ["keyed", "pure", "keyed"]

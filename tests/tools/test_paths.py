@@ -17,7 +17,7 @@ from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
 from retinue.tools.files import path_walk
 from retinue.tools.files.atomic_write import blocks, replace
-from retinue.tools.files.paths import OutOfReach, Reach, Unusable
+from retinue.tools.files.paths import AccessDenied, FileAccess, UnusablePath
 from tests.conftest import STRESS
 
 SECRET = b"SECRET"
@@ -27,18 +27,18 @@ TREES = 700 if STRESS else 100
 """Each tree is probed with twenty paths for reading and twenty for writing."""
 
 
-def read(reach: Reach, path: str) -> bytes:
+def read(reach: FileAccess, path: str) -> bytes:
     with reach.file(path) as file:
         return b"".join(blocks(file.fd, file.stat.st_size))
 
 
-def write(reach: Reach, path: str, content: bytes = b"written") -> None:
-    with reach.spot(path, "write", parents=True) as spot:
-        replace(spot, (content,))
+def write(reach: FileAccess, path: str, content: bytes = b"written") -> None:
+    with reach.target(path, "write", parents=True) as target:
+        replace(target, (content,))
 
 
 def setting_of(act: Callable[[], object]) -> str:
-    with pytest.raises(OutOfReach) as refusal:
+    with pytest.raises(AccessDenied) as refusal:
         act()
     return refusal.value.setting
 
@@ -123,7 +123,7 @@ def test_reading_gives_what_lies_inside_and_nothing_else(
     made: list[tuple[str, list[str], str | tuple[list[str], str]]], probes: list[tuple[list[str], str]]
 ) -> None:
     with tree(made) as base:
-        reach = Reach(Policy(forbidden_paths=(f"{base}/ws/no",)), f"{base}/ws")
+        reach = FileAccess(Policy(forbidden_paths=(f"{base}/ws/no",)), f"{base}/ws")
         for engine, start in probes:
             path = spelled(engine, base, start)
             place = os.path.realpath(os.path.join(base, "ws", path))
@@ -156,7 +156,7 @@ def test_writing_never_changes_what_lies_outside(
 ) -> None:
     with tree(made) as base:
         before = state(base)
-        reach = Reach(Policy(forbidden_paths=(f"{base}/ws/no",)), f"{base}/ws")
+        reach = FileAccess(Policy(forbidden_paths=(f"{base}/ws/no",)), f"{base}/ws")
         for engine, start in probes:
             path = spelled(engine, base, start)
             try:
@@ -230,7 +230,7 @@ def swapped(tmp_path: Path) -> Generator[tuple[Path, list[int]]]:
 @pytest.mark.parametrize("path", ["d/f", "f", "d/../f", "d/../d/f"])
 def test_a_folder_that_is_swapped_for_a_link_is_never_read_through(swapped: tuple[Path, list[int]], path: str) -> None:
     workspace, flips = swapped
-    reach = Reach(Policy(), str(workspace))
+    reach = FileAccess(Policy(), str(workspace))
     seen = 0
     for _ in range(20_000 if STRESS else 1500):
         with contextlib.suppress(ToolError):
@@ -245,7 +245,7 @@ def test_a_folder_that_is_swapped_for_a_link_is_never_written_through(
     tmp_path: Path, swapped: tuple[Path, list[int]], path: str
 ) -> None:
     workspace, flips = swapped
-    reach = Reach(Policy(), str(workspace))
+    reach = FileAccess(Policy(), str(workspace))
     for _ in range(10_000 if STRESS else 700):
         with contextlib.suppress(ToolError):
             write(reach, path)
@@ -266,20 +266,22 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_relative_paths_start_in_the_workspace(base: Path) -> None:
-    assert read(Reach(Policy(), str(base / "ws")), "file") == b"ws"
+    assert read(FileAccess(Policy(), str(base / "ws")), "file") == b"ws"
 
 
 def test_a_sibling_with_the_same_prefix_is_outside(base: Path) -> None:
-    assert setting_of(lambda: read(Reach(Policy(), str(base / "ws")), f"{base}/ws2/file")).startswith("workspace_only")
+    assert setting_of(lambda: read(FileAccess(Policy(), str(base / "ws")), f"{base}/ws2/file")).startswith(
+        "workspace_only"
+    )
 
 
 def test_a_tilde_is_a_name_like_any_other(base: Path) -> None:
-    write(Reach(Policy(), str(base / "ws")), "~/file")
+    write(FileAccess(Policy(), str(base / "ws")), "~/file")
     assert (base / "ws" / "~" / "file").read_bytes() == b"written"
 
 
 def test_roots_open_for_both_for_reading_or_for_writing(base: Path) -> None:
-    reach = Reach(
+    reach = FileAccess(
         Policy(
             allowed_roots=(f"{base}/both",),
             allowed_roots_read_only=(f"{base}/look",),
@@ -296,7 +298,9 @@ def test_roots_open_for_both_for_reading_or_for_writing(base: Path) -> None:
 
 
 def test_without_workspace_only_everything_is_open_but_what_is_forbidden(base: Path) -> None:
-    reach = Reach(Policy(workspace_only=False, forbidden_paths=(f"{base}/look",)), str(base / "ws"), home=base / "home")
+    reach = FileAccess(
+        Policy(workspace_only=False, forbidden_paths=(f"{base}/look",)), str(base / "ws"), home=base / "home"
+    )
     assert read(reach, f"{base}/ws2/file") == b"ws2"
     write(reach, f"{base}/ws2/new")
     assert setting_of(lambda: read(reach, f"{base}/look/file")) == "forbidden_paths"
@@ -307,7 +311,7 @@ def test_a_forbidden_path_is_closed_under_every_name(base: Path) -> None:
     (base / "ws" / "key").write_bytes(SECRET)
     (base / "ws" / "link").symlink_to("key")
     os.link(base / "ws" / "key", base / "ws" / "hard")
-    reach = Reach(Policy(forbidden_paths=("key",)), str(base / "ws"))
+    reach = FileAccess(Policy(forbidden_paths=("key",)), str(base / "ws"))
     for path in ("key", "./key", "link", "hard", "../ws/key", f"{base}/ws/key", f"{base}/look/../ws/link"):
         assert setting_of(lambda path=path: read(reach, path)) == "forbidden_paths"
         assert setting_of(lambda path=path: write(reach, path)) == "forbidden_paths"
@@ -317,13 +321,13 @@ def test_a_forbidden_link_closes_itself_and_what_it_leads_to(base: Path) -> None
     (base / "ws" / "real").mkdir()
     (base / "ws" / "real" / "key").write_bytes(SECRET)
     (base / "ws" / "link").symlink_to("real")
-    reach = Reach(Policy(forbidden_paths=(f"{base}/ws/link",)), str(base / "ws"))
+    reach = FileAccess(Policy(forbidden_paths=(f"{base}/ws/link",)), str(base / "ws"))
     for path in ("link/key", "real/key"):
         assert setting_of(lambda path=path: read(reach, path)) == "forbidden_paths"
 
 
 def test_what_is_forbidden_before_it_exists_stays_so(base: Path) -> None:
-    reach = Reach(Policy(forbidden_paths=(f"{base}/ws/later/key",)), str(base / "ws"))
+    reach = FileAccess(Policy(forbidden_paths=(f"{base}/ws/later/key",)), str(base / "ws"))
     assert setting_of(lambda: write(reach, "later/key")) == "forbidden_paths"
     write(reach, "later/other")
 
@@ -331,12 +335,12 @@ def test_what_is_forbidden_before_it_exists_stays_so(base: Path) -> None:
 def test_a_forbidden_path_may_start_at_home(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(base / "ws"))
     (base / "ws" / ".ssh").mkdir()
-    reach = Reach(Policy(forbidden_paths=("~/.ssh",)), str(base / "ws"))
+    reach = FileAccess(Policy(forbidden_paths=("~/.ssh",)), str(base / "ws"))
     assert setting_of(lambda: write(reach, ".ssh/config")) == "forbidden_paths"
 
 
 def test_the_state_folder_is_closed_even_inside_the_workspace(base: Path) -> None:
-    reach = Reach(Policy(), str(base), home=base / "home")
+    reach = FileAccess(Policy(), str(base), home=base / "home")
     assert setting_of(lambda: read(reach, "home/file")) == "state folder"
     assert setting_of(lambda: write(reach, "home/file")) == "state folder"
 
@@ -345,7 +349,7 @@ def test_the_state_folder_is_closed_even_inside_the_workspace(base: Path) -> Non
 def test_settings_that_could_widen_a_policy_are_read_and_never_written(base: Path, path: str) -> None:
     (base / "ws" / "retinue.toml").write_bytes(b"[tools]")
     (base / "ws" / "link").symlink_to("retinue.toml")
-    reach = Reach(Policy(), str(base / "ws"))
+    reach = FileAccess(Policy(), str(base / "ws"))
     assert setting_of(lambda: write(reach, path)) == "retinue settings"
     assert read(reach, "retinue.toml") == b"[tools]"
 
@@ -353,34 +357,34 @@ def test_settings_that_could_widen_a_policy_are_read_and_never_written(base: Pat
 def test_settings_behind_a_link_are_not_written_either(base: Path) -> None:
     (base / "ws" / "real.toml").write_bytes(b"[tools]")
     (base / "ws" / "retinue.toml").symlink_to("real.toml")
-    reach = Reach(Policy(), str(base / "ws"))
+    reach = FileAccess(Policy(), str(base / "ws"))
     for path in ("retinue.toml", "real.toml"):
         assert setting_of(lambda path=path: write(reach, path)) == "retinue settings"
 
 
 def test_files_that_are_run_as_part_of_retinue_are_never_written(base: Path) -> None:
-    reach = Reach(Policy(), str(base / "ws"), settings=(base / "ws" / "mytools.py",))
+    reach = FileAccess(Policy(), str(base / "ws"), settings=(base / "ws" / "mytools.py",))
     assert setting_of(lambda: write(reach, "mytools.py")) == "retinue settings"
 
 
 def test_a_root_that_is_a_link_in_another_root_opens_nothing(base: Path) -> None:
     (base / "ws" / "sub").symlink_to(base / "ws2")
-    reach = Reach(Policy(allowed_roots=(f"{base}/ws/sub",)), str(base / "ws"))
+    reach = FileAccess(Policy(allowed_roots=(f"{base}/ws/sub",)), str(base / "ws"))
     assert "allowed_roots" in setting_of(lambda: read(reach, "sub/file"))
 
 
 def test_a_workspace_behind_a_link_is_the_folder_it_leads_to(base: Path) -> None:
     (base / "shortcut").symlink_to(base / "ws")
-    reach = Reach(Policy(), str(base / "shortcut"))
+    reach = FileAccess(Policy(), str(base / "shortcut"))
     assert read(reach, "file") == read(reach, f"{base}/ws/file") == b"ws"
 
 
 def test_outside_nobody_is_told_what_is_there(base: Path) -> None:
-    reach = Reach(Policy(), str(base / "ws"))
+    reach = FileAccess(Policy(), str(base / "ws"))
     (base / "ws" / "out").symlink_to(base / "ws2")
     texts = set[str]()
     for path in (f"{base}/ws2/file", f"{base}/ws2/none", f"{base}/ws2/file/below", f"{base}/none/x", "out/none"):
-        with pytest.raises(OutOfReach) as refusal:
+        with pytest.raises(AccessDenied) as refusal:
             read(reach, path)
         texts.add(str(refusal.value).replace(path, "PATH"))
     assert len(texts) == 1
@@ -389,43 +393,47 @@ def test_outside_nobody_is_told_what_is_there(base: Path) -> None:
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "x" * 300, "/".join(["a"] * 3000), "loop", "loop/x"])
 def test_an_impossible_path_is_told_and_never_raised(base: Path, path: str) -> None:
     (base / "ws" / "loop").symlink_to("loop")
-    reach = Reach(Policy(), str(base / "ws"))
+    reach = FileAccess(Policy(), str(base / "ws"))
     for act in (read, write):
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusablePath):
             act(reach, path)
 
 
 def test_pipes_and_devices_are_not_waited_for(base: Path) -> None:
     os.mkfifo(base / "ws" / "pipe")
-    reach = Reach(Policy(allowed_roots=("/dev",)), str(base / "ws"))
+    reach = FileAccess(Policy(allowed_roots=("/dev",)), str(base / "ws"))
     for path in ("pipe", "/dev/zero"):
         for act in (read, write):
-            with pytest.raises(Unusable, match="not a regular file"):
+            with pytest.raises(UnusablePath, match="not a regular file"):
                 act(reach, path)
 
 
 def test_writing_to_a_hard_link_leaves_the_other_name_alone(base: Path) -> None:
     os.link(base / "ws2" / "file", base / "ws" / "twin")
-    write(Reach(Policy(), str(base / "ws")), "twin")
+    write(FileAccess(Policy(), str(base / "ws")), "twin")
     assert ((base / "ws2" / "file").read_bytes(), (base / "ws" / "twin").read_bytes()) == (b"ws2", b"written")
 
 
 def test_a_process_with_too_many_open_files_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reach = Reach(Policy(), str(base / "ws"))
+    reach = FileAccess(Policy(), str(base / "ws"))
 
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(path_walk.os, "open", full)
     monkeypatch.setattr(os, "supports_dir_fd", {full})
-    for act in (lambda: Reach(Policy(), str(base / "ws")), lambda: read(reach, "file"), lambda: write(reach, "file")):
-        with pytest.raises(Unusable, match="Too many open files"):
+    for act in (
+        lambda: FileAccess(Policy(), str(base / "ws")),
+        lambda: read(reach, "file"),
+        lambda: write(reach, "file"),
+    ):
+        with pytest.raises(UnusablePath, match="Too many open files"):
             act()
 
 
 def test_no_descriptor_is_left_open(base: Path) -> None:
     (base / "ws" / "out").symlink_to(base / "ws2")
-    reach = Reach(Policy(forbidden_paths=("no",)), str(base / "ws"))
+    reach = FileAccess(Policy(forbidden_paths=("no",)), str(base / "ws"))
     open_before = len(os.listdir("/dev/fd"))
     for path in ("file", "out/file", "none", "none/x", "no/x", ".", "..", "../ws/file", "new/er/file"):
         for act in (read, write):
@@ -436,7 +444,7 @@ def test_no_descriptor_is_left_open(base: Path) -> None:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are not shown as files here")
 def test_what_processes_keep_is_closed_even_where_everything_is_open(tmp_path: Path) -> None:
-    reach = Reach(Policy(workspace_only=False), str(tmp_path))
+    reach = FileAccess(Policy(workspace_only=False), str(tmp_path))
     (tmp_path / "link").symlink_to("/proc/self/environ")
 
     for path in (

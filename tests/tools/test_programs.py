@@ -19,7 +19,8 @@ from retinue.providers.scripted.provider import Speaks, calls, calls_verbatim, s
 from retinue.testing.harness import Harness
 from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
-from retinue.tools.shell import shell_tool
+from retinue.tools.shell import parser, shell_tool
+from retinue.tools.shell.lexer import Operator, Word, tokens
 from tests.tools.file_stage import Desk, Noon
 
 pytestmark = [
@@ -64,6 +65,19 @@ async def test_a_command_runs_in_the_workspace_and_its_output_is_the_result(work
     assert heard[0] == "hello\n1"
     assert heard[1] == "[no output]"
     assert (workspace / "made.txt").read_text() == "kept\n"
+
+
+async def test_a_command_is_parsed_once_per_call(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counting(command: str) -> list[Word | Operator]:
+        parsed.append(command)
+        return tokens(command)
+
+    monkeypatch.setattr(parser, "tokens", counting)
+    await results(calls("shell", command="echo a && ls"), calls("terminal", command="curl x"))
+
+    assert parsed == ["echo a && ls", "curl x"]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")

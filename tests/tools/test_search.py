@@ -22,15 +22,13 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallRisk, assess_call
-from retinue.tools.files.paths import Reach
-from retinue.tools.search import collector, search_tools
+from retinue.core.ports import CallRisk
+from retinue.tools.files.paths import FileAccess
 from retinue.tools.search import find as finding
-from retinue.tools.search import ripgrep as matching
-from retinue.tools.search.collector import Places
+from retinue.tools.search import search_tools
 from retinue.tools.search.fallback import Scan, compiled
 from retinue.tools.search.query import LEFT_OUT, Query, query_of
-from retinue.tools.search.ripgrep import _rg, matches
+from retinue.tools.search.ripgrep import MatchCollector, SearchLimits, _ripgrep_argv, matches
 from tests.conftest import STRESS
 from tests.tools.file_stage import Desk, dependencies
 
@@ -54,6 +52,11 @@ def put(desk: Desk, path: str, content: bytes | str = "") -> None:
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def limited(desk: Desk, **limits: Any) -> Desk:
+    """The same workspace, searched within other limits."""
+    return Desk(search_tools.tools(dependencies(), limits=SearchLimits(**limits)), desk.workspace)
+
+
 def page(results: list[str], **changes: Any) -> dict[str, Any]:
     plain = {"total": len(results), "offset": 0, "limit": 20, "has_more": False, "returned": len(results)}
     return {"results": results, **plain, **changes}
@@ -61,7 +64,7 @@ def page(results: list[str], **changes: Any) -> dict[str, Any]:
 
 def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
     assert {
-        tool.spec.name: (tool.kind, tool.timeout, assess_call(tool, "{}"))
+        tool.spec.name: (tool.kind, tool.timeout, tool.prepare("{}").risk)
         for tool in search_tools.tools(dependencies())
     } == {name: ("pure", 40.0, CallRisk(Risk.LOW)) for name in ("bash_find", "bash_ripgrep", "grep")}
 
@@ -164,9 +167,9 @@ async def test_find_and_ripgrep_stay_inside(desk: Desk) -> None:
         assert (await desk.refused("grep", pattern="root", path=place)).startswith("Security policy: cannot read ")
 
 
-async def test_a_find_that_takes_too_long_is_stopped(finder: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_tools, "SECONDS", -1.0)
-    assert json.loads(await finder.refused("bash_find")) == {"error": "Command timed out after 30 seconds"}
+async def test_a_find_that_takes_too_long_is_stopped(finder: Desk) -> None:
+    slow = limited(finder, seconds=0.0)
+    assert json.loads(await slow.refused("bash_find")) == {"error": "Command timed out after 0 seconds"}
 
 
 async def test_a_page_of_paths_stays_bounded(tmp_path: Path) -> None:
@@ -334,8 +337,7 @@ FOR_EVER = "(a|a)*b"
 
 async def test_a_search_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(matching, "SECONDS", 0.5)
-    desk = Desk(search_tools.tools(dependencies()), tmp_path)
+    desk = Desk(search_tools.tools(dependencies(), limits=SearchLimits(seconds=0.5)), tmp_path)
     put(desk, "a", "a" * 60)
     assert json.loads(await desk.refused("bash_ripgrep", pattern=FOR_EVER)) == {
         "error": "Command timed out after 0.5 seconds"
@@ -350,7 +352,7 @@ async def test_a_program_that_broke_off_has_not_told_everything(tmp_path: Path, 
     broken = tmp_path / "rg"
     broken.write_text(f"#!/bin/sh\nprintf './a\\0001:0:x\\n'\n{ending}\n")
     broken.chmod(0o755)
-    reach = Reach(Policy(), str(tmp_path / "ws"))
+    reach = FileAccess(Policy(), str(tmp_path / "ws"))
     with pytest.raises(ToolError, match=f"^the search ended with status {status}$"):
         await matches(reach, ".", query_of("match"), offset=0, limit=5, ripgrep=str(broken))
 
@@ -420,7 +422,7 @@ async def test_a_folder_that_is_swapped_for_a_link_shows_nothing_of_the_outside(
     (workspace / "d").mkdir(parents=True)
     for name in ("f", *map(str, range(50))):
         (workspace / "d" / name).write_text("match open")
-    reach = Reach(Policy(), str(workspace))
+    reach = FileAccess(Policy(), str(workspace))
     query = query_of("match")
     for ripgrep in ("", RG or ""):
         searching = asyncio.create_task(matches(reach, ".", query, offset=0, limit=100, ripgrep=ripgrep))
@@ -440,26 +442,28 @@ async def test_what_ripgrep_saw_behind_a_link_is_not_shown(tmp_path: Path) -> No
     (tmp_path / "out" / "f").write_text("SECRET\n")
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "d").symlink_to(tmp_path / "out")
-    reach = Reach(Policy(), str(tmp_path / "ws"))
-    told = places_of(b"./d/f\x001:0:SECRET\n", query_of("."))
+    reach = FileAccess(Policy(), str(tmp_path / "ws"))
+    collected = collect(b"./d/f\x001:0:SECRET\n", query_of("."))
     with reach.folder(".") as folder:
-        assert told.page(reach, folder, "", 0, 20) == ["d/f:1:[changed while it was searched]"]
+        assert collected.page(reach, folder, "", 0, 20) == ["d/f:1:[changed while it was searched]"]
 
 
-def places_of(told: bytes, query: Query, *, wanted: int = 10_000, piece: int = 4096) -> Places:
-    """What is made of a program's words, however they are cut into pieces."""
-    taken = Places(query, (), wanted)
-    for start in range(0, len(told), piece):
-        taken.feed(told[start : start + piece])
-    taken.close()
-    return taken
+def collect(
+    output: bytes, query: Query, *, wanted: int = 10_000, piece: int = 4096, max_kept: int = SearchLimits().kept
+) -> MatchCollector:
+    """The collector after the output of a program, in pieces of this size."""
+    collector = MatchCollector(query, (), wanted, max_kept)
+    for start in range(0, len(output), piece):
+        collector.feed(output[start : start + piece])
+    collector.close()
+    return collector
 
 
 # ---- very many matches -----------------------------------------------------------------------------------------------
 
 
-def told_of(files: dict[str, int]) -> bytes:
-    """What ripgrep says of files with so many matches."""
+def output_for(files: dict[str, int]) -> bytes:
+    """The output of ripgrep for files with so many matches."""
     return b"\n".join(
         f"./{path}\0".encode() + b"".join(b"%d:%d:[Omitted long matching line]\n" % (n + 1, 6 * n) for n in range(hits))
         for path, hits in files.items()
@@ -476,20 +480,18 @@ def test_a_page_is_the_same_however_little_is_kept_for_it(
     files: dict[str, int], offset: int, limit: int, piece: int
 ) -> None:
     whole = [f"{path}:{n + 1}" for path in sorted(files, key=lambda path: path.split("/")) for n in range(files[path])]
-    with tempfile.TemporaryDirectory() as base, pytest.MonkeyPatch.context() as patch:
-        reach = Reach(Policy(), base)
-        patch.setattr(collector, "MAX_KEPT", (offset + limit + 40) * 45 + 70)  # the page, and the rest of its last file
-        told = places_of(told_of(files), query_of("x"), wanted=offset + limit, piece=piece)
+    with tempfile.TemporaryDirectory() as base:
+        reach = FileAccess(Policy(), base)
+        max_kept = (offset + limit + 40) * 45 + 70  # the page, and the rest of its last file
+        collected = collect(output_for(files), query_of("x"), wanted=offset + limit, piece=piece, max_kept=max_kept)
         with reach.folder(".") as folder:
-            shown = told.page(reach, folder, "", offset, limit)
+            shown = collected.page(reach, folder, "", offset, limit)
     assert [line.rpartition(":")[0] for line in shown] == whole[offset : offset + limit]
-    assert (told.total, told.counted) == (len(whole), True)
+    assert (collected.total, collected.counted) == (len(whole), True)
 
 
-async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collector, "MAX_KEPT", 1500)
+async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(desk: Desk) -> None:
+    desk = limited(desk, kept=1500)
     for name in "abcdefgh":
         put(desk, name, "match\n" * 70)
     seen: list[str] = []
@@ -503,11 +505,8 @@ async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(
     assert found["note"] == f"more than {len(seen)} matches; narrow the pattern to count them"
 
 
-async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collector, "MAX_KEPT", 5000)
-    monkeypatch.setattr(matching, "PIPE_SIZE", 4096)
+async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(desk: Desk) -> None:
+    desk = limited(desk, kept=5000, pipe=4096)
     put(desk, "a", "match\n" * 100_000)
     put(desk, "0", b"match\n" * 100_000 + b"\0")
     found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=10))
@@ -519,9 +518,8 @@ async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(
     assert (last["results"], last["has_more"]) == ([f"a:{found['total']}:match"], False)
 
 
-async def test_a_file_with_very_many_matches_hides_none_before_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "MAX_KEPT", 5000)
-    monkeypatch.setattr(matching, "PIPE_SIZE", 4096)
+async def test_a_file_with_very_many_matches_hides_none_before_it(desk: Desk) -> None:
+    desk = limited(desk, kept=5000, pipe=4096)
     put(desk, "a", "match\n" * 3)
     put(desk, "b", "match\n" * 100_000)
     put(desk, "c", "match\n" * 5)
@@ -532,8 +530,8 @@ async def test_a_file_with_very_many_matches_hides_none_before_it(desk: Desk, mo
     )
 
 
-async def test_all_matches_are_counted_though_few_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "MAX_KEPT", 150_000)
+async def test_all_matches_are_counted_though_few_are_kept(desk: Desk) -> None:
+    desk = limited(desk, kept=150_000)
     for name in "abcdefgh":
         put(desk, name, "match\n" * 1000)
     found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=1999))
@@ -592,11 +590,11 @@ def laid_out(tree: dict[str, bytes]) -> Generator[Path]:
         yield Path(base)
 
 
-def listed(told: bytes, query: Query) -> list[str]:
+def listed(output: bytes, query: Query) -> list[str]:
     with tempfile.TemporaryDirectory() as empty:
-        reach = Reach(Policy(), empty)
+        reach = FileAccess(Policy(), empty)
         with reach.folder(".") as folder:
-            return places_of(told, query).page(reach, folder, "", 0, 10_000)
+            return collect(output, query).page(reach, folder, "", 0, 10_000)
 
 
 @needs_rg
@@ -610,7 +608,7 @@ def test_the_fallback_answers_as_ripgrep_does(tree: dict[str, bytes], pattern: s
     if r"\B" in pattern and any(b"\xff" in content or b"\xc3" in content for content in tree.values()):
         return  # versions of ripgrep differ in what \B makes of bytes that are no text
     with laid_out(tree) as base:
-        theirs = subprocess.run(_rg(str(RG), query, ()), cwd=base, capture_output=True, check=False)
+        theirs = subprocess.run(_ripgrep_argv(str(RG), query, ()), cwd=base, capture_output=True, check=False)
         out = io.BytesIO()
         folder = os.open(base, os.O_RDONLY)
         try:

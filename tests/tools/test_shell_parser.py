@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.policy import Policy, Risk
-from retinue.tools.shell.parser import Unreadable, refusal_of, steps_of
+from retinue.tools.shell.parser import parse, refusal_of
 from retinue.tools.shell.risk import risk_of
 from tests.conftest import STRESS
 
 
 def names(command: str) -> list[str] | str:
-    steps = steps_of(command)
-    return "unreadable" if isinstance(steps, Unreadable) else [step.name for step in steps]
+    parsed = parse(command)
+    return "unreadable" if parsed.unreadable else [step.name for step in parsed.steps]
 
 
 @pytest.mark.parametrize(
@@ -214,21 +214,21 @@ def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
     ],
 )
 def test_the_worst_part_of_a_command_is_its_risk(command: str, risk: Risk) -> None:
-    assert risk_of(command) is risk
+    assert risk_of(parse(command)) is risk
 
 
 def test_a_command_that_is_not_on_the_list_is_refused_with_the_list() -> None:
     policy = Policy(allowed_commands=("ls", "git"))
 
-    assert refusal_of("ls -l | git log", policy) is None
-    assert refusal_of("ls; curl x", policy) == (
+    assert refusal_of(parse("ls -l | git log"), policy) is None
+    assert refusal_of(parse("ls; curl x"), policy) == (
         "Security policy: command 'curl' is not allowed (allowed_commands); use one of: ls, git"
     )
-    assert refusal_of("./ls", policy) == (
+    assert refusal_of(parse("./ls"), policy) == (
         "Security policy: './ls' names a program by its path; allowed are the commands of allowed_commands by their "
         "names: ls, git"
     )
-    assert refusal_of("ls `id`", policy) == (
+    assert refusal_of(parse("ls `id`"), policy) == (
         "Security policy: substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself"
     )
 
@@ -236,8 +236,8 @@ def test_a_command_that_is_not_on_the_list_is_refused_with_the_list() -> None:
 def test_a_program_may_be_listed_by_its_path() -> None:
     policy = Policy(allowed_commands=("./deploy.sh",))
 
-    assert refusal_of("./deploy.sh now > log.txt", policy) is None
-    assert refusal_of("deploy.sh", policy) is not None
+    assert refusal_of(parse("./deploy.sh now > log.txt"), policy) is None
+    assert refusal_of(parse("deploy.sh"), policy) is not None
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_the_list_of_commands_holds_for_what_another_command_is_told_to_start(co
     policy = Policy(allowed_commands=("ls", "find", "xargs", "env", "timeout", "nice", "nohup"))
     by = {"xargs env rm": "xargs", "nice -5 nohup rm x": "nice"}.get(command) or names(command)[-1]
 
-    assert refusal_of(command, policy) == (
+    assert refusal_of(parse(command), policy) == (
         f"Security policy: command {program!r}, which {by!r} would start, is not allowed (allowed_commands); "
         "use one of: ls, find, xargs, env, timeout, nice, nohup"
     )
@@ -290,16 +290,16 @@ def test_the_list_of_commands_holds_for_what_another_command_is_told_to_start(co
 def test_what_nobody_can_tell_is_not_started_by_another_command(command: str) -> None:
     policy = Policy(allowed_commands=("echo", "ls", "find", "env", "xargs", "timeout"))
 
-    assert "nobody can tell what" in str(refusal_of(command, policy))
+    assert "nobody can tell what" in str(refusal_of(parse(command), policy))
 
 
 def test_a_variable_by_which_programs_are_found_is_not_set_by_another_command_either() -> None:
     policy = Policy(allowed_commands=("ls", "env", "nice", "xargs", "python"))
 
     for command in ("env PATH=. ls", "nice env A=b LD_PRELOAD=x ls", "xargs env PATH=. ls"):
-        assert "changes what programs mean; leave it out" in str(refusal_of(command, policy))
-    assert refusal_of("env A=b NODE_ENV=test ls", policy) is None
-    assert refusal_of("env PYTHONPATH=src python x.py", policy) is None
+        assert "changes what programs mean; leave it out" in str(refusal_of(parse(command), policy))
+    assert refusal_of(parse("env A=b NODE_ENV=test ls"), policy) is None
+    assert refusal_of(parse("env PYTHONPATH=src python x.py"), policy) is None
 
 
 @pytest.mark.parametrize(
@@ -318,20 +318,19 @@ def test_a_variable_by_which_programs_are_found_is_not_set_by_another_command_ei
 def test_what_cannot_change_which_program_is_started_does_not_matter(command: str) -> None:
     policy = Policy(allowed_commands=("ls", "find", "env", "nice", "timeout", "xargs", "grep", "python"))
 
-    assert refusal_of(command, policy) is None
+    assert refusal_of(parse(command), policy) is None
 
 
 def test_a_command_may_start_others_of_the_list() -> None:
     policy = Policy(allowed_commands=("find", "xargs", "grep", "wc"))
 
-    assert refusal_of("find . -exec grep -c x {} + | xargs wc -l", policy) is None
-    assert refusal_of("find . -name '*.py'", policy) is None
+    assert refusal_of(parse("find . -exec grep -c x {} + | xargs wc -l"), policy) is None
+    assert refusal_of(parse("find . -name '*.py'"), policy) is None
 
 
 @given(st.text(max_size=60))
 def test_no_text_makes_the_reading_fail(command: str) -> None:
-    steps_of(command)
-    assert risk_of(command) in tuple(Risk)
+    assert risk_of(parse(command)) in tuple(Risk)
 
 
 @given(st.lists(st.text(max_size=8), max_size=4), st.sampled_from(["&&", "||", ";", "|", "\n"]))

@@ -12,7 +12,7 @@ import pytest
 from retinue.core.commands import CloseSession, OpenSession
 from retinue.core.errors import StoreError
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, CallRisk, Store, Tool, assess_call
+from retinue.core.ports import CallContext, CallRisk, Store, Tool
 from retinue.providers.scripted.provider import calls, says, together
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
@@ -43,11 +43,11 @@ SHOWN: dict[str, Any] = {
 class List:
     """The four tools, called one after the other by anyone."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, **limits: int) -> None:
         self.store = store
         self.clock = FixedClock()
         dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=DirectShelf(store), clock=self.clock)
-        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(dependencies)}
+        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(dependencies, **limits)}
         self._calls = 0
 
     def _context(self, changes: dict[str, Any]) -> CallContext:
@@ -213,8 +213,8 @@ async def test_what_does_not_fit_is_told_by_name(tasks: List, verb: str, argumen
     assert await tasks.ids() == ["task_1"]
 
 
-async def test_a_list_has_an_end(tasks: List, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(todo, "MAX_TASKS", 2)
+async def test_a_list_has_an_end(tasks: List) -> None:
+    tasks = List(tasks.store, max_tasks=2)
     for subject in "ab":
         await tasks.does("create", subject=subject)
 
@@ -263,7 +263,7 @@ async def test_the_tools_take_nothing_and_act_on_nothing_outside(tasks: List) ->
         "task_list": "pure",
         "task_update": "keyed",
     }
-    assert {assess_call(tool, "{}") for tool in tasks.tools.values()} == {CallRisk(Risk.LOW)}
+    assert {tool.prepare("{}").risk for tool in tasks.tools.values()} == {CallRisk(Risk.LOW)}
 
 
 async def test_runs_at_once_get_tasks_of_their_own_and_a_crash_doubles_none(tmp_path: Path) -> None:

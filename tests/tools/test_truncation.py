@@ -12,7 +12,7 @@ import retinue
 from retinue.core.commands import Prune
 from retinue.core.errors import ToolError
 from retinue.core.policy import Autonomy, Policy, Risk
-from retinue.core.ports import CallContext, CallRisk, Store, Tool, ToolResult, Weighs, assess_call
+from retinue.core.ports import CallContext, CallRisk, Store, Tool, ToolResult
 from retinue.providers.scripted.provider import calls, says
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -21,7 +21,7 @@ from retinue.tools import artifacts
 from retinue.tools.artifacts import PIECE, artifact_id
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.truncation import Bounded
+from retinue.tools.truncation import TruncatingTool
 from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
 
 ID = artifact_id("run/1/0")
@@ -63,7 +63,7 @@ def reader(store: Store) -> Tool:
 @pytest.mark.parametrize("text", ["", "short", "x" * 50])
 @pytest.mark.parametrize("failed", [True, False])
 async def test_a_result_up_to_the_limit_passes_untouched(store: Store, text: str, failed: bool) -> None:
-    tool = Bounded(says_text(text, failed=failed), DirectShelf(store), limit=50)
+    tool = TruncatingTool(says_text(text, failed=failed), DirectShelf(store), limit=50)
 
     assert await tool.call("{}", context()) == ToolResult(text, failed)
     assert store.key_value(f"artifact/run/{ID}") == {}
@@ -71,7 +71,7 @@ async def test_a_result_up_to_the_limit_passes_untouched(store: Store, text: str
 
 @pytest.mark.parametrize("failed", [True, False])
 async def test_a_longer_one_is_cut_and_says_how_to_read_on(store: Store, failed: bool) -> None:
-    tool = Bounded(says_text("x" * 51, failed=failed), DirectShelf(store), limit=50)
+    tool = TruncatingTool(says_text("x" * 51, failed=failed), DirectShelf(store), limit=50)
 
     assert await tool.call("{}", context()) == ToolResult(
         "x" * 50
@@ -82,13 +82,13 @@ async def test_a_longer_one_is_cut_and_says_how_to_read_on(store: Store, failed:
 
 async def test_a_cut_falls_between_lines_where_one_ends_near(store: Store) -> None:
     lines = "".join(f"line {number:03}\n" for number in range(100))
-    tool = Bounded(says_text(lines), DirectShelf(store), limit=95)
+    tool = TruncatingTool(says_text(lines), DirectShelf(store), limit=95)
 
     assert (await told(tool)).startswith(lines[:90] + "\n[Cut: 90 of 900 characters are shown.")
 
 
 async def test_a_run_that_cannot_read_on_is_told_to_ask_for_less_and_nothing_is_kept(store: Store) -> None:
-    tool = Bounded(says_text("x" * 51), DirectShelf(store), limit=50, companion=False)
+    tool = TruncatingTool(says_text("x" * 51), DirectShelf(store), limit=50, companion=False)
 
     assert await told(tool) == "x" * 50 + "\n[Cut: 50 of 51 characters are shown. Ask for less.]"
     assert store.key_value(f"artifact/run/{ID}") == {}
@@ -97,7 +97,7 @@ async def test_a_run_that_cannot_read_on_is_told_to_ask_for_less_and_nothing_is_
 
 @pytest.mark.parametrize("policy", [Policy(allowed_tools=("ask",)), Policy(excluded_tools=("artifact_read",))])
 async def test_a_run_whose_policy_refuses_to_read_on_is_told_to_ask_for_less(store: Store, policy: Policy) -> None:
-    tool = Bounded(says_text("x" * 51), DirectShelf(store), limit=50)
+    tool = TruncatingTool(says_text("x" * 51), DirectShelf(store), limit=50)
 
     assert (
         await told(tool, context(policy=policy)) == "x" * 50 + "\n[Cut: 50 of 51 characters are shown. Ask for less.]"
@@ -113,8 +113,8 @@ async def test_a_failure_that_is_raised_is_cut_as_well(store: Store) -> None:
 
         return raises
 
-    short = Bounded(answering(fail("no such ticket")), DirectShelf(store), limit=50)
-    long = Bounded(answering(fail("no" * 26)), DirectShelf(store), limit=50)
+    short = TruncatingTool(answering(fail("no such ticket")), DirectShelf(store), limit=50)
+    long = TruncatingTool(answering(fail("no" * 26)), DirectShelf(store), limit=50)
 
     with pytest.raises(ToolError, match=r"^no such ticket$"):
         await short.call("{}", context())
@@ -122,7 +122,7 @@ async def test_a_failure_that_is_raised_is_cut_as_well(store: Store) -> None:
 
 
 async def test_what_is_beyond_all_measure_is_said_to_be_lost(store: Store) -> None:
-    tool = Bounded(says_text("x" * 200), DirectShelf(store), limit=50, most=120)
+    tool = TruncatingTool(says_text("x" * 200), DirectShelf(store), limit=50, most=120)
 
     assert await told(tool) == (
         "x" * 50 + "\n[Cut: 50 of 200 characters are shown. Only the first 120 were kept. "
@@ -145,19 +145,18 @@ async def test_the_wrapped_tool_shows_through(store: Store) -> None:
         """Run a command."""
         return command
 
-    tool: Tool = Bounded(shell, DirectShelf(store), limit=50)
+    tool: Tool = TruncatingTool(shell, DirectShelf(store), limit=50)
 
     assert tool.spec is shell.spec
     assert (tool.kind, tool.risk, tool.timeout) == ("once", Risk.MEDIUM, 7.0)
     assert (tool.waits, tool.stoppable) == (False, False)
-    assert isinstance(tool, Weighs)
-    assert [assess_call(tool, words) for words in ("rm x", "ls")] == [
+    assert [tool.prepare(words).risk for words in ("rm x", "ls")] == [
         CallRisk(Risk.HIGH, True),
         CallRisk(Risk.LOW, True),
     ]
-    plain = Bounded(says_text("x"), DirectShelf(store), companion=False)
-    assert assess_call(plain, "{}") == CallRisk(Risk.LOW)
-    assert (getattr(tool, "companion", ""), plain.companion) == ("artifact_read", None)
+    plain = TruncatingTool(says_text("x"), DirectShelf(store), companion=False)
+    assert plain.prepare("{}").risk == CallRisk(Risk.LOW)
+    assert (tool.companion, plain.companion) == ("artifact_read", None)
 
 
 # ---- reading on ------------------------------------------------------------------------------------------------------
@@ -177,7 +176,7 @@ async def read_to_the_end(tool: Tool, start: str, where: CallContext, limit: int
 async def test_the_whole_text_is_read_across_pieces(store: Store) -> None:
     text = "".join(f"{number} naïve ☃ 🙂\n" for number in range(60_000))
     assert len(text) > 2 * PIECE
-    tool = Bounded(says_text(text), DirectShelf(store))
+    tool = TruncatingTool(says_text(text), DirectShelf(store))
     shown = (await told(tool)).rpartition("\n[")[0]
 
     assert await read_to_the_end(reader(store), shown, context(), 50_000) == text
@@ -186,7 +185,7 @@ async def test_the_whole_text_is_read_across_pieces(store: Store) -> None:
 @given(text=st.text(min_size=6, max_size=300), limit=st.integers(1, 5), page=st.integers(1, 60))
 async def test_pages_put_together_are_the_text(text: str, limit: int, page: int) -> None:
     store = MemoryStore()
-    tool = Bounded(says_text(text), DirectShelf(store), limit=limit)
+    tool = TruncatingTool(says_text(text), DirectShelf(store), limit=limit)
     shown = (await told(tool)).rpartition("\n[Cut: ")[0]
 
     assert text.startswith(shown)
@@ -195,7 +194,7 @@ async def test_pages_put_together_are_the_text(text: str, limit: int, page: int)
 
 
 async def test_an_artifact_belongs_to_its_tree(store: Store) -> None:
-    tool = Bounded(says_text("x" * 60), DirectShelf(store), limit=50)
+    tool = TruncatingTool(says_text("x" * 60), DirectShelf(store), limit=50)
     await told(tool)
     read = reader(store)
 
@@ -206,7 +205,7 @@ async def test_an_artifact_belongs_to_its_tree(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["a_0000000000000000", "../../context/session", "", "a/0", f"{ID}/0", "\0"])
 async def test_a_name_that_nobody_gave_leads_nowhere(store: Store, name: str) -> None:
-    await told(Bounded(says_text("x" * 60), DirectShelf(store), limit=50))
+    await told(TruncatingTool(says_text("x" * 60), DirectShelf(store), limit=50))
 
     assert await refused(reader(store), id=name) == (
         f"There is no artifact {name!r}. Artifacts belong to the tree of runs that made them."
@@ -214,7 +213,7 @@ async def test_a_name_that_nobody_gave_leads_nowhere(store: Store, name: str) ->
 
 
 async def test_pages_that_do_not_exist_are_told(store: Store) -> None:
-    await told(Bounded(says_text("x" * 60), DirectShelf(store), limit=50))
+    await told(TruncatingTool(says_text("x" * 60), DirectShelf(store), limit=50))
     read = reader(store)
 
     assert await refused(read, id=ID, offset=60) == f"Offset 60 is past the end: artifact {ID} has 60 characters."
@@ -223,7 +222,7 @@ async def test_pages_that_do_not_exist_are_told(store: Store) -> None:
 
 
 async def test_a_call_that_is_made_again_has_the_same_artifact(store: Store) -> None:
-    tool = Bounded(says_text("x" * 60), DirectShelf(store), limit=50)
+    tool = TruncatingTool(says_text("x" * 60), DirectShelf(store), limit=50)
 
     assert await told(tool, context()) == await told(tool, context(again=True))
     assert artifact_id("run/1/0") != artifact_id("run/1/1")
@@ -231,8 +230,8 @@ async def test_a_call_that_is_made_again_has_the_same_artifact(store: Store) -> 
 
 async def test_an_artifact_that_became_shorter_ends_where_it_ends_now(store: Store) -> None:
     key_value = DirectShelf(store)
-    await told(Bounded(says_text("x" * (PIECE + 9)), key_value, limit=50))
-    await told(Bounded(says_text("y" * 60), key_value, limit=50))
+    await told(TruncatingTool(says_text("x" * (PIECE + 9)), key_value, limit=50))
+    await told(TruncatingTool(says_text("y" * 60), key_value, limit=50))
 
     assert await told(reader(store), id=ID) == "y" * 60
 
@@ -243,7 +242,7 @@ async def test_an_artifact_that_became_shorter_ends_where_it_ends_now(store: Sto
 async def test_a_model_reads_on_and_the_artifact_goes_with_its_tree(store: Store) -> None:
     key_value = LateShelf()
     log = "".join(f"line {number:03}\n" for number in range(100))
-    tools = [Bounded(says_text(log), key_value, limit=500), artifacts.reader(key_value, no_origins)]
+    tools = [TruncatingTool(says_text(log), key_value, limit=500), artifacts.reader(key_value, no_origins)]
     harness = key_value.harness = Harness(store=store, dialects=(), tools=tools)
     async with harness:
         harness.script(

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from retinue.core.policy import Risk
-from retinue.core.ports import CallRisk, Tool, assess_call
+from retinue.core.ports import CallRisk, Tool
 from retinue.net.fetcher import Bounds, Fetched, Fetcher
 from retinue.net.guard import Guard
 from retinue.store.memory.store import MemoryStore
@@ -76,7 +76,7 @@ def test_the_tools_only_read_and_may_run_again_after_a_crash() -> None:
 
     assert list(made) == ["search_web", "scrape_webpage", "fetch"]
     for tool in made.values():
-        assert (tool.kind, assess_call(tool, "{}"), tool.stoppable) == ("idempotent", CallRisk(Risk.LOW), True)
+        assert (tool.kind, tool.prepare("{}").risk, tool.stoppable) == ("idempotent", CallRisk(Risk.LOW), True)
         assert tool.timeout is not None
     assert [msgspec.json.decode(tool.spec.parameters)["required"] for tool in made.values()] == [
         ["query"],

@@ -17,16 +17,16 @@ from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools
-from retinue.core.agent import Agent
+from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
-from retinue.core.ports import Clock, Ids, Provider, Store, Tool
+from retinue.core.ports import Clock, Ids, Provider, Store, Tool, ToolLike
 from retinue.core.profiles import Rules
 from retinue.engine import Approver, Supervisor, build_engine
 from retinue.providers.catalog import WIRES, ProviderConfig, called, moved, provider_config
-from retinue.tools.builtin import Builtin
-from retinue.tools.dependencies import ToolDependencies, ToolOptions
+from retinue.tools.builtin import BUILTIN, Builtin
+from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 
 log = logging.getLogger("retinue.app")
 
@@ -54,7 +54,7 @@ def open(
     config: str | Path | None = None,
     providers: Mapping[str, Provider] | None = None,
     provider_configs: Sequence[ProviderConfig] = (),
-    tools: Iterable[Tool | str] = (),
+    tools: Iterable[ToolLike | str] = (),
     tool_options: ToolOptions | None = None,
     dialects: Sequence[str] = ("spec",),
     dialect_settings: Mapping[str, object] | None = None,
@@ -172,7 +172,7 @@ def _dependencies(
         origins=supervisor.origins,
         home=_folder(home),
         network=options.network,
-        fenced=options.sandbox != "off",
+        sandboxed=options.sandbox != "off",
         web_search=options.web_search,
         memory=options.memory,
         memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
@@ -180,6 +180,14 @@ def _dependencies(
         program_memory_mb=options.program_memory_mb,
         settings=tuple(map(Path, options.protected)),
     )
+
+
+def builtin_tools() -> tuple[Tool, ...]:
+    """Every built-in tool, for lists and reference pages; not to be called."""
+    from retinue.sandbox.probe import choose
+
+    builtin = Builtin(lambda: ToolDependencies(sandbox=choose("required"), key_value=NoKeyValue(), clock=SystemClock()))
+    return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)
 
 
 def _folder(home: str | Path | None) -> Path | None:
@@ -218,11 +226,10 @@ def _providers(
 ) -> tuple[ProviderRegistry, str]:
     """Everyone who can be asked, the one to ask first in front, and the name of the model there."""
     objects = dict(providers or {})
-    wire, colon, name = model.partition(":")
     if isinstance(provider, str) or provider is None:
         known = (*objects, *(each.name for each in provider_configs), *WIRES)
-        wire = called(wire, known)
-        chosen = called(provider, known) if provider else (wire if colon and wire in known else None)
+        prefix, name = split_model(model, known, lambda prefix: called(prefix, known))
+        chosen = called(provider, known) if provider else prefix
         if provider is None and chosen is not None:
             model = name
         if chosen is not None and chosen not in objects:
@@ -231,9 +238,10 @@ def _providers(
         if chosen is not None:
             objects = {chosen: objects[chosen]} | objects
     else:
-        own = getattr(provider, "name", None) or (wire if colon else "custom")
+        prefix, name = split_model(model)
+        own = getattr(provider, "name", None) or ("custom" if prefix is None else prefix)
         objects = {str(own): provider} | objects
-        model = name if colon and wire == own else model
+        model = name if prefix == own else model
     table = ProviderRegistry(objects, provider_configs)
     if not table:
         raise BadInput(

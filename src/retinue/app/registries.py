@@ -7,8 +7,9 @@ from importlib import import_module
 from itertools import combinations
 from typing import Any, Protocol, runtime_checkable
 
+from retinue.core.agent import split_model
 from retinue.core.errors import BadInput, UnknownName
-from retinue.core.ports import Provider, Tool
+from retinue.core.ports import Provider, Tool, as_tool
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config, reach
@@ -66,7 +67,7 @@ class ToolRegistry:
     def add(self, dialect: Dialect) -> None:
         """A dialect's tools."""
         self._dialects[dialect.name] = dialect
-        self._delegation[dialect.name] = dialect.tools()
+        self._delegation[dialect.name] = {name: as_tool(tool) for name, tool in dialect.tools().items()}
 
     def check_together(self, dialects: Sequence[str]) -> None:
         """A name that two dialects of one run have cannot be told apart by a model."""
@@ -88,7 +89,7 @@ class ToolRegistry:
         if self._builtin is None:
             return self.own.get(name)
         tool = self.own.get(name) or self._builtin.find(name)
-        return None if tool is None else self._builtin.bounded(tool)
+        return None if tool is None else self._builtin.truncating(tool)
 
 
 class ProviderRegistry:
@@ -144,12 +145,9 @@ class ProviderRegistry:
         return self._reached.get(name)
 
     def split(self, model: str, default: str) -> tuple[str, str]:
-        """Provider and name of a model: `wire:name` where there is such a provider, else a name on `default`."""
-        wire, colon, name = model.partition(":")
-        wire = self._called(wire)
-        if colon and (wire in self._reached or wire in self._provider_configs or wire in WIRES):
-            return wire, name
-        return default, model
+        """Provider and name of a model: `provider:name` if there is such a provider, else a name at `default`."""
+        provider, name = split_model(model, (*self._reached, *self._provider_configs, *WIRES), self._called)
+        return (default, name) if provider is None else (provider, name)
 
     def _called(self, name: str) -> str:
         return called(name, (*self._reached, *self._provider_configs))

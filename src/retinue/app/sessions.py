@@ -9,7 +9,7 @@ import msgspec
 from retinue.core.commands import NamespaceClosed, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
-from retinue.dialects.arguments import Coded, code_of
+from retinue.dialects.arguments import Coded, decoded
 from retinue.dialects.shared_context import TakeSnapshot, admin, decide, label_of, space_of
 from retinue.engine import Supervisor
 
@@ -19,10 +19,6 @@ OPERATOR = "operator"
 
 class _Taken(msgspec.Struct):
     keys: int
-
-
-class _Refusal(msgspec.Struct):
-    message: str
 
 
 class Sessions:
@@ -79,10 +75,11 @@ class Sessions:
             session_id=session_id,
         )
         match written:
-            case bytes() if code_of(written) is None:
-                return msgspec.json.decode(written, type=_Taken).keys
             case bytes():
-                raise BadInput(msgspec.json.decode(written, type=_Refusal).message)
+                try:
+                    return msgspec.convert(decoded(written), _Taken).keys
+                except Coded as refusal:
+                    raise BadInput(refusal.message) from refusal
             case NamespaceClosed(why="session_archived"):
                 raise BadInput(f"session {session_id!r} is archived: nothing can be added to it")
             case _:

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import ConfigError, Problem, RetinueError
-from retinue.core.ports import Tool
+from retinue.core.ports import Tool, ToolLike, as_tool
 
 
 class _Neighbours(MetaPathFinder):
@@ -63,7 +63,7 @@ def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
     Raises `ConfigError` with all that is wrong: a file that is not there, that cannot be imported or has no tools, and
     two tools of one name. Files next to a module can be imported by it. What it prints goes to stderr.
     """
-    tools: dict[str, tuple[Tool, Path]] = {}
+    tools: dict[str, tuple[ToolLike, Path]] = {}
     problems: list[Problem] = []
     for path in paths:
         try:
@@ -82,7 +82,7 @@ def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
                 problems.append(Problem(file=str(path), complaint=complaint, found=name))
     if problems:
         raise ConfigError(*problems)
-    return tuple(tool for tool, _ in tools.values())
+    return tuple(as_tool(tool) for tool, _ in tools.values())
 
 
 def _imported(path: Path) -> ModuleType:
@@ -125,13 +125,13 @@ def _failure(path: Path, error: BaseException) -> Problem:
     )
 
 
-def _tools_in(module: ModuleType) -> Iterator[Tool]:
+def _tools_in(module: ModuleType) -> Iterator[ToolLike]:
     for thing in {id(thing): thing for thing in vars(module).values()}.values():
         if _is_tool(thing):
             yield thing
 
 
-def _is_tool(thing: object) -> TypeGuard[Tool]:
+def _is_tool(thing: object) -> TypeGuard[ToolLike]:
     try:
         if isinstance(thing, type) or not isinstance(getattr(thing, "spec", None), ToolSpec):
             return False

@@ -15,7 +15,7 @@ from retinue.config import messages
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput, Problem, UnknownName
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
-from retinue.core.ports import Tool
+from retinue.core.ports import Tool, ToolLike, as_tool
 from retinue.tools.builtin import BUILTIN
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def check_agents(agents: Sequence[Agent]) -> None:
         raise BadInput(f"two agents are named {twice[0]!r}: rename one of them")
 
 
-def check_tools(tools: Iterable[Tool | str]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """Everything that is meant to be a tool is one: the caller's own, and the names of built-in ones."""
+def check_tools(tools: Iterable[ToolLike | str]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """The caller's own tools, and the names of built-in tools; raises `BadInput` for anything else."""
     if isinstance(tools, str):
         raise BadInput(f"tools={tools!r} is a text: write tools=[{tools!r}]")
     own: list[Tool] = []
@@ -50,7 +50,7 @@ def check_tools(tools: Iterable[Tool | str]) -> tuple[tuple[Tool, ...], tuple[st
             name = getattr(each, "__name__", repr(each))
             raise BadInput(f"{name} is not a tool: decorate the function with @retinue.tool")
         else:
-            own.append(each)
+            own.append(as_tool(each))
     return tuple(own), tuple(named)
 
 

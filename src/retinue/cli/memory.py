@@ -10,7 +10,6 @@ from retinue.cli.options import JsonFlag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from retinue.tools.memory import Memory, MemoryBackend
 
@@ -80,22 +79,11 @@ def forget(agent: AgentArgument, key: KeyArgument) -> int:
 
 
 def _places() -> Sequence[MemoryBackend]:
-    """Every place of the state folder where memories are; looking makes none."""
+    """The memory backends of the state folder."""
     from retinue.app.open import default_home
-    from retinue.tools.memory import markdown, open_memory, sqlite
+    from retinue.tools.memory import existing_memories
 
-    home = default_home()
-    files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
-    return [open_memory(kind, home) for kind, name in files.items() if _exists(home / name)]
-
-
-def _exists(path: Path) -> bool:
-    """Whether there is a file or folder; raises if that cannot be found out, where `Path.exists` may say no."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+    return existing_memories(default_home())
 
 
 def _unknown(agent: str, key: str) -> Exception:

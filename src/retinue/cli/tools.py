@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def tools(config: ConfigFlag = None, json: JsonFlag = False) -> int:
     """List the tools that agents can be given, with --tools or in the settings."""
+    from retinue.app.open import builtin_tools
     from retinue.app.settings_file import load_settings
     from retinue.app.tool_modules import load_tools
     from retinue.cli.output.terminal import answer_json
-    from retinue.tools.builtin import shown
 
     own = load_tools(load_settings(config).tool_modules)
     hidden = {tool.spec.name for tool in own}
-    found = [*own, *(tool for tool in shown() if tool.spec.name not in hidden)]
+    found = [*own, *(tool for tool in builtin_tools() if tool.spec.name not in hidden)]
     if json:
         answer_json([_as_json(tool, is_own=tool in own) for tool in found])
     else:

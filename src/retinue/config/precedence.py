@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.settings import Settings
+from retinue.core.agent import split_model
 
 Wish: TypeAlias = Literal["model", "provider", "base_url", "api_key_env"]
 
@@ -149,12 +150,11 @@ def _split(
     """Model and provider, where the model may say its provider itself."""
     if model is None or (provider is not None and provider.place == model.place):
         return model, provider
-    wire, colon, name = model.value.partition(":")
-    wire = called(wire)
-    if not colon or wire not in known:
+    named, name = split_model(model.value, known, called)
+    if named is None:
         return model, provider
     if provider is None or provider.place > model.place:
-        provider = Said(wire, model.origin, model.place)
+        provider = Said(named, model.origin, model.place)
     return Said(name, model.origin, model.place), provider
 
 

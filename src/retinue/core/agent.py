@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -19,6 +19,22 @@ ToolKind = Literal["pure", "idempotent", "keyed", "once"]
 `pure` and `idempotent` calls run again, `keyed` ones are entered again and find what they had begun, `once` calls never
 run again: the model reads that they were interrupted and may have happened.
 """
+
+
+def split_model(
+    model: str, known: Collection[str] | None = None, canonical: Callable[[str], str] = str
+) -> tuple[str | None, str]:
+    """Provider and name of a model that is written `provider:name`; None and the whole text if it names no provider.
+
+    `canonical` maps the name of a provider, as a person wrote it, to one of `known`. A text before the colon that is
+    none of `known` is part of the model's name; with None every text is taken for a provider.
+
+    >>> split_model("vllm:qwen3", ["vllm"]), split_model("qwen3:8b", ["vllm"]), split_model("vllm:qwen3:8b")
+    (('vllm', 'qwen3'), (None, 'qwen3:8b'), ('vllm', 'qwen3:8b'))
+    """
+    provider, colon, name = model.partition(":")
+    provider = canonical(provider)
+    return (provider, name) if colon and (known is None or provider in known) else (None, model)
 
 
 class ToolSpec(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -22,11 +22,15 @@ MOST = 2**53
 """The largest number that is taken literally; stores and other readers of JSON lose count above it."""
 
 
+JsonObject: TypeAlias = dict[str, object]
+"""An answer to the model, before it is encoded."""
+
+
 class Coded(Refused):
-    """A request that is not met: one of the documented codes, and a sentence that the model can act on.
+    """A refused request: one of the documented codes, and a sentence that the model can act on.
 
     >>> Coded("KEY_NOT_FOUND", "Key not found: 'scope'").answer
-    b'{"error":"KEY_NOT_FOUND","message":"Key not found: \\'scope\\'"}'
+    {'error': 'KEY_NOT_FOUND', 'message': "Key not found: 'scope'"}
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -35,24 +39,30 @@ class Coded(Refused):
         self.message = message
 
     @property
-    def answer(self) -> bytes:
+    def answer(self) -> JsonObject:
         """The error as the model reads it."""
-        return compact({"error": self.code, "message": self.message}).encode()
+        return {"error": self.code, "message": self.message}
 
 
-class _Error(msgspec.Struct):
-    error: str | None = None
-    message: str | None = None
+def encoded(answer: JsonObject) -> bytes:
+    """An answer as a store keeps it with the key of its change."""
+    return compact(answer).encode()
 
 
-def code_of(answer: bytes) -> str | None:
-    """The code of an answer that is an error; the error of a failed task is no such thing, it has no message.
+def decoded(stored: bytes) -> JsonObject:
+    """The answer of a change, from the bytes that the store keeps; raises `Coded` if the change was refused.
 
-    >>> code_of(Coded("STORE_FULL", "...").answer), code_of(b'{"status":"failed","error":"Max turns exceeded"}')
-    ('STORE_FULL', None)
+    >>> decoded(encoded({"deleted": "scope"}))
+    {'deleted': 'scope'}
+    >>> decoded(encoded(Coded("STORE_FULL", "No room.").answer))
+    Traceback (most recent call last):
+    retinue.dialects.arguments.Coded: No room.
     """
-    told = msgspec.json.decode(answer, type=_Error)
-    return None if told.message is None else told.error
+    match msgspec.json.decode(stored, type=JsonObject):
+        case {"error": str(code), "message": str(message)}:
+            raise Coded(code, message)
+        case answer:
+            return answer
 
 
 def fields_of(arguments: str) -> Fields:

@@ -7,7 +7,6 @@ from typing import Protocol, runtime_checkable
 
 from retinue.core.agent import Agent, ToolKind
 from retinue.core.events import RunAccepted
-from retinue.core.policy import Risk
 from retinue.core.ports import Tool
 from retinue.core.run import Outcome
 
@@ -37,18 +36,14 @@ class Dialect(Protocol):
         ...
 
 
-class DialectTool:
-    """What a dialect's tool is to the engine, unless its class says otherwise.
+class DialectTool(Tool):
+    """Base class of the dialects' tools.
 
-    After a crash its calls are entered again, and find what they began. They have no deadline, for the runs that they
-    wait for have theirs, and little risk, for what those runs do is weighed when they do it.
+    After a crash a call is made again and finds by its key what it had begun. The risk is low: what the runs that it
+    starts do is assessed when they do it.
     """
 
     kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = None
-    waits = False
-    stoppable = True
 
 
 @runtime_checkable

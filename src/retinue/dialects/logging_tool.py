@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from retinue.core.errors import ToolError
-from retinue.core.ports import CallContext, Clock, Tool, ToolResult, ToolWrapper
+from retinue.core.ports import CallContext, Clock, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.text import rfc3339
 
@@ -21,11 +21,11 @@ class WatchedTool(ToolWrapper):
         """The line about a call that came to `status`."""
         raise NotImplementedError
 
-    async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Make the call, and tell what became of it; nothing else changes."""
+    async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
+        """Make the call and log it."""
         status, said = "stopped", None  # unless it comes to an end of its own
         try:
-            result = await self.tool.call(arguments, context)
+            result = await call.run(context)
             status, said = "failed" if result.failed else "ok", result.text
             return result
         except ToolError as error:
@@ -37,7 +37,7 @@ class WatchedTool(ToolWrapper):
         finally:
             if self._log.isEnabledFor(logging.INFO):
                 told = self.told(context, status)
-                self._log.info("%s", with_payloads(told, arguments=arguments, result=said))
+                self._log.info("%s", with_payloads(told, arguments=call.arguments, result=said))
 
 
 class LoggedTool(WatchedTool):

@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 from retinue.core.commands import Write, Written
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
-from retinue.core.ports import CommitsAtOnce, Store
+from retinue.core.ports import Store, commit_at_once_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Journal:
         self.awaited = 0
         self.commits = 0
         self._store = store
-        self._inline_store = store if isinstance(store, CommitsAtOnce) else None
+        self._commit_at_once = commit_at_once_of(store)
         self._durable = durable
         self._commit_delay = commit_delay
         self.on_broken = on_broken
@@ -208,11 +208,11 @@ class Journal:
 
     def _commit_inline(self, writes: list[Write]) -> asyncio.Future[list[Written]] | None:
         """The answers, if the store can commit at once: switching to a thread and back takes longer."""
-        if self._inline_store is None:
+        if self._commit_at_once is None:
             return None
         commit: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
         try:
-            answers = self._inline_store.commit_at_once(self.driver_id, writes, durable=self._durable)
+            answers = self._commit_at_once(self.driver_id, writes, durable=self._durable)
         except Exception as error:
             commit.set_exception(error)
         else:

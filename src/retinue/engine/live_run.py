@@ -20,8 +20,8 @@ from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
-from retinue.core.messages import Delta, TextDelta
-from retinue.core.ports import HasCompanion, Provider, Tool
+from retinue.core.messages import Delta, TextDelta, ToolCall
+from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_judge
@@ -50,8 +50,8 @@ class ToolSet:
     def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], engine: EngineContext) -> None:
         found = {name: engine.toolbox.find(name, dialects) for name in offered}
         self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
-        for name in {tool.companion: None for tool in self.tools.values() if isinstance(tool, HasCompanion)}:
-            if name and name not in self.tools and (companion := engine.toolbox.find(name, dialects)) is not None:
+        for name in dict.fromkeys(tool.companion for tool in self.tools.values() if tool.companion is not None):
+            if name not in self.tools and (companion := engine.toolbox.find(name, dialects)) is not None:
                 self.tools[name] = companion
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
@@ -68,6 +68,7 @@ class LiveRun:
         "_counted",
         "_delivered",
         "_engine",
+        "_prepared",
         "_size",
         "_stopping",
         "_validated",
@@ -139,6 +140,7 @@ class LiveRun:
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
         self._context_windows: dict[tuple[str, str], int | None] = {}
+        self._prepared: dict[int, tuple[ToolCall, PreparedCall]] = {}
         self._counted = 0
         self.fixed_size = len(run.run_spec.system) + sum(
             len(spec.parameters) + len(spec.description) for spec in tool_set.specs
@@ -351,6 +353,23 @@ class LiveRun:
                 del self.in_flight[index]
             self.wake()
 
+    def prepared(self, index: int) -> PreparedCall | None:
+        """An open call with its arguments read, once per call; None if the run has no such tool."""
+        call = self.run.open[index].call
+        known = self._prepared.get(index)
+        if known is not None and known[0] is call:
+            return known[1]
+        tool = self.tool_set.tools.get(call.name)
+        if tool is None:
+            return None
+        prepared = tool.prepare(call.arguments)
+        self._prepared[index] = call, prepared
+        return prepared
+
+    def forget_prepared(self, index: int) -> None:
+        """Drop what `prepared` keeps of a call that has returned or is parked."""
+        self._prepared.pop(index, None)
+
     def wake(self) -> None:
         """Let the loop take the next step."""
         if self._wake is not None and not self._wake.done():
@@ -419,7 +438,5 @@ class LiveRun:
         """The context window of a model in tokens, if its provider knows it; asked once."""
         known = (name, model)
         if known not in self._context_windows:
-            # getattr instead of isinstance(): a check of a runtime protocol takes too long here
-            window: Callable[[str], int | None] | None = getattr(provider, "window", None)
-            self._context_windows[known] = None if window is None else window(model)
+            self._context_windows[known] = window_of(provider, model)
         return self._context_windows[known]

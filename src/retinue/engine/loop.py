@@ -12,7 +12,6 @@ from retinue.core.errors import StoreError
 from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
 from retinue.core.ids import RunId
 from retinue.core.inbox import ChildEnded, Deadline, DependencyEnded, Item
-from retinue.core.ports import does_wait
 from retinue.core.run import Exchange, Outcome, WaitingFor
 from retinue.core.step import (
     MODEL,
@@ -157,9 +156,8 @@ def _only_waits_for_children(live: LiveRun) -> bool:
 
 
 def _waits(live: LiveRun, index: int) -> bool:
-    call = live.run.open[index].call
-    tool = live.tool_set.tools.get(call.name)
-    return tool is not None and does_wait(tool, call.arguments)
+    call = live.prepared(index)
+    return call is not None and call.waits
 
 
 async def _is_accepted(live: LiveRun) -> bool:

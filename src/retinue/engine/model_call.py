@@ -20,7 +20,7 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
-from retinue.core.ports import Prices, Provider, Request
+from retinue.core.ports import Provider, Request, price_of
 from retinue.core.run import LimitMet, Limits
 from retinue.core.step import Ask
 from retinue.core.usage import NO_USAGE, Usage, add_cost
@@ -259,9 +259,12 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
 async def _hold(provider: Provider, call: ModelCall, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
     """Hold the worst case of the call under every limit of the run."""
     request = call.request
-    price = provider.price(request.model) if isinstance(provider, Prices) else None
     return await engine.budgets.hold(
-        live.run_id, input=call.size(), output=request.max_output, price=price, wrap_up=call.wrap_up
+        live.run_id,
+        input=call.size(),
+        output=request.max_output,
+        price=price_of(provider, request.model),
+        wrap_up=call.wrap_up,
     )
 
 

@@ -14,16 +14,7 @@ from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
 from retinue.core.policy import NO_ACTIONS_LEFT, Risk, Verdict, verdict
-from retinue.core.ports import (
-    CallContext,
-    CallRisk,
-    KnowsWhyHidden,
-    Tool,
-    ToolResult,
-    assess_call,
-    closed_by,
-    does_wait,
-)
+from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.state import OpenCall
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, message_of, type_and_message_of
@@ -52,6 +43,7 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record its result, or park it until a person has answered."""
     call = live.run.open[index]
     result, crashed = await _outcome(live, call, engine)
+    live.forget_prepared(index)
     if result is None or live.stopping:
         return
     if len(result.text) > LARGE_RESULT:
@@ -73,14 +65,14 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
 async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult | None, bool]:
     name = call.call.name
     tool = live.tool_set.tools.get(name)
-    if tool is None:
+    prepared = live.prepared(call.index)
+    if tool is None or prepared is None:
         hidden = engine.toolbox.find(name, live.run.run_spec.dialects)
         if (reason := _why_hidden(hidden, live, call)) is not None:
             return ToolResult(reason, failed=True), False
         offered = ", ".join(live.tool_set.tools) or "none"
         return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
-    call_risk = assess_call(tool, call.call.arguments)
-    permission = _permission(live, call, tool, call_risk, engine)
+    permission = _permission(live, call, prepared, engine)
     if permission is not GRANTED:
         if permission is not None and _is_excluded(live, name):
             reason = _why_hidden(tool, live, call)
@@ -89,16 +81,16 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     stale = live.run.is_stale(call)
     if stale and tool.kind == "once":
         return ToolResult(INTERRUPTED, failed=True), False
-    if call_risk.acts and not await take_action(live, engine):
+    if prepared.risk.acts and not await take_action(live, engine):
         return ToolResult(NO_ACTIONS_LEFT, failed=True), False
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
-    return await _call_tool(tool, call, _context(live, call, stale), live, engine)
+    return await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine)
 
 
 def _why_hidden(tool: Tool | None, live: LiveRun, call: OpenCall) -> str | None:
     """The tool's own message for a run that may not use it, if it has one."""
-    return tool.why_hidden(_context(live, call, stale=False)) if isinstance(tool, KnowsWhyHidden) else None
+    return None if tool is None else tool.why_hidden(_context(live, call, stale=False))
 
 
 async def take_action(live: LiveRun, engine: EngineContext) -> bool:
@@ -121,16 +113,14 @@ def _is_excluded(live: LiveRun, name: str) -> bool:
     return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
-def _permission(
-    live: LiveRun, call: OpenCall, tool: Tool, call_risk: CallRisk, engine: EngineContext
-) -> ToolResult | None:
+def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: EngineContext) -> ToolResult | None:
     """GRANTED, the result of a refused call, or None for a call that is parked now."""
     policy = live.run.policy
-    decision = verdict(policy, tool=call.call.name, risk=call_risk.risk, acts=call_risk.acts)
+    decision = verdict(policy, tool=call.call.name, risk=prepared.risk.risk, acts=prepared.risk.acts)
     if decision.verdict is Verdict.REFUSE:
         return ToolResult(decision.reason, failed=True)
-    if (closed := closed_by(policy, tool, call.call.arguments)) is not None:
-        return ToolResult(closed, failed=True)
+    if (reason := prepared.denied_by(policy)) is not None:
+        return ToolResult(reason, failed=True)
     if decision.verdict is Verdict.ALLOW:
         return GRANTED
     if call.answer is not None:
@@ -149,13 +139,13 @@ def _refusal(note: str, reason: str) -> str:
 
 
 async def _call_tool(
-    tool: Tool, call: OpenCall, context: CallContext, live: LiveRun, engine: EngineContext
+    tool: Tool, call: OpenCall, prepared: PreparedCall, context: CallContext, live: LiveRun, engine: EngineContext
 ) -> tuple[ToolResult, bool]:
     seconds = tool.timeout or live.run.accepted.limits.tool_seconds
-    scope = engine.deadlines.within(None if does_wait(tool, call.call.arguments) else seconds)
+    scope = engine.deadlines.within(None if prepared.waits else seconds)
     try:
         with scope:
-            return await tool.call(call.call.arguments, context), False
+            return await prepared.run(context), False
     except ToolError as error:
         return ToolResult(message_of(error), failed=True), False
     except StoreError:

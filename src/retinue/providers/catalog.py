@@ -255,7 +255,7 @@ def reach(where: ProviderConfig, *, spelled_out: bool = False, whole_url: bool =
     module, _, attribute = wire.place.partition(":")
     maker: Any = getattr(import_module(module), attribute)
     if wire.place == SCRIPTED:
-        return Priced(maker(), tariff(where), windows(where))
+        return Priced(maker(), tariff(where), windows(where).window)
     options: dict[str, object] = {"whole_url": True} if whole_url else {}
     if spelled_out and wire.place in (OPENAI_CHAT, OPENAI_RESPONSES):
         options["explicit"] = True
@@ -265,7 +265,7 @@ def reach(where: ProviderConfig, *, spelled_out: bool = False, whole_url: bool =
     provider: Provider = maker(
         base_url=where.base_url, api_key_env=where.api_key_env or None, headers=dict(where.headers), **options
     )
-    return Priced(provider, tariff(where), windows(where))
+    return Priced(provider, tariff(where), windows(where).window)
 
 
 IN_PROCESS: dict[str, str] = {

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.messages import Reply
-from retinue.core.ports import Prices, Provider, Publish, Request, Windows
+from retinue.core.ports import Provider, Publish, Request, price_of, window_of
 from retinue.core.usage import Usage
 
 PICO = 1_000_000
@@ -192,7 +192,7 @@ class Priced:
 
     provider: Provider
     tariff: Tariff
-    windows: Windows | None = None
+    windows: Callable[[str], int | None] | None = None
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The provider's reply, with its cost."""
@@ -205,17 +205,12 @@ class Priced:
     def price(self, model: str) -> tuple[int, int] | None:
         """The most that one token of input and one of output cost, in nanodollars, or None where unknown."""
         known = self.tariff.price(model)
-        if known is None and isinstance(self.provider, Prices):
-            return self.provider.price(model)
-        return known
+        return price_of(self.provider, model) if known is None else known
 
     def window(self, model: str) -> int | None:
         """The tokens that a question and its answer may have together, or None where unknown."""
-        known = self.windows.window(model) if self.windows is not None else None
-        if known is None:
-            window: Callable[[str], int | None] | None = getattr(self.provider, "window", None)  # isinstance() is slow
-            return None if window is None else window(model)
-        return known
+        known = None if self.windows is None else self.windows(model)
+        return window_of(self.provider, model) if known is None else known
 
     async def close(self) -> None:
         """Let go of connections."""

@@ -16,7 +16,7 @@ from retinue.core.commands import DeclareDead, RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, ReplyReceived
 from retinue.core.ids import RandomIds, RunId
-from retinue.core.ports import Store, Tool
+from retinue.core.ports import Store, ToolLike
 from retinue.core.run import Outcome
 from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
@@ -43,7 +43,7 @@ class Harness:
         self,
         *,
         store: Store | None = None,
-        tools: Iterable[Tool | str] = (),
+        tools: Iterable[ToolLike | str] = (),
         agents: Sequence[Agent] = (),
         dialects: Sequence[str] = ("spec",),
         provider: ScriptedProvider | None = None,

@@ -20,6 +20,12 @@ from retinue.core.ports import CallContext
 Schema = dict[str, Any]
 
 
+class Misfit(msgspec.Struct, frozen=True):
+    """Arguments that do not fit a function's parameters; `text` is the error message for the model."""
+
+    text: str
+
+
 class Arguments:
     """What a function takes; raises `BadInput` for a parameter that JSON cannot fill."""
 
@@ -60,10 +66,18 @@ class Arguments:
         struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._decoder = msgspec.json.Decoder(struct, dec_hook=_validated)
 
-    def decode(self, arguments: str, context: CallContext) -> tuple[list[object], dict[str, object]]:
-        """Positional and named arguments for the function; raises as msgspec does when they do not fit."""
-        # Some models write nothing at all where a tool needs no arguments.
-        decoded = self._decoder.decode(arguments if arguments.strip() else "{}")
+    def decode(self, arguments: str) -> msgspec.Struct | Misfit:
+        """The model's JSON as a struct with one field per parameter; a `Misfit` if it does not fit the parameters."""
+        try:
+            # Some models write nothing at all where a tool needs no arguments.
+            return self._decoder.decode(arguments if arguments.strip() else "{}")
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+            return Misfit(_complaint(self, arguments, error))
+
+    def bind(
+        self, decoded: msgspec.Struct, context: CallContext | None = None
+    ) -> tuple[list[object], dict[str, object]]:
+        """Positional and named arguments for the function."""
         given: dict[str, object] = {name: getattr(decoded, name) for name in self._names}
         given.update(dict.fromkeys(self._context, context))
         return [given.pop(name) for name in self._positional], given
@@ -197,7 +211,7 @@ _FIELD = re.compile(r"Object (?P<problem>missing required|contains unknown) fiel
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
-def complaint(arguments: Arguments, text: str, wrong: Exception) -> str:
+def _complaint(arguments: Arguments, text: str, wrong: Exception) -> str:
     """What is wrong with the arguments in `text`, for the model that wrote them."""
     tool = arguments.name
     if isinstance(wrong, RecursionError):

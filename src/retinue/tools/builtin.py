@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from retinue.core.ports import Tool
-from retinue.tools.dependencies import MakesTools, NoKeyValue, ToolDependencies
-from retinue.tools.truncation import Bounded
+from retinue.tools.dependencies import ToolDependencies, ToolFactory
+from retinue.tools.truncation import TruncatingTool
 
 BUILTIN: Mapping[str, str] = {
     "search_web": "retinue.tools.web",
@@ -55,30 +55,21 @@ class Builtin:
     def find(self, name: str) -> Tool | None:
         """The built-in tool of that name."""
         if name not in self._made and name in BUILTIN:
-            make: MakesTools = import_module(BUILTIN[name]).tools
+            make: ToolFactory = import_module(BUILTIN[name]).tools
             for tool in make(self._dependencies):
                 self._made.setdefault(tool.spec.name, tool)
         return self._made.get(name)
 
-    def bounded(self, tool: Tool) -> Tool:
+    def truncating(self, tool: Tool) -> Tool:
         """The tool, with results that do not flood a model."""
         name = tool.spec.name
         if name == READS_ON:
             return tool
         is_long = name in LONG and self._made.get(name) is tool
-        return Bounded(tool, self._dependencies.key_value, self._dependencies.max_result, companion=is_long)
+        return TruncatingTool(tool, self._dependencies.key_value, self._dependencies.max_result, companion=is_long)
 
     @property
     def _dependencies(self) -> ToolDependencies:
         if self._made_dependencies is None:
             self._made_dependencies = self._make_dependencies()
         return self._made_dependencies
-
-
-def shown() -> tuple[Tool, ...]:
-    """Every built-in tool, to be looked at and not to be called."""
-    from retinue.app.open import SystemClock
-    from retinue.sandbox.probe import choose
-
-    builtin = Builtin(lambda: ToolDependencies(sandbox=choose("required"), key_value=NoKeyValue(), clock=SystemClock()))
-    return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)

@@ -20,7 +20,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     """How the built-in tools work, where there is a choice.
 
     `sandbox` is what programs of agents run in: `required` refuses to start them where nothing fences them in, `off`
-    starts them without. `network` lets them reach the network. `max_result` is how many characters of a result a model
+    starts them without. `network` lets them access the network. `max_result` is how many characters of a result a model
     gets at once; it can page through the rest.
     """
 
@@ -66,8 +66,8 @@ class ToolDependencies:
     program_memory_mb: int = PROGRAM_MEMORY_MB
     """MiB that a command of the shell tools may use, with all that it starts."""
     network: bool = False
-    """Whether programs of the shell tools may reach the network."""
-    fenced: bool = True
+    """Whether programs of the shell tools may access the network."""
+    sandboxed: bool = True
     """Whether programs run in a sandbox, and not with every right of ours."""
     origins: Origins = _none
     """The roots of the trees whose conversation a tree goes on with, the latest first."""
@@ -89,5 +89,5 @@ class NoKeyValue:
         raise NotImplementedError(space)
 
 
-MakesTools: TypeAlias = Callable[[ToolDependencies], Sequence[Tool]]
+ToolFactory: TypeAlias = Callable[[ToolDependencies], Sequence[Tool]]
 """Makes the tools of one file; a file's function of this kind is called `tools`."""

@@ -10,15 +10,16 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
 import msgspec
 
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.errors import BadInput
-from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallContext, CallRisk, ToolResult
-from retinue.tools.arguments import Arguments, complaint
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
+from retinue.tools.arguments import Arguments, Misfit
 from retinue.tools.threads import in_thread
 
 _PARAMETERS = re.compile(r"(Args|Arguments|Parameters):\s*")
@@ -81,8 +82,8 @@ RiskName = Literal["low", "medium", "high"]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-class FunctionTool(Generic[P, R]):
-    """What `tool` makes of a function: a `retinue.core.ports.Tool` that can still be called as the function."""
+class FunctionTool(Tool, Generic[P, R]):
+    """A function as a tool; it can still be called as the function."""
 
     __name__: str
     __wrapped__: Callable[P, R]
@@ -98,7 +99,6 @@ class FunctionTool(Generic[P, R]):
         timeout: float | None = None,
         acts: bool = False,
         assess: Callable[[str], CallRisk] | None = None,
-        closes: Callable[[Policy, str], str | None] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -122,12 +122,10 @@ class FunctionTool(Generic[P, R]):
         )
         self.kind: ToolKind = kind
         self.risk = Risk(risk)
-        self.timeout = timeout
-        self.waits = False
-        self.stoppable = self._is_async
         self.acts = acts
-        self._weigh = assess
-        self._closes = closes
+        self.timeout = timeout
+        self.stoppable = self._is_async
+        self._assess = assess
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself."""
@@ -136,24 +134,28 @@ class FunctionTool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<tool {self.spec.name}>"
 
-    def assess(self, arguments: str) -> CallRisk:
-        """What there is to lose by this call: the same for all calls, unless the tool was made with a rule."""
-        return CallRisk(self.risk, self.acts) if self._weigh is None else self._weigh(arguments)
-
-    def closed_by(self, policy: Policy, arguments: str) -> str | None:
-        """Why a policy closes this call; only a tool that was made with such a rule can tell."""
-        return None if self._closes is None else self._closes(policy, arguments)
+    def prepare(self, arguments: str) -> PreparedCall:
+        """A call of the function. Its arguments are decoded when it runs: their types may be the user's own code."""
+        risk = CallRisk(self.risk, self.acts) if self._assess is None else self._assess(arguments)
+        return PreparedCall(arguments, risk, partial(self.call, arguments))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Call the function with the model's arguments.
+        """Decode the model's arguments and call the function."""
+        return await self.call_decoded(self.decode(arguments), context)
 
-        A function that is not async runs in a thread, with the caller's context variables. Being cancelled means that
-        nobody waits for it any more; the thread itself cannot be stopped and ends when the function does.
+    def decode(self, arguments: str) -> msgspec.Struct | Misfit:
+        """The model's arguments, decoded and checked against the function's annotations."""
+        return self._arguments.decode(arguments)
+
+    async def call_decoded(self, decoded: msgspec.Struct | Misfit, context: CallContext) -> ToolResult:
+        """Call the function with decoded arguments.
+
+        A function that is not async runs in a thread, with the caller's context variables. Cancelling the call ends the
+        wait for it; the thread itself cannot be stopped and ends when the function does.
         """
-        try:
-            args, kwargs = self._arguments.decode(arguments, context)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as wrong:
-            return ToolResult(complaint(self._arguments, arguments, wrong), failed=True)
+        if isinstance(decoded, Misfit):
+            return ToolResult(decoded.text, failed=True)
+        args, kwargs = self._arguments.bind(decoded, context)
         function = cast("Callable[..., Any]", self.__wrapped__)
         if self._is_async:
             result: object = await function(*args, **kwargs)

@@ -16,7 +16,7 @@ from retinue.core.ports import CallContext, Ended, Program, Tool
 from retinue.core.text import cut
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.sandbox_mounts import environment_of, fence_of, run_fenced
+from retinue.tools.sandbox_mounts import environment_of, mounts_of, run_in_sandbox
 from retinue.tools.threads import in_thread
 
 LONGEST = 10_000
@@ -74,13 +74,13 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             return Execution(stderr=f"Invalid memory limit: {mem!r}; write a number with k, m or g, up to 4g")
         seconds = max(1, min(timeout, MOST_SECONDS))
         token = secrets.token_hex(16)
-        fence = await in_thread(fence_of, context, dependencies, writes=False)
-        ended = await run_fenced(
+        mounts = await in_thread(mounts_of, context, dependencies, writes=False)
+        ended = await run_in_sandbox(
             Program(
                 argv=(interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
-                folder=fence.folder,
-                readable=(*fence.readable, sys.base_prefix),
-                hidden=fence.hidden,
+                folder=mounts.folder,
+                readable=(*mounts.readable, sys.base_prefix),
+                hidden=mounts.hidden,
                 environment=environment_of(context),
                 stdin=msgspec.json.encode([token, code]),
                 seconds=float(seconds),
@@ -91,7 +91,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         return _execution(ended, token, seconds)
 
     seconds = MOST_SECONDS + 30.0
-    if not dependencies.fenced:  # then code can do whatever we can: it is no longer something that only looks
+    if not dependencies.sandboxed:  # then code can do whatever we can: it is no longer something that only looks
         return [FunctionTool(python_execute, kind="once", risk=Risk.MEDIUM, acts=True, timeout=seconds)]
     return [FunctionTool(python_execute, kind="idempotent", risk=Risk.LOW, timeout=seconds)]
 

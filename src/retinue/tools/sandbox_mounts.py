@@ -15,7 +15,7 @@ from retinue.tools.files import SETTINGS
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Fence(Struct, frozen=True):
+class Mounts(Struct, frozen=True):
     """Where a program starts, and which folders are open to it; `hidden` wins over both others."""
 
     folder: str
@@ -24,7 +24,7 @@ class Fence(Struct, frozen=True):
     hidden: tuple[str, ...]
 
 
-def fence_of(context: CallContext, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True) -> Fence:
+def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True) -> Mounts:
     """The fence around a program of this run; without `writes` all that it may see is read-only.
 
     A write-only root cannot be given to a program: whoever may create files in it sees what is there. `workspace_only`
@@ -49,10 +49,10 @@ def fence_of(context: CallContext, dependencies: ToolDependencies, *, folder: st
         raise ToolError(f"Security policy: {folder!r} is outside the workspace and the allowed roots")
     if not os.path.isdir(chosen):
         raise ToolError(f"there is no folder {folder or workspace!r}")
-    return Fence(chosen, readable, writable, hidden)
+    return Mounts(chosen, readable, writable, hidden)
 
 
-async def run_fenced(program: Program, dependencies: ToolDependencies) -> Ended:
+async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> Ended:
     """Run a program in the kit's sandbox; a machine that can start nothing more is told, and no bug of a tool."""
     try:
         return await dependencies.sandbox.run(program)

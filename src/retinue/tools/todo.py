@@ -68,9 +68,9 @@ def space_of(session_id: SessionId) -> str:
     return f"tasks/{session_id}"
 
 
-def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
-    """The four tools of the list."""
-    todo = TodoList(dependencies.key_value, dependencies.clock)
+def tools(dependencies: ToolDependencies, *, max_tasks: int = MAX_TASKS) -> Sequence[Tool]:
+    """`task_create`, `task_get`, `task_list` and `task_update`."""
+    todo = TodoList(dependencies.key_value, dependencies.clock, max_tasks=max_tasks)
     return (
         FunctionTool(todo.task_create, kind="keyed", timeout=SECONDS),
         FunctionTool(todo.task_get, kind="pure", timeout=SECONDS),
@@ -82,9 +82,10 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
 class TodoList:
     """The lists of all sessions; each call sees its own session's alone."""
 
-    def __init__(self, key_value: KeyValue, clock: Clock) -> None:
+    def __init__(self, key_value: KeyValue, clock: Clock, *, max_tasks: int = MAX_TASKS) -> None:
         self._key_value = key_value
         self._clock = clock
+        self._max_tasks = max_tasks
 
     async def task_create(
         self,
@@ -113,8 +114,8 @@ class TodoList:
         at, by = self._clock.now(), context.path
 
         def create(tasks: Tasks) -> Task:
-            if len(tasks) >= MAX_TASKS:
-                raise ToolError(f"The list is full: it has {MAX_TASKS} tasks. Update one that is over instead.")
+            if len(tasks) >= self._max_tasks:
+                raise ToolError(f"The list is full: it has {self._max_tasks} tasks. Update one that is over instead.")
             task = Task(
                 number=max((task.number for task in tasks.values()), default=0) + 1,
                 subject=subject,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Risk, Verdict, verdict
-from retinue.core.ports import CallContext, KeyValue, Tool, ToolResult, ToolWrapper
+from retinue.core.ports import CallContext, KeyValue, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.text import cut, whole_lines
 from retinue.tools.artifacts import MOST, PAGE, READER, Artifact, artifact_id, keep
 
 
-class Bounded(ToolWrapper):
+class TruncatingTool(ToolWrapper):
     """Another tool, with results of at most `limit` characters and a notice.
 
     Up to there they pass untouched, failures too. A longer one is cut, at the end of a line where one is near; the
@@ -22,7 +22,7 @@ class Bounded(ToolWrapper):
         self, tool: Tool, key_value: KeyValue, limit: int = PAGE, *, companion: bool = True, most: int = MOST
     ) -> None:
         super().__init__(tool)
-        self._companion = READER if companion else None
+        self.companion = READER if companion else None
         self._key_value = key_value
         self._limit = limit
         self._most = most
@@ -30,15 +30,10 @@ class Bounded(ToolWrapper):
     def __repr__(self) -> str:
         return f"<tool {self.spec.name}, at most {self._limit} characters>"
 
-    @property
-    def companion(self) -> str | None:
-        """The tool by which the rest of a result is read."""
-        return self._companion
-
-    async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Make the call, and let no more of its result through than the limit."""
+    async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
+        """Make the call and cut its result at the limit."""
         try:
-            result = await self.tool.call(arguments, context)
+            result = await call.run(context)
         except ToolError as error:
             if len(str(error)) <= self._limit:
                 raise

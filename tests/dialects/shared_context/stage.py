@@ -5,8 +5,9 @@ from typing import cast
 
 from retinue.core.commands import Decision
 from retinue.dialects.arguments import Coded
-from retinue.dialects.shared_context.actions import decide
-from retinue.dialects.shared_context.requests import parse
+from retinue.dialects.shared_context.actions import decide, look
+from retinue.dialects.shared_context.requests import Delete, TakeSnapshot, Write, parse
+from retinue.dialects.text import compact
 from tests.dialects.spec.stage import Answer
 
 AT = 1771597800.0  # 2026-02-20T14:30:00Z
@@ -24,8 +25,10 @@ class Context:
         """What a model reads after calling the tool with these arguments."""
         try:
             action = parse(json.dumps(arguments))
+            if not isinstance(action, Write | Delete | TakeSnapshot):
+                return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
         except Coded as refusal:
-            return json.loads(refusal.answer)
+            return refusal.answer
         decision = decide(action, self.key_value, participant=by, at=at)
         self.apply(decision)
         return json.loads(decision.answer)

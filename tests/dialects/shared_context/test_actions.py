@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from retinue.core.commands import Decision
 from retinue.dialects.arguments import Coded
-from retinue.dialects.shared_context.actions import decide, tokens
-from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, Write, parse
+from retinue.dialects.shared_context.actions import decide, look, tokens
+from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, TakeSnapshot, Write, parse
 from retinue.dialects.shared_context.schema import spec_of
+from retinue.dialects.text import compact
 
 AT = 1771597800.0
 """2026-02-20T14:30:00Z"""
@@ -30,8 +31,10 @@ class Context:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         try:
             action = parse(text)
+            if not isinstance(action, Write | Delete | TakeSnapshot):
+                return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
         except Coded as refusal:
-            return json.loads(refusal.answer)
+            return refusal.answer
         decision = decide(action, self.key_value, participant=by, at=at)
         self.apply(decision)
         return json.loads(decision.answer)

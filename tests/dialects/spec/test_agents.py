@@ -84,7 +84,7 @@ def test_an_unknown_agent_is_refused() -> None:
     with pytest.raises(Coded) as refused:
         found(Session().agents(), "plumber")
 
-    assert json.loads(refused.value.answer) == {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'plumber'"}
+    assert refused.value.answer == {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'plumber'"}
 
 
 @pytest.mark.promise("SPEC-3.1-FIELDS", "SPEC-3.1-ORDER", "SPEC-3.1-CLAMPED", "SPEC-2.2-NO-TOOLS")

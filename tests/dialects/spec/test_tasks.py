@@ -1,7 +1,5 @@
 """How a task is told to its orchestrator: statuses, results cut to size, and reasons for failure."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,7 +85,7 @@ def test_a_running_task_is_not_collected() -> None:
     with pytest.raises(Coded) as refused:
         collected(task())
 
-    assert json.loads(refused.value.answer) == {
+    assert refused.value.answer == {
         "error": "TASK_NOT_READY",
         "message": "Task 't_01' is still running (turns_used=7).",
     }
@@ -95,11 +93,11 @@ def test_a_running_task_is_not_collected() -> None:
 
 @pytest.mark.promise("SPEC-3.5-NOT-FOUND", "SPEC-4.3-FIVE", "SPEC-5-SHAPE")
 def test_refusals_have_the_documented_words() -> None:
-    assert json.loads(not_found("t_99").answer) == {
+    assert not_found("t_99").answer == {
         "error": "TASK_NOT_FOUND",
         "message": "Unknown or already-collected task: 't_99'",
     }
-    assert json.loads(too_many_running(5).answer) == {
+    assert too_many_running(5).answer == {
         "error": "MAX_TASKS_EXCEEDED",
         "message": "Maximum concurrent tasks (5) reached.",
     }

@@ -14,7 +14,7 @@ from retinue.app.launch.local_servers import Server, answering
 from retinue.app.settings_file import provider_configs
 from retinue.config.precedence import Choice, Flags, layer
 from retinue.config.settings import Settings
-from retinue.core.agent import Agent
+from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput, UnknownName
 from retinue.providers.catalog import (
     LOCAL,
@@ -110,9 +110,8 @@ def _usual(name: str) -> ProviderConfig:
 def _place_of(model: str, model_choice: ModelChoice) -> tuple[str, str]:
     """Provider and name of a model of an agent."""
     names = tuple(each.name for each in model_choice.everyone)
-    wire, colon, name = model.partition(":")
-    wire = called(wire, names)
-    return (wire, name) if colon and (wire in names or wire in WIRES) else (model_choice.provider_config.name, model)
+    provider, name = split_model(model, (*names, *WIRES), lambda prefix: called(prefix, names))
+    return (model_choice.provider_config.name if provider is None else provider), name
 
 
 def _named(choice: Choice, settled: Sequence[ProviderConfig]) -> ProviderConfig | None:
@@ -151,8 +150,9 @@ def _local(settled: Sequence[ProviderConfig]) -> list[ProviderConfig]:
 
 def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
     nobody = NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
-    wire, colon, _ = (choice.model or "").partition(":")
-    return BadInput(f"{nobody}. {wire!r} is not a provider; known: {', '.join(WIRES)}" if colon else nobody)
+    provider, _ = split_model(choice.model or "")
+    hint = "" if provider is None else f". {provider!r} is not a provider; known: {', '.join(WIRES)}"
+    return BadInput(nobody + hint)
 
 
 def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[ProviderConfig, str]:

@@ -24,7 +24,7 @@ from retinue.core.agent import Agent
 from retinue.core.ids import SessionId
 from retinue.core.messages import Reply
 from retinue.core.policy import Policy, intersect
-from retinue.core.ports import Prices, Provider, Publish, Request, Windows
+from retinue.core.ports import Provider, Publish, Request, price_of, window_of
 from retinue.engine import Approver
 from retinue.providers.catalog import SCRIPTED_NAME, ProviderConfig, reach
 
@@ -181,12 +181,12 @@ class OtherModel:
     def price(self, model: str) -> tuple[int, int] | None:
         """What the model that is asked instead costs."""
         asked = self.model if model == self.stored else model
-        return self.provider.price(asked) if isinstance(self.provider, Prices) else None
+        return price_of(self.provider, asked)
 
     def window(self, model: str) -> int | None:
         """How much the model can read that is asked instead."""
         asked = self.model if model == self.stored else model
-        return self.provider.window(asked) if isinstance(self.provider, Windows) else None
+        return window_of(self.provider, asked)
 
     async def close(self) -> None:
         """Let go of connections."""

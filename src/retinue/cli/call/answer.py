@@ -34,7 +34,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.events import Event, ReplyReceived
 from retinue.core.messages import Delta
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy, Policy
-from retinue.core.ports import CallContext, Tool, ToolResult, ToolWrapper, assess_call
+from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.run import Outcome
 from retinue.core.usage import NO_USAGE, add_cost
 from retinue.dispatch.worker import (
@@ -108,11 +108,11 @@ class Counted(ToolWrapper):
         super().__init__(tool)
         self._parent = parent
 
-    async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Make the call, if it changes nothing or may be made once more."""
-        if assess_call(self.tool, arguments).acts and not await self._parent.may_act():
+    async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
+        """Make the call, if it is no action or the parent grants one more."""
+        if call.risk.acts and not await self._parent.may_act():
             return ToolResult(NO_ACTIONS_LEFT, failed=True)
-        return await self.tool.call(arguments, context)
+        return await call.run(context)
 
 
 ROUNDS = 10
@@ -245,7 +245,7 @@ def _tools(order: CallOrder, grant: Grant, parent: Parent | None) -> list[Tool]:
             clock=SystemClock(),
             home=Path(grant.home) if grant.home else None,
             network=options.network,
-            fenced=options.sandbox != "off",
+            sandboxed=options.sandbox != "off",
             web_search=options.web_search,
             memory=options.memory,
             max_result=options.max_result,

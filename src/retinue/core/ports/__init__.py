@@ -3,41 +3,33 @@
 from retinue.core.ports.clock import Clock, Ids
 from retinue.core.ports.key_value import KeyValue
 from retinue.core.ports.metrics import Meter, NoMeter
-from retinue.core.ports.provider import OutputValidator, Prices, Provider, Providers, Publish, Request, Windows
+from retinue.core.ports.provider import OutputValidator, Provider, Providers, Publish, Request, price_of, window_of
 from retinue.core.ports.sandbox import Ended, Program, Sandbox
-from retinue.core.ports.store import CommitsAtOnce, Store
+from retinue.core.ports.store import CommitAtOnce, Store, commit_at_once_of
 from retinue.core.ports.tool import (
     CallContext,
     CallRisk,
-    Foresees,
-    HasCompanion,
-    KnowsWhyHidden,
+    PreparedCall,
     Tool,
     Toolbox,
+    ToolLike,
     ToolResult,
     ToolWrapper,
-    WaitsAtTimes,
-    Weighs,
-    assess_call,
-    closed_by,
-    does_wait,
+    as_tool,
 )
 
 __all__ = [
     "CallContext",
     "CallRisk",
     "Clock",
-    "CommitsAtOnce",
+    "CommitAtOnce",
     "Ended",
-    "Foresees",
-    "HasCompanion",
     "Ids",
     "KeyValue",
-    "KnowsWhyHidden",
     "Meter",
     "NoMeter",
     "OutputValidator",
-    "Prices",
+    "PreparedCall",
     "Program",
     "Provider",
     "Providers",
@@ -46,13 +38,12 @@ __all__ = [
     "Sandbox",
     "Store",
     "Tool",
+    "ToolLike",
     "ToolResult",
     "ToolWrapper",
     "Toolbox",
-    "WaitsAtTimes",
-    "Weighs",
-    "Windows",
-    "assess_call",
-    "closed_by",
-    "does_wait",
+    "as_tool",
+    "commit_at_once_of",
+    "price_of",
+    "window_of",
 ]

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias
 
 from retinue.core.agent import Output, ToolSpec, ValidatedOutput
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta, Message, Reply
 
 Publish: TypeAlias = Callable[[Delta], None]
-
-
-def _nobody_waits() -> None:
-    """What a sign of life is for when no deadline runs."""
-
+"""Receives each piece of a reply as it streams in."""
 
 OutputValidator: TypeAlias = Callable[[Output, str], ValidatedOutput]
-"""Holds a final answer against what was demanded; says the same about the same text, always."""
+"""Checks a final answer against the demanded output; returns the same for the same text, always."""
+
+
+def _ignore() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question to a model; `think` asks for reasoning where the model can.
+    """One request to a model; `think` asks for reasoning where the model supports it.
 
-    `output` is what the final answer has to be. A provider that can make its model keep to it does; the answer is
-    checked in any case, and the model asked again where it is not of that form.
+    `output` is the form that the final answer must have. A provider enforces it where its API can; the engine checks
+    the answer in any case and asks the model again if it does not fit.
 
-    `messages` is a live, append-only view: read it, keep nothing of it but the messages themselves. `run_id`, `agent`,
-    `path` and `turn` say who asks, and `purpose` whether for a turn of the run or for a summary of its older ones; they
-    go to no vendor. `memo` belongs to the wire for as long as the run lives, for what it has already encoded. `alive`
-    is called for what comes from the server without being a piece of the answer, so that it does not seem silent.
+    `messages` is a live, append-only view: read it, and keep references to the messages only. `run_id`, `agent`, `path`
+    and `turn` identify the caller, and `purpose` is a turn of the run or a summary of its older turns; none of them is
+    sent to a vendor. `memo` is the provider's own, for the lifetime of the run: a place for what it has already
+    encoded. `alive` is called for whatever arrives without being part of the answer, so that no timeout for silence
+    expires.
     """
 
     model: str
@@ -48,15 +49,19 @@ class Request:
     turn: int = 1
     purpose: Literal["turn", "summary"] = "turn"
     memo: dict[str, object] = field(default_factory=dict[str, object])
-    alive: Callable[[], None] = field(default=_nobody_waits, compare=False, repr=False)
+    alive: Callable[[], None] = field(default=_ignore, compare=False, repr=False)
 
 
 class Provider(Protocol):
-    """Who answers. Any object with this one method will do.
+    """A model API. Any object with this one method can be a provider.
 
-    `answer` makes one attempt. It calls `publish` for what streams in, in order, and returns the whole reply; it raises
-    `ProviderError` when there is none, with what had arrived so far in `partial`. Being cancelled, it closes its
-    connection and lets the cancellation through. It keeps no state between calls that a restart would lose.
+    `answer` makes one attempt. It calls `publish` for each piece that streams in, in order, and returns the whole
+    reply. It raises `ProviderError` if there is none, with the text that had arrived in `partial`. When cancelled, it
+    closes its connection and re-raises. It keeps no state between calls that a restart would lose.
+
+    A provider may have two more methods, which `price_of` and `window_of` call: `price(model)` returns nanodollars per
+    input and per output token, `window(model)` the tokens that a request and its reply may have together. Both return
+    None for a model that they do not know.
     """
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -64,22 +69,16 @@ class Provider(Protocol):
         ...
 
 
-@runtime_checkable
-class Prices(Protocol):
-    """A provider that knows what its models cost."""
-
-    def price(self, model: str) -> tuple[int, int] | None:
-        """Nanodollars per input and output token, or None where unknown."""
-        ...
+def price_of(provider: Provider, model: str) -> tuple[int, int] | None:
+    """Nanodollars per input and per output token; None if the provider does not know."""
+    price: Callable[[str], tuple[int, int] | None] | None = getattr(provider, "price", None)
+    return None if price is None else price(model)
 
 
-@runtime_checkable
-class Windows(Protocol):
-    """A provider that knows how much its models can read."""
-
-    def window(self, model: str) -> int | None:
-        """The tokens that a question and its answer may have together, or None where unknown."""
-        ...
+def window_of(provider: Provider, model: str) -> int | None:
+    """Tokens that a request and its reply may have together; None if the provider does not know."""
+    window: Callable[[str], int | None] | None = getattr(provider, "window", None)
+    return None if window is None else window(model)
 
 
 class Providers(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, Written
@@ -13,12 +13,14 @@ from retinue.core.inbox import Item
 
 
 class Store(Protocol):
-    """What is remembered.
+    """Durable state: runs, their events, inboxes, sessions, drivers and key-value namespaces.
 
-    `commit` is called from one thread at a time, reads from any thread. `blocking` says whether they take real time
-    (then the engine keeps them off its loop), `shared` whether other processes can reach it (then the engine beats
-    its heart and looks for their mail). A commit is all or nothing: it raises `StoreUnavailable` if the store refuses,
-    and `Fenced` if `driver_id` was declared dead, and then nothing of it happened.
+    `commit` is called from one thread at a time, queries from any thread. If `blocking`, calls take real time and the
+    engine keeps them off its event loop. If `shared`, other processes can reach the store: the engine then renews its
+    lease and reads the inbox items that other processes post. A commit is all or nothing: it raises
+    `StoreUnavailable` if the store refuses and `Fenced` if `driver_id` was declared dead, and then changes nothing.
+
+    A store may have one more method, `commit_at_once`, with the arguments of `commit`; see `commit_at_once_of`.
     """
 
     @property
@@ -32,51 +34,51 @@ class Store(Protocol):
         ...
 
     def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
-        """Make these writes happen, in order, as one; `durable` asks for the disk to have them."""
+        """Apply the writes in order, as one transaction; `durable` waits until they are on disk."""
         ...
 
     def changed(self) -> bool:
-        """Whether another process may have written since this was last asked."""
+        """Whether another process may have written since the last call of this method."""
         ...
 
     def run(self, run_id: RunId) -> RunRow | None:
-        """A run's row."""
+        """The row of a run."""
         ...
 
     def run_by_key(self, key: Key) -> RunRow | None:
-        """The run that a spawn with this key made."""
+        """The run that a spawn with this key created."""
         ...
 
     def runs(self, query: RunQuery) -> list[RunRow]:
-        """Rows, newest first."""
+        """Rows of runs, newest first."""
         ...
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
-        """A run's numbered events."""
+        """Numbered events of a run."""
         ...
 
     def run_spec(self, digest: str) -> RunSpec:
-        """What runs share; raises `StoreCorrupt` when it is not there."""
+        """The run spec with this digest; raises `StoreCorrupt` if it is missing."""
         ...
 
     def inbox(self, run_id: RunId) -> list[Item]:
-        """A run's untaken items, in the order they were posted."""
+        """Untaken items of a run, in the order they were posted."""
         ...
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
-        """The untaken items of all unfinished runs of a driver."""
+        """Untaken items of all unfinished runs of a driver."""
         ...
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
-        """Names, runs and who retired them, in the order they were given."""
+        """Name and run of each handle, and the key of the call that retired it, in the order they were given."""
         ...
 
     def drivers(self) -> list[DriverRow]:
-        """Every driver that has not left, dead ones included as long as they own unfinished runs."""
+        """Drivers that have not left; dead ones as long as they own unfinished runs."""
         ...
 
     def session(self, session_id: SessionId) -> SessionRow | None:
-        """A session, if it is there."""
+        """The row of a session."""
         ...
 
     def sessions(self) -> list[SessionRow]:
@@ -84,30 +86,34 @@ class Store(Protocol):
         ...
 
     def key_value(self, space: str) -> Mapping[str, bytes]:
-        """All that is on a shelf."""
+        """All entries of a key-value namespace."""
         ...
 
     def answered(self, key: Key) -> bytes | None:
-        """What a change with this key answered, if it happened."""
+        """The answer of the change that was made with this key; None if there was none."""
         ...
 
     def charges(self, window: str, since: float) -> list[Charge]:
-        """What a window remembers from then on."""
+        """Charges of a rate window from `since` on."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections; nothing committed is lost."""
+        """Release files and connections; nothing committed is lost."""
         ...
 
 
-@runtime_checkable
-class CommitsAtOnce(Protocol):
-    """A store whose calls may take real time, but mostly do not."""
+class CommitAtOnce(Protocol):
+    """Signature of the optional method `commit_at_once` of a store."""
 
-    def commit_at_once(
+    def __call__(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None:
-        """The same as `commit`, if that waits for nobody: neither another process nor the disk. Else None, and nothing
-        happened.
-        """
-        ...
+    ) -> list[Written] | None: ...
+
+
+def commit_at_once_of(store: Store) -> CommitAtOnce | None:
+    """The store's method `commit_at_once`; None if it has none.
+
+    It commits as `commit` does if that blocks on neither another process nor the disk. Otherwise it changes nothing
+    and returns None.
+    """
+    return getattr(store, "commit_at_once", None)

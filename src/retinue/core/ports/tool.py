@@ -1,10 +1,11 @@
-"""The tool port: what an agent can call, and the context of a call."""
+"""The tool port: the base class of everything that an agent can call, and the context of one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -15,7 +16,7 @@ from retinue.core.run import HandleRef
 
 
 class ToolResult(Struct, frozen=True, gc=False):
-    """What a call came to; `failed` marks a text that tells of a failure."""
+    """Result of a call as the model reads it; `failed` marks a failure."""
 
     text: str
     failed: bool = False
@@ -23,9 +24,10 @@ class ToolResult(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """Who calls a tool, and under which rights.
+    """The run that calls a tool, and its rights.
 
-    `key` is the same when the call is entered again after a crash; `again` says that this may be such a time.
+    `key` stays the same when recovery makes the call again after a crash; `again` marks a call that may be such a
+    repetition.
 
     >>> import asyncio, retinue
     >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
@@ -54,195 +56,152 @@ class CallContext:
     offered: tuple[str, ...]
     again: bool = False
     workspace: str = ""
-    """The folder that the run works in; empty means the process's own."""
+    """Working folder of the run; empty for that of the process."""
     identity: str = ""
-    """Whose memory the run has: its agent, or the agent that it works for under another name."""
+    """Agent whose memory the run has: its own agent, or the agent that it works for under another name."""
     memory_from: tuple[str, ...] = ()
-    """Whose memory it may read besides."""
+    """Other agents whose memory the run may read."""
 
 
 class CallRisk(Struct, frozen=True, gc=False):
-    """What there is to lose by one call; `acts` marks one that changes something and counts as an action."""
+    """Risk of one call; `acts` marks a call that changes something and counts as an action."""
 
     risk: Risk
     acts: bool = False
 
 
-class Tool(Protocol):
-    """Something an agent can use.
+def _denied_by_no_policy(policy: Policy) -> str | None:
+    return None
 
-    `call` gets the arguments as the model wrote them. It returns a result, raises `ToolError` with a text that the
-    model can act on, or raises anything else for what should not have happened. `timeout` of None means the run's
-    own limit; `waits` marks a tool that waits for other runs and has no deadline of its own (see also `WaitsAtTimes`).
+
+class PreparedCall(Struct, frozen=True):
+    """One call of a tool with its arguments read: its risk, whether a policy denies it, and how to make it.
+
+    `arguments` is the text that the model wrote. `waits` marks a call that waits for other runs and has no deadline.
+    `denied_by` returns the reason, for the model, why a policy denies the call whatever a person answers; None if it
+    does not. `risk`, `waits` and `denied_by` raise nothing. `run` makes the call; see `Tool.call`.
     """
 
-    @property
-    def spec(self) -> ToolSpec:
-        """How the model sees it."""
-        ...
-
-    @property
-    def kind(self) -> ToolKind:
-        """What a crash in the middle means."""
-        ...
-
-    @property
-    def risk(self) -> Risk:
-        """How much there is to lose."""
-        ...
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds a call may take."""
-        ...
-
-    @property
-    def waits(self) -> bool:
-        """Whether the call waits for other runs."""
-        ...
-
-    @property
-    def stoppable(self) -> bool:
-        """Whether cancelling the call stops the work; a thread, for one, goes on."""
-        ...
-
-    async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Make the call."""
-        ...
+    arguments: str
+    risk: CallRisk
+    run: Callable[[CallContext], Awaitable[ToolResult]]
+    waits: bool = False
+    denied_by: Callable[[Policy], str | None] = _denied_by_no_policy
 
 
-@runtime_checkable
-class KnowsWhyHidden(Protocol):
-    """A tool with words of its own for a run that calls it without being offered it."""
+class Tool:
+    """Base class of tools: what an agent can call.
+
+    A subclass sets `spec` and overrides `call`. A subclass whose calls differ in risk, or that has to read the
+    arguments before the call is permitted, overrides `prepare` instead and lets `call` run the prepared call.
+    The engine calls `prepare` once per call, decides on what it returns, and then runs it.
+    """
+
+    spec: ToolSpec
+    """Name, description and parameters, as the model reads them."""
+    kind: ToolKind = "once"
+    """What recovery does with a call that a crash interrupted."""
+    risk: Risk = Risk.LOW
+    acts: bool = False
+    """Whether a call changes something and counts as an action."""
+    timeout: float | None = None
+    """Seconds a call may take; None for the limit of the run."""
+    waits: bool = False
+    """Whether calls wait for other runs; such a call has no deadline of its own."""
+    stoppable: bool = True
+    """Whether cancelling a call stops its work; a thread, for example, goes on."""
+    companion: str | None = None
+    """Name of another tool that every run with this tool is offered as well."""
+
+    def prepare(self, arguments: str) -> PreparedCall:
+        """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
+        return PreparedCall(arguments, CallRisk(self.risk, self.acts), partial(self.call, arguments), self.waits)
 
     def why_hidden(self, context: CallContext) -> str | None:
-        """What the model reads; None for the usual words."""
-        ...
+        """Text for a run that calls the tool without being offered it; None for the engine's own text."""
+        return None
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Make one call with the arguments that the model wrote.
+
+        Returns a result, raises `ToolError` with a text that the model can act on, or raises anything else for an
+        unexpected failure.
+        """
+        raise NotImplementedError
 
 
-@runtime_checkable
-class HasCompanion(Protocol):
-    """A tool that is of little use without another, which is offered with it."""
+class ToolLike(Protocol):
+    """The attributes that an object needs to be used as a tool without inheriting from `Tool`; see `as_tool`."""
 
     @property
-    def companion(self) -> str | None:
-        """The name of the other tool, if there is one."""
-        ...
+    def spec(self) -> ToolSpec: ...
+    @property
+    def kind(self) -> ToolKind: ...
+    @property
+    def risk(self) -> Risk: ...
+    @property
+    def timeout(self) -> float | None: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def stoppable(self) -> bool: ...
+    async def call(self, arguments: str, context: CallContext) -> ToolResult: ...
 
 
-@runtime_checkable
-class Weighs(Protocol):
-    """A tool whose calls differ in what there is to lose, or that can say more than its risk."""
-
-    def assess(self, arguments: str) -> CallRisk:
-        """The weight of a call with these arguments, as the model wrote them; never raises."""
-        ...
+def as_tool(tool: ToolLike) -> Tool:
+    """The object itself if it is a `Tool`, else an adapter with the defaults of `Tool` for what the object lacks."""
+    return tool if isinstance(tool, Tool) else _AdaptedTool(tool)
 
 
-def assess_call(tool: Tool, arguments: str) -> CallRisk:
-    """What there is to lose by this call of `tool`."""
-    # Asked at every call; isinstance() of a protocol would take longer than all the rest.
-    assess: Callable[[str], CallRisk] | None = getattr(tool, "assess", None)
-    return CallRisk(tool.risk) if assess is None else assess(arguments)
+class _AdaptedTool(Tool):
+    def __init__(self, tool: ToolLike) -> None:
+        self._tool = tool
+        self.spec = tool.spec
+        for name in ("kind", "risk", "timeout", "waits", "stoppable"):
+            setattr(self, name, getattr(tool, name, getattr(Tool, name)))
+
+    def __repr__(self) -> str:
+        return repr(self._tool)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        return await self._tool.call(arguments, context)
 
 
-@runtime_checkable
-class Foresees(Protocol):
-    """A tool that can tell ahead that a policy closes a call, so that nobody is asked about it in vain."""
+class ToolWrapper(Tool):
+    """A tool around another one: it has the same attributes, and a subclass overrides `run` to add to each call."""
 
-    def closed_by(self, policy: Policy, arguments: str) -> str | None:
-        """Why nobody can approve a call with these arguments, in words for the model; never raises."""
-        ...
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+        self.spec = tool.spec
+        self.kind: ToolKind = tool.kind
+        self.risk = tool.risk
+        self.acts = tool.acts
+        self.timeout = tool.timeout
+        self.waits = tool.waits
+        self.stoppable = tool.stoppable
+        self.companion = tool.companion
 
+    def prepare(self, arguments: str) -> PreparedCall:
+        """Prepare a call of the inner tool, to be made by `run`."""
+        inner = self.tool.prepare(arguments)
+        return PreparedCall(arguments, inner.risk, partial(self.run, inner), inner.waits, inner.denied_by)
 
-def closed_by(policy: Policy, tool: Tool, arguments: str) -> str | None:
-    """Why a policy closes this call of `tool`, as far as the tool itself can tell."""
-    foresees: Callable[[Policy, str], str | None] | None = getattr(tool, "closed_by", None)  # see assess_call
-    return None if foresees is None else foresees(policy, arguments)
+    def why_hidden(self, context: CallContext) -> str | None:
+        """Text of the inner tool."""
+        return self.tool.why_hidden(context)
 
+    async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
+        """Make a prepared call of the inner tool."""
+        return await call.run(context)
 
-@runtime_checkable
-class WaitsAtTimes(Protocol):
-    """A tool that waits for other runs in some of its calls only."""
-
-    def waits_with(self, arguments: str) -> bool:
-        """Whether a call with these arguments waits, as the model wrote them; never raises."""
-        ...
-
-
-def does_wait(tool: Tool, arguments: str) -> bool:
-    """Whether this call of `tool` waits for other runs."""
-    if not tool.waits:
-        return False
-    narrowed: Callable[[str], bool] | None = getattr(tool, "waits_with", None)  # see assess_call
-    return narrowed is None or narrowed(arguments)
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Prepare a call and make it."""
+        return await self.prepare(arguments).run(context)
 
 
 class Toolbox(Protocol):
-    """All tools that this process has."""
+    """All tools of a process, by name."""
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects sees it."""
         ...
-
-
-class ToolWrapper:
-    """Hands on everything that a tool can be asked, also what not every tool knows."""
-
-    def __init__(self, tool: Tool) -> None:
-        self.tool = tool
-
-    @property
-    def spec(self) -> ToolSpec:
-        """How the model sees it."""
-        return self.tool.spec
-
-    @property
-    def kind(self) -> ToolKind:
-        """What a crash in the middle means."""
-        return self.tool.kind
-
-    @property
-    def risk(self) -> Risk:
-        """How much there is to lose."""
-        return self.tool.risk
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds a call may take."""
-        return self.tool.timeout
-
-    @property
-    def waits(self) -> bool:
-        """Whether the call waits for other runs."""
-        return self.tool.waits
-
-    @property
-    def stoppable(self) -> bool:
-        """Whether cancelling the call stops the work."""
-        return self.tool.stoppable
-
-    @property
-    def companion(self) -> str | None:
-        """The tool that is offered with it, if there is one."""
-        return getattr(self.tool, "companion", None)
-
-    def assess(self, arguments: str) -> CallRisk:
-        """What there is to lose by this call."""
-        return assess_call(self.tool, arguments)
-
-    def closed_by(self, policy: Policy, arguments: str) -> str | None:
-        """Why a policy closes this call, as far as the tool can tell."""
-        return closed_by(policy, self.tool, arguments)
-
-    def waits_with(self, arguments: str) -> bool:
-        """Whether this call waits for other runs."""
-        return does_wait(self.tool, arguments)
-
-    def why_hidden(self, context: CallContext) -> str | None:
-        """What a run reads that calls it without being offered it; None for the usual words."""
-        return self.tool.why_hidden(context) if isinstance(self.tool, KnowsWhyHidden) else None
-
-    async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Make the call."""
-        return await self.tool.call(arguments, context)

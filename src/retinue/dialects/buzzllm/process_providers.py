@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from retinue.app.registries import ProviderRegistry
 from retinue.core.errors import BadInput
-from retinue.core.ports import Prices, Provider
+from retinue.core.ports import Provider, price_of
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.engine import Supervisor
 from retinue.providers.catalog import IN_PROCESS as WIRES_APART
@@ -77,7 +77,7 @@ class ProcessProviders:
                 seconds=self._settings.timeout_secs,
             ),
             reaching=lambda model: _reaching(where, model),
-            price=lambda model: itself.price(model) if isinstance(itself, Prices) else None,
+            price=lambda model: None if itself is None else price_of(itself, model),
         )
 
 

@@ -12,14 +12,14 @@ from typing import assert_never
 
 from retinue.core.commands import Decision
 from retinue.core.ids import SessionId
-from retinue.dialects.arguments import Coded
+from retinue.dialects.arguments import Coded, JsonObject, encoded
 from retinue.dialects.shared_context import entries as kept
 from retinue.dialects.shared_context.entries import EVERYONE, Entry, Snapshot, entries_of, entry_in, tokens
 from retinue.dialects.shared_context.requests import (
-    Action,
     Change,
     Delete,
     ListKeys,
+    Look,
     Read,
     ReadBatch,
     ReadHistory,
@@ -27,7 +27,7 @@ from retinue.dialects.shared_context.requests import (
     Write,
 )
 from retinue.dialects.shared_context.schema import MAX_KEY_CHARACTERS, MAX_VALUE_TOKENS
-from retinue.dialects.text import compact, rfc3339
+from retinue.dialects.text import rfc3339
 
 WARN_VALUE_TOKENS = 800
 MAX_STORE_TOKENS = 10_000
@@ -41,22 +41,32 @@ def space_of(session_id: SessionId) -> str:
     return f"context/{session_id}"
 
 
-def decide(action: Action, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
-    """What the action does to the entries on `shelf`, and what its caller reads; refusals are answers too.
+def look(action: Look, key_value: Mapping[str, bytes], *, participant: str, at: float) -> JsonObject:
+    """The answer to an action that reads; raises `Coded`.
 
-    `participant` and `at` come from whoever runs the tool: a caller cannot sign as somebody else. An entry that has
-    expired by then is not there; the next change of any entry takes it off the shelf.
+    `participant` and `at` come from the caller of this function, not from the model: no participant can sign as
+    another one. An entry that has expired at that time is not there.
+    """
+    match action:
+        case ListKeys():
+            return _listing(entries_of(key_value, at))
+        case Read(key=key):
+            return _reading(key, readable(key_value, key, participant, at))
+        case ReadBatch(keys=keys):
+            return _batch(key_value, keys, participant, at)
+        case ReadHistory(key=key, versions=versions):
+            return _history(key_value, key, versions, participant, at)
+        case _:
+            assert_never(action)
+
+
+def decide(action: Change, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
+    """What an action changes in the entries, and its answer; a refusal is an answer that changes nothing.
+
+    The next change of any entry removes the entries that have expired.
     """
     try:
         match action:
-            case ListKeys():
-                return _answer(_listing(entries_of(key_value, at)))
-            case Read(key=key):
-                return _answer(_reading(key, readable(key_value, key, participant, at)))
-            case ReadBatch(keys=keys):
-                return _answer(_batch(key_value, keys, participant, at))
-            case ReadHistory(key=key, versions=versions):
-                return _answer(_history(key_value, key, versions, participant, at))
             case Write():
                 return _writing(key_value, action, participant, at)
             case Delete(key=key):
@@ -66,7 +76,7 @@ def decide(action: Action, key_value: Mapping[str, bytes], *, participant: str, 
             case _:
                 assert_never(action)
     except Coded as refusal:
-        return Decision(refusal.answer)
+        return Decision(encoded(refusal.answer))
 
 
 def session_not_found(session_id: SessionId) -> Coded:
@@ -220,7 +230,7 @@ def _snapshot(key_value: Mapping[str, bytes], label: str, participant: str, at: 
             "STORE_FULL", f"There are {MAX_SNAPSHOTS} snapshots, no more are kept; use one of their labels: {others}"
         )
     taken = Snapshot(taken_by=participant, taken_at=at, entries=entries_of(key_value, at))
-    answer = {"snapshot": label, "keys": len(taken.entries)}
+    answer: JsonObject = {"snapshot": label, "keys": len(taken.entries)}
     return _answer(answer, puts={kept.snapshot_name(label): kept.stored(taken)}, drops=kept.expired(key_value, at))
 
 
@@ -243,5 +253,5 @@ def _check_writable(key: str, entry: Entry, participant: str) -> None:
         raise Coded("ACCESS_DENIED", f"Entry {key!r} may not be written by {participant!r}.")
 
 
-def _answer(answer: object, *, puts: Mapping[str, bytes] | None = None, drops: tuple[str, ...] = ()) -> Decision:
-    return Decision(compact(answer).encode(), puts or {}, drops)
+def _answer(answer: JsonObject, *, puts: Mapping[str, bytes] | None = None, drops: tuple[str, ...] = ()) -> Decision:
+    return Decision(encoded(answer), puts or {}, drops)

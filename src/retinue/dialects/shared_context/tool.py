@@ -10,12 +10,12 @@ from typing import assert_never
 from retinue.core.agent import ToolSpec
 from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ports import CallContext, ToolResult
-from retinue.dialects.arguments import Coded, code_of
+from retinue.dialects.arguments import Coded, JsonObject, decoded
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import actions
-from retinue.dialects.shared_context.actions import decide, space_of, touched
+from retinue.dialects.shared_context.actions import decide, look, space_of, touched
 from retinue.dialects.shared_context.entries import Entry
 from retinue.dialects.shared_context.requests import (
     ALL,
@@ -32,7 +32,7 @@ from retinue.dialects.shared_context.requests import (
     parse,
 )
 from retinue.dialects.shared_context.schema import spec_of
-from retinue.dialects.text import rfc3339
+from retinue.dialects.text import compact, rfc3339
 
 log = logging.getLogger("retinue.context")
 
@@ -46,15 +46,14 @@ class SharedContextTool(DialectTool):
         self.spec: ToolSpec = spec_of(extensions)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Do what the model asks for; every refusal is an answer."""
+        """Parse the request and answer it; a refusal is an answer too."""
         try:
-            answer = await self._answer(parse(arguments, self._extensions), context)
+            return ToolResult(compact(await self._answer(parse(arguments, self._extensions), context)))
         except Coded as refusal:
-            answer = refusal.answer
-        # Looking for an optional key is how the tool is meant to be used: not to find it is no failure.
-        return ToolResult(answer.decode(), failed=code_of(answer) not in (None, "KEY_NOT_FOUND"))
+            # Participants are meant to look for keys that may be missing; that is no failure.
+            return ToolResult(compact(refusal.answer), failed=refusal.code != "KEY_NOT_FOUND")
 
-    async def _answer(self, action: Action, context: CallContext) -> bytes:
+    async def _answer(self, action: Action, context: CallContext) -> JsonObject:
         match action:
             case ListKeys() | Read() | ReadBatch() | ReadHistory():
                 return await self._look(action, context)
@@ -63,13 +62,13 @@ class SharedContextTool(DialectTool):
             case _:
                 assert_never(action)
 
-    async def _look(self, action: Look, context: CallContext) -> bytes:
+    async def _look(self, action: Look, context: CallContext) -> JsonObject:
         if await self._dialect_context.supervisor.stored.session(context.session_id) is None:
             raise actions.session_not_found(context.session_id)
         key_value = await self._dialect_context.key_value.look(space_of(context.session_id))
-        return decide(action, key_value, participant=participant(context), at=self._dialect_context.clock.now()).answer
+        return look(action, key_value, participant=participant(context), at=self._dialect_context.clock.now())
 
-    async def _change(self, action: Change, context: CallContext) -> bytes:
+    async def _change(self, action: Change, context: CallContext) -> JsonObject:
         by, at = participant(context), self._dialect_context.clock.now()
         changed: Entry | None = None
 
@@ -92,7 +91,7 @@ class SharedContextTool(DialectTool):
         # The store does not ask again about a call that it remembers, so each change is told once.
         if changed is not None and not isinstance(action, TakeSnapshot):
             self._tell(action, changed, by, at, context)
-        return written
+        return decoded(written)
 
     def _tell(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
         told = line(

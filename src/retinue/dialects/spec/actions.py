@@ -16,7 +16,7 @@ from retinue.core.errors import SessionClosed, TooManyRunning, UnknownName
 from retinue.core.ids import RunId, SessionId
 from retinue.core.ports import CallContext, Clock
 from retinue.core.run import Lifecycle, LimitMet, Limits, Outcome
-from retinue.dialects.arguments import Coded
+from retinue.dialects.arguments import Coded, JsonObject
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import session_archived, session_not_found
@@ -26,7 +26,7 @@ from retinue.dialects.spec.progress import progress
 from retinue.dialects.spec.requests import Cancel, Collect, Progress, Spawn, Status, Wait, check_task
 from retinue.dialects.spec.results import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.dialects.spec.settings import SpecSettings
-from retinue.dialects.text import compact, rfc3339
+from retinue.dialects.text import rfc3339
 from retinue.engine import SpawnRequest
 
 LIMIT = 10
@@ -100,7 +100,7 @@ After = tuple[tuple[RunId, str], ...]
 
 
 class Delegation:
-    """The actions on tasks; each returns what the orchestrator reads, or raises the refusal."""
+    """The actions on tasks; each returns the answer to the orchestrator, or raises `Coded`."""
 
     def __init__(self, dialect_context: DialectContext, settings: SpecSettings, agent_store: AgentStore) -> None:
         self._dialect_context = dialect_context
@@ -111,7 +111,7 @@ class Delegation:
 
     # Starting
 
-    async def spawn(self, request: Spawn, context: CallContext) -> bytes:
+    async def spawn(self, request: Spawn, context: CallContext) -> JsonObject:
         """Start a task; returns at once."""
         try:
             task = await self._spawned(request, context)
@@ -119,7 +119,7 @@ class Delegation:
             self._log.tell("spawn", context, agent=request.agent, error=refusal.code)
             raise
         self._log.tell("spawn", context, task, task=request.task)
-        return _bytes(results.spawned(task))
+        return results.spawned(task)
 
     async def _spawned(self, request: Spawn, context: CallContext) -> Task:
         # What depends on others is pending when it is born, even if they are over: the same call, entered again after
@@ -203,7 +203,7 @@ class Delegation:
 
     # Looking
 
-    async def status(self, request: Status, context: CallContext) -> bytes:
+    async def status(self, request: Status, context: CallContext) -> JsonObject:
         """How far a task is, and a hint for those who ask too often."""
         task = await self._found("status", request.task_id, context)
         self._log.tell("status", context, task)
@@ -214,24 +214,22 @@ class Delegation:
             answer["hint"] = results.INTERRUPTED
         elif "hint" in on and is_storm:
             answer["hint"] = results.hint(LIMIT, SECONDS, can_wait="wait" in on)
-        return _bytes(answer)
+        return answer
 
-    async def progress(self, request: Progress, context: CallContext) -> bytes:
+    async def progress(self, request: Progress, context: CallContext) -> JsonObject:
         """What a task did lately: from memory while it is alive here, else from the store."""
         task = await self._found("progress", request.task_id, context)
         self._log.tell("progress", context, task)
         run_id = await self._run_of(request.task_id, context)
         live = None if run_id is None else self._dialect_context.supervisor.live(run_id)
         if live is not None:
-            return _bytes(progress(task, live.run, "".join(live.partial)))
+            return progress(task, live.run, "".join(live.partial))
         try:
-            return _bytes(
-                progress(task, None if run_id is None else await self._dialect_context.supervisor.replay(run_id))
-            )
+            return progress(task, None if run_id is None else await self._dialect_context.supervisor.replay(run_id))
         except UnknownName:  # it was cancelled before it came to be
-            return _bytes(progress(task, None))
+            return progress(task, None)
 
-    async def wait(self, request: Wait, context: CallContext) -> bytes:
+    async def wait(self, request: Wait, context: CallContext) -> JsonObject:
         """Come back when enough of these tasks are over, or the time is; entered again, the time begins anew."""
         run_ids: dict[str, RunId] = {}
         for task_id in request.task_ids:
@@ -248,11 +246,11 @@ class Delegation:
         tasks = [task for task in seen if task is not None]
         for task in tasks:
             self._log.tell("wait", context, task)
-        return _bytes(results.waited(tasks, request.needed))
+        return results.waited(tasks, request.needed)
 
     # Ending
 
-    async def collect(self, request: Collect, context: CallContext) -> bytes:
+    async def collect(self, request: Collect, context: CallContext) -> JsonObject:
         """Take the result of a task that is over."""
         run_id = await self._run_of(request.task_id, context)
         task = None if run_id is None else await self._seen(request.task_id, run_id)
@@ -262,9 +260,9 @@ class Delegation:
         task, _ = await self._taken("collect", request.task_id, context)
         answer = results.collected(task)
         self._log.tell("collect", context, task, result=answer["result"])
-        return _bytes(answer)
+        return answer
 
-    async def cancel(self, request: Cancel, context: CallContext) -> bytes:
+    async def cancel(self, request: Cancel, context: CallContext) -> JsonObject:
         """Stop a task and take what it has; one that is over is collected."""
         # Taken before it is stopped: nobody else may see it end, or collect it, in between.
         task, run_id = await self._taken("cancel", request.task_id, context)
@@ -274,7 +272,7 @@ class Delegation:
             task = await self._seen(request.task_id, run_id) or task
         answer = results.cancelled(task)
         self._log.tell("cancel", context, task, status=str(answer["status"]), result=answer["result"])
-        return _bytes(answer)
+        return answer
 
     async def _taken(self, action: str, task_id: str, context: CallContext) -> tuple[Task, RunId]:
         # Of two who take the same task one gets it. The same call, entered again after a crash, gets it again,
@@ -340,7 +338,3 @@ def _limits(agent: Agent, request: Spawn) -> Limits:
 
 def _least(one: int | None, other: int | None) -> int | None:
     return min((limit for limit in (one, other) if limit is not None), default=None)
-
-
-def _bytes(answer: object) -> bytes:
-    return compact(answer).encode()

@@ -16,7 +16,7 @@ from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ids import SessionId
 from retinue.core.policy import Risk, Verdict, verdict
 from retinue.core.ports import CallContext
-from retinue.dialects.arguments import Coded
+from retinue.dialects.arguments import Coded, JsonObject, decoded, encoded
 from retinue.dialects.context import DialectContext
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
@@ -32,7 +32,6 @@ from retinue.dialects.spec.requests import (
     clamped,
     without_delegation,
 )
-from retinue.dialects.text import compact
 
 
 class Defined(Struct, frozen=True, kw_only=True):
@@ -66,10 +65,10 @@ def define(
         if request.name in known:
             raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {request.name!r}")
     except Coded as refusal:
-        return Decision(refusal.answer)
+        return Decision(encoded(refusal.answer))
     defined = Defined(number=len(key_value) + 1, agent=agent, origin=_origin(request, registered, key_value))
-    answer = compact({"defined": request.name, "description": agent.description})
-    return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
+    answer: JsonObject = {"defined": request.name, "description": agent.description}
+    return Decision(encoded(answer), {request.name: msgspec.json.encode(defined)})
 
 
 def redefine(
@@ -87,12 +86,16 @@ def redefine(
         if request.name not in key_value or _is_registered(request.name, registered):
             raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {request.name!r}")
     except Coded as refusal:
-        return Decision(refusal.answer)
+        return Decision(encoded(refusal.answer))
     before = _kept(key_value[request.name])
     origin = _origin(request, registered, key_value)
     defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
-    answer = compact({"redefined": request.name, "description": agent.description, "version": defined.version})
-    return Decision(answer.encode(), {request.name: msgspec.json.encode(defined)})
+    answer: JsonObject = {
+        "redefined": request.name,
+        "description": agent.description,
+        "version": defined.version,
+    }
+    return Decision(encoded(answer), {request.name: msgspec.json.encode(defined)})
 
 
 def agents_of(registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> dict[str, Agent]:
@@ -122,7 +125,7 @@ def found(agents: Mapping[str, Agent], name: str) -> Agent:
     return agents[name]
 
 
-def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> dict[str, object]:
+def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> JsonObject:
     """What `list_agents` answers; `shown_model` gives the printed name of an agent's model."""
     return {
         "agents": [
@@ -194,14 +197,14 @@ class AgentStore:
     def __init__(self, dialect_context: DialectContext) -> None:
         self._dialect_context = dialect_context
 
-    async def list(self, context: CallContext) -> bytes:
+    async def list(self, context: CallContext) -> JsonObject:
         """What `list_agents` answers."""
         caller = self._dialect_context.run_spec_of(context.run_id)
         agents = agents_of(self._dialect_context.agents, await self._key_value(context))
-        return compact(listing(agents, lambda model: self._dialect_context.resolve(model, caller)[1])).encode()
+        return listing(agents, lambda model: self._dialect_context.resolve(model, caller)[1])
 
-    async def define(self, request: Definition | Redefine, context: CallContext) -> bytes:
-        """What `define` and `redefine` answer; a refusal is an answer too."""
+    async def define(self, request: Definition | Redefine, context: CallContext) -> JsonObject:
+        """What `define` and `redefine` answer."""
         known = self.tools(context)
 
         def decide(key_value: Mapping[str, bytes]) -> Decision:
@@ -231,14 +234,14 @@ class AgentStore:
     async def _key_value(self, context: CallContext) -> Mapping[str, bytes]:
         return await self._dialect_context.key_value.look(space_of(context.session_id))
 
-    async def _change(self, decide: Callable[[Mapping[str, bytes]], Decision], context: CallContext) -> bytes:
+    async def _change(self, decide: Callable[[Mapping[str, bytes]], Decision], context: CallContext) -> JsonObject:
         space = space_of(context.session_id)
         written = await self._dialect_context.key_value.change(
             space, decide, key=context.key, session_id=context.session_id
         )
         match written:
             case bytes():
-                return written
+                return decoded(written)
             case NamespaceClosed(why="session_archived"):
                 raise session_archived(context.session_id)
             case _:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import assert_never
 
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.errors import BadInput
-from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
 from retinue.core.run import Outcome
-from retinue.dialects.arguments import Coded, code_of
+from retinue.dialects.arguments import Coded, JsonObject
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.logging_tool import LoggedTool
@@ -34,6 +35,7 @@ from retinue.dialects.spec.requests import (
 )
 from retinue.dialects.spec.results import HANDLE_SPACE
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
+from retinue.dialects.text import compact
 
 NAME = DIALECT
 
@@ -89,23 +91,31 @@ class SubagentTool(DialectTool):
         self.spec: ToolSpec = spec_schema.spec_of(settings.on)
         self.waits = "wait" in settings.on
 
-    def waits_with(self, arguments: str) -> bool:
-        """One action waits for other runs, and has a deadline of its own; the others are done at once."""
-        return requests.waits(arguments)
+    def prepare(self, arguments: str) -> PreparedCall:
+        """Parse the request; only the action `wait` waits for other runs."""
+        try:
+            request = requests.parse(arguments, self._extensions)
+        except Coded as refusal:
+            request = refusal.with_traceback(None)
+        run = partial(self._run, request)
+        return PreparedCall(arguments, CallRisk(self.risk), run, waits=isinstance(request, Wait))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Do what the orchestrator asks for; every refusal is an answer."""
+        """Parse the request and answer it; a refusal is an answer too."""
+        return await self.prepare(arguments).run(context)
+
+    async def _run(self, request: Request | Coded, context: CallContext) -> ToolResult:
         try:
             if context.depth > 0:  # a run that another dialect started may have inherited the tool
                 raise results.only_for_the_orchestrator()
-            request = requests.parse(arguments, self._extensions)
-            answer = await self._answer(request, context)
+            if isinstance(request, Coded):
+                raise request
+            return ToolResult(compact(await self._answer(request, context)))
         except Coded as refusal:
-            answer = refusal.answer
-        # "Check back later" is the expected course of things, and no failure.
-        return ToolResult(answer.decode(), failed=code_of(answer) not in (None, "TASK_NOT_READY"))
+            # The model is expected to ask for a result too early now and then; that is no failure.
+            return ToolResult(compact(refusal.answer), failed=refusal.code != "TASK_NOT_READY")
 
-    async def _answer(self, request: Request, context: CallContext) -> bytes:
+    async def _answer(self, request: Request, context: CallContext) -> JsonObject:
         match request:
             case ListAgents():
                 return await self._agent_store.list(context)

@@ -163,18 +163,6 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
             return Collect(text_of(fields, "task_id"))
 
 
-def waits(arguments: str) -> bool:
-    """Whether a call with these arguments waits for tasks.
-
-    >>> waits('{"action": "wait", "task_ids": ["t_01"]}'), waits('{"action": "spawn"}'), waits("wait")
-    (True, False, False)
-    """
-    try:
-        return fields_of(arguments).get("action") == "wait"
-    except Coded:
-        return False
-
-
 def _definition(fields: Fields, extensions: AbstractSet[str]) -> Definition:
     switched_off(fields, "extends", "system_prompt_append", extension="extends", on=extensions)
     if "extends" in fields:

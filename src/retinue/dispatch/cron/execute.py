@@ -136,10 +136,10 @@ def _check_may_act(job: Job, policy: Policy) -> None:
     if policy.autonomy == Autonomy.READONLY:
         raise Blocked(f"{BLOCKED}: autonomy is read-only")
     if isinstance(job.work, ShellWork):
-        from retinue.tools.shell import assess
+        from retinue.tools.shell import call_risk, parse
 
-        call_risk = assess(json.dumps({"command": job.work.command}))
-        decision = verdict(policy, tool="shell", risk=call_risk.risk, acts=call_risk.acts)
+        assessed = call_risk(parse(job.work.command))
+        decision = verdict(policy, tool="shell", risk=assessed.risk, acts=assessed.acts)
         # Whoever added the job has approved its command by writing it; "every time" needs somebody every time.
         if decision.verdict is Verdict.REFUSE or "shell" in policy.always_ask:
             raise Blocked(_blocked(decision.reason))
@@ -236,7 +236,7 @@ async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> str:
 async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, settings: Settings) -> Done:
     from retinue.sandbox.probe import choose
     from retinue.tools.dependencies import ToolDependencies
-    from retinue.tools.shell import run_command
+    from retinue.tools.shell import parse, run_command
 
     options = settings.tool_options
     dependencies = ToolDependencies(
@@ -267,7 +267,7 @@ async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, 
     results: list[ToolResult] = []
 
     async def run() -> None:
-        results.append(await run_command(work.command, context, dependencies, seconds=None, folder=""))
+        results.append(await run_command(parse(work.command), context, dependencies, seconds=None, folder=""))
 
     with in_span(span(doing.job)):
         log.info("event=started")

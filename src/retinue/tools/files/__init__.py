@@ -1,6 +1,6 @@
-"""TODO door."""
+"""Files: the tools that read and change them, and the access control that all tools use."""
 
 from retinue.tools.files.file_tools import tools
-from retinue.tools.files.paths import SETTINGS, Opened, OutOfReach, Reach
+from retinue.tools.files.paths import SETTINGS, AccessDenied, FileAccess, OpenPath
 
-__all__ = ["SETTINGS", "Opened", "OutOfReach", "Reach", "tools"]
+__all__ = ["SETTINGS", "AccessDenied", "FileAccess", "OpenPath", "tools"]

@@ -1,7 +1,7 @@
-"""One tool for everything that can be done with a file or folder, chosen by its `operation`.
+"""The tool `file_ops`: one tool for all operations on files and folders, selected by its argument `operation`.
 
-Looking is low risk; whatever changes something is an action. Several of the operations would do harm when repeated (an
-append, a move), so a call happens once.
+Operations that read have a low risk; all others are actions. Some of them (append, move) do harm when repeated, so the
+kind is `once`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from typing import Annotated, Literal, TypeAlias, assert_never
 
@@ -18,48 +19,54 @@ import msgspec
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, CallRisk, Tool
+from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool
+from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
-from retinue.tools.files.atomic_write import alone, blocks, replace
+from retinue.tools.files.atomic_write import TAKEN, blocks, replace, write_lock
 from retinue.tools.files.excerpt import excerpt
-from retinue.tools.files.paths import Reach, Spot, Unusable
-from retinue.tools.function import as_text, tool
+from retinue.tools.files.paths import FileAccess, PathTarget, UnusablePath
+from retinue.tools.function import FunctionTool, as_text
 from retinue.tools.pagination import NOTICE, that_fit
 
 SECONDS = 60.0
 ROOM = 40_000
 MAX_COPY = 256 * 1024 * 1024
-"""Bytes of a file that is copied or appended to: appending writes the file anew, so that it happens whole or not."""
+"""Bytes of a file that is copied or appended to; an append rewrites the whole file, so that it is atomic."""
 
 MAX_ENTRIES = 1000
 
 Operation: TypeAlias = Literal["read", "write", "append", "list", "delete", "move", "copy", "mkdir", "exists", "info"]
-LOOKING = frozenset({"read", "list", "exists", "info"})
+READING = frozenset({"read", "list", "exists", "info"})
 
 FromZero: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Asked(msgspec.Struct):
+class _Operation(msgspec.Struct):
     operation: str = ""
 
 
-def assess(arguments: str) -> CallRisk:
-    """Low risk for operations that only look; anything else, and what cannot be read, is an action.
+class _FileOps(FunctionTool[..., str]):
+    """The tool `file_ops`; its arguments are decoded once, before the call is permitted."""
 
-    >>> assess('{"operation": "list", "path": "."}'), assess('{"operation": "delete", "path": "a"}')
-    (CallRisk(risk=<Risk.LOW: 'low'>, acts=False), CallRisk(risk=<Risk.MEDIUM: 'medium'>, acts=True))
-    """
+    def prepare(self, arguments: str) -> PreparedCall:
+        """Low risk for operations that only read; anything else, also arguments that cannot be read, is an action."""
+        decoded = self.decode(arguments)
+        operation = _operation_in(arguments) if isinstance(decoded, Misfit) else getattr(decoded, "operation", "")
+        risk = CallRisk(Risk.LOW) if operation in READING else CallRisk(self.risk, self.acts)
+        return PreparedCall(arguments, risk, partial(self.call_decoded, decoded))
+
+
+def _operation_in(arguments: str) -> str:
+    """The operation in arguments of which another one does not fit."""
     try:
-        asked = msgspec.json.decode(arguments, type=_Asked)
+        return msgspec.json.decode(arguments, type=_Operation).operation
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        asked = _Asked()
-    return CallRisk(Risk.LOW) if asked.operation in LOOKING else CallRisk(Risk.MEDIUM, acts=True)
+        return ""
 
 
 def file_ops_tool(dependencies: ToolDependencies) -> Tool:
     """The tool `file_ops`."""
 
-    @tool(kind="once", risk="medium", acts=True, assess=assess, timeout=SECONDS)
     def file_ops(
         operation: Operation,
         path: str,
@@ -82,35 +89,35 @@ def file_ops_tool(dependencies: ToolDependencies) -> Tool:
             offset: how many lines or entries to skip, for read and list
             limit: how many lines or entries to show, for read and list; 0 shows as many as fit
         """
-        reach = Reach.of(context, dependencies)
+        access = FileAccess.of(context, dependencies)
         match operation:
             case "read":
-                return _read(reach, path, offset, limit)
+                return _read(access, path, offset, limit)
             case "list":
-                return _list(reach, path, offset, limit, dependencies.max_result - NOTICE)
+                return _list(access, path, offset, limit, dependencies.max_result - NOTICE)
             case "exists":
-                found = _look(reach, path)
+                found = _stat(access, path)
                 return f"{path} does not exist" if found is None else f"{path} exists: {_kind(found)}"
             case "info":
-                return _info(reach, path)
+                return _info(access, path)
             case "write":
                 text = _given(content, "content", operation)
-                with reach.spot(path, "write", parents=True) as spot, alone(spot):
-                    return f"Written {replace(spot, (text.encode(),))} bytes to {path}"
+                with access.target(path, "write", parents=True) as target, write_lock(target):
+                    return f"Written {replace(target, (text.encode(),))} bytes to {path}"
             case "append":
-                return _append(reach, path, _given(content, "content", operation).encode())
+                return _append(access, path, _given(content, "content", operation).encode())
             case "delete":
-                return _delete(reach, path)
+                return _delete(access, path)
             case "move":
-                return _move(reach, path, _given(destination, "destination", operation))
+                return _move(access, path, _given(destination, "destination", operation))
             case "copy":
-                return _copy(reach, path, _given(destination, "destination", operation))
+                return _copy(access, path, _given(destination, "destination", operation))
             case "mkdir":
-                return _mkdir(reach, path)
+                return _mkdir(access, path)
             case _:
                 assert_never(operation)
 
-    return file_ops
+    return _FileOps(file_ops, kind="once", risk="medium", acts=True, timeout=SECONDS)
 
 
 def _given(value: str | None, name: str, operation: str) -> str:
@@ -119,11 +126,11 @@ def _given(value: str | None, name: str, operation: str) -> str:
     return value
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _read(reach: Reach, path: str, offset: int, limit: int) -> str:
-    with reach.file(path) as file:
+def _read(access: FileAccess, path: str, offset: int, limit: int) -> str:
+    with access.file(path) as file:
         part = excerpt(file, skip=offset, limit=limit, room=ROOM)
     last = offset + len(part.lines)
     if last >= part.total or not part.lines:
@@ -131,17 +138,17 @@ def _read(reach: Reach, path: str, offset: int, limit: int) -> str:
     return "\n".join([*part.lines, f"[Lines {offset + 1}-{last} of {part.total}; go on with offset={last}]"])
 
 
-def _list(reach: Reach, path: str, offset: int, limit: int, room: int) -> str:
-    with reach.folder(path) as folder:
+def _list(access: FileAccess, path: str, offset: int, limit: int, room: int) -> str:
+    with access.folder(path) as folder:
         try:
             with os.scandir(folder.fd) as found:
                 entries = sorted(
                     f"{entry.name}{'/' if entry.is_dir(follow_symlinks=False) else '@' if entry.is_symlink() else ''}"
                     for entry in found
-                    if not reach.is_closed((*folder.names, entry.name), None)
+                    if not access.is_closed((*folder.names, entry.name), None)
                 )
         except OSError as error:
-            raise Unusable.because(error, path) from error
+            raise UnusablePath.because(error, path) from error
     if not entries:
         return f"[{path} is empty]"
     asked = entries[offset : offset + min(limit or MAX_ENTRIES, MAX_ENTRIES)]
@@ -152,36 +159,36 @@ def _list(reach: Reach, path: str, offset: int, limit: int, room: int) -> str:
     return "\n".join(shown) or f"[No entries in range: {path} has {len(entries)}]"
 
 
-def _look(reach: Reach, path: str) -> os.stat_result | None:
-    """What lies there, links at the end not followed; None where nothing does."""
+def _stat(access: FileAccess, path: str) -> os.stat_result | None:
+    """Status of a path, without following a link at its end; None if nothing is there."""
     try:
-        with reach.spot(path, "read", follow=False) as spot:
-            return spot.stat()
-    except Unusable as trouble:
+        with access.target(path, "read", follow=False) as target:
+            return target.stat()
+    except UnusablePath as trouble:
         if trouble.code in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise
 
 
-def _info(reach: Reach, path: str) -> str:
-    found = _look(reach, path)
+def _info(access: FileAccess, path: str) -> str:
+    found = _stat(access, path)
     if found is None:
-        raise Unusable(path, os.strerror(errno.ENOENT), code=errno.ENOENT)
+        raise UnusablePath(path, os.strerror(errno.ENOENT), code=errno.ENOENT)
     return as_text(
         {
             "path": path,
             "type": _kind(found),
             "size": found.st_size,
             "mode": stat.filemode(found.st_mode),
-            "modified": _moment(found.st_mtime),
+            "modified": _timestamp(found.st_mtime),
         }
     )
 
 
-def _moment(seconds: float) -> str:
+def _timestamp(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):  # a file system may say any year
+    except (ValueError, OverflowError, OSError):  # a file system may report any year
         return f"{seconds:.0f} seconds after 1970"
 
 
@@ -201,105 +208,106 @@ def _kind(found: os.stat_result) -> str:
 # ---- changing --------------------------------------------------------------------------------------------------------
 
 
-def _append(reach: Reach, path: str, more: bytes) -> str:
-    with reach.spot(path, "write", parents=True) as spot, alone(spot):
-        if spot.stat() is None:
-            size = replace(spot, (more,), new=True)
+def _append(access: FileAccess, path: str, more: bytes) -> str:
+    with access.target(path, "write", parents=True) as target, write_lock(target):
+        if target.stat() is None:
+            size = replace(target, (more,), new=True)
         else:
-            with reach.file(path) as file:
-                _not_too_large(file.stat.st_size, path)
-                size = replace(spot, chain(blocks(file.fd, file.stat.st_size), (more,)), seen=file.stat)
+            with access.file(path) as file:
+                _check_size(file.stat.st_size, path)
+                size = replace(target, chain(blocks(file.fd, file.stat.st_size), (more,)), seen=file.stat)
     return f"Appended {len(more)} bytes to {path} ({size} bytes now)"
 
 
-def _delete(reach: Reach, path: str) -> str:
-    with reach.spot(path, "write", follow=False) as spot, alone(spot):
-        found = _there(spot)
+def _delete(access: FileAccess, path: str) -> str:
+    with access.target(path, "write", follow=False) as target, write_lock(target):
+        found = _existing(target)
         try:
             if stat.S_ISDIR(found.st_mode):
-                os.rmdir(spot.name, dir_fd=spot.fd)
+                os.rmdir(target.name, dir_fd=target.fd)
             else:
-                os.unlink(spot.name, dir_fd=spot.fd)
+                os.unlink(target.name, dir_fd=target.fd)
         except OSError as error:
-            raise Unusable.because(error, path) from error
+            raise UnusablePath.because(error, path) from error
     return f"Deleted {path}"
 
 
-def _move(reach: Reach, path: str, destination: str) -> str:
-    # Moving a file to where it can be read is reading it.
-    with reach.spot(path, "read", follow=False), reach.spot(path, "write", follow=False) as source:
-        found = _there(source)
-        if stat.S_ISDIR(found.st_mode) and reach.guards(source.names):
-            raise Unusable(path, "something in this folder is forbidden or belongs to retinue; it stays where it is")
-        with reach.spot(destination, "write", follow=False, parents=True) as target, alone(target):
-            _free(target)
+def _move(access: FileAccess, path: str, destination: str) -> str:
+    # Moving a file to a readable folder would make it readable, so the source must be readable.
+    with access.target(path, "read", follow=False), access.target(path, "write", follow=False) as source:
+        found = _existing(source)
+        if stat.S_ISDIR(found.st_mode) and access.has_closed_below(source.names):
+            raise UnusablePath(
+                path, "something in this folder is forbidden or belongs to retinue; it stays where it is"
+            )
+        with access.target(destination, "write", follow=False, parents=True) as target, write_lock(target):
+            _check_free(target)
             try:
                 os.rename(source.name, target.name, src_dir_fd=source.fd, dst_dir_fd=target.fd)
             except OSError as error:
                 if error.errno != errno.EXDEV or not stat.S_ISREG(found.st_mode):
-                    raise Unusable.because(error, path) from error
-                _copy_into(reach, path, target)
+                    raise UnusablePath.because(error, path) from error
+                _copy_into(access, path, target)
                 _remove(source, or_else=target)
     return f"Moved {path} to {destination}"
 
 
-def _remove(source: Spot, *, or_else: Spot) -> None:
-    """Remove what was copied; where that cannot be, the copy goes, so that the file is in one place."""
+def _remove(source: PathTarget, *, or_else: PathTarget) -> None:
+    """Remove a file after copying it; if that fails, remove the copy, so that the file is in one place."""
     try:
         os.unlink(source.name, dir_fd=source.fd)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(or_else.name, dir_fd=or_else.fd)
-        raise Unusable.because(error, source.path) from error
+        raise UnusablePath.because(error, source.path) from error
 
 
-def _copy(reach: Reach, path: str, destination: str) -> str:
-    with reach.file(path):  # or it says what is wrong with it, before folders are made
+def _copy(access: FileAccess, path: str, destination: str) -> str:
+    with access.file(path):  # raises for an unusable source before folders are created
         pass
-    with reach.spot(destination, "write", follow=False, parents=True) as target, alone(target):
-        _free(target)
-        size = _copy_into(reach, path, target)
+    with access.target(destination, "write", follow=False, parents=True) as target, write_lock(target):
+        _check_free(target)
+        size = _copy_into(access, path, target)
     return f"Copied {path} to {destination} ({size} bytes)"
 
 
-def _copy_into(reach: Reach, path: str, target: Spot) -> int:
-    with reach.file(path) as file:
-        _not_too_large(file.stat.st_size, path)
+def _copy_into(access: FileAccess, path: str, target: PathTarget) -> int:
+    with access.file(path) as file:
+        _check_size(file.stat.st_size, path)
         return replace(target, blocks(file.fd, file.stat.st_size), new=True, like=file.stat)
 
 
-def _mkdir(reach: Reach, path: str) -> str:
-    found = _look_for_folder(reach, path)
-    if found:
+def _mkdir(access: FileAccess, path: str) -> str:
+    if _is_folder(access, path):
         return f"{path} exists already"
-    with reach.spot(path, "write", follow=False, parents=True) as spot:
+    with access.target(path, "write", follow=False, parents=True) as target:
         try:
-            os.mkdir(spot.name, dir_fd=spot.fd)
+            os.mkdir(target.name, dir_fd=target.fd)
         except OSError as error:
-            raise Unusable.because(error, path) from error
+            raise UnusablePath.because(error, path) from error
     return f"Made folder {path}"
 
 
-def _look_for_folder(reach: Reach, path: str) -> bool:
+def _is_folder(access: FileAccess, path: str) -> bool:
     try:
-        with reach.folder(path):
+        with access.folder(path):
             return True
     except ToolError:
         return False
 
 
-def _there(spot: Spot) -> os.stat_result:
-    found = spot.stat()
+def _existing(target: PathTarget) -> os.stat_result:
+    found = target.stat()
     if found is None:
-        raise Unusable(spot.path, os.strerror(errno.ENOENT), code=errno.ENOENT)
+        raise UnusablePath(target.path, os.strerror(errno.ENOENT), code=errno.ENOENT)
     return found
 
 
-def _free(spot: Spot) -> None:
-    if spot.stat() is not None:
-        raise Unusable(spot.path, "something of that name is there already; delete it first or choose another name")
+def _check_free(target: PathTarget) -> None:
+    if target.stat() is not None:
+        raise UnusablePath(target.path, TAKEN)
 
 
-def _not_too_large(size: int, path: str) -> None:
+def _check_size(size: int, path: str) -> None:
     if size > MAX_COPY:
-        raise Unusable(path, f"too large ({size} bytes; at most {MAX_COPY})")
+        raise UnusablePath(path, f"too large ({size} bytes; at most {MAX_COPY})")

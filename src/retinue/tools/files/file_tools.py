@@ -1,7 +1,7 @@
-"""Tools that read and change files, each through `Reach`: what a policy closes is closed here, where it happens.
+"""The file tools; each opens paths through `FileAccess`, which applies the policy.
 
-Reading never changes anything and may be repeated. Writing the same file again gives the same file; an edit does not
-find its text a second time, so it happens once.
+Reading is `pure`, and writing a whole file is `idempotent`. An edit does not find its text a second time, so it is
+`once`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from msgspec import Meta
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
-from retinue.tools.files.atomic_write import alone, blocks, replace
+from retinue.tools.files.atomic_write import blocks, replace, write_lock
 from retinue.tools.files.excerpt import excerpt
 from retinue.tools.files.file_ops import file_ops_tool
-from retinue.tools.files.paths import OutOfReach, Reach, Unusable
+from retinue.tools.files.paths import AccessDenied, FileAccess, UnusablePath
 from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import page_text
 
 SECONDS = 60.0
-"""How long a call may take; only a very large file takes more than a moment."""
+"""Deadline of a call; only a very large file takes long."""
 
 ROOM = 40_000
-"""Characters of a file that one call shows."""
+"""Characters of a file that one call returns."""
 
 MAX_EDIT = 16 * 1024 * 1024
 """Bytes of a file that is edited in memory."""
@@ -46,7 +46,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             offset: the first line to show, counted from 1
             limit: how many lines to show; 0 shows as many as fit
         """
-        return numbered(Reach.of(context, dependencies), path, offset=offset, limit=limit)
+        return numbered(FileAccess.of(context, dependencies), path, offset=offset, limit=limit)
 
     @tool(kind="idempotent", risk="medium", acts=True, timeout=SECONDS)
     def file_write(path: str, content: str, context: CallContext) -> str:
@@ -56,8 +56,8 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             path: the file, relative to the workspace or absolute
             content: everything that the file will hold
         """
-        with Reach.of(context, dependencies).spot(path, "write", parents=True) as spot, alone(spot):
-            return f"Written {replace(spot, (content.encode(),))} bytes to {path}"
+        with FileAccess.of(context, dependencies).target(path, "write", parents=True) as target, write_lock(target):
+            return f"Written {replace(target, (content.encode(),))} bytes to {path}"
 
     @tool(kind="once", risk="medium", acts=True, timeout=SECONDS)
     def file_edit(path: str, old_string: str, new_string: str, context: CallContext, replace_all: bool = False) -> str:
@@ -69,7 +69,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             new_string: the text to put there; empty deletes the piece
             replace_all: replace every occurrence instead of the only one
         """
-        return edited(Reach.of(context, dependencies), path, old_string, new_string, replace_all=replace_all)
+        return edited(FileAccess.of(context, dependencies), path, old_string, new_string, replace_all=replace_all)
 
     @tool(kind="pure", timeout=SECONDS)
     def bash_read(filepath: str, context: CallContext, limit: FromZero = 0, offset: FromZero = 0) -> ToolResult:
@@ -84,11 +84,11 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             offset: how many lines to skip from the start
         """
         try:
-            with Reach.of(context, dependencies).file(filepath) as file:
+            with FileAccess.of(context, dependencies).file(filepath) as file:
                 part = excerpt(file, skip=offset, limit=limit, room=ROOM)
-        except OutOfReach as refusal:
+        except AccessDenied as refusal:
             raise ToolError(f"Path outside CWD not allowed: {filepath}") from refusal
-        except Unusable as trouble:
+        except UnusablePath as trouble:
             return ToolResult(as_text({"error": f"Failed to read file: {trouble}"}), failed=True)
         room = dependencies.max_result
         return ToolResult(
@@ -98,9 +98,9 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     return (file_read, file_write, file_edit, file_ops_tool(dependencies), bash_read)
 
 
-def numbered(reach: Reach, path: str, *, offset: int, limit: int) -> str:
-    """Lines of a file with their numbers, and what else there is to read."""
-    with reach.file(path) as file:
+def numbered(access: FileAccess, path: str, *, offset: int, limit: int) -> str:
+    """Lines of a file with their numbers, and a notice on how to read on."""
+    with access.file(path) as file:
         part = excerpt(file, skip=offset - 1, limit=limit, room=ROOM)
     if not part.lines:
         return f"[{path} is empty]" if part.total == 0 else f"[No lines in range: {path} has {part.total} lines]"
@@ -113,19 +113,19 @@ def numbered(reach: Reach, path: str, *, offset: int, limit: int) -> str:
     return "\n".join(shown)
 
 
-def edited(reach: Reach, path: str, old: str, new: str, *, replace_all: bool) -> str:
-    """Replace text in a file, or raise `ToolError` with what is in the way; other bytes stay as they are."""
+def edited(access: FileAccess, path: str, old: str, new: str, *, replace_all: bool) -> str:
+    """Replace text in a file and keep all other bytes; raises `ToolError` if the text does not match as it must."""
     if not old:
         raise ToolError("old_string must not be empty; file_write writes a whole file")
     if old == new:
         raise ToolError("old_string and new_string are the same; nothing to do")
-    with reach.spot(path, "write") as spot, alone(spot), reach.file(path) as file:
+    with access.target(path, "write") as target, write_lock(target), access.file(path) as file:
         if file.stat.st_size > MAX_EDIT:
-            raise Unusable(path, f"too large to edit ({file.stat.st_size} bytes; at most {MAX_EDIT})")
+            raise UnusablePath(path, f"too large to edit ({file.stat.st_size} bytes; at most {MAX_EDIT})")
         before = b"".join(blocks(file.fd, file.stat.st_size))
         piece, instead = old.encode(), new.encode()
         if piece not in before and b"\r\n" in before and b"\r" not in piece:
-            # Shown lines have no \r at their ends, so in such a file the model cannot know about them.
+            # Lines are returned without \r, so the model cannot know about it.
             piece, instead = piece.replace(b"\n", b"\r\n"), instead.replace(b"\n", b"\r\n")
         count = before.count(piece)
         if count == 0:
@@ -135,5 +135,5 @@ def edited(reach: Reach, path: str, old: str, new: str, *, replace_all: bool) ->
                 f"old_string matches {count} times in {path}; it must match exactly once: "
                 "take in more lines around it, or set replace_all"
             )
-        size = replace(spot, (before.replace(piece, instead),), seen=file.stat)
+        size = replace(target, (before.replace(piece, instead),), seen=file.stat)
     return f"Edited {path}: replaced {count} occurrence{'s' if count > 1 else ''} ({size} bytes)"

@@ -1,7 +1,7 @@
-"""A step-by-step walk through folders that never follows a symbolic link by accident.
+"""A step-by-step walk through folders that follows no symbolic link by itself.
 
-Each folder is opened relative to the descriptor of the one before. What a link says is read, and it is for the caller
-to walk on there. Nothing here knows what is allowed.
+Each folder is opened relative to the descriptor of the one before. The target of a link is read, and the caller decides
+to walk there. This module knows no policy.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 Id = tuple[int, int]
-"""Device and inode: what a folder or file is, whatever it is called."""
+"""Device and inode: the identity of a folder or file under any name."""
 
 MAX_LINKS = 40
 
 _NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 DIRECTORY: int = getattr(os, "O_DIRECTORY", 0) | _NO_FOLLOW
-# To pass through a folder takes less than to list it; without O_PATH (macOS) both need the right to list.
+# O_PATH passes through folders that may not be listed; without it (macOS) the right to list them is needed.
 PASS: int = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY
-# Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+# Without O_NONBLOCK, opening a pipe without a writer blocks for ever.
 READ: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _NO_FOLLOW
 NOT_A_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
-"""What systems say of a link that is not to be followed."""
+"""Errors for a link that must not be followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Step:
 
 
 class Position:
-    """Where a walk stands: a folder that is held open, and the folders that lead to it."""
+    """The state of a walk: a folder that is held open, and the folders that lead to it."""
 
     def __init__(self) -> None:
         self.fd = os.open("/", PASS)
@@ -47,7 +47,6 @@ class Position:
         return tuple(step.name for step in self.steps[1:])
 
     def close(self) -> None:
-        """Let go of the folder."""
         os.close(self.fd)
 
     def restart(self) -> None:
@@ -56,13 +55,13 @@ class Position:
         del self.steps[1:]
 
     def enter(self, name: str) -> None:
-        """Go into a folder; a link is none."""
+        """Enter a folder; a link is refused."""
         fd = os.open(name, PASS, dir_fd=self.fd)
         self._stand_on(fd)
         self.steps.append(Step(name, identity(os.fstat(fd))))
 
     def leave(self) -> None:
-        """Go up, and make sure that up is where we came from: a folder may be moved while we are in it."""
+        """Go up; raises ESTALE if the parent is not the folder that the walk came from (it was moved meanwhile)."""
         if len(self.steps) == 1:
             return
         fd = os.open("..", PASS, dir_fd=self.fd)
@@ -72,7 +71,7 @@ class Position:
             raise OSError(errno.ESTALE, "a folder was moved meanwhile")
 
     def link(self, name: str) -> str | None:
-        """Where a link points to; None for what is no link."""
+        """The target of a link; None if the name is no link."""
         try:
             return os.readlink(name, dir_fd=self.fd)
         except OSError as error:
@@ -81,8 +80,8 @@ class Position:
             raise
 
     def make(self, name: str) -> None:
-        """Make a folder, if it is not there."""
-        with suppress(FileExistsError):  # somebody else made it; if it is a link, entering it fails
+        """Create a folder unless it exists."""
+        with suppress(FileExistsError):  # created by another process; if it is a link, entering it fails
             os.mkdir(name, dir_fd=self.fd)
 
     def _stand_on(self, fd: int) -> None:
@@ -90,8 +89,8 @@ class Position:
         self.fd = fd
 
 
-def located(path: str, *, follow: bool) -> tuple[tuple[str, ...], Id | None, frozenset[Id]]:
-    """Where a path of the settings leads: its components, what is there, and all folders with links on the way."""
+def locate(path: str, *, follow: bool) -> tuple[tuple[str, ...], Id | None, frozenset[Id]]:
+    """Resolve a path of the settings: its components, its identity, and all folders with links on the way."""
     position = Position()
     bent_in: set[Id] = set()
     ahead = components(path)
@@ -116,7 +115,7 @@ def located(path: str, *, follow: bool) -> tuple[tuple[str, ...], Id | None, fro
                 position.restart()
             ahead += components(target)
         return position.names, position.steps[-1].id, frozenset(bent_in)
-    except OSError:  # it is not there (yet): closed by where it would lie
+    except OSError:  # it does not exist (yet): closed by its path
         missing = os.path.normpath("/".join(("", *position.names, name, *reversed(ahead))))
         return tuple(reversed(components(missing))), None, frozenset(bent_in)
     finally:
@@ -124,10 +123,10 @@ def located(path: str, *, follow: bool) -> tuple[tuple[str, ...], Id | None, fro
 
 
 def components(path: str) -> list[str]:
-    """The components that matter, the first one last."""
+    """The components of a path without empty ones and dots, in reverse order."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def identity(found: os.stat_result) -> Id:
-    """What a file is, whatever it is called."""
+    """Device and inode of a file."""
     return found.st_dev, found.st_ino

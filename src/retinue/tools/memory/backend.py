@@ -152,7 +152,7 @@ def scored(asked: Sequence[str], found: Sequence[tuple[Memory, Sequence[str], fl
     """The best of what was found: each memory with its words and its weight, which is larger for a better fit.
 
     The score is the share of asked words that a memory has, halved for one that weighs nothing: half of the words
-    never reach more than 50 %, and of two memories with the same share the weightier one is ahead.
+    never access more than 50 %, and of two memories with the same share the weightier one is ahead.
     """
     heaviest = max((call_risk for _, _, call_risk in found), default=0.0)
     results: list[Recalled] = []

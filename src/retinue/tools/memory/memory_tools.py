@@ -18,13 +18,12 @@ from msgspec import Struct
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.commands import Decision
 from retinue.core.errors import BadInput, ToolError
-from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, CallRisk, Clock, KeyValue, Tool, ToolResult
+from retinue.core.ports import CallContext, Clock, KeyValue, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory import markdown, sqlite
 from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, Note, Recalled, Search
 from retinue.tools.memory.markdown import MarkdownMemory
-from retinue.tools.memory.routing import AssortedMemory, NoMemory
+from retinue.tools.memory.routing import NoMemory, RoutedMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.threads import in_thread
 
@@ -64,6 +63,21 @@ def open_memory(kind: str, home: Path | None) -> MemoryBackend:
             raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
 
 
+def existing_memories(home: Path) -> list[MemoryBackend]:
+    """The memory backends that have stored something in a state folder; creates none."""
+    files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
+    return [open_memory(kind, home) for kind, name in files.items() if _exists(home / name)]
+
+
+def _exists(path: Path) -> bool:
+    """Whether a file or folder exists; an unreadable parent raises, where `Path.exists` may return False."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """The three memory tools over the kit's own memory."""
     return memory_tools(_memory_of(dependencies), dependencies.key_value, dependencies.clock)
@@ -79,9 +93,7 @@ def _memory_of(dependencies: ToolDependencies) -> MemoryBackend:
     usual = places[dependencies.memory]
     if not dependencies.memories:
         return usual
-    return AssortedMemory(
-        usual, {agent: places.get(kind) or NoMemory() for agent, kind in dependencies.memories.items()}
-    )
+    return RoutedMemory(usual, {agent: places.get(kind) or NoMemory() for agent, kind in dependencies.memories.items()})
 
 
 def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:
@@ -89,23 +101,18 @@ def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Se
     return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
 
 
-class _Changes:
-    """What storing and forgetting have in common: they are actions, and after a crash they are entered again."""
+class _Changes(Tool):
+    """Base of the tools that store and forget: actions, which recovery makes again after a crash."""
 
     kind: ToolKind = "keyed"
-    risk = Risk.LOW
-    timeout: float | None = SECONDS
-    waits = False
+    acts = True
+    timeout = SECONDS
     stoppable = False
 
     def __init__(self, memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> None:
         self._memory = memory
         self._key_value = key_value
         self._clock = clock
-
-    def assess(self, arguments: str) -> CallRisk:
-        """Every call changes something."""
-        return CallRisk(self.risk, acts=True)
 
 
 class MemoryStore(_Changes):
@@ -156,7 +163,7 @@ class MemoryStore(_Changes):
         return ToolResult(f"Stored memory: {key}")
 
 
-class MemoryRecall:
+class MemoryRecall(Tool):
     """`memory_recall`: find what was stored, one's own and what one may read besides."""
 
     spec = ToolSpec(
@@ -193,9 +200,7 @@ class MemoryRecall:
         ).decode(),
     )
     kind: ToolKind = "pure"
-    risk = Risk.LOW
-    timeout: float | None = SECONDS
-    waits = False
+    timeout = SECONDS
     stoppable = False
 
     def __init__(self, memory: MemoryBackend) -> None:

@@ -34,7 +34,7 @@ class NoMemory:
         return []
 
 
-class AssortedMemory:
+class RoutedMemory:
     """A `MemoryBackend` over several: `by_agent` where an agent has a place of its own, else the `usual` one."""
 
     def __init__(self, usual: MemoryBackend, by_agent: Mapping[str, MemoryBackend]) -> None:

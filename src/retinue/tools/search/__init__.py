@@ -1,4 +1,4 @@
-"""TODO door."""
+"""Search for files and in their contents."""
 
 from retinue.tools.search.search_tools import tools
 

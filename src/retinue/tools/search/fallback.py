@@ -1,9 +1,8 @@
-"""A program that searches the files of a folder and answers as ripgrep does, for machines without ripgrep.
+"""A replacement for ripgrep, as a program that uses the standard library only.
 
-It is started with the query as its one argument, searches the folder it stands in, and prints where the matches are:
-`./path`, a zero byte, a row `line:offset:` for each match (`line-offset-` for a line of context), and an empty row. It
-is a program of its own, because a regular expression can take for ever and only a program can be stopped then. The
-standard library is all it needs.
+Its one argument is the query. It searches its working folder and prints the positions of matches: `./path`, a zero
+byte, a row `line:offset:` for each match (`line-offset-` for a line of context), and an empty row. It is a program of
+its own because a regular expression can run for ever, and only a process can be stopped then.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 META = frozenset("\\.+*?()|[]{}^$#&-~")
-"""What may follow a backslash and then stands for itself."""
+"""Characters that a backslash makes literal."""
 
-# Bytes that are not UTF-8, as `surrogateescape` has them, belong to no class. Neither do line breaks: a block of lines
-# is searched as a whole before its lines are, and must not take longer than they do.
+# Bytes that are not UTF-8, decoded with `surrogateescape`, belong to no class. Neither do line breaks: a block of lines
+# is searched as a whole before its lines, and that must not take longer than searching the lines.
 _INVALID = "\udc80-\udcff\n"
 _SPACE = "\t\x0b-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _COUNTED = re.compile(r"\{\d+(,\d*)?\}")
@@ -53,7 +52,7 @@ def literal(text: str) -> str:
 
 
 def tidied(pattern: str) -> str:
-    """The pattern with what people write and ripgrep refuses put right: needless backslashes, and plain braces.
+    """The pattern without what ripgrep refuses but people write: needless backslashes, and unescaped braces.
 
     >>> tidied('say\\\\"hi\\\\" {')
     'say"hi" \\\\{'
@@ -67,7 +66,7 @@ def tidied(pattern: str) -> str:
                 after.isascii() and not after.isalnum() and after.isprintable() and after not in META | {"<", ">"}
             )
             out.append(after if needless else character + after)
-            if after in "pPxuU" and pattern[at + 2 : at + 3] == "{":  # the brace of \p{...} is none to mend
+            if after in "pPxuU" and pattern[at + 2 : at + 3] == "{":  # the brace of \p{...} is no literal brace
                 end = pattern.find("}", at)
                 out.append(pattern[at + 2 : end + 1])
                 at = end if end > 0 else len(pattern)
@@ -77,7 +76,7 @@ def tidied(pattern: str) -> str:
         if in_class:
             in_class = character != "]"
         elif character == "[":
-            first = 2 if after == "^" else 1  # a ] at the start of a class stands for itself
+            first = 2 if after == "^" else 1  # a ] at the start of a class is literal
             head = pattern[at : at + first + (pattern[at + first : at + first + 1] == "]")]
             out.append(head)
             at += len(head)
@@ -91,7 +90,7 @@ def tidied(pattern: str) -> str:
 
 
 def compiled(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
-    """The pattern for lines without their ends, decoded with `surrogateescape`; raises `ValueError` with the reason."""
+    """The pattern for lines without line ends, decoded with `surrogateescape`; raises `ValueError`."""
     try:
         return re.compile(_Translation(pattern).whole(), re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
     except (re.error, OverflowError, RecursionError) as wrong:
@@ -99,6 +98,8 @@ def compiled(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
 
 
 class _Translation:
+    """Translates a pattern in the syntax of ripgrep to the syntax of `re`."""
+
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self._at = 0
@@ -141,7 +142,7 @@ class _Translation:
             case "\n":
                 raise self._unknown("a line break", "lines are searched one by one")
             case "^" | "$":
-                return f"(?:{character})"  # so that it may be repeated, which ripgrep does not mind
+                return f"(?:{character})"  # may be repeated in ripgrep, and in Python only in a group
             case "|" | ")":
                 return character
             case _:
@@ -162,11 +163,11 @@ class _Translation:
             raise self._unknown(f"({self._pattern[self._at : self._at + 3]}", "look-around and flags in the middle")
         self._at = opening.end()
         if opening[1].endswith(">"):
-            return "("  # names mean nothing here, and Python's must differ
+            return "("  # names have no use here, and Python requires unique ones
         return "(?i:" if "i" in opening[1] else "(?:"
 
     def _escape(self) -> str:
-        """What a backslash and the next character mean outside of a class."""
+        """Translate an escape sequence outside of a class."""
         character = self._pattern[self._at : self._at + 1]
         if character in ("D", "W", "S"):
             self._at += 1
@@ -174,7 +175,7 @@ class _Translation:
             return f"[^{unwanted}{_INVALID}]"
         if character in ("b", "B"):
             self._at += 1
-            return r"(?:\b)" if character == "b" else r"(?:\B|^$)"  # Python's \B is not in an empty line
+            return r"(?:\b)" if character == "b" else r"(?:\B|^$)"  # Python's \B does not match an empty line
         inside = self._escape_in_class()
         return f"[{inside}]" if character in ("s", "d", "w") else inside
 
@@ -245,7 +246,7 @@ class _Translation:
 
 
 class Globs:
-    """Which paths a list of `-g` globs leaves out; the last one that matches decides."""
+    """The filter of a list of `-g` globs; the last glob that matches decides."""
 
     def __init__(self, globs: Sequence[str]) -> None:
         self._rules: list[tuple[bool, bool, re.Pattern[str]]] = []
@@ -255,7 +256,7 @@ class Globs:
         self._chosen_only = any(not negated for negated, _, _ in self._rules)
 
     def leave_out(self, path: str, *, is_folder: bool) -> bool:
-        """Whether this path is not to be searched.
+        """Whether this path is excluded from the search.
 
         >>> Globs(["*.py", "!test_*"]).leave_out("src/test_a.py", is_folder=False)
         True
@@ -321,7 +322,7 @@ def _glob_body(glob: str) -> str:
 
 
 MAX_DEPTH = 256
-"""Folders inside folders; each level keeps a descriptor open."""
+"""Nesting of folders; each level keeps a descriptor open."""
 
 BLOCK = 64 * 1024
 MAX_LINE = 64 * 1024 * 1024
@@ -330,19 +331,19 @@ Kind = Literal["d", "f", "l", "o"]
 
 
 class Entry(NamedTuple):
-    """Something in the tree; `folder` is the descriptor of its folder, open until the walk goes on."""
+    """A file or folder of the tree; `folder` is the descriptor of its folder, open until the next entry."""
 
     path: tuple[str, ...]
     kind: Kind
     folder: int
 
     def stat(self) -> os.stat_result:
-        """What is known about it; a link is a link."""
+        """Status of the entry, without following a link."""
         return os.stat(self.path[-1], dir_fd=self.folder, follow_symlinks=False)
 
 
 def walk(folder: int, enter: Callable[[tuple[str, ...]], bool], path: tuple[str, ...] = ()) -> Iterator[Entry]:
-    """Everything below an open folder, sorted by component; no link is followed, and closed folders are passed over."""
+    """All entries below an open folder, sorted by component; follows no link, and skips folders that cannot be read."""
     try:
         with os.scandir(folder) as found:
             entries: dict[str, Kind] = {entry.name: _kind(entry) for entry in found}
@@ -370,11 +371,11 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 class _Binary(Exception):
-    """The file has a zero byte: it is no text."""
+    """The file has a zero byte and is no text."""
 
 
 class Scan:
-    """One search: what to look for, and how to tell of it."""
+    """One search, whose output goes to `out`."""
 
     def __init__(self, query: dict[str, Any], out: BinaryIO) -> None:
         self._pattern = compiled(query["pattern"], ignore_case=query["ignore_case"])
@@ -428,7 +429,7 @@ class Scan:
                 self._out.write(b"%b%d\n" % (path, count))
 
     def _hits(self, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-        """Number, offset and mark of each line to tell of: `:` for a match, `-` for context."""
+        """Number, offset and mark of each line to print: `:` for a match, `-` for context."""
         before: deque[tuple[int, int]] = deque(maxlen=self._before)
         trailing, number, offset = 0, 0, 0
         for block in _whole_lines(file):
@@ -476,20 +477,18 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def main(argument: str) -> int:
-    """Search, and give ripgrep's exit code: 0 for done, 2 for a query that cannot be."""
-    asked = json.loads(argument)
+    """Search, and return the exit status of ripgrep: 0 for a complete search, 2 for an invalid query."""
+    request = json.loads(argument)
     try:
-        scan = Scan(asked["query"], sys.stdout.buffer)
+        scan = Scan(request["query"], sys.stdout.buffer)
     except ValueError as wrong:
         print(wrong, file=sys.stderr)
         return 2
-    scan.run(os.open(".", os.O_RDONLY | os.O_DIRECTORY), {tuple(path) for path in asked["closed"]}, asked["left_out"])
+    scan.run(
+        os.open(".", os.O_RDONLY | os.O_DIRECTORY), {tuple(path) for path in request["closed"]}, request["left_out"]
+    )
     sys.stdout.flush()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
 
 
 if __name__ == "__main__":

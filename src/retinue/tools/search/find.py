@@ -1,4 +1,4 @@
-"""Files and folders by name, size and age: the tests of `find` that only look, and none that act."""
+"""Search for files and folders by name, size and age: those tests of `find` that change nothing."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from retinue.core.errors import ToolError
-from retinue.tools.files import Reach
+from retinue.tools.files import FileAccess
 from retinue.tools.function import as_text
 from retinue.tools.pagination import results_of
 from retinue.tools.search.fallback import Entry, walk
 from retinue.tools.search.query import split
 
 Test = Callable[[Entry, str, float], bool]
-"""Whether an entry is wanted, given the path that is shown for it and the time now."""
+"""Whether an entry passes, given its path in the results and the current time."""
 
 TYPES = {"": "f", "f": "f", "d": "d", "l": "l"}
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What to look for, and how deep."""
+class FindQuery:
+    """The tests that an entry must pass, and the depths to search."""
 
     tests: list[Test] = field(default_factory=list[Test])
     least_depth: int = 1
@@ -35,72 +35,72 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One page of paths, of how many in all."""
+    """One page of paths, and how many there are in all."""
 
     paths: list[str]
     total: int
 
 
-def wanted(name: str, type_filter: str, extra_args: str) -> Wanted:
-    """What the arguments ask for; raises `ToolError` for a test that is not on the list."""
+def find_query(name: str, type_filter: str, extra_args: str) -> FindQuery:
+    """The query for the arguments of the tool; raises `ToolError` for a test that is not allowed."""
     if type_filter not in TYPES:
         raise ToolError(f"type_filter {type_filter!r}; expected f (files; also when empty), d (folders) or l (links)")
-    asked = Wanted()
+    query = FindQuery()
     if name:
-        asked.tests.append(_named(name))
-    ahead = split(extra_args)[::-1]
+        query.tests.append(_named(name))
+    rest = split(extra_args)[::-1]
     kind = TYPES[type_filter]
-    while ahead:
-        argument = ahead.pop()
+    while rest:
+        argument = rest.pop()
         negated = False
-        while argument in ("!", "-not") and ahead:
-            negated, argument = not negated, ahead.pop()
+        while argument in ("!", "-not") and rest:
+            negated, argument = not negated, rest.pop()
         if argument == "-empty":
             test: Test = _empty
-        elif argument in _TESTS and ahead:
-            test = _TESTS[argument](ahead.pop())
-        elif argument in ("-maxdepth", "-mindepth") and ahead and not negated:
-            depth = _whole(argument, ahead.pop())
+        elif argument in _TESTS and rest:
+            test = _TESTS[argument](rest.pop())
+        elif argument in ("-maxdepth", "-mindepth") and rest and not negated:
+            depth = _whole(argument, rest.pop())
             if argument == "-maxdepth":
-                asked.most_depth = depth
+                query.most_depth = depth
             else:
-                asked.least_depth = max(1, depth)
+                query.least_depth = max(1, depth)
             continue
-        elif argument == "-type" and ahead and not negated and ahead[-1] in ("f", "d", "l"):
-            kind = ahead.pop()
+        elif argument == "-type" and rest and not negated and rest[-1] in ("f", "d", "l"):
+            kind = rest.pop()
             continue
         else:
             raise ToolError(f"extra_args: {argument} is not allowed or lacks its value; allowed: {ALLOWED}")
-        asked.tests.append(_not(test) if negated else test)
-    asked.tests.insert(0, lambda entry, path, now: entry.kind == kind)
-    return asked
+        query.tests.append(_not(test) if negated else test)
+    query.tests.insert(0, lambda entry, path, now: entry.kind == kind)
+    return query
 
 
 def find(
-    reach: Reach, place: str, asked: Wanted, *, offset: int, limit: int, stop: threading.Event, end: float
+    access: FileAccess, path: str, query: FindQuery, *, offset: int, limit: int, stop: threading.Event, end: float
 ) -> Found:
-    """A page of the paths below a folder, sorted by component; raises `TimeoutError` when it is stopped or too slow."""
-    bare = place.rstrip("/")
+    """A page of the paths below a folder, sorted by component; raises `TimeoutError` when stopped or too slow."""
+    bare = path.rstrip("/")
     prefix = "" if bare == "." else f"{bare}/"
     limit = results_of(limit)
     paths: list[str] = []
     total = 0
     now = time.time()
-    with reach.folder(place) as folder:
-        closed = set(reach.closed_below(folder.names))
+    with access.folder(path) as folder:
+        closed = set(access.closed_below(folder.names))
 
-        def enter(path: tuple[str, ...]) -> bool:
-            return path not in closed and len(path) < asked.most_depth
+        def enter(below: tuple[str, ...]) -> bool:
+            return below not in closed and len(below) < query.most_depth
 
         for entry in walk(folder.fd, enter):
             if stop.is_set() or time.monotonic() > end:
                 raise TimeoutError
-            if entry.path in closed or not asked.least_depth <= len(entry.path) <= asked.most_depth:
+            if entry.path in closed or not query.least_depth <= len(entry.path) <= query.most_depth:
                 continue
-            path = prefix + "/".join(entry.path)
-            if all(test(entry, path, now) for test in asked.tests):
+            found = prefix + "/".join(entry.path)
+            if all(test(entry, found, now) for test in query.tests):
                 if offset <= total < offset + limit:
-                    paths.append(as_text(path))
+                    paths.append(as_text(found))
                 total += 1
     return Found(paths, total)
 
@@ -117,10 +117,10 @@ def _named(glob: str, flags: int = 0) -> Test:
     return lambda entry, path, now: name.match(entry.path[-1]) is not None
 
 
-def _lying(glob: str, flags: int = 0) -> Test:
-    place = re.compile(fnmatch.translate(glob), flags)
-    # `find .` spells paths with ./ in front, and patterns are written for that.
-    return lambda entry, path, now: place.match(path) is not None or place.match(f"./{path}") is not None
+def _at_path(glob: str, flags: int = 0) -> Test:
+    pattern = re.compile(fnmatch.translate(glob), flags)
+    # `find .` prints paths with ./ in front, and patterns are written for that.
+    return lambda entry, path, now: pattern.match(path) is not None or pattern.match(f"./{path}") is not None
 
 
 def _empty(entry: Entry, path: str, now: float) -> bool:
@@ -144,14 +144,14 @@ def _inside(entry: Entry) -> list[str]:
 def _measured(
     argument: str, measure: Callable[[os.stat_result, float], float], units: str = ""
 ) -> Callable[[str], Test]:
-    """A test of a number as find writes it: `+n` more than, `-n` less than, `n` exactly, perhaps with a unit."""
+    """A test of a number in the notation of find: `+n` more, `-n` less, `n` exactly, optionally with a unit."""
 
     def make(value: str) -> Test:
-        said = re.fullmatch(rf"([+-]?)(\d{{1,12}})([{units}]?)" if units else r"([+-]?)(\d{1,12})()", value)
-        if said is None:
+        parsed = re.fullmatch(rf"([+-]?)(\d{{1,12}})([{units}]?)" if units else r"([+-]?)(\d{1,12})()", value)
+        if parsed is None:
             raise ToolError(f"extra_args: {argument}: expected a number such as 5, +5 or -5, found {value!r}")
-        unit = {"": 512, "c": 1, "k": 1024, "M": 1024**2, "G": 1024**3}[said[3]] if units else 1
-        sign, number = said[1], int(said[2])
+        unit = {"": 512, "c": 1, "k": 1024, "M": 1024**2, "G": 1024**3}[parsed[3]] if units else 1
+        sign, number = parsed[1], int(parsed[2])
 
         def test(entry: Entry, path: str, now: float) -> bool:
             try:
@@ -174,8 +174,8 @@ def _whole(argument: str, value: str) -> int:
 _TESTS: dict[str, Callable[[str], Test]] = {
     "-name": _named,
     "-iname": lambda glob: _named(glob, re.IGNORECASE),
-    "-path": _lying,
-    "-ipath": lambda glob: _lying(glob, re.IGNORECASE),
+    "-path": _at_path,
+    "-ipath": lambda glob: _at_path(glob, re.IGNORECASE),
     "-size": _measured("-size", lambda found, now: found.st_size, "ckMG"),
     "-mtime": _measured("-mtime", lambda found, now: (now - found.st_mtime) // 86400),
     "-mmin": _measured("-mmin", lambda found, now: (now - found.st_mtime) / 60),

@@ -1,4 +1,4 @@
-"""What is looked for in files, and how a model's extra arguments say so: those on a list, and no others."""
+"""The query of a search, built from a pattern and those arguments of ripgrep that are allowed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retinue.core.errors import ToolError
 from retinue.tools.search.fallback import literal, tidied
 
 LEFT_OUT = (".git", ".hg", ".svn", ".tox", ".venv", "__pycache__", "node_modules")
-"""Folders that are not searched unless one of them is named as the place to search."""
+"""Folders that are not searched, except when one of them is the path to search."""
 
 MAX_PATTERN = 10_000
 
@@ -41,7 +41,7 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A search; `only` is the one file to search in a folder."""
+    """A search of file contents; `only` is the single file to search in a folder."""
 
     pattern: str
     ignore_case: bool = False
@@ -56,8 +56,8 @@ class Query:
 
 
 @dataclass(slots=True)
-class _Wish:
-    """What the arguments say so far."""
+class _Options:
+    """The query and the options of its pattern, while arguments are applied."""
 
     query: Query
     case: Literal["sensitive", "ignore", "smart"] = "sensitive"
@@ -66,46 +66,46 @@ class _Wish:
     lines: bool = False
 
 
-Flag = Callable[[_Wish], None]
-Option = Callable[[_Wish, str], None]
+Flag = Callable[[_Options], None]
+Option = Callable[[_Options, str], None]
 
 
 def _set(**changes: bool | str) -> Flag:
-    def apply(wish: _Wish) -> None:
+    def apply(options: _Options) -> None:
         for name, value in changes.items():
-            setattr(wish, name, value)
+            setattr(options, name, value)
 
     return apply
 
 
 def _mode(mode: Literal["files", "count"]) -> Flag:
-    def apply(wish: _Wish) -> None:
-        wish.query = replace(wish.query, mode=mode)
+    def apply(options: _Options) -> None:
+        options.query = replace(options.query, mode=mode)
 
     return apply
 
 
-def _invert(wish: _Wish) -> None:
-    wish.query = replace(wish.query, invert=True)
+def _invert(options: _Options) -> None:
+    options.query = replace(options.query, invert=True)
 
 
 def _number(*fields: Literal["before", "after", "max_count", "max_depth"], least: int) -> Option:
-    def apply(wish: _Wish, value: str) -> None:
+    def apply(options: _Options, value: str) -> None:
         if not (value.isascii() and value.isdigit() and len(value) < 9 and least <= int(value) <= 1000):
             raise ToolError(f"expected a number from {least} to 1000, found {value!r}")
-        wish.query = replace(wish.query, **dict.fromkeys(fields, int(value)))
+        options.query = replace(options.query, **dict.fromkeys(fields, int(value)))
 
     return apply
 
 
-def _glob(wish: _Wish, value: str) -> None:
-    wish.query = replace(wish.query, globs=(*wish.query.globs, value))
+def _glob(options: _Options, value: str) -> None:
+    options.query = replace(options.query, globs=(*options.query.globs, value))
 
 
-def _type(wish: _Wish, value: str) -> None:
+def _type(options: _Options, value: str) -> None:
     if value not in TYPES:
         raise ToolError(f"unknown type {value!r}; known: {', '.join(TYPES)}; or use -g '*.EXT'")
-    wish.query = replace(wish.query, globs=(*wish.query.globs, *TYPES[value]))
+    options.query = replace(options.query, globs=(*options.query.globs, *TYPES[value]))
 
 
 _FLAGS: dict[tuple[str, ...], Flag] = {
@@ -118,7 +118,7 @@ _FLAGS: dict[tuple[str, ...], Flag] = {
     ("-v", "--invert-match"): _invert,
     ("-l", "--files-with-matches"): _mode("files"),
     ("-c", "--count"): _mode("count"),
-    # How it is done in any case.
+    # These have no effect: it is how every search works.
     ("-n", "--line-number"): _set(),
     ("-H", "--with-filename"): _set(),
     ("--no-heading",): _set(),
@@ -141,7 +141,7 @@ ALLOWED = ", ".join("/".join(spellings) for spellings in (*_FLAGS, *_OPTIONS))
 
 
 def split(extra_args: str) -> list[str]:
-    """Arguments as a shell would split them; nothing of them is ever run by one."""
+    """Arguments as a shell would split them; no shell ever runs them."""
     try:
         return shlex.split(extra_args)
     except ValueError as wrong:
@@ -149,7 +149,7 @@ def split(extra_args: str) -> list[str]:
 
 
 def query_of(pattern: str, extra_args: str = "") -> Query:
-    """The query of a pattern and ripgrep's arguments; raises `ToolError` for one that is not on the list.
+    """The query for a pattern and arguments of ripgrep; raises `ToolError` for one that is not allowed.
 
     >>> query_of("TODO", "-iw -g '*.py' -C2")  # doctest: +NORMALIZE_WHITESPACE
     Query(pattern='\\\\b(?:TODO)\\\\b', ignore_case=True, invert=False, before=2, after=2, max_count=0, max_depth=0,
@@ -162,33 +162,33 @@ def query_of(pattern: str, extra_args: str = "") -> Query:
         raise ToolError(f"the pattern has {len(pattern)} characters; at most {MAX_PATTERN}")
     if "\0" in pattern or "\n" in pattern:
         raise ToolError("the pattern has a line break or zero byte; lines are searched one by one")
-    wish = _Wish(Query(pattern=pattern))
-    ahead = split(extra_args)[::-1]
-    while ahead:
-        _apply(wish, ahead.pop(), ahead)
-    if wish.query.max_count and (wish.query.before or wish.query.after):
-        # Versions of ripgrep differ in what they make of a match that is context of the last one allowed.
+    options = _Options(Query(pattern=pattern))
+    rest = split(extra_args)[::-1]
+    while rest:
+        _apply(options, rest.pop(), rest)
+    if options.query.max_count and (options.query.before or options.query.after):
+        # Versions of ripgrep differ in how they count a match in the context of the last one allowed.
         raise ToolError("extra_args: -m does not go together with -A, -B or -C")
-    pattern = literal(pattern) if wish.fixed else tidied(pattern)
-    if wish.words:
+    pattern = literal(pattern) if options.fixed else tidied(pattern)
+    if options.words:
         pattern = rf"\b(?:{pattern})\b"
-    if wish.lines:
+    if options.lines:
         pattern = f"^(?:{pattern})$"
-    ignore_case = wish.case == "ignore" or (wish.case == "smart" and not _has_capitals(pattern))
-    return replace(wish.query, pattern=pattern, ignore_case=ignore_case)
+    ignore_case = options.case == "ignore" or (options.case == "smart" and not _has_capitals(pattern))
+    return replace(options.query, pattern=pattern, ignore_case=ignore_case)
 
 
-def _apply(wish: _Wish, argument: str, ahead: list[str]) -> None:
+def _apply(options: _Options, argument: str, rest: list[str]) -> None:
     name, _, value = argument.partition("=") if argument.startswith("--") else (argument[:2], "", argument[2:])
     if name in _FLAG and not (argument.startswith("--") and value):
-        _FLAG[name](wish)
-        if value:  # short flags may stand together
-            _apply(wish, f"-{value}", ahead)
+        _FLAG[name](options)
+        if value:  # short flags may be combined
+            _apply(options, f"-{value}", rest)
     elif name in _OPTION:
-        if not value and not ahead:
+        if not value and not rest:
             raise ToolError(f"extra_args: {name} needs a value")
         try:
-            _OPTION[name](wish, value or ahead.pop())
+            _OPTION[name](options, value or rest.pop())
         except ToolError as wrong:
             raise ToolError(f"extra_args: {name}: {wrong}") from wrong
     else:

@@ -1,4 +1,4 @@
-"""Tools that find files and lines in them; they read only what the caller may read, and start nothing by a shell."""
+"""The search tools; they read only what the calling run may read, and use no shell."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from msgspec import Meta
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
-from retinue.tools.files import OutOfReach, Reach
+from retinue.tools.files import AccessDenied, FileAccess
 from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import NOTICE, page_text, that_fit
-from retinue.tools.search import find
+from retinue.tools.search.find import FindQuery, Found, find, find_query
 from retinue.tools.search.query import query_of
-from retinue.tools.search.ripgrep import SECONDS, Matches, SearchTimedOut, matches
+from retinue.tools.search.ripgrep import LIMITS, Matches, SearchLimits, SearchTimedOut, matches
 from retinue.tools.threads import in_thread
 
-DEADLINE = SECONDS + 10
-"""The engine's own deadline, for a search that does not stop by itself."""
+DEADLINE = LIMITS.seconds + 10
+"""Deadline of a call, for a search that does not stop by itself."""
 
 FromZero: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
-def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
+def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> Sequence[Tool]:
     """`bash_find`, `bash_ripgrep` and `grep`."""
 
     @tool(kind="pure", timeout=DEADLINE)
@@ -55,9 +55,9 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             offset: how many results to skip
         """
         try:
-            asked = find.wanted(name, type_filter, extra_args)
-            found = await _find(Reach.of(context, dependencies), path, asked, offset, limit)
-        except OutOfReach as refusal:
+            query = find_query(name, type_filter, extra_args)
+            found = await _find(FileAccess.of(context, dependencies), path, query, offset, limit, limits.seconds)
+        except AccessDenied as refusal:
             raise ToolError(f"Path outside CWD not allowed: {path}") from refusal
         except SearchTimedOut as slow:
             return _error(str(slow))
@@ -91,8 +91,9 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         """
         try:
             query = query_of(pattern, extra_args)
-            found = await matches(Reach.of(context, dependencies), files, query, offset=offset, limit=limit)
-        except OutOfReach as refusal:
+            access = FileAccess.of(context, dependencies)
+            found = await matches(access, files, query, offset=offset, limit=limit, limits=limits)
+        except AccessDenied as refusal:
             raise ToolError(f"Path outside CWD not allowed: {files}") from refusal
         except SearchTimedOut as slow:
             return _error(str(slow))
@@ -128,29 +129,30 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             offset: how many lines to skip
         """
         query = query_of(pattern, _as_arguments(include, ignore_case, context))
-        found = await matches(Reach.of(caller, dependencies), path, query, offset=offset, limit=limit)
+        access = FileAccess.of(caller, dependencies)
+        found = await matches(access, path, query, offset=offset, limit=limit, limits=limits)
         if not found.total:
             return "No matches found"
-        shown = that_fit(found.results, dependencies.max_result - NOTICE)
-        last = offset + len(shown)
-        if not shown:
+        lines = that_fit(found.results, dependencies.max_result - NOTICE)
+        last = offset + len(lines)
+        if not lines:
             return f"[No results in range: there are {found.total}]"
         if last < found.total:
             more = "" if found.counted else "more than "
-            shown = [*shown, f"[Results {offset + 1}-{last} of {more}{found.total}; go on with offset={last}]"]
-        return "\n".join(shown)
+            lines = [*lines, f"[Results {offset + 1}-{last} of {more}{found.total}; go on with offset={last}]"]
+        return "\n".join(lines)
 
     return (bash_find, bash_ripgrep, grep)
 
 
-async def _find(reach: Reach, path: str, asked: find.Wanted, offset: int, limit: int) -> find.Found:
-    """Walk in a thread, which ends when it takes too long or nobody waits for it any more."""
+async def _find(access: FileAccess, path: str, query: FindQuery, offset: int, limit: int, seconds: float) -> Found:
+    """Walk in a thread, which ends after `seconds` or when the call is cancelled."""
     stop = threading.Event()
     try:
-        end = time.monotonic() + SECONDS
-        return await in_thread(find.find, reach, path, asked, offset=offset, limit=limit, stop=stop, end=end)
+        end = time.monotonic() + seconds
+        return await in_thread(find, access, path, query, offset=offset, limit=limit, stop=stop, end=end)
     except TimeoutError as slow:
-        raise SearchTimedOut from slow
+        raise SearchTimedOut(seconds) from slow
     finally:
         stop.set()
 

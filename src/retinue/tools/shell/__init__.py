@@ -1,5 +1,6 @@
-"""TODO door."""
+"""Shell commands: parsed, assessed, checked against the policy and run in the sandbox."""
 
-from retinue.tools.shell.shell_tool import assess, run_command, tools
+from retinue.tools.shell.parser import ParsedCommand, parse
+from retinue.tools.shell.shell_tool import call_risk, run_command, tools
 
-__all__ = ["assess", "run_command", "tools"]
+__all__ = ["ParsedCommand", "call_risk", "parse", "run_command", "tools"]

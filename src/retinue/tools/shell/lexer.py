@@ -1,7 +1,7 @@
-"""A shell command cut into words and operators, the way a shell cuts it, quotes and comments included.
+"""Lexer for shell commands: splits a command line into words and operators as a shell does, with quotes and comments.
 
-What the shells of different systems read differently, and what only a running shell could tell, is not guessed at:
-`Unclear` is raised. This knows nothing of programs and their harm.
+Text that different shells read differently, or that only a running shell could expand, raises `Unclear`. This module
+knows nothing about programs and their risk.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ HERE_DOCUMENT = "here-documents are read only where their end stands in quotes, 
 BROKEN_LINE = "the line is broken in the middle of a sign; break it between two words"
 
 _MAY_GROW = frozenset("<>&|;")
-"""Operators that are another one if more of the same follows, be it on the next line."""
+"""Operators that become another operator if one more character follows, even after a line continuation."""
 _OPERATOR = re.compile(r"&>>|<<<|&&|\|\||\|&|>>|>\||<<|<>|&>|>&|<&|;;|[();<>|&\n]")
 _NUMBER = re.compile(r"[0-9]+")
 _NUMBERS = frozenset(("$?", "$#", "$$"))
-"""Parameters that are one number and never several words."""
+"""Parameters that expand to one number and never to several words."""
 _END_OF_TEXT = re.compile(r"(-?)[ \t]*(['\"])([A-Za-z_][A-Za-z0-9_]*)\2(?=[ \t\n;&|()<>])")
-"""What follows << where nothing in the text is for the shell: the word in quotes that stands at its end."""
+"""What follows << in a here-document without expansions: its quoted end marker."""
 _PLAIN_PARAMETER = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
 
 class Word(Struct, frozen=True):
     """One word without its quotes.
 
-    `plain`: no part of it was quoted, so that it may be a word of the shell's grammar; `bare` are the characters before
-    the first quote. `varies`: what the program gets is not what stands here (a variable, or braces that some shells
-    expand). `splits`: it may be several words, or none (a variable without quotes). `opens`: a pattern for file names.
+    `plain`: no part is quoted, so it may be a reserved word. `bare`: number of characters before the first quote.
+    `varies`: the program gets another text (a variable, or braces that some shells expand). `splits`: it may expand to
+    several words or none (an unquoted variable). `opens`: it is a pattern for file names.
     """
 
     text: str
@@ -43,25 +43,25 @@ class Word(Struct, frozen=True):
 
 
 class Operator(Struct, frozen=True):
-    """Something that stands between words: a separator or a redirection."""
+    """A separator or a redirection."""
 
     text: str
 
 
 class Unclear(ValueError):
-    """The text cannot be read with certainty; the message tells the model what to write instead."""
+    """The text cannot be parsed with certainty; the message tells the model what to write instead."""
 
 
-def cut(command: str) -> list[Word | Operator]:
+def tokens(command: str) -> list[Word | Operator]:
     """The words and operators of a command, in order; raises `Unclear`.
 
-    >>> [part.text for part in cut("grep 'a|b' x|head # the rest")]
+    >>> [token.text for token in tokens("grep 'a|b' x|head # the rest")]
     ['grep', 'a|b', 'x', '|', 'head']
     """
-    return _Cutter(command).cut()
+    return _Lexer(command).tokens()
 
 
-class _Cutter:
+class _Lexer:
     def __init__(self, command: str) -> None:
         self._command = command
         self._at = 0
@@ -79,7 +79,7 @@ class _Cutter:
         return self._bare is not None
 
     def _quote(self) -> None:
-        """What follows is quoted."""
+        """Mark the rest of the word as quoted."""
         if self._bare is None:
             self._bare = len("".join(self._letters))
 
@@ -102,7 +102,7 @@ class _Cutter:
     def _next(self, ahead: int = 0) -> str:
         return self._command[self._at + ahead : self._at + ahead + 1]
 
-    def cut(self) -> list[Word | Operator]:
+    def tokens(self) -> list[Word | Operator]:
         while character := self._next():
             match character:
                 case " " | "\t":
@@ -135,15 +135,15 @@ class _Cutter:
 
     def _operator(self) -> None:
         found = _OPERATOR.match(self._command, self._at)
-        assert found is not None, "every character that begins an operator is one"
+        assert found is not None, "every character that begins an operator is an operator"
         if found[0][-1] in "<>" and self._command[found.end() : found.end() + 1] == "(":
             raise Unclear(SUBSTITUTION)
-        if found[0] in ("&>", "&>>"):  # to some shells the end of a command, with another one behind the file
+        if found[0] in ("&>", "&>>"):  # some shells read this as the end of a command, and the file as the next one
             raise Unclear(f"{found[0]} means different things to different shells; write > FILE 2>&1")
         if found[0] in _MAY_GROW and self._goes_on(found.end()):
             raise Unclear(BROKEN_LINE)
         if found[0][0] in "<>" and not self._quoted and _NUMBER.fullmatch("".join(self._letters)):
-            self._begin()  # the 2 of 2> is no word
+            self._begin()  # the 2 of 2> is not a word
         self._end_word()
         self._found.append(Operator(found[0]))
         self._at = found.end()
@@ -153,7 +153,7 @@ class _Cutter:
             self._skip_texts()
 
     def _begin_text(self) -> None:
-        """A here-document: its text begins on the next line."""
+        """Begin a here-document; its text starts on the next line."""
         found = _END_OF_TEXT.match(self._command, self._at)
         if found is None:
             raise Unclear(HERE_DOCUMENT)
@@ -162,7 +162,7 @@ class _Cutter:
         self._at = found.end()
 
     def _skip_texts(self) -> None:
-        """The texts that begin on this line, in order; what is in them is for a program."""
+        """Skip the here-documents that begin on this line, in order."""
         for end, indented in self._texts:
             while (line := self._line()) is not None and (line.lstrip("\t") if indented else line) != end:
                 pass
@@ -171,7 +171,7 @@ class _Cutter:
         self._texts = []
 
     def _line(self) -> str | None:
-        """The next line as it stands, and past it; None if there is none."""
+        """Consume and return the next line; None if there is none."""
         if self._at >= len(self._command):
             return None
         line, _, _ = self._command[self._at :].partition("\n")
@@ -179,7 +179,7 @@ class _Cutter:
         return line
 
     def _check_break(self, passage: str) -> None:
-        """A line that is broken within quotes, before a here-document of it: shells differ in where that begins."""
+        """Refuse a line break in quotes on the line of a here-document: shells differ in where its text begins."""
         if self._texts and "\n" in passage:
             raise Unclear(HERE_DOCUMENT)
 
@@ -189,12 +189,12 @@ class _Cutter:
             raise Unclear("the command cannot be read (no escaped character)")
         self._check_break(escaped)
         self._at += 2
-        if escaped != "\n":  # a line that goes on leaves nothing behind, not even the end of a word
+        if escaped != "\n":  # a line continuation is removed and does not even end a word
             self._quote()
             self._letters.append(escaped)
 
     def _goes_on(self, at: int) -> bool:
-        """Whether the line breaks there and the next one goes on with it, as if nothing stood between."""
+        """Whether a line continuation stands there."""
         return self._command.startswith("\\\n", at)
 
     def _single(self) -> None:
@@ -231,7 +231,7 @@ class _Cutter:
         after = self._next(1)
         if after == "(":
             raise Unclear(ARITHMETIC if self._next(2) == "(" else SUBSTITUTION)
-        if self._goes_on(self._at + 1):  # a substitution may be what comes of it
+        if self._goes_on(self._at + 1):  # the joined lines may be a substitution
             raise Unclear(BROKEN_LINE)
         if after in ("'", '"') and after and not quoted:
             raise Unclear("$'...' and $\"...\" mean different things to different shells; write plain quotes")

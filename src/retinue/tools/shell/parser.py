@@ -1,7 +1,7 @@
-"""What programs a shell command would start, told from its text alone, and whether a policy allows them.
+"""Parser for shell commands: which programs a command line runs, and whether a policy allows them.
 
-What a command can really reach is the sandbox's business. A line that cannot be read with certainty (a substitution, an
-unclosed quote) is not guessed at: it is called unreadable.
+The parser sees the text alone; what a program can really do is limited by the sandbox. A line that cannot be parsed with
+certainty (a substitution, an unclosed quote) is unreadable, and refused.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from retinue.core.policy import Policy
-from retinue.tools.shell.lexer import Operator, Unclear, Word, cut
-from retinue.tools.shell.wrappers import Untold, started_by
+from retinue.tools.shell.lexer import Operator, Unclear, Word, tokens
+from retinue.tools.shell.wrappers import Undecidable, started_by
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
-"""After these a new command begins."""
+"""Operators that end a command."""
 
 KEYWORDS = frozenset(
     ("if", "then", "elif", "else", "while", "until", "do", "time", "fi", "done", "esac", "{", "}", "!")
 )
-"""Words of the shell's own grammar; what stands after them is a command again."""
+"""Reserved words of the shell; a command follows them."""
 
 NO_FILE = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr"))
-"""Where output goes without changing a file."""
+"""Targets of redirections that change no file."""
 
 _HARMLESS = frozenset(
     (
@@ -32,16 +32,16 @@ _HARMLESS = frozenset(
         *("wait", "break", "continue", "set", "export", "read", ""),
     )
 )
-"""Words of the shell itself that start nothing, and no word at all (`> file`)."""
+"""Builtins that run no program, and the empty command (`> file`)."""
 
 _EVALUATES = frozenset(("printf", "test", "["))
 _COMPARES = frozenset(
     ("=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", "-a", "-o", ")", "]")
 )
-"""What may follow a variable in a test, so that it is compared and cannot say itself what is looked at."""
+"""Words that may follow a variable in a test: the variable is then compared and cannot be an operator itself."""
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-"""How a word begins that sets a variable; with a quote in there, it is the name of a program."""
+"""Start of a word that sets a variable; with a quote before the `=`, the word is the name of a program."""
 _PROGRAM = re.compile(r"[A-Za-z0-9_./+:-]+|\[")
 _DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _CHANGES_PROGRAMS = re.compile(
@@ -49,31 +49,32 @@ _CHANGES_PROGRAMS = re.compile(
     r"|XDG_.*|LD_.*|DYLD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|OPENSSL_.*|SSL_.*|SSH_.*|PYTHON.*|PIP_.*|NODE_.*|GIT_.*|NPM_.*"
     r"|npm_.*|PERL.*|RUBY.*|RUST.*|CARGO_.*|RIPGREP_.*|JAVA_.*|_JAVA_OPTIONS|JDK_.*|MAKE.*|TAR_OPTIONS"
 )
-"""Variables by which a harmless name comes to mean another program."""
+"""Variables that make a harmless name run another program."""
 _CHANGES_LITTLE = re.compile(
     r"NODE_ENV|NODE_NO_WARNINGS|RUST_BACKTRACE|RUST_LOG|CARGO_TERM_COLOR|CARGO_NET_OFFLINE|CARGO_INCREMENTAL"
     r"|PYTHON(?:UNBUFFERED|DONTWRITEBYTECODE|HASHSEED|IOENCODING|UTF8|FAULTHANDLER|DEVMODE|ASYNCIODEBUG)"
     r"|PIP_NO_INPUT|PIP_DISABLE_PIP_VERSION_CHECK|PIP_NO_CACHE_DIR|GIT_(?:AUTHOR|COMMITTER)_(?:NAME|EMAIL|DATE)"
     r"|GIT_TERMINAL_PROMPT"
 )
-"""Variables with names like those, by which nothing else is started."""
+"""Variables with such names that run nothing else."""
 _STARTS_ANOTHER = re.compile(r".*PAGER|.*EDITOR|VISUAL")
 _DOES_NOTHING = frozenset(("", "cat", "true", ":"))
-"""Programs that show and change nothing where others ask a person."""
+"""Values of pager and editor variables that run nothing interactive."""
 _RUNS_WHAT_IS_THERE = frozenset(("python", "python3", "pytest"))
-"""Programs that run code of the workspace anyway, wherever they are told to look for it."""
+"""Programs that run code of the workspace anyway, so that a path to more of it changes nothing."""
 ANY_VALUE = "$"
-"""The value of a variable that only the shell knows; no text that does nothing is this one."""
+"""Stands for a value that only the running shell knows; it is none of `_DOES_NOTHING`."""
 _SET = re.compile(r"(?:-[eux]+ |-[eux]*o pipefail |\+[eux] )*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Step(Struct, frozen=True):
-    """One program that a command starts, with its arguments; `writes` where its output goes to a file.
+    """One program that a command runs, with its arguments.
 
-    `varies` where an argument holds something that only the shell knows, such as a variable; `patterns` are arguments
-    in whose place it gets the names of files. `varying` are the places of arguments that may come to be any word, and
-    `matching` those of patterns. `led` where a variable says where its code is.
+    `writes`: its output is redirected to a file. `varies`: an argument contains something that only the running shell
+    knows, such as a variable. `patterns`: arguments that expand to names of files. `varying` are the indices of
+    arguments that may expand to any word, `matching` those of patterns. `sets_code_path`: a variable adds a folder of
+    code (PYTHONPATH).
     """
 
     program: str
@@ -83,7 +84,7 @@ class Step(Struct, frozen=True):
     patterns: tuple[str, ...] = ()
     varying: tuple[int, ...] = ()
     matching: tuple[int, ...] = ()
-    led: bool = False
+    sets_code_path: bool = False
 
     @property
     def name(self) -> str:
@@ -91,32 +92,38 @@ class Step(Struct, frozen=True):
         return self.program.rsplit("/", 1)[-1]
 
 
-class Unreadable(Struct, frozen=True):
-    """The command cannot be read with certainty; `why` tells the model what to write instead."""
+class ParsedCommand(Struct, frozen=True):
+    """A shell command line and the programs that it runs, in order.
 
-    why: str
+    If the line cannot be parsed with certainty, `unreadable` is the reason, with what to write instead, for the model.
+    """
+
+    text: str
+    steps: tuple[Step, ...] = ()
+    unreadable: str = ""
 
 
-def steps_of(command: str) -> tuple[Step, ...] | Unreadable:
-    """The programs that a command starts, in order.
+def parse(command: str) -> ParsedCommand:
+    """Parse a command line.
 
-    >>> [step.name for step in steps_of("cd src && LANG=C grep -r pool . | head -3")]
+    >>> [step.name for step in parse("cd src && LANG=C grep -r pool . | head -3").steps]
     ['cd', 'grep', 'head']
-    >>> steps_of("echo $(id)").why
+    >>> parse("echo $(id)").unreadable
     'substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself'
     """
     try:
-        return tuple(step for part in _parts(cut(command)) if (step := _step(part)) is not None)
+        return ParsedCommand(
+            command, tuple(step for part in _parts(tokens(command)) if (step := _step(part)) is not None)
+        )
     except Unclear as unclear:
-        return Unreadable(str(unclear))
+        return ParsedCommand(command, unreadable=str(unclear))
 
 
-def refusal_of(command: str, policy: Policy) -> str | None:
-    """Why a policy closes this command, in words for the model; None when it may be started."""
-    steps = steps_of(command)
-    if isinstance(steps, Unreadable):
-        return f"Security policy: {steps.why}"
-    for step in steps:
+def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
+    """Why a policy refuses a command, as a text for the model; None if it may run."""
+    if command.unreadable:
+        return f"Security policy: {command.unreadable}"
+    for step in command.steps:
         if step.program != step.name and step.program not in policy.allowed_commands:
             return (
                 f"Security policy: {step.program!r} names a program by its path; allowed are the commands of "
@@ -133,10 +140,10 @@ def refusal_of(command: str, policy: Policy) -> str | None:
 
 
 def _refusal_of_started(step: Step, policy: Policy) -> str | None:
-    """The same for what a program is told to start: the list holds for that as well."""
+    """The same for the programs that a program is told to run: the list of allowed commands holds for them too."""
     try:
         started = started_by(step.name, step.arguments, varying=step.varying, patterns=step.matching)
-    except Untold:
+    except Undecidable:
         how = "" if step.name == "find" else ", with options of one letter"
         return f"Security policy: nobody can tell what {step.name!r} would start here; write its arguments out{how}"
     for each in started:
@@ -152,7 +159,7 @@ def _refusal_of_started(step: Step, policy: Policy) -> str | None:
 
 
 def _parts(found: Sequence[Word | Operator]) -> list[list[Word | Operator]]:
-    """The stretches between separators; each is at most one command with its redirections."""
+    """The tokens between separators; each part is at most one command with its redirections."""
     parts: list[list[Word | Operator]] = [[]]
     for each in found:
         if isinstance(each, Operator) and each.text in SEPARATORS:
@@ -163,7 +170,7 @@ def _parts(found: Sequence[Word | Operator]) -> list[list[Word | Operator]]:
 
 
 def _step(part: Sequence[Word | Operator]) -> Step | None:
-    """The command of one stretch, or None where it starts nothing by itself."""
+    """The command of one part; None if it runs nothing by itself."""
     words, writes = _without_redirections(part)
     while words and words[0].plain and words[0].text in KEYWORDS:
         words = words[1:]
@@ -194,12 +201,12 @@ def _step(part: Sequence[Word | Operator]) -> Step | None:
         patterns=tuple(word.text for word in arguments if word.opens),
         varying=tuple(place for place, word in enumerate(arguments) if _may_be_any(word)),
         matching=tuple(place for place, word in enumerate(arguments) if word.opens),
-        led="PYTHONPATH" in variables,
+        sets_code_path="PYTHONPATH" in variables,
     )
 
 
 def _check_evaluated(program: str, arguments: Sequence[Word]) -> None:
-    """In some shells these words set variables, or run what stands in the name of one (`[ -v 'a[$(id)]' ]`)."""
+    """Refuse words that set variables or run code in some shells (`[ -v 'a[$(id)]' ]`)."""
     if program == "printf":
         first = arguments[:1]
         if any(word.text.startswith("-v") or _may_be_an_option(word) for word in first):
@@ -215,7 +222,7 @@ def _check_evaluated(program: str, arguments: Sequence[Word]) -> None:
 
 
 def _check_setting(program: str, arguments: Sequence[Word]) -> None:
-    """What these words set is known, and nothing by which programs are found."""
+    """Refuse settings that are unknown here or change how programs are found."""
     if program == "set":
         if any(word.varies for word in arguments) or not _SET.fullmatch("".join(f"{word.text} " for word in arguments)):
             raise Unclear("of set, only -e, -u, -x and -o pipefail are read")
@@ -230,17 +237,17 @@ def _check_setting(program: str, arguments: Sequence[Word]) -> None:
 
 
 def _may_be_any(word: Word) -> bool:
-    """Whether the program may get several words here, or one that begins in another way."""
+    """Whether the word may expand to several words, or to one with another first character."""
     return word.splits or (word.varies and word.text[:1] in ("$", "-"))
 
 
 def _may_be_an_option(word: Word) -> bool:
-    """Whether the first letter that the program gets is not the one that stands here."""
+    """Whether the word may expand to an option."""
     return (word.varies and word.text[:1] in ("$", "{")) or (word.opens and word.text[:1] in ("*", "?", "["))
 
 
 def _check_head(words: Sequence[Word]) -> None:
-    """`for x in ...` and `case x in ...` start nothing; what they run stands after the next separator."""
+    """Check `for x in ...` and `case x in ...`; the commands that they run follow the next separator."""
     if len(words) > 2 and words[2].text != "in":
         raise Unclear(f"write '{words[0].text} NAME in ...' and begin a new line after it")
     if words[0].text == "for" and len(words) > 1:
@@ -257,7 +264,7 @@ def _changes(name: str) -> str:
 
 
 def _changes_programs(name: str, value: str, program: str) -> bool:
-    """Whether a variable with this value has this program, or those that follow if it is none, start others."""
+    """Whether setting a variable to this value makes `program`, or any later one, run other programs."""
     if not _CHANGES_PROGRAMS.fullmatch(name) or _CHANGES_LITTLE.fullmatch(name):
         return False
     if _STARTS_ANOTHER.fullmatch(name) and value in _DOES_NOTHING:
@@ -266,7 +273,7 @@ def _changes_programs(name: str, value: str, program: str) -> bool:
 
 
 def _without_redirections(part: Sequence[Word | Operator]) -> tuple[list[Word], bool]:
-    """The words of a stretch that are the command's own, and whether a file gets its output."""
+    """The words of a part without redirections, and whether one of those writes a file."""
     words: list[Word] = []
     writes = False
     redirection = ""

@@ -1,6 +1,6 @@
-"""How much harm a shell command can do, told from its text alone; it decides who is asked and what is refused.
+"""Risk of shell commands, derived from their text.
 
-Programs that only read are known by name. Of any other nobody here can say what it does, so a person is asked.
+Programs that only read are known by name. Every other program has at least a medium risk, because its effect is unknown.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from retinue.core.policy import Risk
-from retinue.tools.shell.parser import Step, Unreadable, steps_of
-from retinue.tools.shell.wrappers import Untold, may_be_one_of, started_by
+from retinue.tools.shell.parser import ParsedCommand, Step, parse
+from retinue.tools.shell.wrappers import Undecidable, may_be_one_of, started_by
 
 HIGH_RISK = frozenset(
     (
@@ -22,7 +22,7 @@ HIGH_RISK = frozenset(
         *("eval", "exec", "source", ".", "nsenter", "unshare", "chroot", "docker", "podman"),
     )
 )
-"""Programs whose harm cannot be taken back, or that reach other machines or other rights."""
+"""Programs whose effects cannot be undone, or that reach other machines or gain other rights."""
 
 READING = frozenset(
     (
@@ -34,7 +34,7 @@ READING = frozenset(
         *("wait", "break", "continue", "set", "export", "read"),
     )
 )
-"""Programs that change nothing, whatever they are told, but for what `_DANGEROUS` and `_WRITES` name."""
+"""Programs that change nothing, whatever their arguments, except those in `_DANGEROUS` and `_WRITES`."""
 
 READING_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
     "git": frozenset(
@@ -49,7 +49,7 @@ READING_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
     "cargo": frozenset(("locate-project", "metadata", "pkgid", "search", "tree", "version")),
     "pip": frozenset(("check", "freeze", "list", "show")),
 }
-"""Subcommands that change nothing, of programs that can do a lot."""
+"""Subcommands that change nothing, of programs with others that do."""
 
 _DANGEROUS: Mapping[str, frozenset[str]] = {
     "find": frozenset(("-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fprintf", "-fls")),
@@ -57,7 +57,7 @@ _DANGEROUS: Mapping[str, frozenset[str]] = {
     "rg": frozenset(("--pre", "--hostname-bin")),
     "sort": frozenset(("--compress-program",)),
 }
-"""Arguments with which a harmless program starts others, or deletes files."""
+"""Arguments with which a reading program runs others or deletes files."""
 
 _WRITES: Mapping[str, re.Pattern[str]] = {
     "git": re.compile(r"--ou[a-z]*(?:=.*)?", re.DOTALL),
@@ -69,10 +69,10 @@ _WRITES: Mapping[str, re.Pattern[str]] = {
     "npm": re.compile(r"--gi.*|--globalc.*|--us.*|--logs.*", re.DOTALL),
     "cargo": re.compile(r"--config.*|-Z.*", re.DOTALL),
 }
-"""Arguments with which a harmless program writes a file, changes a setting, or takes another program for its own."""
+"""Arguments with which a reading program writes a file, changes a setting or runs another program."""
 
-_TAKES_ORDERS = frozenset((*_DANGEROUS, *_WRITES, "uniq"))
-"""Reading programs of which it matters which words they get."""
+_DEPENDS_ON_ARGUMENTS = frozenset((*_DANGEROUS, *_WRITES, "uniq"))
+"""Reading programs whose risk depends on their arguments."""
 
 _STARTERS = frozenset(
     (
@@ -80,7 +80,7 @@ _STARTERS = frozenset(
         *("bash", "sh", "zsh", "dash", "ksh"),
     )
 )
-"""Programs that start the program they are told to."""
+"""Programs that run another program, given in their arguments."""
 
 _GIT_TAKES_A_WORD = frozenset(
     ("-C", "-c", "--config-env", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source")
@@ -88,22 +88,19 @@ _GIT_TAKES_A_WORD = frozenset(
 _SETS_LITTLE = re.compile(
     r"user\.(?:name|email)=.*|commit\.gpgsign=false|color\.ui=[a-z]+|init\.defaultBranch=[\w./-]+", re.DOTALL
 )
-"""Settings of git by which nothing else is started."""
+"""Settings of git that run nothing else."""
 _QUESTIONS = (("--version",), ("--help",), ("-V",))
 _SHOWS_LINES = re.compile(r"[0-9$]+(?:,[0-9$]+)?p")
 _RANKS = (Risk.LOW, Risk.MEDIUM, Risk.HIGH)
 
 
-def risk_of(command: str) -> Risk:
-    """How much harm a command can do at most; one that cannot be read can do any.
+def risk_of(command: ParsedCommand) -> Risk:
+    """The highest risk of the programs that a command runs; high for a command that cannot be parsed.
 
-    >>> risk_of("git status"), risk_of("git push"), risk_of("ls; rm -r build"), risk_of("echo hi > note.txt")
-    (<Risk.LOW: 'low'>, <Risk.MEDIUM: 'medium'>, <Risk.HIGH: 'high'>, <Risk.MEDIUM: 'medium'>)
+    >>> [risk_of(parse(line)).value for line in ("git status", "git push", "ls; rm -r build", "echo hi > note.txt")]
+    ['low', 'medium', 'high', 'medium']
     """
-    steps = steps_of(command)
-    if isinstance(steps, Unreadable):
-        return Risk.HIGH
-    return _worst(_risk_of_step(step) for step in steps)
+    return Risk.HIGH if command.unreadable else _worst(_risk_of_step(step) for step in command.steps)
 
 
 def _risk_of_step(step: Step) -> Risk:
@@ -119,12 +116,16 @@ def _risk_of_step(step: Step) -> Risk:
     if name in _STARTERS:
         return _worst((Risk.MEDIUM, *map(_risk_of_argument, arguments), *_risks_of_started(step)))
     unsure = (step.varies and name != "find") or any(_may_be_an_option(name, pattern) for pattern in step.patterns)
-    guessed = step.led or step.program != name or (unsure and (name not in READING or name in _TAKES_ORDERS))
+    guessed = (
+        step.sets_code_path
+        or step.program != name
+        or (unsure and (name not in READING or name in _DEPENDS_ON_ARGUMENTS))
+    )
     return Risk.MEDIUM if step.writes or guessed or not _only_reads(name, arguments) else Risk.LOW
 
 
 def _may_be_an_option(name: str, pattern: str) -> bool:
-    """Whether a file's name that fits could be more than a file to the program; `uniq` writes its second one."""
+    """Whether a file name that fits the pattern could be an option; `uniq` also writes its second file."""
     return name == "uniq" or (name != "find" and pattern.startswith(("-", "*", "?", "[")))
 
 
@@ -132,10 +133,10 @@ def _only_reads(name: str, arguments: Sequence[str]) -> bool:
     family = "pip" if name == "pip3" else name
     if family in _WRITES and any(_WRITES[family].fullmatch(argument) for argument in arguments):
         return False
-    if name == "uniq":  # its second file is the one it writes
+    if name == "uniq":  # its second file is written
         files = [each for each in arguments if each == "-" or not each.startswith("-")]
         return len(files) < 2 and "--" not in arguments
-    if name == "sed":  # its little language can write files and start programs
+    if name == "sed":  # its scripts can write files and run programs
         shows = len(arguments) > 1 and arguments[0] == "-n" and _SHOWS_LINES.fullmatch(arguments[1]) is not None
         return shows and not any(argument.startswith("-") for argument in arguments[2:])
     if tuple(arguments) in _QUESTIONS or (name in ("node", "npm") and tuple(arguments) == ("-v",)):
@@ -146,7 +147,7 @@ def _only_reads(name: str, arguments: Sequence[str]) -> bool:
 
 
 def _is_dangerous(name: str, argument: str) -> bool:
-    """Whether this is one of a program's dangerous arguments; long ones may be cut short."""
+    """Whether this is one of a program's dangerous arguments; long options may be abbreviated."""
     dangerous = _DANGEROUS.get(name, frozenset())
     word = argument.partition("=")[0]
     if name == "git" and word.startswith("-O"):
@@ -157,7 +158,7 @@ def _is_dangerous(name: str, argument: str) -> bool:
 
 
 def _has_other_settings(arguments: Sequence[str]) -> bool:
-    """Whether git gets other settings or other programs than those of the repository, before its subcommand."""
+    """Whether options before the subcommand give git other settings or programs than those of the repository."""
     before = arguments[: _git_subcommand(arguments)]
     options = {argument.partition("=")[0] for argument in before}
     given = [setting for option, setting in pairwise(before) if option == "-c"]
@@ -167,13 +168,13 @@ def _has_other_settings(arguments: Sequence[str]) -> bool:
 
 
 def _subcommand(name: str, arguments: Sequence[str]) -> str:
-    """The subcommand, where it plainly stands; nobody knows whether an option before it takes the next word."""
+    """The subcommand; only options of git are known well enough to skip them."""
     where = _git_subcommand(arguments) if name == "git" else 0
     return arguments[where] if where < len(arguments) else ""
 
 
 def _git_subcommand(arguments: Sequence[str]) -> int:
-    """Where git's subcommand stands, past options of git itself."""
+    """Index of git's subcommand, after the options of git itself."""
     where = 0
     while where < len(arguments) and arguments[where].startswith("-"):
         where += 2 if arguments[where] in _GIT_TAKES_A_WORD else 1
@@ -181,10 +182,10 @@ def _git_subcommand(arguments: Sequence[str]) -> int:
 
 
 def _risks_of_started(step: Step) -> list[Risk]:
-    """The harm of what a program is told to start, where that can be told."""
+    """Risks of the programs that a program is told to run, as far as its arguments determine them."""
     try:
         started = started_by(step.name, step.arguments)
-    except Untold:
+    except Undecidable:
         return []
     return [
         _risk_of_step(Step(each.program, each.arguments, varies=step.varies, varying=step.varying)) for each in started
@@ -192,11 +193,8 @@ def _risks_of_started(step: Step) -> list[Risk]:
 
 
 def _risk_of_argument(argument: str) -> Risk:
-    """The harm of a word that may be the name of a program, or a whole command."""
-    steps = steps_of(argument)
-    if isinstance(steps, Unreadable):
-        return Risk.MEDIUM
-    return Risk.HIGH if any(step.name in HIGH_RISK for step in steps) else Risk.MEDIUM
+    """Risk of a word that may be a program or a whole command line."""
+    return Risk.HIGH if any(step.name in HIGH_RISK for step in parse(argument).steps) else Risk.MEDIUM
 
 
 def _worst(risks: Iterable[Risk]) -> Risk:

@@ -1,42 +1,50 @@
-"""Shell commands: read for what they would start, then run in the sandbox, with what the policy lets through."""
+"""The tools `shell` and `terminal`: parse a command, check it against the policy, run it in the sandbox."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from retinue.core.errors import ToolError
-from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallContext, CallRisk, Ended, Program, Tool, ToolResult
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, CallRisk, Ended, PreparedCall, Program, Tool, ToolResult
+from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.sandbox_mounts import Fence, environment_of, fence_of, run_fenced, settings_in
-from retinue.tools.shell.parser import Unreadable, refusal_of, steps_of
+from retinue.tools.sandbox_mounts import Mounts, environment_of, mounts_of, run_in_sandbox, settings_in
+from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
 from retinue.tools.shell.risk import risk_of
 from retinue.tools.threads import in_thread
 
 MIB = 1024 * 1024
 MAX_OUTPUT = MIB
-# What the commands of a build or a test run need; node alone starts a dozen threads.
+# Enough for builds and test runs; node alone starts a dozen threads.
 PROCESSES = 256
 MAX_FILE = 1024 * MIB
 SCRATCH = 256 * MIB
 RESERVED = 64 * 1024 * MIB
-"""Address space of each process: node takes 10 GB of it for one module of WebAssembly, and uses next to nothing."""
+"""Address space of each process: node reserves 10 GB for one WebAssembly module and uses next to nothing of it."""
 LONGEST = 86_400.0
-"""Seconds; the policy's own limit is nearly always shorter, and ends the program by itself."""
+"""Seconds; the limit of the policy is nearly always shorter and ends the program by itself."""
 ASIDE = ".made-by-an-agent"
+
+
+class ShellRequest(msgspec.Struct, frozen=True):
+    """The arguments of one call, under whichever names the model gave them."""
+
+    command: str
+    seconds: int | None
+    folder: str
 
 
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """`shell` and `terminal`: two names and argument lists of one implementation."""
 
-    async def shell(
-        command: str, context: CallContext, timeout_secs: int | None = None, working_dir: str = ""
-    ) -> ToolResult:
+    def shell(command: str, timeout_secs: int | None = None, working_dir: str = "") -> ShellRequest:
         """Run a shell command in the workspace and return what it printed.
 
         Args:
@@ -44,9 +52,9 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             timeout_secs: Seconds after which it is killed, up to what the policy allows.
             working_dir: The folder to run it in, seen from the workspace.
         """
-        return await run_command(command, context, dependencies, seconds=timeout_secs, folder=working_dir)
+        return ShellRequest(command, timeout_secs, working_dir)
 
-    async def terminal(command: str, context: CallContext, cwd: str = "", timeout: int | None = None) -> ToolResult:
+    def terminal(command: str, cwd: str = "", timeout: int | None = None) -> ShellRequest:
         """Run a shell command in the workspace and return what it printed.
 
         Args:
@@ -54,74 +62,95 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             cwd: The folder to run it in, seen from the workspace.
             timeout: Seconds after which it is killed, up to what the policy allows.
         """
-        return await run_command(command, context, dependencies, seconds=timeout, folder=cwd)
+        return ShellRequest(command, timeout, cwd)
 
-    return [
-        FunctionTool(shell, kind="once", risk=Risk.MEDIUM, acts=True, assess=assess, closes=closed_by, timeout=LONGEST),
-        FunctionTool(
-            terminal, kind="once", risk=Risk.MEDIUM, acts=True, assess=assess, closes=closed_by, timeout=LONGEST
-        ),
-    ]
+    return [ShellTool(shell, dependencies), ShellTool(terminal, dependencies)]
 
 
-def assess(arguments: str) -> CallRisk:
-    """What there is to lose by a call: the risk of its command.
+class ShellTool(FunctionTool[..., ShellRequest]):
+    """A tool that runs shell commands; its function maps the tool's own argument names to a `ShellRequest`.
 
-    Arguments that do not fit start nothing, and neither does a command that cannot be read: `closed_by` says why, and a
-    refusal for its risk would leave the model guessing.
+    The command is parsed once, in `prepare`; risk, policy and execution use the same `ParsedCommand`.
     """
-    command = _command_in(arguments)
-    starts_nothing = command is None or isinstance(steps_of(command), Unreadable)
-    return CallRisk(Risk.LOW if command is None or starts_nothing else risk_of(command), acts=True)
+
+    def __init__(self, function: Callable[..., ShellRequest], dependencies: ToolDependencies) -> None:
+        super().__init__(function, kind="once", risk=Risk.MEDIUM, acts=True, timeout=LONGEST)
+        self.stoppable = True
+        self._dependencies = dependencies
+
+    def prepare(self, arguments: str) -> PreparedCall:
+        """Decode the arguments and parse the command."""
+        decoded = self.decode(arguments)
+        if isinstance(decoded, Misfit):
+            command = parse(_command_in(arguments))
+            run = partial(self.call_decoded, decoded)
+        else:
+            args, kwargs = self._arguments.bind(decoded)
+            request = self(*args, **kwargs)
+            command = parse(request.command)
+            run = partial(self._run, request, command)
+        return PreparedCall(arguments, call_risk(command), run, denied_by=partial(refusal_of, command))
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Prepare a call and make it."""
+        return await self.prepare(arguments).run(context)
+
+    async def _run(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
+        return await run_command(command, context, self._dependencies, seconds=request.seconds, folder=request.folder)
 
 
-def closed_by(policy: Policy, arguments: str) -> str | None:
-    """Why a policy closes a call, whoever approves: its command is not on the list, or cannot be read."""
-    command = _command_in(arguments)
-    return None if command is None else refusal_of(command, policy)
+def call_risk(command: ParsedCommand) -> CallRisk:
+    """Risk of running a command.
+
+    It is low for a command that cannot be parsed: `refusal_of` refuses that with the reason, and a refusal because of
+    the risk would hide the reason from the model.
+    """
+    return CallRisk(Risk.LOW if command.unreadable else risk_of(command), acts=True)
 
 
-def _command_in(arguments: str) -> str | None:
+def _command_in(arguments: str) -> str:
+    """The command in arguments of which another one does not fit; empty if there is none."""
     try:
         command: object = msgspec.json.decode(arguments)["command"]
     except (msgspec.DecodeError, KeyError, TypeError, UnicodeEncodeError, RecursionError):
-        return None
-    return command if isinstance(command, str) else None
+        return ""
+    return command if isinstance(command, str) else ""
 
 
 async def run_command(
-    command: str, context: CallContext, dependencies: ToolDependencies, *, seconds: int | None, folder: str
+    command: ParsedCommand, context: CallContext, dependencies: ToolDependencies, *, seconds: int | None, folder: str
 ) -> ToolResult:
     """Run a command under the caller's policy; a command that fails is a result, not an error."""
-    if not command.strip():
+    if not command.text.strip():
         raise ToolError("the command is empty")
-    if "\0" in command:
+    if "\0" in command.text:
         raise ToolError("the command holds a zero byte")
     if refused := refusal_of(command, context.policy):
         raise ToolError(refused)
     most = context.policy.shell_timeout_secs
     allowed = most if seconds is None else max(1, min(seconds, most))
-    fence = await in_thread(fence_of, context, dependencies, folder=folder)
-    there = await in_thread(settings_in, fence.writable)
+    mounts = await in_thread(mounts_of, context, dependencies, folder=folder)
+    known = await in_thread(settings_in, mounts.writable)
     try:
-        ended = await run_fenced(_program(command, fence, context, dependencies, seconds=allowed), dependencies)
+        program = _program(command.text, mounts, context, dependencies, seconds=allowed)
+        ended = await run_in_sandbox(program, dependencies)
     finally:
-        aside = await in_thread(_put_aside_new_settings, fence, there)
-    told = _told(ended, allowed)
-    if aside:
-        told += f"\n[{', '.join(aside)} was renamed to ...{ASIDE}: what agents may do is settled by people]"
-    return ToolResult(told, failed=ended.code != 0 or ended.timed_out)
+        renamed = await in_thread(_rename_new_settings, mounts, known)
+    text = _output(ended, allowed)
+    if renamed:
+        text += f"\n[{', '.join(renamed)} was renamed to ...{ASIDE}: what agents may do is settled by people]"
+    return ToolResult(text, failed=ended.code != 0 or ended.timed_out)
 
 
 def _program(
-    command: str, fence: Fence, context: CallContext, dependencies: ToolDependencies, *, seconds: int
+    command: str, mounts: Mounts, context: CallContext, dependencies: ToolDependencies, *, seconds: int
 ) -> Program:
     return Program(
         argv=("/bin/sh", "-c", command),
-        folder=fence.folder,
-        readable=fence.readable,
-        writable=fence.writable,
-        hidden=fence.hidden,
+        folder=mounts.folder,
+        readable=mounts.readable,
+        writable=mounts.writable,
+        hidden=mounts.hidden,
         environment=environment_of(context),
         network=dependencies.network,
         seconds=float(seconds),
@@ -134,17 +163,17 @@ def _program(
     )
 
 
-def _put_aside_new_settings(fence: Fence, there: list[str]) -> list[str]:
-    """Give settings that a program made another name: a person who starts retinue in that folder would obey them."""
-    made = [path for path in settings_in(fence.writable) if path not in there]
-    for path in made:
-        with suppress(OSError):  # another command of the same moment has seen it too
+def _rename_new_settings(mounts: Mounts, known: list[str]) -> list[str]:
+    """Rename settings files that the program created: retinue, started in that folder, would obey them."""
+    created = [path for path in settings_in(mounts.writable) if path not in known]
+    for path in created:
+        with suppress(OSError):  # a command that runs at the same time renamed it first
             os.rename(path, f"{path}{ASIDE}")
-    return [os.path.basename(path) for path in made]
+    return [os.path.basename(path) for path in created]
 
 
-def _told(ended: Ended, seconds: int) -> str:
-    """Stdout, then stderr, then how it ended where that is worth a word."""
+def _output(ended: Ended, seconds: int) -> str:
+    """Stdout, then stderr, then how the program ended unless it succeeded."""
     parts = [_text(ended.stdout)]
     if ended.stderr.strip():
         parts.append(f"[stderr]\n{_text(ended.stderr)}")
