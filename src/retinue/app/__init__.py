@@ -3,7 +3,6 @@
 __all__ = [
     "active_time",
     "chat",
-    "conversations",
     "handle",
     "launch",
     "launch_config",

@@ -23,6 +23,7 @@ from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import Clock, Ids, Provider, Store, Tool
 from retinue.core.profiles import Rules
+from retinue.dialects.registry import DEFAULT
 from retinue.engine.budgets import Accounts
 from retinue.engine.context import Approver, EngineContext
 from retinue.engine.driver import Driver
@@ -62,7 +63,7 @@ def open(
     provider_configs: Sequence[ProviderConfig] = (),
     tools: Iterable[Tool | str] = (),
     tool_options: ToolOptions | None = None,
-    dialects: Sequence[str] = ("spec",),
+    dialects: Sequence[str] = (DEFAULT,),
     dialect_settings: Mapping[str, object] | None = None,
     agents: Sequence[Agent] = (),
     policy: Policy | None = None,

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
-from retinue.core.commands import Change, CloseSession, NamespaceClosed, OpenSession, SessionRow
+from retinue.core.commands import CloseSession, NamespaceClosed, OpenSession, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.ports import Clock
-from retinue.dialects.arguments import Coded, code_of
-from retinue.dialects.shared_context import TakeSnapshot, admin, decide, label_of, space_of
+from retinue.dialects.shared_context import (
+    contents,
+    overview,
+    snapshot_contents,
+    snapshot_size,
+    space_of,
+    take_snapshot,
+)
 from retinue.engine.supervisor import Supervisor
-
-OPERATOR = "operator"
-"""Who takes a snapshot that no participant asked for."""
-
-
-class _Taken(msgspec.Struct):
-    keys: int
-
-
-class _Refusal(msgspec.Struct):
-    message: str
 
 
 class Sessions:
@@ -57,7 +50,7 @@ class Sessions:
         """All sessions, oldest first, with the size of their shared context."""
         rows = await self._engine.journal.read(self._engine.store.sessions)
         now = self._clock.now()
-        return [admin.overview(row, await self._key_value(row), now) for row in rows]
+        return [overview(row, await self._key_value(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
         """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
@@ -65,27 +58,16 @@ class Sessions:
         if row is None:
             raise UnknownName("session", session_id)
         if snapshot is not None:
-            return admin.snapshot(row, await self._key_value(row), snapshot)
-        return admin.contents(row, await self._key_value(row), self._clock.now())
+            return snapshot_contents(row, await self._key_value(row), snapshot)
+        return contents(row, await self._key_value(row), self._clock.now())
 
     async def snapshot(self, session_id: SessionId, label: str) -> int:
         """Keep a session's shared context as it is now under a label; how many entries that are."""
-        try:
-            action = TakeSnapshot(label_of(label))
-        except Coded as refusal:
-            raise BadInput(refusal.message) from refusal
-        at = self._clock.now()
-        change = Change(
-            space=space_of(session_id),
-            decide=lambda key_value: decide(action, key_value, participant=OPERATOR, at=at),
-            session_id=session_id,
-        )
+        change = take_snapshot(session_id, label, self._clock.now())
         (written,) = await self._engine.journal.commit(change)
         match written:
-            case bytes() if code_of(written) is None:
-                return msgspec.json.decode(written, type=_Taken).keys
             case bytes():
-                raise BadInput(msgspec.json.decode(written, type=_Refusal).message)
+                return snapshot_size(written)
             case NamespaceClosed(why="session_archived"):
                 raise BadInput(f"session {session_id!r} is archived: nothing can be added to it")
             case _:

@@ -13,8 +13,9 @@ from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
 from retinue.core.step import MODEL
+from retinue.dialects.meerkat import NAME
 from retinue.dialects.meerkat.requests import failed
-from retinue.dialects.meerkat.views import NAME, ROOT_NAME, name_of
+from retinue.dialects.meerkat.views import ROOT_NAME, name_of
 from retinue.engine.live_run import LiveRun
 from retinue.engine.run_view import RunView, of_live_run
 from retinue.engine.supervisor import Supervisor

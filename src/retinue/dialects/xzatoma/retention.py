@@ -21,7 +21,7 @@ from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.dialects.context import DialectContext
-from retinue.dialects.xzatoma.quotas import DIALECT
+from retinue.dialects.xzatoma import NAME
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.engine.journal import CommitFuture
 
@@ -111,7 +111,7 @@ class Keeping:
 
     def _deal_with(self, root_id: RunId, how: bytes) -> None:
         if how == DROP:
-            self._engine.journal.write(Forget(root_id=root_id, dialect=DIALECT), _drop(root_id))
+            self._engine.journal.write(Forget(root_id=root_id, dialect=NAME), _drop(root_id))
             return
         task = asyncio.get_running_loop().create_task(self._copy(root_id, Path(how.decode())), name="retinue-copies")
         self._copying.add(task)
@@ -119,7 +119,7 @@ class Keeping:
 
     async def _copy(self, root_id: RunId, path: Path) -> None:
         try:
-            rows = [row for row in await self._rows(root_id) if row.dialect == DIALECT and row.parent_id is not None]
+            rows = [row for row in await self._rows(root_id) if row.dialect == NAME and row.parent_id is not None]
             store, read = self._engine.store, self._engine.journal.read
             logs = [await read(store.events, row.run_id) for row in reversed(rows)]
             briefs = {row.run_spec: await read(store.run_spec, row.run_spec) for row in rows}
