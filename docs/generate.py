@@ -11,21 +11,20 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import Mock
 
 import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from retinue.app.open import builtin_tools
-from retinue.app.registries import DIALECTS, make_dialect
 from retinue.cli.main import app
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.template import fields_of, told, toml
 from retinue.core.errors import PolicyError
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
-from retinue.dialects.context import DialectContext
+from retinue.dialects import registry
+from retinue.testing.dialects import dialect_context
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.dialects.promise import Promise
@@ -41,7 +40,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "policy.md": policy_page(),
         REFERENCE / "tools.md": tools_page(),
     }
-    for name in DIALECTS:
+    for name in registry.names():
         made[REFERENCE / "dialects" / f"{name}.md"] = dialect_page(name)
     return made
 
@@ -264,17 +263,13 @@ def _listed(entries: Iterable[str]) -> str:
 
 def dialect_page(name: str) -> str:
     """A dialect's tools with their parameters, and its promises."""
-    module = import_module(DIALECTS[name].partition(":")[0])
+    package = import_module(registry.PACKAGES[name])
     listed: tuple[Promise, ...] = import_module(f"tests.dialects.{name}.promises").PROMISES
-    # Nobody works at this desk: the tools are only looked at.
-    dialect_context = Mock(
-        spec_set=DialectContext, **dict.fromkeys(DialectContext.__annotations__, Mock()) | {"agents": ()}
-    )
-    tools = make_dialect(name, cast("DialectContext", dialect_context)).tools()
+    tools = registry.entry(name).make(dialect_context()).tools()
     parts = [
         f"# The dialect {name}",
         f'{MADE} Choose the dialect with `--dialect {name}`, or with `dialects=["{name}"]` in Python.',
-        _first_line(module.__doc__ or ""),
+        _first_line(package.__doc__ or ""),
         "## Tools",
         *(part for tool in tools.values() for part in _tool(tool)),
         "## Promises",

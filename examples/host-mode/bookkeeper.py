@@ -6,7 +6,7 @@ import re
 import retinue
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
-from retinue.dialects.meerkat.settings import MeerkatSettings
+from retinue.dialects.meerkat import MeerkatSettings
 from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, calls, says
 
 

@@ -14,7 +14,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"retinue {__version__}")
         return 0
     if argv is None and arguments == ["call"]:  # somebody waits for it, and has no use for the rest
-        from retinue.cli.call.command import main as answer_call
+        from retinue.cli.call import main as answer_call
 
         answer_call()
     try:

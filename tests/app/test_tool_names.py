@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 
 import retinue
-from retinue.app.registries import DIALECTS, make_dialect
-from retinue.app.validation import DELEGATION
 from retinue.core.agent import Agent
 from retinue.core.policy import NO_TOOLS, Policy
-from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat.settings import MeerkatSettings
+from retinue.dialects import registry
+from retinue.dialects.meerkat import MeerkatSettings
+from retinue.testing.dialects import dialect_context
 from retinue.testing.harness import Harness
 
 
@@ -42,28 +40,18 @@ async def test_names_that_no_tool_has_are_told_with_the_one_that_was_probably_me
 async def test_names_that_mean_something_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
     agents = [Agent(name="dig", tools=("mine", "shell"), policy=Policy(allowed_tools=NO_TOOLS))]
     with caplog.at_level(logging.WARNING, logger="retinue.app"):
-        async with Harness(agents=agents, tools=[mine], policy=Policy(excluded_tools=DELEGATION)):
+        async with Harness(agents=agents, tools=[mine], policy=Policy(excluded_tools=registry.tool_names())):
             pass
 
     assert caplog.messages == []
 
 
-async def test_the_tools_of_all_dialects_are_known() -> None:
-    comms: list[Any] = [MeerkatSettings(enable_comms=True, comms_tools=each) for each in ("send_message", "send")]
-    async with Harness() as r:
-        supervisor = r.retinue.supervisor
-        dialect_context = DialectContext(
-            supervisor=supervisor,
-            key_value=supervisor.key_value,
-            clock=supervisor.clock,
-            agents=(),
-            tool_names=(),
-            resolve=lambda model, caller_spec: (caller_spec.provider, model),
-        )
-        made = [
-            make_dialect(name, dialect_context, settings)
-            for name in DIALECTS
-            for settings in (comms if name == "meerkat" else [None])
-        ]
+def test_each_dialect_registers_the_tools_that_it_can_offer_with_any_settings() -> None:
+    comms = [MeerkatSettings(enable_comms=True, comms_tools=each) for each in ("send_message", "send")]
+    settings: dict[str, list[MeerkatSettings]] = {"meerkat": comms}
 
-    assert {tool for dialect in made for tool in dialect.tools()} == set(DELEGATION)
+    for entry in registry.entries():
+        made = [entry.make(dialect_context(), each) for each in settings.get(entry.name, [None])]
+        assert {name for dialect in made for name in dialect.tools()} == set(entry.tool_names)
+        assert {dialect.name for dialect in made} == {entry.name}
+    assert len(registry.tool_names()) == 17

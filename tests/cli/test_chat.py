@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.chat.delegation import WORDS
+from retinue.app.chat.delegation import texts
 from retinue.app.chat.open_chats import Presence
 from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
@@ -224,7 +224,7 @@ def test_subagents_knows_other_words_for_on_and_off(chat: Opens, said: str, answ
 
 
 @pytest.mark.promise("XZ-CHAT-WORDS")
-@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("words", texts().words)
 def test_words_of_a_prompt_switch_delegation_on(chat: Opens, words: str) -> None:
     talk = chat(says("Done."), says("Again."))
 
@@ -236,7 +236,7 @@ def test_words_of_a_prompt_switch_delegation_on(chat: Opens, words: str) -> None
 
 @pytest.mark.promise("XZ-CHAT-WORDS")
 def test_those_are_the_words_that_switch_it_on() -> None:
-    assert WORDS == (
+    assert texts().words == (
         "subagent", "delegate", "spawn agent", "parallel task", "parallel agent", "agent delegation", "use agent",
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from retinue.core.policy import Policy
-from retinue.dispatch.worker.grant import Grant, read_grant
+from retinue.dialects.child_process import Grant, read_grant
 from retinue.tools.dependencies import ToolOptions
 
 

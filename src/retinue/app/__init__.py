@@ -3,7 +3,6 @@
 __all__ = [
     "active_time",
     "chat",
-    "conversations",
     "engine_types",
     "handle",
     "launch",

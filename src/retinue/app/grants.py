@@ -11,6 +11,8 @@ from retinue.core.errors import PolicyError
 from retinue.core.policy import Policy, inherit, intersect
 from retinue.core.profiles import tightened, windows_of
 from retinue.core.state import Run
+from retinue.dialects import registry
+from retinue.dialects.base import PolicyTexts
 from retinue.engine import Supervisor
 
 
@@ -48,9 +50,9 @@ class Grants:
 
 
 def escalation(refused: PolicyError) -> PolicyError:
-    """The error for a policy that asks for more than there is, in the words for whoever asked."""
+    """The error for a run whose policy asks for more than there is, with the text that the caller reads."""
     return PolicyError(
-        f"subagent policy override escalates beyond parent: {refused}",
+        _texts().escalation.format(refusal=refused),
         field=refused.field,
         asked=refused.asked,
         allowed=refused.allowed,
@@ -62,8 +64,7 @@ def narrowed_memory(asked: Sequence[str], run_spec: RunSpec) -> tuple[str, ...]:
     for name in asked:
         if name not in (run_spec.identity, *run_spec.memory_from):
             raise PolicyError(
-                f"subagent allowlist override contains alias {json.dumps(name, ensure_ascii=False)} not present on "
-                "parent's memory allowlist; SubAgent overrides may only narrow",
+                _texts().memory.format(alias=json.dumps(name, ensure_ascii=False)),
                 field="memory_from",
                 asked=name,
                 allowed=run_spec.memory_from,
@@ -73,3 +74,7 @@ def narrowed_memory(asked: Sequence[str], run_spec: RunSpec) -> tuple[str, ...]:
 
 def _identity(run: Run) -> str:
     return run.run_spec.identity or run.accepted.agent
+
+
+def _texts() -> PolicyTexts:
+    return next(registry.having(lambda entry: entry.policy_texts))

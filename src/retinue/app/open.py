@@ -23,6 +23,7 @@ from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import Clock, Ids, Provider, Store, Tool, ToolLike
 from retinue.core.profiles import Rules
+from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, Supervisor, build_engine
 from retinue.providers.catalog import WIRES, ProviderConfig, called, moved, provider_config
 from retinue.tools.builtin import BUILTIN, Builtin
@@ -56,7 +57,7 @@ def open(
     provider_configs: Sequence[ProviderConfig] = (),
     tools: Iterable[ToolLike | str] = (),
     tool_options: ToolOptions | None = None,
-    dialects: Sequence[str] = ("spec",),
+    dialects: Sequence[str] = (DEFAULT,),
     dialect_settings: Mapping[str, object] | None = None,
     agents: Sequence[Agent] = (),
     policy: Policy | None = None,

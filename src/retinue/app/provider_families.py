@@ -1,15 +1,21 @@
-"""Whose models the providers of a process have, for dialects in which a model names a vendor."""
+"""The providers of a process for dialects: their vendors, their keys, and providers that a dialect adds."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from retinue.app.registries import ProviderRegistry
 from retinue.core.errors import BadInput
-from retinue.dialects.buzzllm import IN_PROCESS, process_provider_config
-from retinue.providers.catalog import LOCAL, WIRES, family, family_called, provider_config
+from retinue.core.ports import Provider
+from retinue.dialects import registry
+from retinue.dialects.base import MakeProvider
+from retinue.dialects.context import ProviderFamilies, ProviderHost
+from retinue.engine import Supervisor
+from retinue.providers.catalog import LOCAL, WIRES, ProviderConfig, family, family_called, provider_config
+from retinue.tools.dependencies import ToolOptions
 
 _SECRET = re.compile("key|token|secret|auth", re.IGNORECASE)
 
@@ -17,8 +23,8 @@ SHORTEST_KEY = 8
 """Characters from which a value is taken for a key; shorter ones occur in ordinary words."""
 
 
-class RegistryFamilies:
-    """Reads a table of providers, and the environment for keys."""
+class RegistryFamilies(ProviderFamilies):
+    """Reads the registry of providers, and the environment for keys."""
 
     def __init__(self, table: ProviderRegistry) -> None:
         self._table = table
@@ -26,6 +32,16 @@ class RegistryFamilies:
     def names(self) -> Sequence[str]:
         """The wires and local servers, and whoever was handed in or settled."""
         return tuple(dict.fromkeys((*WIRES, *self._table.names)))
+
+    def config(self, provider: str) -> ProviderConfig | None:
+        """How a provider is reached: as configured, or a wire's vendor; None for an object that was handed in."""
+        known = next((each for each in self._table.provider_configs if each.name == provider), None)
+        if known is None and (self._table.has(provider) or provider not in WIRES):
+            return None
+        try:
+            return known or provider_config(provider)
+        except BadInput:
+            return None
 
     def family(self, provider: str) -> str | None:
         """Whose way of talking a provider speaks."""
@@ -60,10 +76,6 @@ class RegistryFamilies:
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
         return (known.wire if known is not None else provider) in LOCAL
 
-    def in_process(self, provider: str) -> str | None:
-        """The provider that asks the same models from a process of its own, if a process could reach them."""
-        return f"{IN_PROCESS}:{provider}" if process_provider_config(self._table, provider) is not None else None
-
     def wire(self, provider: str) -> str:
         """The name of the wire that a provider speaks."""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
@@ -76,3 +88,43 @@ class RegistryFamilies:
         for known in self._table.provider_configs:
             keys += [value.rpartition(" ")[2] for name, value in known.headers.items() if _SECRET.search(name)]
         return tuple(key for key in keys if len(key) >= SHORTEST_KEY)
+
+
+class DialectProviders:
+    """The providers that dialects add, `kind:NAME`, whether or not a run of this process has such a dialect.
+
+    A run that another process began may need one. A dialect's code is imported when its first provider is asked for.
+    """
+
+    def __init__(self, host: ProviderHost, dialect_settings: Mapping[str, object]) -> None:
+        self._host = host
+        self._settings = dialect_settings
+        self._makers: dict[str, MakeProvider] = {}
+
+    def find(self, kind: str, name: str) -> Provider | None:
+        """A new provider of this kind that uses the models of the provider `name`; None if there is no such kind."""
+        if kind not in self._makers:
+            for entry in registry.entries():
+                if entry.processes is not None and entry.processes.kind == kind:
+                    self._makers[kind] = entry.processes.make.load()(self._host, self._settings.get(entry.name))
+        maker = self._makers.get(kind)
+        return None if maker is None else maker(name)
+
+
+def lend_providers(
+    table: ProviderRegistry,
+    supervisor: Supervisor,
+    *,
+    dialect_settings: Mapping[str, object],
+    tool_options: ToolOptions | None,
+    home: Path | None,
+) -> None:
+    """Let the registry find the providers that dialects add."""
+    host = ProviderHost(
+        supervisor=supervisor,
+        families=RegistryFamilies(table),
+        find=table.find,
+        tool_options=tool_options or ToolOptions(),
+        home=home,
+    )
+    table.lend(DialectProviders(host, dialect_settings).find)

@@ -1,46 +1,17 @@
-"""What a process has, by name: tools, providers, and the dialects that add tools of their own."""
+"""The tools and providers of a process, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import import_module
 from itertools import combinations
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from retinue.core.agent import split_model
-from retinue.core.errors import BadInput, UnknownName
+from retinue.core.errors import BadInput
 from retinue.core.ports import Provider, Tool, as_tool
 from retinue.dialects.base import Dialect
-from retinue.dialects.context import DialectContext
 from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config, reach
 from retinue.tools.builtin import BUILTIN, Builtin
-
-DIALECTS: dict[str, str] = {
-    "spec": "retinue.dialects.spec.dialect:SpecDialect",
-    "xzatoma": "retinue.dialects.xzatoma.dialect:XzatomaDialect",
-    "meerkat": "retinue.dialects.meerkat.dialect:MeerkatDialect",
-    "buzzllm": "retinue.dialects.buzzllm.dialect:BuzzllmDialect",
-    "zeroclaw": "retinue.dialects.zeroclaw.dialect:ZeroclawDialect",
-}
-"""Where each dialect lives; imported when it is chosen."""
-
-
-class MakesDialect(Protocol):
-    """A dialect's class."""
-
-    def __call__(self, dialect_context: DialectContext, settings: Any = ...) -> Dialect:
-        """The dialect, at work at this desk."""
-        ...
-
-
-def make_dialect(name: str, dialect_context: DialectContext, settings: object = None) -> Dialect:
-    """The dialect of that name, with its own settings if there are any."""
-    place = DIALECTS.get(name)
-    if place is None:
-        raise UnknownName("dialect", name, tuple(DIALECTS))
-    module, _, attribute = place.partition(":")
-    maker: MakesDialect = getattr(import_module(module), attribute)
-    return maker(dialect_context) if settings is None else maker(dialect_context, settings)
 
 
 class ToolRegistry:
@@ -98,11 +69,11 @@ class ProviderRegistry:
     def __init__(self, providers: Mapping[str, Provider], provider_configs: Iterable[ProviderConfig] = ()) -> None:
         self._reached = dict(providers)
         self._provider_configs = {each.name: each for each in provider_configs}
-        self._lent: dict[str, Callable[[str], Provider | None]] = {}
+        self._lend: Callable[[str, str], Provider | None] = lambda kind, name: None
 
-    def lend(self, kind: str, make: Callable[[str], Provider | None]) -> None:
+    def lend(self, make: Callable[[str, str], Provider | None]) -> None:
         """Let a provider `kind:NAME` be made of the one called NAME, when it is first asked for."""
-        self._lent[kind] = make
+        self._lend = make
 
     def __bool__(self) -> bool:
         return bool(self._reached or self._provider_configs)
@@ -138,10 +109,8 @@ class ProviderRegistry:
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
             self._reached[name] = reach(self._provider_configs.get(name) or provider_config(name))
         kind, colon, other = name.partition(":")
-        if name not in self._reached and colon and kind in self._lent:
-            made = self._lent[kind](other)
-            if made is not None:
-                self._reached[name] = made
+        if name not in self._reached and colon and (made := self._lend(kind, other)) is not None:
+            self._reached[name] = made
         return self._reached.get(name)
 
     def split(self, model: str, default: str) -> tuple[str, str]:

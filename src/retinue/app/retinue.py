@@ -13,6 +13,7 @@ from retinue.app.approvals import Approvals
 from retinue.app.grants import Grants, escalation, narrowed_memory
 from retinue.app.handle import RunHandle
 from retinue.app.launch_config import LaunchConfig
+from retinue.app.provider_families import lend_providers
 from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.run_spec import RunSpecBuilder, limits_of
 from retinue.app.sessions import Sessions
@@ -25,7 +26,6 @@ from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
-from retinue.dialects.buzzllm import BUZZLLM, IN_PROCESS, ProcessProviders
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.tools.dependencies import ToolOptions
 
@@ -80,15 +80,12 @@ class Retinue:
         )
         self.launch_config: LaunchConfig | None = None
         """What a later process needs to go on with the runs started here, if it is to be kept with them."""
-        self._apart = ProcessProviders(
-            providers, supervisor, settings=dialect_settings.get(BUZZLLM), tool_options=tool_options, home=home
-        )
+        lend_providers(providers, supervisor, dialect_settings=dialect_settings, tool_options=tool_options, home=home)
         self._chosen = tuple(dialects)
 
     # Life
 
     async def __aenter__(self) -> Retinue:
-        self._providers.lend(IN_PROCESS, self._apart.provider)
         try:
             self._run_specs.begin(self._chosen)
             await self.sessions.ensure(self.session_id)

@@ -8,18 +8,38 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from retinue.app.provider_families import RegistryFamilies
-from retinue.app.registries import ProviderRegistry, ToolRegistry, make_dialect
-from retinue.app.wording import DialectOutcomeTexts
+from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.core.agent import Agent, RunSpec
 from retinue.core.errors import UnknownName
-from retinue.core.run import Limits
-from retinue.dialects.base import Dialect, SuppliesTools
+from retinue.core.events import RunAccepted
+from retinue.core.run import Limits, Outcome
+from retinue.dialects import registry
+from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.engine import Supervisor
+from retinue.engine import PlainOutcomeTexts, Supervisor
 from retinue.telemetry import otel
 
 MAX_TURNS = 50
 """Turns of a run that a program starts, when nobody says."""
+
+
+class DialectOutcomeTexts(PlainOutcomeTexts):
+    """Texts about the end of a run: those of the dialect that started it, else the engine's."""
+
+    def __init__(self, dialects: Mapping[str, Dialect]) -> None:
+        self._dialects = dialects
+
+    def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
+        """The message to a parent's model about a child that has ended."""
+        dialect = self._dialects.get(accepted.dialect)
+        text = None if dialect is None else dialect.notice(accepted, outcome)
+        return super().notice(accepted, outcome) if text is None else text
+
+    def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
+        """Whether a run succeeded that others depend on, and its result or the reason."""
+        dialect = self._dialects.get(accepted.dialect)
+        result = None if dialect is None else dialect.handover(outcome)
+        return super().handover(accepted, outcome) if result is None else result
 
 
 class RunSpecBuilder:
@@ -119,7 +139,7 @@ class RunSpecBuilder:
 
     def _dialect(self, name: str) -> Dialect:
         if name not in self._dialects:
-            dialect = make_dialect(name, self._dialect_context, self._settings.get(name))
+            dialect = registry.entry(name).make(self._dialect_context, self._settings.get(name))
             self._dialects[name] = dialect
             self._tools.add(dialect)
         return self._dialects[name]
@@ -141,8 +161,8 @@ def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
 
 
 def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:
-    """The tools that an agent names, or what a dialect has for one that names none."""
+    """The tools that an agent names, or those that the dialects have for an agent that names none."""
     if agent.tools or agent.no_tools:
         return agent.tools
-    supplied = (dialect.default_tools(agent) for dialect in dialects if isinstance(dialect, SuppliesTools))
+    supplied = (dialect.default_tools(agent) for dialect in dialects)
     return tuple(dict.fromkeys(name for names in supplied for name in names))

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from retinue.core.commands import NamespaceClosed, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
-from retinue.dialects.arguments import Coded, decoded
-from retinue.dialects.shared_context import TakeSnapshot, admin, decide, label_of, space_of
+from retinue.dialects.shared_context import (
+    contents,
+    overview,
+    snapshot_contents,
+    snapshot_size,
+    space_of,
+    take_snapshot,
+)
 from retinue.engine import Supervisor
-
-OPERATOR = "operator"
-"""Who takes a snapshot that no participant asked for."""
-
-
-class _Taken(msgspec.Struct):
-    keys: int
 
 
 class Sessions:
@@ -51,7 +48,7 @@ class Sessions:
         """All sessions, oldest first, with the size of their shared context."""
         rows = await self._supervisor.stored.sessions()
         now = self._clock.now()
-        return [admin.overview(row, await self._key_value(row), now) for row in rows]
+        return [overview(row, await self._key_value(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
         """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
@@ -59,27 +56,16 @@ class Sessions:
         if row is None:
             raise UnknownName("session", session_id)
         if snapshot is not None:
-            return admin.snapshot(row, await self._key_value(row), snapshot)
-        return admin.contents(row, await self._key_value(row), self._clock.now())
+            return snapshot_contents(row, await self._key_value(row), snapshot)
+        return contents(row, await self._key_value(row), self._clock.now())
 
     async def snapshot(self, session_id: SessionId, label: str) -> int:
         """Keep a session's shared context as it is now under a label; how many entries that are."""
-        try:
-            action = TakeSnapshot(label_of(label))
-        except Coded as refusal:
-            raise BadInput(refusal.message) from refusal
-        at = self._clock.now()
-        written = await self._supervisor.key_value.change(
-            space_of(session_id),
-            lambda key_value: decide(action, key_value, participant=OPERATOR, at=at),
-            session_id=session_id,
-        )
+        change = take_snapshot(label, self._clock.now())
+        written = await self._supervisor.key_value.change(space_of(session_id), change, session_id=session_id)
         match written:
             case bytes():
-                try:
-                    return msgspec.convert(decoded(written), _Taken).keys
-                except Coded as refusal:
-                    raise BadInput(refusal.message) from refusal
+                return snapshot_size(written)
             case NamespaceClosed(why="session_archived"):
                 raise BadInput(f"session {session_id!r} is archived: nothing can be added to it")
             case _:

@@ -1,4 +1,4 @@
-"""The table of everything that a settings file can say, and what its sections are to the rest of the application."""
+"""The table of all sections of a settings file, and what they mean to the rest of the application."""
 
 from __future__ import annotations
 
@@ -13,39 +13,31 @@ from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
 from retinue.config.tools import TOOLS
-from retinue.core.errors import PRESCRIBED, BadInput
-from retinue.dialects.buzzllm import settings as buzzllm_settings
-from retinue.dialects.meerkat import settings as meerkat_settings
-from retinue.dialects.spec import settings as spec_settings
-from retinue.dialects.xzatoma import settings as xzatoma_settings
-from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config
+from retinue.core.errors import BadInput
+from retinue.dialects import registry
+from retinue.dialects.base import SettingsSection
+from retinue.providers.catalog import WIRES, ProviderConfig, provider_config
 
 log = logging.getLogger("retinue.config")
 
+
+def _section(declared: SettingsSection) -> Section:
+    """The section of a dialect, as the dialect declares it."""
+    return Section(
+        name=declared.name,
+        type=declared.type,
+        about=declared.about,
+        mistakes=declared.mistakes,
+        strangers=declared.unknown_providers,
+        has_complete_complaints=declared.has_complete_complaints,
+    )
+
+
 DIALECT_SECTIONS: dict[str, Section] = {
-    "xzatoma": Section(
-        name=xzatoma_settings.SECTION,
-        type=xzatoma_settings.XzatomaSettings,
-        about="The dialect xzatoma (--dialect xzatoma).",
-        strangers=lambda section, providers: _unknown_provider(section, providers),
-    ),
-    "meerkat": Section(
-        name=meerkat_settings.SECTION,
-        type=meerkat_settings.MeerkatSettings,
-        about="The dialect meerkat (--dialect meerkat).",
-        mistakes=meerkat_settings.mistakes,
-    ),
-    "buzzllm": Section(
-        name=buzzllm_settings.SECTION,
-        type=buzzllm_settings.BuzzllmSettings,
-        about="The dialect buzzllm (--dialect buzzllm).",
-    ),
-    "spec": Section(
-        name=spec_settings.SECTION,
-        type=spec_settings.SpecSettings,
-        about="The dialect spec (--dialect spec, the default).",
-        mistakes=spec_settings.mistakes,
-    ),
+    entry.name: _section(entry.settings)
+    # The default dialect stands last in a new settings file: it is the one that needs no settings.
+    for entry in sorted(registry.entries(), key=lambda entry: entry.name == registry.DEFAULT)
+    if entry.settings is not None
 }
 """The section of each dialect that has one, by the dialect's name."""
 
@@ -61,7 +53,7 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
-    """What its wire finds wrong with a provider: its address, or how it is to write."""
+    """The complaints of a provider's wire: about its address, or about `responses_wire`."""
     wire, address = settled.wire, settled.base_url
     try:
         provider_config(wire, wire=wire, base_url=address)
@@ -72,13 +64,6 @@ def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
     except BadInput as wrong:
         return (("responses_wire", str(wrong)),)
     return ()
-
-
-def _unknown_provider(section: xzatoma_settings.XzatomaSettings, providers: Sequence[str]) -> Sequence[tuple[str, str]]:
-    known = tuple(dict.fromkeys((*WIRES, *providers)))
-    if section.provider is None or called(section.provider, known) in known:
-        return ()
-    return (("provider", f"{PRESCRIBED}{xzatoma_settings.unknown_provider(section.provider, known)}"),)
 
 
 def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) -> Settings:
@@ -111,5 +96,5 @@ def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
 
 
 def dialect_settings(settings: Settings) -> Mapping[str, object]:
-    """What each dialect was told, by its name."""
+    """The settings of each dialect that has any, by its name."""
     return {name: settings.section(section.name, section.type) for name, section in DIALECT_SECTIONS.items()}

@@ -16,6 +16,7 @@ from retinue.core.agent import Agent
 from retinue.core.errors import BadInput, Problem, UnknownName
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
 from retinue.core.ports import Tool, ToolLike, as_tool
+from retinue.dialects.registry import tool_names
 from retinue.tools.builtin import BUILTIN
 
 if TYPE_CHECKING:
@@ -66,13 +67,6 @@ def check_choices(*, approvals: object, durability: str, lease: float, dialects:
         raise BadInput(f"dialects={dialects!r} is a text: write dialects=[{dialects!r}]")
 
 
-DELEGATION = (
-    *("subagent", "shared_context", "parallel_subagent", "call_subagent", "spawn_subagent", "delegate"),
-    *("agent_spawn", "agent_fork", "agent_status", "agent_cancel", "agent_list"),
-    *("send_message", "send_request", "send_response", "list_peers", "send", "peers"),
-)
-"""The tools of all dialects; a profile may name those of one that is not chosen now."""
-
 _LISTS = ("allowed_tools", "excluded_tools", "auto_approve", "always_ask")
 
 
@@ -105,11 +99,11 @@ def _told(where: str, names: Sequence[str], own: Collection[str]) -> Iterator[st
 
 
 def _is_known(name: str, own: Collection[str]) -> bool:
-    # The usual approvals are another program's names; nobody is to blame for writing them out.
-    return name in own or name in BUILTIN or name in DELEGATION or name in DEFAULT_AUTO_APPROVE or name in NO_TOOLS
+    # The default approvals are names of another program. A profile may name tools of a dialect that is not chosen now.
+    return name in own or name in BUILTIN or name in DEFAULT_AUTO_APPROVE or name in NO_TOOLS or name in tool_names()
 
 
 def _complaint(name: str, own: Collection[str]) -> str:
-    meant = messages.nearest(name, (*own, *BUILTIN, *DELEGATION))
+    meant = messages.nearest(name, (*own, *BUILTIN, *tool_names()))
     hint = f"; did you mean {meant}?" if meant else ""
     return f"there is no tool named {messages.found(name, with_kind=False)}, so this has no effect{hint}"

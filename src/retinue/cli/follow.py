@@ -20,7 +20,7 @@ from retinue.cli.output.terminal import answer, answer_json, say, write
 from retinue.cli.output.tree_poll import TreeWatch, shown
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
-from retinue.dialects.spec import cancelled_notice
+from retinue.dialects.registry import cancelled_notice
 
 Form = Literal["text", "bare", "json", "sse"]
 """How an answer is printed: for people, alone, as one object about the run, or not at all: it was told already."""

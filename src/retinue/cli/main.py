@@ -12,13 +12,14 @@ import typer
 
 from retinue.cli import context, memory
 from retinue.cli.approvals import approvals, approve, deny
-from retinue.cli.call.command import call
+from retinue.cli.call import call
 from retinue.cli.chat.command import chat
 from retinue.cli.cron import commands as cron
 from retinue.cli.demo.command import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
 from retinue.cli.output.terminal import forget_stdout, never_fail_to_print, say
+from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
 from retinue.cli.runs import commands as runs
@@ -68,7 +69,9 @@ app.command(
     'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'
 )(chat)
 app.add_typer(runs.app)
-app.command(epilog="Examples:\n\nretinue replay --list\n\nretinue replay --id ID\n\nretinue replay --tree")(replay)
+app.command(
+    help=REPLAY_HELP, epilog="Examples:\n\nretinue replay --list\n\nretinue replay --id ID\n\nretinue replay --tree"
+)(replay)
 app.command(epilog="Example: retinue approvals --json")(approvals)
 app.command(epilog="Example: retinue approve 0badcafe/3/0")(approve)
 app.command(epilog='Example: retinue deny 0badcafe/3/0 --note "not on a Friday"')(deny)

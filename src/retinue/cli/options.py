@@ -115,8 +115,8 @@ def listed(names: str | None) -> tuple[str, ...] | None:
 def dialects_of(named: list[str] | None) -> tuple[str, ...] | None:
     """The dialects that flags name; `none` alone stands for none of them.
 
-    >>> dialects_of(["spec", "spec"]), dialects_of(["none"]), dialects_of(None)
-    (('spec',), (), None)
+    >>> dialects_of(["mine", "mine"]), dialects_of(["none"]), dialects_of(None)
+    (('mine',), (), None)
     """
     if not named:
         return None

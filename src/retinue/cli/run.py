@@ -27,15 +27,13 @@ from retinue.cli.options import (
     dialects_of,
     listed,
 )
+from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
     from retinue.cli.output.approval_prompt import Mode
     from retinue.config.precedence import Flags
     from retinue.config.settings import Settings
     from retinue.core.agent import Output
-
-DIALECTS = ("spec",)
-"""How a run delegates when nobody says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,9 @@ def run(
     dialect: Annotated[
         list[str] | None,
         typer.Option(
-            "--dialect", metavar="D", help="How it may delegate: spec (default), another dialect, or none. Repeatable."
+            "--dialect",
+            metavar="D",
+            help=f"How it may delegate: {DEFAULT} (default), another dialect, or none. Repeatable.",
         ),
     ] = None,
     agent: Annotated[
@@ -166,7 +166,7 @@ def run(
     order = Order(
         prompt=_prompt(prompt),
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
-        dialects=DIALECTS if (chosen := dialects_of(dialect)) is None else chosen,
+        dialects=(DEFAULT,) if (chosen := dialects_of(dialect)) is None else chosen,
         agent=agent,
         session=session,
         system=_text(system, "--system"),
@@ -200,7 +200,6 @@ async def carry_out(order: Order) -> int:
     from retinue.cli.follow import see_through, tell, tell_interrupted, told_as_sse
     from retinue.cli.output.approval_prompt import approver_for
     from retinue.cli.output.terminal import say, stdout_for_answers_alone
-    from retinue.dialects.buzzllm import prompt_named
 
     settings = settings_for(order.config, agent=order.agent)
     with interrupts() as asked_to_stop, stdout_for_answers_alone():
@@ -257,8 +256,6 @@ async def carry_out(order: Order) -> int:
 
 def tools_of(order: Order, settings: Settings) -> tuple[str, ...] | None:
     """What the root is offered: what the flags say, else what its agent has (None); a named prompt adds its own."""
-    from retinue.dialects.buzzllm import prompt_named
-
     added = prompt_named(order.system).tools
     if order.tools is None and order.agent is not None:
         return (*(settings.agents[order.agent].tools or ()), *added) if added else None

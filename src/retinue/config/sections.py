@@ -50,6 +50,8 @@ class Section:
     """What is wrong between several keys of a section, or of each of its named tables: each key with its complaint."""
     strangers: Callable[[Any, Sequence[str]], Sequence[tuple[str, str]]] = lambda section, providers: ()
     """The same for keys that name a provider, given those that the file describes."""
+    has_complete_complaints: bool = False
+    """Whether the complaints of `mistakes` and `strangers` are prescribed texts, printed without the key in front."""
     unsupported: Sequence[str] = ()
 
 

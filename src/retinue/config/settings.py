@@ -183,7 +183,10 @@ def _settings(
             ]
         if isinstance(settled := checked.get(section.name), Struct):
             found = (*section.mistakes(settled), *section.strangers(settled, tuple(providers)))
-            complaints += [Complaint(path=(*section.name.split("."), key), text=text) for key, text in found]
+            complaints += [
+                Complaint(path=(*section.name.split("."), key), text=text, is_complete=section.has_complete_complaints)
+                for key, text in found
+            ]
     mistakes = [each for each in complaints if not each.is_warning]
     if mistakes:
         raise ConfigError(*_in_order(mistakes, shown, document))
@@ -240,6 +243,7 @@ def _in_order(complaints: Sequence[Complaint], shown: str, document: Document | 
             complaint=each.text,
             found=each.found,
             allowed=each.allowed,
+            is_complete=each.is_complete,
         )
         for each in complaints
     ]

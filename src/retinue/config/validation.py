@@ -32,6 +32,8 @@ class Complaint:
     allowed: str = ""
     is_warning: bool = False
     """Nothing that has to be mended."""
+    is_complete: bool = False
+    """Whether the text is a prescribed one, printed without the key in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,5 +226,9 @@ def _misfit(
 ) -> Complaint:
     found = messages.found(value, with_kind=misfit == "kind", secret=secret)
     return Complaint(
-        path=path, text=literal or f"found {found}; expected {allowed}{hint}", found=found, allowed=allowed
+        path=path,
+        text=literal or f"found {found}; expected {allowed}{hint}",
+        found=found,
+        allowed=allowed,
+        is_complete=literal is not None,
     )

@@ -32,7 +32,7 @@ What a model can act on becomes a tool result; what a person has to fix is raise
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from retinue.core.usage import NO_USAGE, Usage
@@ -72,13 +72,9 @@ class NotKept(BadInput):
         self.run_id = run_id
 
 
-PRESCRIBED = "Configuration error: "
-"""How complaints begin whose whole text a published document prescribes."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake in a file that a person wrote: where it is, what stands there and what may.
+    """One mistake in a file that a person wrote: where it is, what was found and what is allowed.
 
     >>> print(Problem(file="retinue.toml", line=12, key="agents.dig.max_turns", complaint="found 0; expected 1 up"))
     retinue.toml:12: agents.dig.max_turns: found 0; expected 1 up
@@ -91,13 +87,13 @@ class Problem:
     key: str = ""
     found: str = ""
     allowed: str = ""
+    is_complete: bool = field(default=False, compare=False)
+    """Whether the complaint is a text that a published document prescribes, printed without the key in front."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        # Some complaints are texts of a published document and name the key themselves, or not at all.
-        complaint = self.complaint.removeprefix(PRESCRIBED)
-        named = not self.key or complaint.startswith(f"{self.key} ") or complaint != self.complaint
-        return f"{place}: {self.complaint}" if named else f"{place}: {self.key}: {self.complaint}"
+        needs_no_key = self.is_complete or not self.key or self.complaint.startswith(f"{self.key} ")
+        return f"{place}: {self.complaint}" if needs_no_key else f"{place}: {self.key}: {self.complaint}"
 
 
 class ConfigError(BadInput):

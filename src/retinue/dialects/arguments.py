@@ -1,13 +1,13 @@
-"""Requests and errors as the `spec` tools speak them: one JSON object in, one JSON object or coded error out.
+"""The JSON arguments of dialect tools: decoding, refusals, and typed access to the fields of one object.
 
-A field that is missing or of the wrong kind is told before anything else is looked at, and nothing that a model can
-write raises anything but `Coded`.
+Nothing that a model can write raises anything but a `CallRefused`: `decode` for a whole struct, and for tools that read
+field by field `Coded`, whose refusals are JSON objects with a code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from typing import TypeAlias, cast
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -15,19 +15,38 @@ from retinue.core.errors import Refused
 from retinue.core.text import NOT_JSON
 from retinue.dialects.text import compact
 
-Fields: TypeAlias = Mapping[str, object]
-"""The members of a request, as they came."""
+D = TypeVar("D")
 
-MOST = 2**53
-"""The largest number that is taken literally; stores and other readers of JSON lose count above it."""
+Members: TypeAlias = Mapping[str, object]
+"""The members of a JSON object, as the model wrote them."""
+
+MAX_NUMBER = 2**53
+"""The largest number that is taken literally; other readers of JSON lose precision above it."""
 
 
 JsonObject: TypeAlias = dict[str, object]
 """An answer to the model, before it is encoded."""
 
 
-class Coded(Refused):
-    """A refused request: one of the documented codes, and a sentence that the model can act on.
+class CallRefused(Refused):
+    """A tool call that a dialect refuses, or that failed; the text is what the model reads."""
+
+
+def decode(arguments: str, kind: type[D], *, refuse: Callable[[str], Refused]) -> D:
+    """The arguments as a value of this type; raises what `refuse` makes of the decoder's message.
+
+    >>> decode('{"depth": "two"}', dict[str, int], refuse=lambda reason: CallRefused(f"bad arguments: {reason}"))
+    Traceback (most recent call last):
+    retinue.dialects.arguments.CallRefused: bad arguments: Expected `int`, got `str` - at `$[...]`
+    """
+    try:
+        return msgspec.json.decode(arguments, type=kind)
+    except NOT_JSON as unreadable:
+        raise refuse(str(unreadable)) from unreadable
+
+
+class Coded(CallRefused):
+    """A refusal with one of the documented codes, and a sentence that the model can act on.
 
     >>> Coded("KEY_NOT_FOUND", "Key not found: 'scope'").answer
     {'error': 'KEY_NOT_FOUND', 'message': "Key not found: 'scope'"}
@@ -65,19 +84,20 @@ def decoded(stored: bytes) -> JsonObject:
             return answer
 
 
-def fields_of(arguments: str) -> Fields:
+def fields_of(arguments: str) -> Members:
     """The members of the one JSON object that a call's arguments have to be."""
-    try:
-        decoded: object = msgspec.json.decode(arguments)
-    except NOT_JSON as unreadable:
-        raise Coded("INVALID_REQUEST", f"Arguments must be one JSON object: {unreadable}") from unreadable
+    decoded: object = decode(
+        arguments,
+        object,
+        refuse=lambda reason: Coded("INVALID_REQUEST", f"Arguments must be one JSON object: {reason}"),
+    )
     if not isinstance(decoded, dict):
         raise Coded("INVALID_REQUEST", f"Arguments must be one JSON object, got {_kind(decoded)}.")
-    return cast("Fields", decoded)
+    return cast("Members", decoded)
 
 
-def action_of(fields: Fields, valid: Iterable[str]) -> str:
-    """The action of a request, if it is a valid one."""
+def action_of(fields: Members, valid: Iterable[str]) -> str:
+    """The action of a request; refused if it is none of the valid ones."""
     action = fields.get("action")
     known = sorted(valid)
     if not isinstance(action, str) or action not in known:
@@ -85,8 +105,8 @@ def action_of(fields: Fields, valid: Iterable[str]) -> str:
     return action
 
 
-def text_of(fields: Fields, name: str, default: str | None = None) -> str:
-    """A string member; required, unless there is a default."""
+def text_of(fields: Members, name: str, default: str | None = None) -> str:
+    """A string field; required, unless there is a default."""
     if name not in fields and default is not None:
         return default
     value = _required(fields, name)
@@ -95,8 +115,8 @@ def text_of(fields: Fields, name: str, default: str | None = None) -> str:
     return value
 
 
-def integer_of(fields: Fields, name: str, default: int) -> int:
-    """A whole number, as JSON Schema understands it: `10.0` is one, `true` is none."""
+def integer_of(fields: Members, name: str, default: int) -> int:
+    """An integer in the sense of JSON Schema: `10.0` is one, `true` is none."""
     value = fields.get(name, default)
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -105,18 +125,18 @@ def integer_of(fields: Fields, name: str, default: int) -> int:
     return value
 
 
-def positive_of(fields: Fields, name: str) -> int | None:
-    """A whole number from 1, or None when it is not given; one that no machine could count to is cut."""
+def positive_of(fields: Members, name: str) -> int | None:
+    """An integer from 1, at most `MAX_NUMBER`; None when it is not given."""
     if name not in fields:
         return None
     value = integer_of(fields, name, 0)
     if value < 1:
-        raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MOST)}.")
-    return min(value, MOST)
+        raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MAX_NUMBER)}.")
+    return min(value, MAX_NUMBER)
 
 
-def texts_of(fields: Fields, name: str, *, required: bool = False) -> tuple[str, ...]:
-    """A list of strings; empty by default, unless it is required."""
+def texts_of(fields: Members, name: str, *, required: bool = False) -> tuple[str, ...]:
+    """A list of strings; empty when it is not given, unless it is required."""
     value = _required(fields, name) if required else fields.get(name, [])
     if not isinstance(value, list):
         raise mistyped(name, "a list of strings", value)
@@ -127,8 +147,8 @@ def texts_of(fields: Fields, name: str, *, required: bool = False) -> tuple[str,
     return tuple(cast("list[str]", items))
 
 
-def integers_of(fields: Fields, name: str) -> tuple[int, ...] | None:
-    """A list of whole numbers, or None when it is not given."""
+def integers_of(fields: Members, name: str) -> tuple[int, ...] | None:
+    """A list of integers; None when it is not given."""
     if name not in fields:
         return None
     value = fields[name]
@@ -141,27 +161,27 @@ def integers_of(fields: Fields, name: str) -> tuple[int, ...] | None:
     return tuple(cast("list[int]", items))
 
 
-def switched_off(fields: Fields, *names: str, extension: str, on: Container[str]) -> None:
-    """Refuse fields of an extension that is switched off: what they ask for is never left out without a word."""
+def switched_off(fields: Members, *names: str, extension: str, on: Container[str]) -> None:
+    """Refuse fields of an extension that is switched off, rather than ignore them."""
     for name in names:
         if name in fields and extension not in on:
             raise Coded("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
 
 
-def _required(fields: Fields, name: str) -> object:
+def _required(fields: Members, name: str) -> object:
     if name not in fields:
         raise Coded("INVALID_REQUEST", f"Field '{name}' is required for action '{fields['action']}'.")
     return fields[name]
 
 
 def mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> Coded:
-    """The refusal of a field that is of another kind than it has to be."""
+    """The refusal of a field of the wrong type."""
     where = " in it" if inside else ""
     return Coded("INVALID_REQUEST", f"Field '{name}' must be {wanted}, got {_kind(found)}{where}.")
 
 
 def _kind(value: object) -> str:
-    """What JSON calls it."""
+    """The JSON name of a value's type."""
     match value:
         case None:
             return "null"

@@ -1,10 +1,11 @@
-"""What a dialect works with: the supervisor's verbs, the session's shelf, and what the application registered."""
+"""What dialects work with: the supervisor's verbs, the key-value store, and what the application registered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -14,98 +15,75 @@ from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import RunId
 from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict
-from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter
+from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
 from retinue.core.profiles import windows_of
 from retinue.engine import Supervisor
 
+if TYPE_CHECKING:
+    from retinue.providers.catalog import ProviderConfig
+    from retinue.tools.dependencies import ToolOptions
 
-class ProviderFamilies(Protocol):
-    """The providers of the process, as far as it matters whose models they have."""
+
+class ProviderFamilies:
+    """The providers of the process and the vendors whose models they have; this base class knows none."""
 
     def names(self) -> Sequence[str]:
-        """Every provider that can be named here."""
-        ...
+        """Every provider that can be named."""
+        return ()
+
+    def config(self, provider: str) -> ProviderConfig | None:
+        """How a provider is reached; None for an object that was handed in, and for an unknown name."""
+        return None
 
     def family(self, provider: str) -> str | None:
-        """Whose way of talking a provider speaks: `anthropic`, `openai`, `gemini` or nobody's."""
-        ...
+        """The vendor whose API a provider speaks: `anthropic`, `openai`, `gemini` or None."""
+        return None
 
     def called(self, name: str) -> str | None:
         """The family that a model means by a name, in any case; None for a name that means none."""
-        ...
+        return None
 
     def member(self, family: str) -> str:
         """A provider of that family: one of the settings, or the vendor itself."""
-        ...
-
-    def complaint(self, provider: str) -> str:
-        """Why a provider cannot be asked; empty when it can, as far as one can tell without asking."""
-        ...
-
-    def is_local(self, provider: str) -> bool:
-        """Whether it is a server of the user's own."""
-        ...
-
-    def in_process(self, provider: str) -> str | None:
-        """The provider that asks the same models from a process of its own; None where no process could."""
-        ...
-
-    def wire(self, provider: str) -> str:
-        """The name of the wire that a provider speaks; its own name if it is an object that was handed in."""
-        ...
-
-    def secrets(self) -> Sequence[str]:
-        """The keys that providers are asked with: what must never be written down."""
-        ...
-
-
-class NoProviderFamilies:
-    """Where nobody knows any."""
-
-    def names(self) -> Sequence[str]:
-        """None."""
-        return ()
-
-    def family(self, provider: str) -> str | None:
-        """Nobody's."""
-        return None
-
-    def called(self, name: str) -> str | None:
-        """None."""
-        return None
-
-    def member(self, family: str) -> str:
-        """Its own name."""
         return family
 
     def complaint(self, provider: str) -> str:
-        """None."""
+        """Why a provider cannot be used; empty when it can, as far as is known without a request."""
         return ""
 
     def is_local(self, provider: str) -> bool:
-        """It may be."""
+        """Whether the provider is a server of the user's own."""
         return True
 
-    def in_process(self, provider: str) -> str | None:
-        """None."""
-        return None
-
     def wire(self, provider: str) -> str:
-        """Its own name."""
+        """The name of the wire that a provider speaks; its own name for an object that was handed in."""
         return provider
 
     def secrets(self) -> Sequence[str]:
-        """None."""
+        """The keys that are sent to providers, which must never be written down."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DialectContext:
-    """Handed to every dialect when a retinue is opened.
+class ProviderHost:
+    """What providers work with that a dialect adds to a process; see `DialectEntry.processes`."""
 
-    `agents` are those of the application, in the order of its settings. `tool_names` are all tools of the application,
-    without delegation tools. `resolve` gives provider and model for the name of a model in the context of the caller's
-    run spec, `temperature` the temperature that the settings give a provider.
+    supervisor: Supervisor
+    families: ProviderFamilies
+    find: Callable[[str], Provider | None]
+    """The provider of that name, which may be one that is added here."""
+    tool_options: ToolOptions
+    home: Path | None
+    """The state folder; None for a store in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialectContext:
+    """Handed to every dialect when it is made.
+
+    `agents` are those of the application, in the order of its settings; `tool_names` are all its tools, without those
+    of dialects. `resolve` gives provider and model for the name of a model, as a caller with that run spec means it;
+    `temperature` is that of the settings for a provider.
     """
 
     supervisor: Supervisor
@@ -115,11 +93,11 @@ class DialectContext:
     tool_names: Sequence[str]
     resolve: Callable[[str, RunSpec], tuple[str, str]]
     temperature: Callable[[str], float | None] = lambda provider: None
-    families: ProviderFamilies = field(default_factory=NoProviderFamilies)
+    families: ProviderFamilies = field(default_factory=ProviderFamilies)
     meter: Meter = field(default_factory=NoMeter)
 
     def tools_within(self, policy: Policy) -> tuple[str, ...]:
-        """The application's tools that a policy does not take away."""
+        """The application's tools that a policy does not exclude."""
         return tuple(
             name for name in self.tool_names if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
         )
@@ -134,12 +112,12 @@ class DialectContext:
         model: str = "",
         fallback: tuple[str, ...] = (),
     ) -> RunSpec:
-        """The brief of a child: on the asker's model, or on the one that `model` means to the asker.
+        """The run spec of a child: with the caller's model, or with the one that `model` means to the caller.
 
         An agent of the application works under its own name, in its own workspace if it has one. Any other works for
-        the asker: with the asker's memory and in the asker's workspace.
+        the caller: with the caller's memory and in the caller's workspace.
 
-        A fallback belongs to its model: a child without a model of its own has the asker's, unless it names another.
+        A fallback belongs to its model: a child without a model of its own has the caller's, unless it names another.
         """
         provider, name = self.resolve(model, caller_spec)
         own = replace(caller_spec, provider=provider, model=name)
@@ -163,18 +141,18 @@ class DialectContext:
             model=name,
             fallback=others if model or fallback else caller_spec.fallback,
             temperature=temperature,
-            output=None,  # a child answers its caller in words, unless somebody says otherwise
+            output=None,  # a child answers its caller in plain text
             launch_config="",
         )
 
     def known(self, agent: str) -> Agent | None:
-        """The application's agent of that name; one that a model has defined is none of them."""
+        """The application's agent of that name; None for one that a model has defined."""
         return next((each for each in self.agents if each.name == agent), None)
 
     def grant(self, agent: str, caller: Policy) -> tuple[Policy | None, tuple[Window, ...]]:
-        """What a child of that name asks for under its caller's policy, and the windows that it draws on besides.
+        """The policy that a child of that name asks for under its caller's, and the windows that it draws on besides.
 
-        None and none where nobody wrote a policy for it: then it has the caller's.
+        None and no windows for an agent without a policy: such a child has the caller's.
         """
         known = self.known(agent)
         if known is None or known.policy is None:
@@ -187,13 +165,13 @@ class DialectContext:
         return await self.supervisor.take_action(context.run_id)
 
     async def begun(self, context: CallContext) -> RunRow | None:
-        """The run that this call started before a crash, whatever today's settings would say about it."""
+        """The run that this call started before a crash, whatever the settings are now."""
         if not context.again:
             return None
         return await self.supervisor.stored.run_by_key(context.key)
 
     def run_spec_of(self, run_id: RunId) -> RunSpec:
-        """What a live run shares with its siblings."""
+        """The run spec of a live run."""
         live = self.supervisor.live(run_id)
         if live is None:
             raise TreeCancelled(run_id)

@@ -18,6 +18,7 @@ from retinue.core.events import CallReturned, Event, ReplyReceived
 from retinue.core.ids import RandomIds, RunId
 from retinue.core.ports import Store, ToolLike
 from retinue.core.run import Outcome
+from retinue.dialects.registry import DEFAULT
 from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
 from retinue.testing.crashing_store import CrashingStore
@@ -45,7 +46,7 @@ class Harness:
         store: Store | None = None,
         tools: Iterable[ToolLike | str] = (),
         agents: Sequence[Agent] = (),
-        dialects: Sequence[str] = ("spec",),
+        dialects: Sequence[str] = (DEFAULT,),
         provider: ScriptedProvider | None = None,
         session: str = "session",
         **options: Any,

@@ -12,8 +12,9 @@ from retinue.core.errors import ProviderError
 from retinue.core.policy import Autonomy
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.dialects.buzzllm.requests import CATALOG, NotMet, parse, subset
-from retinue.dialects.buzzllm.settings import BuzzllmSettings
+from retinue.dialects.arguments import CallRefused
+from retinue.dialects.buzzllm import BuzzllmSettings
+from retinue.dialects.buzzllm.requests import CATALOG, parse, subset
 from retinue.providers.catalog import provider_config
 from retinue.providers.scripted.provider import Script, ScriptedProvider
 from retinue.providers.scripted.script import Speaks, calls, calls_verbatim, fails, says, streams, together
@@ -192,8 +193,8 @@ async def test_a_wire_that_retinue_call_does_not_speak_is_not_configured() -> No
 def test_arguments_are_a_request_or_refused(arguments: str) -> None:
     def answer() -> str:
         try:
-            return f"tools: {subset(parse(arguments), CATALOG)}"
-        except NotMet as refused:
+            return f"tools: {subset(parse(arguments).tool_subset, CATALOG)}"
+        except CallRefused as refused:
             return str(refused)
 
     assert answer().startswith(("tools: (", "Invalid arguments: ", "Unknown tool names: "))

@@ -12,9 +12,8 @@ import pytest
 
 from retinue.core.policy import Policy
 from retinue.core.usage import Usage
-from retinue.dialects.buzzllm.settings import BuzzllmSettings
-from retinue.dispatch.worker import process
-from retinue.dispatch.worker.grant import Grant, Tally, last_tally
+from retinue.dialects.buzzllm import BuzzllmSettings, process_pool
+from retinue.dialects.child_process import Grant, Tally, last_tally
 from retinue.providers.scripted.script import Line, Speaks, calls, hangs, says, streams
 from retinue.testing.fake_server import Heard
 from tests.cli.stage import Command
@@ -39,7 +38,7 @@ HI = 'event: output_text\ndata: {"id":"","delta":"Hi.","type":"output_text"}\n\n
 
 async def read(program: str, monkeypatch: pytest.MonkeyPatch, seconds: int = 60) -> list[str]:
     """What a caller reads whose child is this program."""
-    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(process_pool, "COMMAND", (sys.executable, "-c", program))
     settings = {"buzzllm": BuzzllmSettings(timeout_secs=seconds, warm_processes=0)}
     async with (
         CHAT.vendor(Cast((call_subagent(tool_subset=["bash_find"]), BYE), BYE)) as vendor,
@@ -59,7 +58,7 @@ async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
     told = f"import sys; told = sys.stdin.read(); told and open({str(said)!r}, 'w').write(told)"
     program = f"{told}; print({HI + END!r})"
     monkeypatch.setenv("MY_KEY", "sk-secret-1234")
-    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(process_pool, "COMMAND", (sys.executable, "-c", program))
     cast = Cast((call_subagent(system_prompt="You dig.", tool_subset=["bash_find"]), BYE), BYE)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor, api_key_env="MY_KEY") as r:
         await Stage(r).play()
@@ -129,7 +128,7 @@ async def test_whatever_a_child_does_is_answered_clearly(
 
 @pytest.mark.promise("BZ-TIMEOUT", "BZ-REAPED")
 async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.dispatch.worker.provider.MARGIN", 0.0)
+    monkeypatch.setattr("retinue.dialects.buzzllm.process_provider.MARGIN", 0.0)
     program = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -143,7 +142,7 @@ async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch
 
 @pytest.mark.promise("BZ-STARTS")
 async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "COMMAND", ("/no/such/program",))
+    monkeypatch.setattr(process_pool, "COMMAND", ("/no/such/program",))
     async with CHAT.vendor(Cast((call_subagent(), BYE), BYE)) as vendor, opened(CHAT, vendor) as r:
         stage = Stage(r)
         await stage.play()
@@ -260,9 +259,9 @@ async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
 
 @pytest.mark.promise("BZ-GRANT")
 async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
-    child = process.Child(process.COMMAND, os.environ)
+    child = process_pool.ChildProcess(process_pool.COMMAND, os.environ)
     pid = child.pid
-    await child.declare_dead(grace=20.0)
+    await child.end(grace=20.0)
 
     assert not exists(pid)
 
@@ -273,14 +272,14 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
     words = Speaks(pieces=("Hi.",), usage=Usage(input=7, output=3))
     lines = one_by_one(calls("bash_read", filepath="notes.txt"), words)
     async with CHAT.vendor(lines) as vendor:
-        child = process.Child(process.COMMAND, os.environ)
+        child = process_pool.ChildProcess(process_pool.COMMAND, os.environ)
         grant = Grant(run_id="r1", policy=Policy(excluded_tools=("bash_find",)), workspace=str(tmp_path))
         order = {"model": "m", "provider": "openai-chat", "url": CHAT.url(vendor), "prompt": "x"}
         subset = {"tool_subset": ["bash_find", "bash_read"]}
-        await child.tell(grant.line(), json.dumps(order | subset).encode())
+        await child.send(grant.line(), json.dumps(order | subset).encode())
         said = b"".join([piece async for piece in child.stdout()])
         code, tally = await child.code(), child.tally()
-        await child.declare_dead()
+        await child.end()
 
     assert (code, tally.turns, tally.usage.output >= 3) == (0, 2, True)
     assert b"the pool" in said

@@ -10,9 +10,9 @@ from retinue.app.registries import ProviderRegistry
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.core.agent import RunSpec
 from retinue.core.errors import BadInput
+from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
 from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
-from retinue.dialects.meerkat.requests import NotMet
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, DEFAULTS, ConcurrencyLimits, MeerkatSettings, mistakes
 from retinue.providers.catalog import provider_config
 from tests.dialects.meerkat.stage import OWN
@@ -39,7 +39,7 @@ def asks(
     table = families or RegistryFamilies(ProviderRegistry(dict.fromkeys(("anthropic", "openai", "gemini", "custom"))))  # type: ignore[arg-type]
     try:
         return resolve_model(provider, model, run_spec, families=table, settings=settings, fork=fork)
-    except NotMet as refusal:
+    except CallRefused as refusal:
         return str(refusal)
 
 

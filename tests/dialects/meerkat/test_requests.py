@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from retinue.core.events import CallReturned
 from retinue.core.run import Limits
+from retinue.dialects.arguments import CallRefused
 from retinue.dialects.meerkat.comms import Anything, Demand, Message, Nothing, Response, names
 from retinue.dialects.meerkat.requests import (
     ForkRequest,
     ListRequest,
-    NotMet,
     OneRequest,
     SpawnArguments,
     StrictSpawnArguments,
@@ -211,7 +211,7 @@ def test_whatever_a_model_writes_is_read_or_refused(arguments: str, text: str) -
 def _refusal(attempt: Callable[[], object]) -> str:
     try:
         attempt()
-    except NotMet as refusal:
+    except CallRefused as refusal:
         return str(refusal)
     return ""
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app import run_spec
 from retinue.core.errors import StoreError
 from retinue.core.ports import Request, Store
+from retinue.dialects.base import DialectEntry
 from retinue.dialects.context import DialectContext
-from retinue.dialects.xzatoma.dialect import XzatomaDialect, XzatomaSettings
+from retinue.dialects.xzatoma import XzatomaSettings
+from retinue.dialects.xzatoma.dialect import XzatomaDialect
 from retinue.providers.scripted.provider import Line, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -90,11 +91,11 @@ async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_wit
     def looks(_: Request) -> Line:
         return says("Looked.") if len(lives) > 1 else hangs()
 
-    def ever_smaller(name: str, dialect_context: DialectContext, settings: object) -> XzatomaDialect:
-        lives.append(name)
+    def ever_smaller(entry: DialectEntry, dialect_context: DialectContext, settings: object) -> XzatomaDialect:
+        lives.append(entry.name)
         return XzatomaDialect(dialect_context, XzatomaSettings(max_depth=3 - len(lives), persistence_enabled=True))
 
-    monkeypatch.setattr(run_spec, "make_dialect", ever_smaller)
+    monkeypatch.setattr(DialectEntry, "make", ever_smaller)
     stage = Stage(
         subagent(),
         says("Thanks."),

@@ -16,7 +16,7 @@ from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Store
 from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.parallel import CANCELLED, parse
-from retinue.dialects.xzatoma.requests import NotMet
+from retinue.dialects.xzatoma.requests import SubagentRefused
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers.scripted import provider
 from retinue.providers.scripted.provider import Speaks, calls_verbatim, fails, hangs
@@ -265,7 +265,7 @@ async def test_a_call_that_makes_no_sense_is_refused_as_a_whole(arguments: str, 
     ).map(json.dumps)
 )
 def test_whatever_a_model_writes_is_read_or_refused(arguments: str) -> None:
-    with suppress(NotMet):
+    with suppress(SubagentRefused):
         assert parse(arguments).tasks
 
 

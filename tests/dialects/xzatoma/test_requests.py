@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.events import CallReturned
-from retinue.dialects.xzatoma.requests import Delegation, NotMet, parse
+from retinue.dialects.xzatoma.requests import Delegation, SubagentRefused, parse
 from retinue.providers.scripted.provider import calls_verbatim
 from tests.conftest import STRESS
 from tests.dialects.xzatoma.stage import TASK, Stage, refused, says
@@ -191,7 +191,7 @@ async def test_whatever_a_model_writes_is_answered_with_the_documented_object(ar
 def test_a_call_is_understood_or_refused(arguments: str) -> None:
     try:
         understood = parse(arguments)
-    except NotMet as refusal:
+    except SubagentRefused as refusal:
         error = str(refusal)
     else:
         assert understood.label.strip()

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from retinue.app.conversations import Conversations
 from retinue.app.open import open_read_only
 from retinue.core.errors import BadInput, NotKept, StoreError
 from retinue.core.events import ReplyReceived, RunEnded
 from retinue.core.ports import Store
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.dialects.xzatoma.transcript import Conversation
+from retinue.dialects.xzatoma.transcript import KeptTranscripts, Transcript
 from retinue.providers.scripted.provider import Script, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -38,10 +37,10 @@ def nested(store: Store | None = None, settings: XzatomaSettings = DROPS, *, lat
     )
 
 
-async def conversations(store: Store) -> list[Conversation]:
+async def conversations(store: Store) -> list[Transcript]:
     async with open_read_only(store=store) as archive:
-        kept = Conversations(archive.supervisor)
-        return await kept.whole(await kept.rows())
+        kept = KeptTranscripts(archive.supervisor)
+        return await kept.read(await kept.rows())
 
 
 @pytest.mark.promise("XZ-DROPPED")
@@ -64,7 +63,7 @@ async def test_messages_are_dropped_at_the_end_of_the_tree_and_outcomes_stay(kin
             "below": "Twenty.",
         }
         assert stage.answers(ROOT) == [answered("The pool is too small.", turns=4)]
-        assert await Conversations(stage.retinue.supervisor).rows() == []
+        assert await KeptTranscripts(stage.retinue.supervisor).rows() == []
     store.close()
 
 
@@ -75,7 +74,7 @@ async def test_while_the_tree_lives_nothing_is_dropped_and_nothing_is_listed() -
     root = await stage.retinue.spawn(TASK)
     await asyncio.sleep(1)
     assert len(stage.events(stage.rows()["dig"].run_id)) > 4
-    assert await Conversations(stage.retinue.supervisor).rows() == []
+    assert await KeptTranscripts(stage.retinue.supervisor).rows() == []
 
     await root.cancel()
     await root.wait()
@@ -166,11 +165,11 @@ async def test_a_subagent_at_work_can_be_looked_at() -> None:
     await stage.open()
     root = await stage.retinue.spawn(TASK)
     await asyncio.sleep(1)
-    kept = Conversations(stage.retinue.supervisor)
-    (found,) = await kept.whole(await kept.rows())
+    kept = KeptTranscripts(stage.retinue.supervisor)
+    (found,) = await kept.read(await kept.rows())
     await root.cancel()
     await root.wait()
-    (ended,) = await kept.whole(await kept.rows())
+    (ended,) = await kept.read(await kept.rows())
     await stage.close()
 
     assert (found.status, found.turns_used, found.completed_at) == ("running", 1, None)

@@ -7,13 +7,13 @@ import hypothesis
 import hypothesis.strategies as some
 import pytest
 
+from retinue.dialects.arguments import CallRefused
 from retinue.dialects.zeroclaw.requests import (
     Await,
     CancelTask,
     CheckResult,
     Handover,
     ListResults,
-    NotMet,
     Parallel,
     delegate_spec,
     parse,
@@ -27,7 +27,7 @@ HUGE = "x" * 1_000_000
 
 def refusal(arguments: object) -> str:
     """How a call is refused."""
-    with pytest.raises(NotMet) as refused:
+    with pytest.raises(CallRefused) as refused:
         parse(arguments if isinstance(arguments, str) else json.dumps(arguments))
     return str(refused.value)
 
@@ -178,7 +178,7 @@ NAMES: list[str] = [*json.loads(delegate_spec([]).parameters)["properties"]]
 def test_nothing_that_a_model_can_write_is_more_than_refused(asked: dict[str, object]) -> None:
     try:
         request = parse(json.dumps(asked))
-    except NotMet:
+    except CallRefused:
         return
     assert isinstance(request, Handover | Parallel | CheckResult | ListResults | CancelTask | Await)
 
@@ -188,7 +188,7 @@ def test_nothing_that_a_model_can_write_is_more_than_refused(asked: dict[str, ob
 def test_whatever_passes_for_a_task_id_has_one_spelling_that_stays_in_its_folder(task_id: str) -> None:
     try:
         request = parse(json.dumps({"action": "check_result", "task_id": task_id}))
-    except NotMet:
+    except CallRefused:
         return
     assert isinstance(request, CheckResult)
     assert len(request.task_id) == 36

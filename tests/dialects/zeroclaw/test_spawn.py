@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +17,7 @@ from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
 from retinue.dialects.zeroclaw.dialect import ZeroclawDialect
 from retinue.providers.scripted.provider import calls, calls_verbatim, fails, hangs, says, together
+from retinue.testing.dialects import dialect_context
 from tests.dialects.zeroclaw.stage import REVIEWER, TASK, Stage, delegate, spawn
 
 FRONTLINE = Agent(
@@ -359,7 +359,7 @@ async def test_an_override_of_the_memory_allowlist_may_only_narrow() -> None:
 
 
 def test_the_dialect_offers_both_tools_at_every_depth_in_the_order_of_its_document() -> None:
-    dialect = ZeroclawDialect(Mock(agents=()))
+    dialect = ZeroclawDialect(dialect_context())
 
     assert dialect.offered(depth=0) == dialect.offered(depth=7) == ("spawn_subagent", "delegate")
     assert [*dialect.tools()] == ["spawn_subagent", "delegate"]

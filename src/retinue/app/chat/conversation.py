@@ -23,7 +23,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Input
 from retinue.core.messages import Delta
 from retinue.core.run import CHAT, Exchange, Limits, Outcome
-from retinue.dialects.spec import cancelled_notice
+from retinue.dialects.registry import cancelled_notice
 from retinue.engine import RunView
 
 Hear = Callable[[Event | Delta], None]

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENABLED = "Subagent delegation enabled for subsequent requests"
-DISABLED = "Subagent delegation disabled"
+from retinue.dialects import registry
+from retinue.dialects.base import ChatDelegation
+
 COMMAND = "/subagents"
-
-WORDS = (
-    "subagent",
-    "delegate",
-    "spawn agent",
-    "parallel task",
-    "parallel agent",
-    "agent delegation",
-    "use agent",
-)
-"""A prompt with any of these in it asks for delegation."""
-
-DEFAULT = ("xzatoma",)
-"""The dialects of a chat, when nobody names one."""
 
 _ARGUMENTS = {"on": True, "enable": True, "off": False, "disable": False}
 
@@ -30,13 +17,13 @@ class Delegation:
     """The switch of one chat.
 
     >>> switch = Delegation()
-    >>> switch.turn(""), switch.dialects
-    ('Subagent delegation enabled for subsequent requests', ('xzatoma',))
+    >>> switch.turn(""), switch.dialects == (registry.CHAT,)
+    ('Subagent delegation enabled for subsequent requests', True)
     >>> switch.turn("off"), switch.dialects
     ('Subagent delegation disabled', ())
     """
 
-    chosen: tuple[str, ...] = DEFAULT
+    chosen: tuple[str, ...] = (registry.CHAT,)
     is_on: bool = False
     hears_words: bool = True
     """Whether words in a prompt switch it on; not where somebody said `--dialect none`."""
@@ -52,14 +39,21 @@ class Delegation:
         if argument and argument not in _ARGUMENTS:
             raise ValueError(f"{COMMAND} does not take {argument!r}: it is {COMMAND} on, {COMMAND} off or {COMMAND}")
         self.is_on = _ARGUMENTS.get(argument, not self.is_on)
-        return ENABLED if self.is_on else DISABLED
+        return texts().enabled if self.is_on else texts().disabled
 
     def hear(self, prompt: str) -> str | None:
         """Switch it on if the prompt asks for it; what is to be said about that."""
         if self.is_on or not self.hears_words or not asks_for_delegation(prompt):
             return None
         self.is_on = True
-        return f"{ENABLED} (your words ask for it; {COMMAND} off ends it)"
+        return f"{texts().enabled} (your words ask for it; {COMMAND} off ends it)"
+
+
+def texts() -> ChatDelegation:
+    """The texts about delegation, and the words that ask for it; whatever dialect a chat uses."""
+    chat = registry.entry(registry.CHAT).chat
+    assert chat is not None
+    return chat
 
 
 def asks_for_delegation(prompt: str) -> bool:
@@ -69,4 +63,4 @@ def asks_for_delegation(prompt: str) -> bool:
     (True, False)
     """
     lowered = prompt.lower()
-    return any(words in lowered for words in WORDS)
+    return any(words in lowered for words in texts().words)

@@ -24,6 +24,7 @@ from retinue.cli.options import (
     dialects_of,
     listed,
 )
+from retinue.dialects.registry import CHAT
 
 if TYPE_CHECKING:
     from retinue.app.chat.conversation import Manners
@@ -70,7 +71,7 @@ def chat(
         typer.Option(
             "--dialect",
             metavar="D",
-            help="Let it delegate from the start, in this dialect, or none. [/subagents on switches xzatoma on]",
+            help=f"Let it delegate from the start, in this dialect, or none. [/subagents on switches {CHAT} on]",
         ),
     ] = None,
     agent: Annotated[
@@ -271,10 +272,9 @@ def manners_of(order: Order, settings: Settings, model_choice: ModelChoice) -> M
 
 def delegation_of(order: Order, settings: Settings) -> Delegation:
     """Whether the chat begins with delegation: when a dialect is named, or the settings say so."""
-    from retinue.app.chat.delegation import DEFAULT, Delegation
+    from retinue.app.chat.delegation import Delegation, texts
     from retinue.app.settings_file import dialect_settings
 
-    section = dialect_settings(settings).get("xzatoma")
     if order.dialects is None:
-        return Delegation(is_on=bool(getattr(section, "chat_enabled", False)))
-    return Delegation(chosen=order.dialects or DEFAULT, is_on=bool(order.dialects), hears_words=bool(order.dialects))
+        return Delegation(is_on=texts().starts_on(dialect_settings(settings)[CHAT]))
+    return Delegation(chosen=order.dialects or (CHAT,), is_on=bool(order.dialects), hears_words=bool(order.dialects))

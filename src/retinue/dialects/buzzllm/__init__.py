@@ -1,17 +1,28 @@
-"""TODO door."""
+"""The `buzzllm` dialect: `call_subagent` runs a subagent in a process of its own and answers with what it said."""
 
-from retinue.dialects.buzzllm.process_providers import BUZZLLM, IN_PROCESS, ProcessProviders, process_provider_config
-from retinue.dialects.buzzllm.prompts import prompt_named
-from retinue.dialects.buzzllm.requests import CATALOG, NotMet, Request, subset
+from retinue.dialects.base import ChildProcesses, Deferred, DialectEntry, SettingsSection
+from retinue.dialects.buzzllm.prompts import PROMPTS
+from retinue.dialects.buzzllm.requests import CALL_SUBAGENT
+from retinue.dialects.buzzllm.settings import SECTION, BuzzllmSettings
 
-__all__ = [
-    "BUZZLLM",
-    "CATALOG",
-    "IN_PROCESS",
-    "NotMet",
-    "ProcessProviders",
-    "Request",
-    "process_provider_config",
-    "prompt_named",
-    "subset",
-]
+__all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES", "BuzzllmSettings"]
+
+NAME = "buzzllm"
+SETTINGS = BuzzllmSettings
+TOOL_NAMES = (CALL_SUBAGENT,)
+
+PROCESS = "call"
+"""The kind of provider: `call:NAME` asks the models of the provider NAME from a child process, `retinue call`."""
+
+DIALECT = DialectEntry(
+    name=NAME,
+    tool_names=TOOL_NAMES,
+    factory=Deferred("retinue.dialects.buzzllm.dialect:BuzzllmDialect"),
+    settings=SettingsSection(name=SECTION, type=SETTINGS, about="The dialect buzzllm (--dialect buzzllm)."),
+    prompts=PROMPTS,
+    processes=ChildProcesses(
+        kind=PROCESS,
+        make=Deferred("retinue.dialects.buzzllm.process_provider:ProcessProviders"),
+        tools=Deferred("retinue.dialects.buzzllm.requests:subset"),
+    ),
+)

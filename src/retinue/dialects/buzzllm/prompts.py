@@ -1,20 +1,12 @@
-"""System prompts with a name, some of which bring tools along: `retinue run --system codesearch`.
+"""System prompts that have names, some with tools: `retinue run --system codesearch`.
 
-The texts are our own; the names, and which tools belong to them, are the dialect's. Its document knows no text for
-`pythonexec`, and the bare word was sent there; here it has one.
+The names, and which tools belong to them, are from the dialect's document; the texts are not. The document has no text
+for `pythonexec`, and its program sent the bare word; here it has one.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class NamedPrompt(NamedTuple):
-    """What a model is told first, and the tools that it is offered with it."""
-
-    text: str
-    tools: tuple[str, ...] = ()
-
+from retinue.dialects.base import NamedPrompt
 
 PROMPTS: dict[str, NamedPrompt] = {
     "websearch": NamedPrompt(
@@ -45,12 +37,3 @@ PROMPTS: dict[str, NamedPrompt] = {
         "and indentation of the old one."
     ),
 }
-
-
-def prompt_named(system: str) -> NamedPrompt:
-    """The prompt of that name; any other text is a prompt itself, without tools.
-
-    >>> prompt_named("codesearch").tools, prompt_named("You dig.")
-    (('bash_find', 'bash_ripgrep', 'bash_read'), NamedPrompt(text='You dig.', tools=()))
-    """
-    return PROMPTS.get(system) or NamedPrompt(system)

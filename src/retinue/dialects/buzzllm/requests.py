@@ -1,26 +1,26 @@
-"""What a model writes to `call_subagent`, and what is said when it makes no sense."""
+"""The arguments of `call_subagent`, and the texts of its refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.core.text import NOT_JSON
+from retinue.dialects.arguments import CallRefused, decode
 
-NAME = "call_subagent"
+CALL_SUBAGENT = "call_subagent"
 
 CATALOG = ("search_web", "scrape_webpage", "bash_find", "bash_ripgrep", "bash_read", "python_execute")
 """The tools that a subagent can be given, in the order of the document."""
 
 NOT_CONFIGURED = "Subagent context is not configured"
-LONGEST_NAME = 200
-"""Characters of a tool's name that are told back."""
+MAX_NAME_CHARACTERS = 200
+"""Characters of a tool's name that a refusal repeats."""
 
 SPEC = ToolSpec(
-    NAME,
+    CALL_SUBAGENT,
     "Run a subagent with an optional tool subset.",
     msgspec.json.encode(
         {
@@ -36,44 +36,37 @@ SPEC = ToolSpec(
 )
 
 
-class NotMet(Exception):
-    """A call is not met; the text is what the model reads behind `Error: `."""
-
-
-class Request(Struct, frozen=True):
-    """What a subagent is to do, what it is told first, and its tools."""
+class SubagentCall(Struct, frozen=True):
+    """A subagent's task, its system prompt and its tools."""
 
     prompt: str
     system_prompt: str | None = None
     tool_subset: tuple[str, ...] | None = None
 
 
-def parse(arguments: str) -> Request:
+def parse(arguments: str) -> SubagentCall:
     """The arguments as the model wrote them.
 
     >>> parse('{"prompt": "Find it.", "tool_subset": null}')
-    Request(prompt='Find it.', system_prompt=None, tool_subset=None)
+    SubagentCall(prompt='Find it.', system_prompt=None, tool_subset=None)
     >>> parse('{"prompt": 7}')
     Traceback (most recent call last):
-    retinue.dialects.buzzllm.requests.NotMet: Invalid arguments: Expected `str`, got `int` - at `$.prompt`
+    retinue.dialects.arguments.CallRefused: Invalid arguments: Expected `str`, got `int` - at `$.prompt`
     """
-    try:
-        return msgspec.json.decode(arguments, type=Request)
-    except NOT_JSON as unreadable:
-        raise NotMet(f"Invalid arguments: {unreadable}") from unreadable
+    return decode(arguments, SubagentCall, refuse=lambda reason: CallRefused(f"Invalid arguments: {reason}"))
 
 
-def subset(request: Request, catalog: Collection[str]) -> tuple[str, ...]:
-    """The tools of the subagent, in the catalog's order; none unless some are asked for.
+def subset(asked: Sequence[str] | None, catalog: Collection[str] = CATALOG) -> tuple[str, ...]:
+    """The tools of a subagent that asks for these, in the order of `catalog`; none unless some are asked for.
 
-    >>> subset(Request("x", None, ("bash_read", "search_web")), CATALOG)
+    >>> subset(["bash_read", "search_web"])
     ('search_web', 'bash_read')
-    >>> subset(Request("x", None, ("shell", "call_subagent")), CATALOG)
+    >>> subset(["shell", "call_subagent"])
     Traceback (most recent call last):
-    retinue.dialects.buzzllm.requests.NotMet: Unknown tool names: call_subagent, shell
+    retinue.dialects.arguments.CallRefused: Unknown tool names: call_subagent, shell
     """
-    asked = set(request.tool_subset or ())
-    unknown = sorted(name[:LONGEST_NAME] for name in asked - set(catalog))
+    names = set(asked or ())
+    unknown = sorted(name[:MAX_NAME_CHARACTERS] for name in names - set(catalog))
     if unknown:
-        raise NotMet(f"Unknown tool names: {', '.join(unknown)}")
-    return tuple(name for name in catalog if name in asked)
+        raise CallRefused(f"Unknown tool names: {', '.join(unknown)}")
+    return tuple(name for name in catalog if name in names)

@@ -1,4 +1,4 @@
-"""What a settings file can say about `buzzllm`: how long a subagent's process may take, and how many wait ready."""
+"""The settings of `buzzllm`: the time limit of a subagent's process, and the number of processes kept ready."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECTION = "buzzllm"
 
 
 class BuzzllmSettings(Struct, frozen=True, kw_only=True):
-    """How patient and how prepared."""
+    """The section `[buzzllm]`."""
 
     timeout_secs: Annotated[
         int,

@@ -1,3 +1,20 @@
-"""TODO door."""
+"""The `meerkat` dialect: sub-agents in the background, spawned clean or forked with the whole conversation."""
 
-__all__ = []
+from retinue.dialects.base import Deferred, DialectEntry, SettingsSection
+from retinue.dialects.meerkat.schema import AGENT_TOOLS, COMMS_TOOLS
+from retinue.dialects.meerkat.settings import SECTION, ConcurrencyLimits, MeerkatSettings, mistakes
+
+__all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES", "ConcurrencyLimits", "MeerkatSettings"]
+
+NAME = "meerkat"
+SETTINGS = MeerkatSettings
+TOOL_NAMES = (*AGENT_TOOLS, *COMMS_TOOLS)
+
+DIALECT = DialectEntry(
+    name=NAME,
+    tool_names=TOOL_NAMES,
+    factory=Deferred("retinue.dialects.meerkat.dialect:MeerkatDialect"),
+    settings=SettingsSection(
+        name=SECTION, type=SETTINGS, about="The dialect meerkat (--dialect meerkat).", mistakes=mistakes
+    ),
+)

@@ -17,13 +17,12 @@ from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import schema as meerkat_texts
 from retinue.dialects.meerkat.relatives import Kin, Peer
 from retinue.dialects.meerkat.requests import failed, invalid, parsed, shown
+from retinue.dialects.meerkat.schema import LIST_PEERS, PEERS, SEND, SEND_MESSAGE, SEND_REQUEST, SEND_RESPONSE
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.dialects.meerkat.tool import MeerkatTool
 from retinue.dialects.meerkat.views import own_name
 from retinue.dialects.text import compact
 
-SEND_MESSAGE, SEND_REQUEST, SEND_RESPONSE, LIST_PEERS = "send_message", "send_request", "send_response", "list_peers"
-SEND, PEERS = "send", "peers"
 INBOX = 1024
 LARGEST = 1024 * 1024
 OFFLINE = "Peer offline (no ack received)"

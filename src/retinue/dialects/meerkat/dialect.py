@@ -1,4 +1,4 @@
-"""The `meerkat` dialect: sub-agents in the background, spawned clean or forked with the whole conversation."""
+"""The tools of `meerkat`, and its notices about sub-agents that have ended."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from retinue.core.errors import BadInput
 from retinue.core.events import RunAccepted
 from retinue.core.ports import Tool
 from retinue.core.run import Outcome
+from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat import comms, views
+from retinue.dialects.meerkat import NAME, comms, views
 from retinue.dialects.meerkat.schema import CANCEL, FORK, LIST, SPAWN, STATUS
 from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ForkTool, SpawnTool
 from retinue.dialects.meerkat.status import CancelTool, ListTool, StatusTool
-from retinue.dialects.meerkat.views import KEPT, NAME, name_of
+from retinue.dialects.meerkat.views import KEPT, name_of
 
 TASK_SHOWN = 200
 """Characters of a task that the news of its end repeats."""
 
 
-class MeerkatDialect:
+class MeerkatDialect(Dialect):
     """The five tools, and the comms tools where parents and children may talk."""
 
     name = NAME
@@ -45,17 +46,9 @@ class MeerkatDialect:
         """The dialect's tools, in the order of its document."""
         return self._tools
 
-    def offered(self, *, depth: int) -> tuple[str, ...]:
-        """All for the root; a child is offered what its spawn decides."""
-        return tuple(self._tools) if depth == 0 else ()
-
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
         """How the tools are meant."""
         return comms.usage_of(offered, self._settings)
-
-    def around(self, tool: Tool) -> Tool:
-        """The tool just as it is."""
-        return tool
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
         """What a parent reads of a child that has ended: its task again, and its words, which are only information."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from retinue.core.agent import RunSpec
+from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
-from retinue.dialects.meerkat.requests import NotMet, failed, invalid, shown
+from retinue.dialects.meerkat.requests import failed, invalid, shown
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
 
 
@@ -98,7 +99,7 @@ def _checked(
     return resolved
 
 
-def _not_allowed(resolved: ResolvedModel, allowed: tuple[str, ...]) -> NotMet:
+def _not_allowed(resolved: ResolvedModel, allowed: tuple[str, ...]) -> CallRefused:
     asked = shown(resolved.model)
     return invalid(
         f"Model '{asked}' is not in allowlist for provider '{resolved.shown}'. Allowed models: {', '.join(allowed)}"

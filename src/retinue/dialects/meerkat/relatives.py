@@ -13,8 +13,9 @@ from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
 from retinue.core.step import MODEL
+from retinue.dialects.meerkat import NAME
 from retinue.dialects.meerkat.requests import failed
-from retinue.dialects.meerkat.views import NAME, ROOT_NAME, name_of
+from retinue.dialects.meerkat.views import ROOT_NAME, name_of
 from retinue.engine import LiveView, RunView, Supervisor
 
 

@@ -1,6 +1,6 @@
 """What a model can ask of the `meerkat` tools, read and checked before anything happens.
 
-Nothing that a model can write raises anything but `NotMet`, whose text is what the model reads.
+Nothing that a model can write raises anything but `CallRefused`, whose text is what the model reads.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import re
 import uuid
 from typing import Annotated, Literal, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct
 
-from retinue.core.errors import Refused
-from retinue.core.text import NOT_JSON
+from retinue.dialects.arguments import CallRefused, decode
 
 S = TypeVar("S", bound=Struct)
 
@@ -21,18 +19,14 @@ SHOWN = 200
 """Characters of a model's own words that a refusal repeats."""
 
 
-class NotMet(Refused):
-    """A call that is refused; its text is what the model reads."""
-
-
-def invalid(text: str) -> NotMet:
+def invalid(text: str) -> CallRefused:
     """The arguments are wrong."""
-    return NotMet(f"Invalid arguments: {text}")
+    return CallRefused(f"Invalid arguments: {text}")
 
 
-def failed(text: str) -> NotMet:
+def failed(text: str) -> CallRefused:
     """The arguments are fine, and it cannot be done."""
-    return NotMet(f"Execution failed: {text}")
+    return CallRefused(f"Execution failed: {text}")
 
 
 def shown(text: str) -> str:
@@ -138,10 +132,7 @@ def budget_of(given: Budget | str | None) -> Budget:
 
 
 def _decoded(text: str, kind: type[S], what: str) -> S:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except NOT_JSON as wrong:
-        raise invalid(f"Invalid parameters: {what}{shown(str(wrong))}") from wrong
+    return decode(text, kind, refuse=lambda reason: invalid(f"Invalid parameters: {what}{shown(reason)}"))
 
 
 def agent_id_of(text: str) -> str:

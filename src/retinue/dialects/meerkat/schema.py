@@ -11,6 +11,11 @@ from retinue.dialects.text import compact
 SPAWN, FORK, STATUS, CANCEL, LIST = "agent_spawn", "agent_fork", "agent_status", "agent_cancel", "agent_list"
 AGENT_TOOLS = (SPAWN, FORK, STATUS, CANCEL, LIST)
 
+SEND_MESSAGE, SEND_REQUEST, SEND_RESPONSE, LIST_PEERS = "send_message", "send_request", "send_response", "list_peers"
+SEND, PEERS = "send", "peers"
+COMMS_TOOLS = (SEND_MESSAGE, SEND_REQUEST, SEND_RESPONSE, LIST_PEERS, SEND, PEERS)
+"""The tools for messages, in both forms; settings choose one form."""
+
 SPAWNED = "Sub-agent spawned successfully. Use agent_status to check progress."
 FORKED = "Agent forked successfully with full conversation history. Use agent_status to check progress."
 CANCELLED = "Sub-agent cancelled successfully"

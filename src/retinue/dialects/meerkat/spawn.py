@@ -13,12 +13,12 @@ from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
 from retinue.core.run import Lifecycle, Limits
-from retinue.dialects.meerkat import comms, schema
+from retinue.dialects.arguments import CallRefused
+from retinue.dialects.meerkat import NAME, comms, schema
 from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
 from retinue.dialects.meerkat.requests import (
     Budget,
     ForkRequest,
-    NotMet,
     SpawnArguments,
     StrictSpawnArguments,
     access_of,
@@ -30,7 +30,7 @@ from retinue.dialects.meerkat.requests import (
 )
 from retinue.dialects.meerkat.schema import AGENT_TOOLS
 from retinue.dialects.meerkat.tool import AgentTool
-from retinue.dialects.meerkat.views import FORK, HOST, NAME, SUB_AGENT, name_of, own_name
+from retinue.dialects.meerkat.views import FORK, HOST, SUB_AGENT, name_of, own_name
 from retinue.engine import SpawnRequest
 
 
@@ -96,7 +96,7 @@ class BirthTool(AgentTool):
             started = await self._supervisor.spawn(
                 spawn_request, session_id=context.session_id, caller=context, key=context.key
             )
-        except NotMet:
+        except CallRefused:
             raise
         except Refused as refused:
             raise failed(f"{self.unregistered}: {refused}") from refused

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from retinue.core.errors import Refused
 from retinue.core.ports import CallContext, ToolResult
+from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import schema
 from retinue.dialects.meerkat.relatives import Kin
-from retinue.dialects.meerkat.requests import NotMet, failed
+from retinue.dialects.meerkat.requests import failed
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.dialects.text import compact
 
@@ -20,7 +21,7 @@ class MeerkatTool(DialectTool):
         """Do what the model asks for."""
         try:
             return ToolResult(compact(await self._answer(arguments, context)))
-        except NotMet as refusal:
+        except CallRefused as refusal:
             return ToolResult(str(refusal), failed=True)
         except Refused as refusal:
             return ToolResult(str(failed(str(refusal))), failed=True)

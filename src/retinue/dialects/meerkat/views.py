@@ -14,9 +14,6 @@ from retinue.core.ports import CallContext
 from retinue.core.run import Outcome
 from retinue.engine import RunView
 
-NAME = "meerkat"
-"""What the dialect is called, and which runs are its sub-agents."""
-
 State = Literal["running", "completed", "failed", "cancelled"]
 
 SUB_AGENT, FORK, HOST = "sub-agent", "fork", "host"

@@ -1,19 +1,27 @@
-"""TODO door."""
+"""Shared context: the tool `shared_context`, with which the participants of a session share short texts under keys.
 
-from retinue.dialects.shared_context.actions import decide, session_archived, session_not_found, space_of
+It is a companion of the dialect `spec`. Its operations for an operator (`overview`, `contents`, `snapshot_contents`,
+`take_snapshot`) are no tools. The tool itself is in `retinue.dialects.shared_context.tool`: this package is imported
+for its settings too, and loads nothing of the engine.
+"""
+
+from retinue.dialects.shared_context.actions import session_archived, session_not_found, space_of
+from retinue.dialects.shared_context.admin import contents, overview, snapshot_contents, snapshot_size, take_snapshot
 from retinue.dialects.shared_context.prompts import participant_text
-from retinue.dialects.shared_context.requests import TakeSnapshot, label_of
+from retinue.dialects.shared_context.requests import EXTENSIONS
 from retinue.dialects.shared_context.schema import NAME
-from retinue.dialects.shared_context.tool import SharedContextTool
 
 __all__ = [
+    "EXTENSIONS",
     "NAME",
-    "SharedContextTool",
-    "TakeSnapshot",
-    "decide",
-    "label_of",
+    "contents",
+    "overview",
     "participant_text",
     "session_archived",
     "session_not_found",
+    "snapshot_contents",
+    "snapshot_size",
     "space_of",
+    "take_snapshot",
+    "tool",
 ]

@@ -1,20 +1,32 @@
-"""Shared context as an operator sees it: sessions in a list, everything that one of them holds, and its snapshots.
+"""Shared context for an operator: a list of sessions, all entries of one session, and its snapshots.
 
-Never a tool of an agent: participants read entries one by one and see no other session.
+These functions are no tools of an agent: participants read entries one by one and see no other session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.core.commands import SessionRow
-from retinue.core.errors import UnknownName
+import msgspec
+
+from retinue.core.commands import Decide, SessionRow
+from retinue.core.errors import BadInput, UnknownName
+from retinue.dialects.arguments import Coded, decoded
+from retinue.dialects.shared_context.actions import decide
 from retinue.dialects.shared_context.entries import EVERYONE, Entry, entries_of, snapshots
+from retinue.dialects.shared_context.requests import TakeSnapshot, label_of
 from retinue.dialects.text import rfc3339
+
+OPERATOR = "operator"
+"""The participant of a snapshot that an operator takes."""
+
+
+class _Taken(msgspec.Struct):
+    keys: int
 
 
 def overview(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
-    """A session as a row of a list."""
+    """The row of a session in a list."""
     entries = entries_of(key_value, at)
     return {
         "session_id": session.session_id,
@@ -26,18 +38,18 @@ def overview(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> 
 
 def contents(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
     """Everything in a session, values included, and the labels of its snapshots, if it has any."""
-    told: dict[str, object] = {
+    answer: dict[str, object] = {
         "session_id": session.session_id,
         "archived": session.state == "archived",
         "entries": _entries(entries_of(key_value, at)),
     }
     if labels := list(snapshots(key_value)):
-        told["snapshots"] = labels
-    return told
+        answer["snapshots"] = labels
+    return answer
 
 
-def snapshot(session: SessionRow, key_value: Mapping[str, bytes], label: str) -> dict[str, object]:
-    """Everything that was in a session when a snapshot was taken; raises for a label that nobody gave."""
+def snapshot_contents(session: SessionRow, key_value: Mapping[str, bytes], label: str) -> dict[str, object]:
+    """Everything that was in a session when a snapshot was taken; raises `UnknownName` for an unknown label."""
     found = snapshots(key_value)
     if label not in found:
         raise UnknownName("snapshot", label, tuple(found))
@@ -52,21 +64,38 @@ def snapshot(session: SessionRow, key_value: Mapping[str, bytes], label: str) ->
     }
 
 
+def take_snapshot(label: str, at: float) -> Decide:
+    """The decision that keeps a session's entries under a label; raises `BadInput` for a label that is not valid."""
+    try:
+        action = TakeSnapshot(label_of(label))
+    except Coded as refusal:
+        raise BadInput(refusal.message) from refusal
+    return lambda key_value: decide(action, key_value, participant=OPERATOR, at=at)
+
+
+def snapshot_size(answer: bytes) -> int:
+    """How many entries were kept, given the answer to `take_snapshot`; raises `BadInput` if that was a refusal."""
+    try:
+        return msgspec.convert(decoded(answer), _Taken).keys
+    except Coded as refusal:
+        raise BadInput(refusal.message) from refusal
+
+
 def _entries(entries: Mapping[str, Entry]) -> list[dict[str, object]]:
-    return [{"key": key, **_told(entry)} for key, entry in entries.items()]
+    return [{"key": key, **_fields(entry)} for key, entry in entries.items()]
 
 
-def _told(entry: Entry) -> dict[str, object]:
-    told: dict[str, object] = {
+def _fields(entry: Entry) -> dict[str, object]:
+    fields: dict[str, object] = {
         "value": entry.value,
         "written_by": entry.written_by,
         "written_at": rfc3339(entry.written_at),
         "version": entry.version,
     }
     if entry.expires_at is not None:
-        told["expires_at"] = rfc3339(entry.expires_at)
+        fields["expires_at"] = rfc3339(entry.expires_at)
     if entry.readable_by != EVERYONE:
-        told["readable_by"] = entry.readable_by
+        fields["readable_by"] = entry.readable_by
     if entry.writable_by != EVERYONE:
-        told["writable_by"] = entry.writable_by
-    return told
+        fields["writable_by"] = entry.writable_by
+    return fields

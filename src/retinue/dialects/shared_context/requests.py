@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from retinue.dialects.arguments import (
     Coded,
-    Fields,
+    Members,
     action_of,
     fields_of,
     integers_of,
@@ -114,7 +114,7 @@ def label_of(label: str) -> str:
     return label
 
 
-def _write(fields: Fields, extensions: AbstractSet[str]) -> Write:
+def _write(fields: Members, extensions: AbstractSet[str]) -> Write:
     switched_off(fields, "ttl_seconds", extension="ttl", on=extensions)
     switched_off(fields, "readable_by", "writable_by", extension="access", on=extensions)
     return Write(
@@ -126,7 +126,7 @@ def _write(fields: Fields, extensions: AbstractSet[str]) -> Write:
     )
 
 
-def _seconds(fields: Fields, name: str) -> float | None:
+def _seconds(fields: Members, name: str) -> float | None:
     if name not in fields:
         return None
     value = fields[name]
@@ -137,7 +137,7 @@ def _seconds(fields: Fields, name: str) -> float | None:
     return float(min(value, LONGEST_TTL))
 
 
-def _patterns(fields: Fields, name: str) -> tuple[str, ...] | None:
+def _patterns(fields: Members, name: str) -> tuple[str, ...] | None:
     if name not in fields:
         return None
     patterns = tuple(dict.fromkeys(texts_of(fields, name)))

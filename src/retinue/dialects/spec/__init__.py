@@ -1,5 +1,22 @@
-"""TODO door."""
+"""The `spec` dialect: an orchestrator delegates with `subagent`, and everyone shares state with `shared_context`."""
 
-from retinue.dialects.spec.results import cancelled_notice
+from retinue.dialects.base import Deferred, DialectEntry, SettingsSection
+from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
+from retinue.dialects.spec.schema import SUBAGENT
+from retinue.dialects.spec.settings import SECTION, SpecSettings, mistakes
 
-__all__ = ["cancelled_notice"]
+__all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES", "SpecSettings"]
+
+NAME = "spec"
+SETTINGS = SpecSettings
+TOOL_NAMES = (SUBAGENT, SHARED_CONTEXT)
+
+DIALECT = DialectEntry(
+    name=NAME,
+    tool_names=TOOL_NAMES,
+    factory=Deferred("retinue.dialects.spec.dialect:SpecDialect"),
+    settings=SettingsSection(
+        name=SECTION, type=SETTINGS, about="The dialect spec (--dialect spec, the default).", mistakes=mistakes
+    ),
+    cancelled_notice=Deferred("retinue.dialects.spec.results:cancelled_notice"),
+)

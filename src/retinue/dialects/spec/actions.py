@@ -20,7 +20,7 @@ from retinue.dialects.arguments import Coded, JsonObject
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import session_archived, session_not_found
-from retinue.dialects.spec import prompts, results
+from retinue.dialects.spec import NAME, prompts, results
 from retinue.dialects.spec.agents import AgentStore
 from retinue.dialects.spec.progress import progress
 from retinue.dialects.spec.requests import Cancel, Collect, Progress, Spawn, Status, Wait, check_task
@@ -93,8 +93,6 @@ class SpecLog:
         )
         log.info("%s", with_payloads(told, **contents))
 
-
-DIALECT = "spec"
 
 After = tuple[tuple[RunId, str], ...]
 
@@ -185,7 +183,7 @@ class Delegation:
             policy=policy,
             windows=(*windows, *await self._budget(context)),
             lifecycle=Lifecycle(on_parent_end="cancel", crash_fails=True),
-            dialect=DIALECT,
+            dialect=NAME,
             handle_space=HANDLE_SPACE,
             handle_format=HANDLE_FORMAT,
             max_depth=1,

@@ -1,4 +1,4 @@
-"""The `spec` dialect: an orchestrator delegates with `subagent`, and everyone shares state with `shared_context`."""
+"""The tools of `spec`: `subagent` for the orchestrator, `shared_context` for every participant of a session."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from retinue.core.errors import BadInput
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
 from retinue.core.run import Outcome
 from retinue.dialects.arguments import Coded, JsonObject
-from retinue.dialects.base import DialectTool
+from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.logging_tool import LoggedTool
-from retinue.dialects.shared_context import SharedContextTool
-from retinue.dialects.shared_context import schema as shared_context_schema
-from retinue.dialects.spec import prompts, requests, results
-from retinue.dialects.spec import schema as spec_schema
-from retinue.dialects.spec.actions import DIALECT, Delegation, log
+from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
+from retinue.dialects.shared_context.tool import SharedContextTool
+from retinue.dialects.spec import NAME, prompts, requests, results
+from retinue.dialects.spec.actions import Delegation, log
 from retinue.dialects.spec.agents import AgentStore
 from retinue.dialects.spec.requests import (
     Cancel,
@@ -34,13 +33,12 @@ from retinue.dialects.spec.requests import (
     Wait,
 )
 from retinue.dialects.spec.results import HANDLE_SPACE
+from retinue.dialects.spec.schema import SUBAGENT, spec_of
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
 from retinue.dialects.text import compact
 
-NAME = DIALECT
 
-
-class SpecDialect:
+class SpecDialect(Dialect):
     """The two tools of the dialect; an orchestrator has both, a subagent `shared_context` if its agent names it."""
 
     name = NAME
@@ -54,17 +52,13 @@ class SpecDialect:
         agent_store = AgentStore(dialect_context)
         self._delegation = Delegation(dialect_context, settings, agent_store)
         self._tools: dict[str, Tool] = {
-            spec_schema.NAME: SubagentTool(agent_store, self._delegation, settings),
-            shared_context_schema.NAME: SharedContextTool(dialect_context, settings.on),
+            SUBAGENT: SubagentTool(agent_store, self._delegation, settings),
+            SHARED_CONTEXT: SharedContextTool(dialect_context, settings.on),
         }
 
     def tools(self) -> Mapping[str, Tool]:
         """Both tools, in the order of the documents."""
         return self._tools
-
-    def offered(self, *, depth: int) -> tuple[str, ...]:
-        """Both for the root, none for anyone else: a subagent has what its agent names."""
-        return tuple(self._tools) if depth == 0 else ()
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
         """What an orchestrator is told."""
@@ -88,7 +82,7 @@ class SubagentTool(DialectTool):
         self._agent_store = agent_store
         self._delegation = delegation
         self._extensions = settings.on
-        self.spec: ToolSpec = spec_schema.spec_of(settings.on)
+        self.spec: ToolSpec = spec_of(settings.on)
         self.waits = "wait" in settings.on
 
     def prepare(self, arguments: str) -> PreparedCall:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from retinue.core.agent import RESULTS, Agent
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import participant_text
-from retinue.dialects.spec.schema import NAME
+from retinue.dialects.spec.schema import SUBAGENT
 
 SUFFIX = (
     "You are a subagent. Keep your final response concise (under 1000 tokens). Write detailed findings to shared "
@@ -65,7 +65,7 @@ def orchestrator_text(
 ) -> str:
     """What the root is told about the tools it has: its specialists, how to delegate, and how to share."""
     shares = SHARED_CONTEXT in offered
-    parts = [specialists(agents), DISCIPLINE] if NAME in offered else []
+    parts = [specialists(agents), DISCIPLINE] if SUBAGENT in offered else []
     if parts and (told := further(extensions)):
         parts.append(told)
     if parts and shares:
@@ -127,5 +127,5 @@ def subagent_text(
 def _purpose(agent: Agent) -> str:
     purpose = agent.description.rstrip()
     stop = "" if not purpose or purpose.endswith((".", "!", "?")) else "."
-    tools = ", ".join(tool for tool in agent.tools if tool != NAME)
+    tools = ", ".join(tool for tool in agent.tools if tool != SUBAGENT)
     return f"{purpose}{stop} Tools: {tools or 'none'}.".lstrip()

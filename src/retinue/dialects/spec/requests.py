@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from retinue.dialects.arguments import (
     Coded,
-    Fields,
+    Members,
     action_of,
     fields_of,
     integer_of,
@@ -21,7 +21,7 @@ from retinue.dialects.arguments import (
     text_of,
     texts_of,
 )
-from retinue.dialects.spec.schema import NAME, actions_of
+from retinue.dialects.spec.schema import SUBAGENT, actions_of
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
 
 MAX_TASK_TOKENS = 1000
@@ -163,7 +163,7 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
             return Collect(text_of(fields, "task_id"))
 
 
-def _definition(fields: Fields, extensions: AbstractSet[str]) -> Definition:
+def _definition(fields: Members, extensions: AbstractSet[str]) -> Definition:
     switched_off(fields, "extends", "system_prompt_append", extension="extends", on=extensions)
     if "extends" in fields:
         return Extend(
@@ -188,7 +188,7 @@ def _definition(fields: Fields, extensions: AbstractSet[str]) -> Definition:
     )
 
 
-def _spawn(fields: Fields, extensions: AbstractSet[str]) -> Spawn:
+def _spawn(fields: Members, extensions: AbstractSet[str]) -> Spawn:
     switched_off(fields, "depends_on", extension="depends_on", on=extensions)
     switched_off(fields, "max_input_tokens", "max_output_tokens", extension="budgets", on=extensions)
     return Spawn(
@@ -200,13 +200,13 @@ def _spawn(fields: Fields, extensions: AbstractSet[str]) -> Spawn:
     )
 
 
-def _wait(fields: Fields) -> Wait:
+def _wait(fields: Members) -> Wait:
     task_ids = tuple(dict.fromkeys(texts_of(fields, "task_ids", required=True)))
     timeout_ms = min(max(integer_of(fields, "timeout_ms", DEFAULT_WAIT_MS), 0), MAX_WAIT_MS)
     return Wait(task_ids, _mode(fields), timeout_ms)
 
 
-def _mode(fields: Fields) -> Literal["any", "all"] | int:
+def _mode(fields: Members) -> Literal["any", "all"] | int:
     match fields.get("mode", "all"):
         case "any":
             return "any"
@@ -226,7 +226,7 @@ def without_delegation(tools: tuple[str, ...]) -> tuple[str, ...]:
     >>> without_delegation(("search_logs", "subagent", "search_logs"))
     ('search_logs',)
     """
-    return tuple(name for name in dict.fromkeys(tools) if name != NAME)
+    return tuple(name for name in dict.fromkeys(tools) if name != SUBAGENT)
 
 
 def clamped(max_turns: int | None) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from retinue.core.agent import ToolSpec
 from retinue.dialects.text import compact
 
-NAME = "subagent"
+SUBAGENT = "subagent"
 
 CORE = ("list_agents", "define", "spawn", "status", "collect")
 FURTHER = ("redefine", "cancel", "progress", "wait")
@@ -55,7 +55,7 @@ def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
     }
     properties = {"action": action, **dict(_properties(extensions))}
     return ToolSpec(
-        NAME, ABOUT + further, compact({"type": "object", "properties": properties, "required": ["action"]})
+        SUBAGENT, ABOUT + further, compact({"type": "object", "properties": properties, "required": ["action"]})
     )
 
 

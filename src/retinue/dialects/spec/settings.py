@@ -9,12 +9,12 @@ from msgspec import Meta, Struct
 from retinue.core.budget import Caps, Window
 from retinue.core.commands import SessionRow
 from retinue.core.run import LimitMet
-from retinue.dialects.shared_context import requests
+from retinue.dialects.shared_context import EXTENSIONS as SHARED_CONTEXT_EXTENSIONS
 
 SECTION = "spec"
 
 SUBAGENT_EXTENSIONS: Final = ("cancel", "progress", "extends", "depends_on", "redefine", "budgets", "wait", "hint")
-EXTENSIONS: Final = (*SUBAGENT_EXTENSIONS, *requests.EXTENSIONS)
+EXTENSIONS: Final = (*SUBAGENT_EXTENSIONS, *SHARED_CONTEXT_EXTENSIONS)
 """What the documents anticipate beyond their core, by the names that settings use; all of it is on by default."""
 
 FOREVER = 100 * 365.25 * 86400.0

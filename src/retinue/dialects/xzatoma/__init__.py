@@ -1,6 +1,41 @@
-"""TODO door."""
+"""The `xzatoma` dialect: a caller blocks on `subagent` while another instance of itself works, then reads a summary."""
 
-from retinue.dialects.xzatoma.retention import SPACE
-from retinue.dialects.xzatoma.transcript import Conversation, conversation, kept
+from retinue.dialects.base import ChatDelegation, Deferred, DialectEntry, SettingsSection
+from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT
+from retinue.dialects.xzatoma.settings import SECTION, XzatomaSettings, unknown_providers
 
-__all__ = ["SPACE", "Conversation", "conversation", "kept"]
+__all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES", "XzatomaSettings"]
+
+NAME = "xzatoma"
+SETTINGS = XzatomaSettings
+TOOL_NAMES = (SUBAGENT, PARALLEL)
+
+CHAT = ChatDelegation(
+    enabled="Subagent delegation enabled for subsequent requests",
+    disabled="Subagent delegation disabled",
+    words=(
+        "subagent",
+        "delegate",
+        "spawn agent",
+        "parallel task",
+        "parallel agent",
+        "agent delegation",
+        "use agent",
+    ),
+    starts_on=lambda settings: settings.chat_enabled,
+)
+
+DIALECT = DialectEntry(
+    name=NAME,
+    tool_names=TOOL_NAMES,
+    factory=Deferred("retinue.dialects.xzatoma.dialect:XzatomaDialect"),
+    settings=SettingsSection(
+        name=SECTION,
+        type=SETTINGS,
+        about="The dialect xzatoma (--dialect xzatoma).",
+        unknown_providers=unknown_providers,
+        has_complete_complaints=True,
+    ),
+    chat=CHAT,
+    transcripts=Deferred("retinue.dialects.xzatoma.transcript:KeptTranscripts"),
+)

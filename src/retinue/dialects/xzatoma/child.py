@@ -22,11 +22,11 @@ from retinue.core.ports import CallContext
 from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.dialects.context import DialectContext
 from retinue.dialects.text import cut
-from retinue.dialects.xzatoma import settings as xzatoma_settings
-from retinue.dialects.xzatoma.quotas import DIALECT, Quotas, Used
-from retinue.dialects.xzatoma.requests import DELEGATION, NAME, Delegation, ErrorType, NotMet, inherited
+from retinue.dialects.xzatoma import NAME, TOOL_NAMES
+from retinue.dialects.xzatoma.quotas import Quotas, Used
+from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited
 from retinue.dialects.xzatoma.retention import Keeping
-from retinue.dialects.xzatoma.settings import XzatomaSettings
+from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
 from retinue.dialects.xzatoma.telemetry import Telemetry
 from retinue.engine import RunView, SpawnRequest
 
@@ -89,25 +89,25 @@ class Children:
                 started = await self._supervisor.spawn(
                     spawn_request, session_id=context.session_id, caller=context, key=order.key
                 )
-        except NotMet:
+        except SubagentRefused:
             raise
         except Refused as refused:
             self.telemetry.failed(label, depth, error=str(refused))
             raise _failed(str(refused), "initialization_failed") from refused
         if not started.existed:
             offered = [
-                name for name in self._dialect_context.run_spec_of(started.run_id).offered if name not in DELEGATION
+                name for name in self._dialect_context.run_spec_of(started.run_id).offered if name not in TOOL_NAMES
             ]
             self.telemetry.spawned(label, depth, max_turns=self._max_turns(order.request), tools=offered)
         return started.run_id
 
     async def findings(self, run_id: RunId, order: Order, context: CallContext) -> Findings:
-        """Wait for what a subagent finds; whatever keeps it from that is a `NotMet`."""
+        """Wait for what a subagent finds; whatever keeps it from that is a `SubagentRefused`."""
         label, depth = order.request.label, context.depth + 1
         with self.telemetry.at_work(depth):
             try:
                 found = await self._findings(run_id, order, context)
-            except NotMet as failure:
+            except SubagentRefused as failure:
                 self.telemetry.failed(label, depth, error=str(failure).removeprefix(FAILED))
                 raise
         self.telemetry.completed(
@@ -137,9 +137,9 @@ class Children:
     # Birth
 
     def _tools(self, order: Order, context: CallContext) -> tuple[str, ...]:
-        own = tuple(name for name in context.offered if name not in DELEGATION)
+        own = tuple(name for name in context.offered if name not in TOOL_NAMES)
         kept = inherited(order.request.allowed_tools, own)
-        return (*kept, NAME) if order.nests else kept
+        return (*kept, SUBAGENT) if order.nests else kept
 
     def _spawn_request(
         self,
@@ -161,7 +161,7 @@ class Children:
             windows=windows,
             lifecycle=Lifecycle(keep_alive=request.summary_prompt is not None, awaited=True),
             label=request.label,
-            dialect=DIALECT,
+            dialect=NAME,
         )
 
     def _max_turns(self, request: Delegation) -> int:
@@ -213,13 +213,13 @@ class Children:
         with suppress(RunIsOver):
             await self._supervisor.post(run_id, Close(key=f"{order.key}/close"))
 
-    async def _failure(self, exchange: Exchange, context: CallContext) -> NotMet:
+    async def _failure(self, exchange: Exchange, context: CallContext) -> SubagentRefused:
         quota = await self.quotas.why_stopped(exchange, context.root_id)
         return quota or _failed(exchange.error or exchange.reason, "execution_failed")
 
 
-def _failed(reason: str, error_type: ErrorType) -> NotMet:
-    return NotMet(f"{FAILED}{reason}", error_type)
+def _failed(reason: str, error_type: ErrorType) -> SubagentRefused:
+    return SubagentRefused(f"{FAILED}{reason}", error_type)
 
 
 def _check_provider(dialect_context: DialectContext, settings: XzatomaSettings) -> None:
@@ -227,4 +227,4 @@ def _check_provider(dialect_context: DialectContext, settings: XzatomaSettings) 
     if settings.provider is not None:
         known, _ = dialect_context.resolve(f"{settings.provider}:", RunSpec(agent="", provider=""))
         if not known:
-            raise BadInput(xzatoma_settings.unknown_provider(settings.provider, dialect_context.families.names()))
+            raise BadInput(unknown_provider(settings.provider, dialect_context.families.names()))

@@ -1,24 +1,30 @@
-"""The `xzatoma` dialect: a caller blocks on `subagent` while another instance of itself works, then reads a summary."""
+"""The tools of `xzatoma`: `subagent`, and `parallel_subagent` for the root."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from retinue.core.agent import Agent, ToolSpec
+from retinue.core.agent import ToolSpec
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.dialects.base import DialectTool
+from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
-from retinue.dialects.xzatoma import requests
+from retinue.dialects.xzatoma import NAME
 from retinue.dialects.xzatoma.child import Children, Findings, Order
 from retinue.dialects.xzatoma.parallel import ParallelTool
-from retinue.dialects.xzatoma.quotas import DIALECT
-from retinue.dialects.xzatoma.requests import NotMet, answer, check_depth, label_of, parse
+from retinue.dialects.xzatoma.requests import (
+    PARALLEL,
+    SUBAGENT,
+    SubagentRefused,
+    answer,
+    check_depth,
+    label_of,
+    parse,
+    spec,
+)
 from retinue.dialects.xzatoma.settings import DEFAULTS, XzatomaSettings
 
-NAME = DIALECT
 
-
-class XzatomaDialect:
+class XzatomaDialect(Dialect):
     """`subagent`, which every run has (at the greatest depth it is there too, and refuses), and for the root
     `parallel_subagent`.
     """
@@ -28,8 +34,8 @@ class XzatomaDialect:
     def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings = DEFAULTS) -> None:
         children = Children(dialect_context, settings)
         self._tools: dict[str, Tool] = {
-            requests.NAME: SubagentTool(children, settings),
-            requests.PARALLEL: ParallelTool(children, settings),
+            SUBAGENT: SubagentTool(children, settings),
+            PARALLEL: ParallelTool(children, settings),
         }
 
     def tools(self) -> Mapping[str, Tool]:
@@ -38,15 +44,7 @@ class XzatomaDialect:
 
     def offered(self, *, depth: int) -> tuple[str, ...]:
         """Both for the root, and one however deep the run is."""
-        return tuple(self._tools) if depth == 0 else (requests.NAME,)
-
-    def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        """Nothing: what there is to know about the tools stands in their descriptions."""
-        return ""
-
-    def around(self, tool: Tool) -> Tool:
-        """The tool just as it is."""
-        return tool
+        return tuple(self._tools) if depth == 0 else (SUBAGENT,)
 
 
 class SubagentTool(DialectTool):
@@ -55,7 +53,7 @@ class SubagentTool(DialectTool):
     waits = True
 
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
-        self.spec: ToolSpec = requests.spec(settings.default_max_turns)
+        self.spec: ToolSpec = spec(settings.default_max_turns)
         self._children = children
         self._settings = settings
 
@@ -64,7 +62,7 @@ class SubagentTool(DialectTool):
         about = {"subagent_label": label_of(arguments), "recursion_depth": str(context.depth + 1)}
         try:
             findings = await self._delegate(arguments, context)
-        except NotMet as error:
+        except SubagentRefused as error:
             self._children.telemetry.refused(context.depth + 1, error.error_type)
             return ToolResult(answer(about, error=str(error)), failed=True)
         return ToolResult(answer(about | _told(findings), output=findings.output))
@@ -84,7 +82,7 @@ class SubagentTool(DialectTool):
         depth, most = context.depth, self._settings.max_depth
         try:
             check_depth(depth, most)
-        except NotMet:
+        except SubagentRefused:
             self._children.telemetry.too_deep(label_of(arguments), depth=depth, max_depth=most)
             raise
 

@@ -13,7 +13,17 @@ from retinue.core.ports import CallContext, ToolResult
 from retinue.dialects.base import DialectTool
 from retinue.dialects.text import compact
 from retinue.dialects.xzatoma.child import Children, Order
-from retinue.dialects.xzatoma.requests import PARALLEL, NotMet, Shape, answer, checked, named, read, task_schema, whole
+from retinue.dialects.xzatoma.requests import (
+    PARALLEL,
+    Shape,
+    SubagentRefused,
+    answer,
+    checked,
+    named,
+    read,
+    task_schema,
+    whole,
+)
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 
 DEFAULT_CONCURRENT = 5
@@ -86,20 +96,20 @@ def parse(arguments: str) -> Batch:
     """
     asked = read(arguments, _Shape)
     if asked.tasks is None:
-        raise NotMet("Invalid input: missing field `tasks`")
+        raise SubagentRefused("Invalid input: missing field `tasks`")
     wished = whole(asked.max_concurrent, "max_concurrent")
     most = DEFAULT_CONCURRENT if wished is None else wished
     if most < 1:
-        raise NotMet("Invalid input: Expected `int` >= 1 - at `$.max_concurrent`")
+        raise SubagentRefused("Invalid input: Expected `int` >= 1 - at `$.max_concurrent`")
     if not asked.tasks:
-        raise NotMet("At least one task required", "empty_tasks")
+        raise SubagentRefused("At least one task required", "empty_tasks")
     return Batch(tasks=asked.tasks, max_concurrent=min(most, len(asked.tasks)), fail_fast=bool(asked.fail_fast))
 
 
 def check_depth(depth: int, max_depth: int) -> None:
     """Refuse a caller that is as deep as the settings allow."""
     if depth >= max_depth:
-        raise NotMet(f"Maximum subagent depth {max_depth} reached", "max_depth_reached")
+        raise SubagentRefused(f"Maximum subagent depth {max_depth} reached", "max_depth_reached")
 
 
 def told(results: Sequence[Result], *, total_duration_ms: int) -> str:
@@ -140,7 +150,7 @@ class ParallelTool(DialectTool):
         """Delegate all tasks, and wait; every refusal is an answer, and a task that fails is a result."""
         try:
             output = await self._delegate(arguments, context)
-        except NotMet as error:
+        except SubagentRefused as error:
             self._children.telemetry.refused(context.depth + 1, error.error_type)
             return ToolResult(answer({}, error=str(error)), failed=True)
         return ToolResult(answer({}, output=output))
@@ -155,7 +165,7 @@ class ParallelTool(DialectTool):
     def _check_depth(self, context: CallContext) -> None:
         try:
             check_depth(context.depth, self._settings.max_depth)
-        except NotMet:
+        except SubagentRefused:
             self._children.telemetry.too_deep("", depth=context.depth, max_depth=self._settings.max_depth)
             raise
 
@@ -187,7 +197,7 @@ class _Work:
                 return Result(label=label, success=False, error=CANCELLED)
             try:
                 result = await self._work(place, label, task)
-            except NotMet as failure:
+            except SubagentRefused as failure:
                 self._children.telemetry.refused(self._context.depth + 1, failure.error_type)
                 result = await self._failure(place, label, str(failure))
             if not result.success and self._batch.fail_fast:

@@ -19,11 +19,11 @@ from retinue.core.commands import RunQuery
 from retinue.core.ids import RunId
 from retinue.core.run import CHAT, Exchange
 from retinue.dialects.context import DialectContext
-from retinue.dialects.xzatoma.requests import NotMet
+from retinue.dialects.xzatoma import NAME
+from retinue.dialects.xzatoma.requests import SubagentRefused
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.engine import RunView
 
-DIALECT = "xzatoma"
 SPAN = 366 * 86400.0
 """Seconds for which the ledger remembers tokens: longer than any session lasts."""
 
@@ -61,14 +61,14 @@ class Quotas:
         if most is None:
             return ()
         first, *_ = await self._session(root_id)
-        return (Window(f"{DIALECT}/{first}", SPAN, Caps(tokens=most), soft=True),)
+        return (Window(f"{NAME}/{first}", SPAN, Caps(tokens=most), soft=True),)
 
     def seconds_left(self, used: Used | None) -> float | None:
         """How long a subagent may work that is born now."""
         most = self._settings.max_total_time
         return None if most is None or used is None else max(most - used.seconds, 0.001)
 
-    async def why_stopped(self, exchange: Exchange, root_id: RunId) -> NotMet | None:
+    async def why_stopped(self, exchange: Exchange, root_id: RunId) -> SubagentRefused | None:
         """The quota that ended a subagent's work in the middle, if that was it."""
         if not self._settings.has_quotas or exchange.reason not in ("window", "deadline"):
             return None
@@ -86,7 +86,7 @@ class Quotas:
         trees = [
             await self._dialect_context.supervisor.list(RunQuery(root_id=each)) for each in await self._session(root_id)
         ]
-        ours = [view for tree in trees for view in tree if view.dialect == DIALECT and view.parent_id is not None]
+        ours = [view for tree in trees for view in tree if view.dialect == NAME and view.parent_id is not None]
         return Used(
             executions=len(ours),
             tokens=sum(view.usage.total for view in ours),
@@ -117,9 +117,9 @@ class Quotas:
         return origin.run_id
 
 
-def exceeded(reason: str) -> NotMet:
+def exceeded(reason: str) -> SubagentRefused:
     """The refusal for that reason."""
-    return NotMet(f"Resource quota exceeded: {reason}", "quota_exceeded")
+    return SubagentRefused(f"Resource quota exceeded: {reason}", "quota_exceeded")
 
 
 def seconds_at_work(runs: Iterable[RunView], now: float) -> float:

@@ -1,6 +1,7 @@
-"""What a model can ask of the tools of `xzatoma`, and how a call is read and checked before anything happens.
+"""The arguments of the tools of `xzatoma`, parsed and checked before anything happens.
 
-The texts of refusals are the document's, letter by letter. Nothing that a model can write raises anything but `NotMet`.
+The texts of refusals are the document's, letter by letter. Any text that a model can write is parsed, or raises
+`SubagentRefused`.
 """
 
 from __future__ import annotations
@@ -8,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.core.errors import Refused
-from retinue.core.text import NOT_JSON
+from retinue.dialects.arguments import CallRefused, decode
 from retinue.dialects.text import compact
 
-NAME = "subagent"
+SUBAGENT = "subagent"
 PARALLEL = "parallel_subagent"
-DELEGATION = (NAME, PARALLEL)
 DEFAULT_SUMMARY_PROMPT = "Summarize your findings concisely"
 FEWEST_TURNS = 1
 MOST_TURNS = 50
@@ -39,8 +37,8 @@ ErrorType = Literal[
 """What goes wrong, as metrics call it."""
 
 
-class NotMet(Refused):
-    """A call that is refused or came to nothing; its text is the `error` that the model reads."""
+class SubagentRefused(CallRefused):
+    """A call that is refused or failed; its text is the `error` that the model reads."""
 
     def __init__(self, text: str, error_type: ErrorType = "invalid_input") -> None:
         super().__init__(text)
@@ -77,7 +75,7 @@ class _Labelled(Struct):
 def spec(default_max_turns: int) -> ToolSpec:
     """The tool as a model sees it."""
     return ToolSpec(
-        NAME,
+        SUBAGENT,
         "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "
         "need to explore a sub-problem independently without polluting the main conversation.",
         compact(task_schema(default_max_turns, summary=DEFAULT_SUMMARY_PROMPT)),
@@ -137,11 +135,11 @@ def checked(asked: Shape, *, summary: str | None = DEFAULT_SUMMARY_PROMPT) -> De
         raise _missing_label()
     max_turns = whole(asked.max_turns, "max_turns")
     if asked.task_prompt is None or not asked.task_prompt.strip():
-        raise NotMet("task_prompt cannot be empty")
+        raise SubagentRefused("task_prompt cannot be empty")
     if not asked.label.strip():
         raise _missing_label()
     if max_turns is not None and not FEWEST_TURNS <= max_turns <= MOST_TURNS:
-        raise NotMet(f"max_turns must be between {FEWEST_TURNS} and {MOST_TURNS}")
+        raise SubagentRefused(f"max_turns must be between {FEWEST_TURNS} and {MOST_TURNS}")
     summary_prompt = asked.summary_prompt or ""
     return Delegation(
         label=asked.label,
@@ -160,8 +158,8 @@ def label_of(arguments: str) -> str:
     ('dig', 'unknown', 'unknown')
     """
     try:
-        label = msgspec.json.decode(arguments, type=_Labelled).label
-    except NOT_JSON:
+        label = decode(arguments, _Labelled, refuse=CallRefused).label
+    except CallRefused:
         return NO_LABEL
     return named(label if isinstance(label, str) else None)
 
@@ -180,17 +178,17 @@ def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[
     if allowed_tools is None:
         return tuple(own)
     for name in allowed_tools:
-        if name == NAME:
-            raise NotMet(f"Tool '{NAME}' cannot be used by subagents")
+        if name == SUBAGENT:
+            raise SubagentRefused(f"Tool '{SUBAGENT}' cannot be used by subagents")
         if name not in own:
-            raise NotMet(f"Unknown tool in allowed_tools: {name}")
+            raise SubagentRefused(f"Unknown tool in allowed_tools: {name}")
     return tuple(name for name in own if name in allowed_tools)
 
 
 def check_depth(depth: int, max_depth: int) -> None:
     """Refuse a caller that is as deep as the settings allow."""
     if depth >= max_depth:
-        raise NotMet(
+        raise SubagentRefused(
             f"Maximum subagent recursion depth ({max_depth}) exceeded. Current depth: {depth}. "
             "Cannot spawn nested subagent.",
             "max_depth_reached",
@@ -199,21 +197,18 @@ def check_depth(depth: int, max_depth: int) -> None:
 
 def read(arguments: str, kind: type[S]) -> S:
     """The members of a call."""
-    try:
-        return msgspec.json.decode(arguments, type=kind)
-    except NOT_JSON as unreadable:
-        raise NotMet(f"Invalid input: {unreadable}") from unreadable
+    return decode(arguments, kind, refuse=lambda reason: SubagentRefused(f"Invalid input: {reason}"))
 
 
 def whole(number: float | None, name: str) -> int | None:
     """A whole number, however JSON wrote it."""
     if isinstance(number, float) and not number.is_integer():
-        raise NotMet(f"Invalid input: Expected `int`, got `float` - at `$.{name}`")
+        raise SubagentRefused(f"Invalid input: Expected `int`, got `float` - at `$.{name}`")
     return None if number is None else int(number)
 
 
-def _missing_label() -> NotMet:
-    return NotMet("Invalid input: missing field `label`")
+def _missing_label() -> SubagentRefused:
+    return SubagentRefused("Invalid input: missing field `label`")
 
 
 def answer(metadata: Mapping[str, str], *, output: str = "", error: str | None = None) -> str:

@@ -21,7 +21,7 @@ from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.dialects.context import DialectContext
-from retinue.dialects.xzatoma.quotas import DIALECT
+from retinue.dialects.xzatoma import NAME
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 
 
@@ -110,7 +110,7 @@ class Keeping:
     def _deal_with(self, root_id: RunId, how: bytes) -> None:
         if how == DROP:
             # A crash between the two writes is harmless: the next process drops the events again.
-            self._supervisor.drop_events(root_id, DIALECT)
+            self._supervisor.drop_events(root_id, NAME)
             self._key_value.queue_change(SPACE, _drop(root_id))
             return
         task = asyncio.get_running_loop().create_task(self._copy(root_id, Path(how.decode())), name="retinue-copies")
@@ -119,7 +119,7 @@ class Keeping:
 
     async def _copy(self, root_id: RunId, path: Path) -> None:
         try:
-            rows = [row for row in await self._rows(root_id) if row.dialect == DIALECT and row.parent_id is not None]
+            rows = [row for row in await self._rows(root_id) if row.dialect == NAME and row.parent_id is not None]
             stored = self._supervisor.stored
             logs = [await stored.events(row.run_id) for row in reversed(rows)]
             briefs = {row.run_spec: await stored.run_spec(row.run_spec) for row in rows}

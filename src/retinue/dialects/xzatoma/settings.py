@@ -1,4 +1,4 @@
-"""What a settings file can say about `xzatoma` in `[agent.subagent]`, with the document's own complaints."""
+"""The settings of `xzatoma`, `[agent.subagent]`, with the complaints that its document prescribes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from retinue.core.errors import PRESCRIBED
+from retinue.providers.catalog import WIRES, called
 
 SECTION = "agent.subagent"
+ERROR = "Configuration error: "
+"""The beginning of every complaint in the document."""
 
 Quota = Annotated[int, Meta(ge=1)]
 
 
 class XzatomaSettings(Struct, frozen=True, kw_only=True):
-    """How deep, how long, how wordy and how much; `output_max_size` is in bytes, `max_total_time` in seconds."""
+    """The section `[agent.subagent]`; `output_max_size` is in bytes, `max_total_time` in seconds."""
 
     max_depth: Annotated[
         int,
@@ -24,8 +26,8 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
             le=10,
             description="How deep subagents may delegate on, from 1 to 10.",
             extra={
-                "too_small": f"{PRESCRIBED}{SECTION}.max_depth must be greater than 0",
-                "too_large": f"{PRESCRIBED}{SECTION}.max_depth cannot exceed 10 (stack overflow risk)",
+                "too_small": f"{ERROR}{SECTION}.max_depth must be greater than 0",
+                "too_large": f"{ERROR}{SECTION}.max_depth cannot exceed 10 (stack overflow risk)",
             },
         ),
     ] = 3
@@ -36,8 +38,8 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
             le=100,
             description="Turns of a subagent when the call does not say, from 1 to 100.",
             extra={
-                "too_small": f"{PRESCRIBED}{SECTION}.default_max_turns must be greater than 0",
-                "too_large": f"{PRESCRIBED}{SECTION}.default_max_turns cannot exceed 100",
+                "too_small": f"{ERROR}{SECTION}.default_max_turns must be greater than 0",
+                "too_large": f"{ERROR}{SECTION}.default_max_turns cannot exceed 100",
             },
         ),
     ] = 10
@@ -46,7 +48,7 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1024,
             description="Bytes of a subagent's summary that its caller reads, from 1024.",
-            extra={"too_small": f"{PRESCRIBED}{SECTION}.output_max_size must be at least 1024 bytes"},
+            extra={"too_small": f"{ERROR}{SECTION}.output_max_size must be at least 1024 bytes"},
         ),
     ] = 4096
     telemetry_enabled: Annotated[
@@ -93,9 +95,17 @@ DEFAULTS = XzatomaSettings()
 
 
 def unknown_provider(name: str, known: Sequence[str]) -> str:
-    """The complaint about a provider that nobody knows.
+    """The complaint about an unknown provider.
 
     >>> unknown_provider("copilot", ["anthropic", "ollama"])
     'Invalid subagent provider override: copilot. Must be one of: anthropic, ollama'
     """
     return f"Invalid subagent provider override: {name}. Must be one of: {', '.join(known)}"
+
+
+def unknown_providers(settings: XzatomaSettings, providers: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """The complaint about `provider`, given the providers of the settings file."""
+    known = tuple(dict.fromkeys((*WIRES, *providers)))
+    if settings.provider is None or called(settings.provider, known) in known:
+        return ()
+    return (("provider", f"{ERROR}{unknown_provider(settings.provider, known)}"),)

@@ -1,27 +1,29 @@
-"""A subagent's conversation as `xzatoma` shows it afterwards: who said what, and how it ended.
+"""Conversations of subagents that `xzatoma` kept, read from the store, and the text that `retinue replay` prints.
 
-It is a view of what the store knows of a run, and is kept nowhere else.
+A transcript is a view of what the store has of a run; it is stored nowhere else. Nothing is changed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from retinue.core.agent import RunSpec
-from retinue.core.commands import RunRow
+from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import Event, HistoryCompacted
 from retinue.core.ids import RunId
-from retinue.core.messages import Message
+from retinue.core.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from retinue.core.state import Run, fold
-from retinue.dialects.xzatoma.quotas import DIALECT
-from retinue.dialects.xzatoma.requests import DELEGATION
-from retinue.dialects.xzatoma.retention import DROP
+from retinue.dialects.text import rfc3339
+from retinue.dialects.xzatoma import NAME, TOOL_NAMES
+from retinue.dialects.xzatoma.retention import DROP, SPACE
+from retinue.engine import Supervisor
 
 
-class Conversation(Struct, frozen=True, kw_only=True):
-    """One subagent: `parent_id` is None for a child of the root, which is no subagent itself."""
+class Transcript(Struct, frozen=True, kw_only=True):
+    """One subagent's conversation; `parent_id` is None for a child of the root, which is no subagent itself."""
 
     id: RunId
     parent_id: RunId | None
@@ -38,20 +40,71 @@ class Conversation(Struct, frozen=True, kw_only=True):
     allowed_tools: tuple[str, ...]
 
 
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+class KeptTranscripts:
+    """The transcripts of a store; `clean` makes a text safe for a terminal."""
+
+    def __init__(self, supervisor: Supervisor, clean: Callable[[str], str] = str) -> None:
+        self._stored = supervisor.stored
+        self._key_value = supervisor.key_value
+        self._text = _Text(clean)
+
+    async def rows(self) -> list[RunRow]:
+        """The runs of all transcripts, newest first."""
+        trees = await self._key_value.look(SPACE)
+        return kept(await self._stored.runs(RunQuery()), trees)
+
+    async def read(self, rows: Sequence[RunRow]) -> list[Transcript]:
+        """The transcripts of these runs."""
+        return [await self._transcript(row) for row in rows]
+
+    async def find(self, run_id: RunId) -> Transcript | None:
+        """The transcript of that id."""
+        row = next((row for row in await self.rows() if row.run_id == run_id), None)
+        return None if row is None else await self._transcript(row)
+
+    async def _transcript(self, row: RunRow) -> Transcript:
+        events = await self._stored.events(row.run_id)
+        return transcript(row, events, await self._stored.run_spec(row.run_spec))
+
+    async def listing(self, *, limit: int, offset: int) -> str:
+        """One page of all transcripts, newest first."""
+        page = (await self.rows())[offset : offset + limit]
+        return "\n".join(self._text.listing(await self.read(page), limit, offset))
+
+    async def conversation(self, run_id: RunId) -> str | None:
+        """One transcript with its messages."""
+        found = await self.find(run_id)
+        return None if found is None else "\n".join(self._text.conversation(found))
+
+    async def tree(self, run_id: RunId | None, *, limit: int, offset: int) -> str | None:
+        """Which subagent started which, below `run_id` or below all roots."""
+        rows = await self.rows()
+        if run_id is None:
+            tops = [row for row in rows if row.depth == 1][offset : offset + limit]
+        else:
+            tops = [row for row in rows if row.run_id == run_id]
+            if not tops:
+                return None
+        return "\n".join(self._text.tree(tops, rows))
+
+
 def kept(rows: Iterable[RunRow], trees: Mapping[RunId, bytes]) -> list[RunRow]:
-    """The subagents among these runs whose messages are there to stay; `trees` are those still to be dealt with."""
+    """The subagents among these runs whose messages stay; `trees` are those whose retention is still to be applied."""
     return [
         row
         for row in rows
-        if row.dialect == DIALECT and row.parent_id is not None and row.seq > 0 and trees.get(row.root_id) != DROP
+        if row.dialect == NAME and row.parent_id is not None and row.seq > 0 and trees.get(row.root_id) != DROP
     ]
 
 
-def conversation(row: RunRow, events: Iterable[tuple[int, Event]], run_spec: RunSpec) -> Conversation:
-    """What a subagent's row and log tell; what was left out of a long history for the model's sake is not left out."""
+def transcript(row: RunRow, events: Iterable[tuple[int, Event]], run_spec: RunSpec) -> Transcript:
+    """The transcript of a run; messages that were left out of the model's history by compaction are in it."""
     run = fold([(seq, event) for seq, event in events if not isinstance(event, HistoryCompacted)], run_spec)
     limited = _ran_out_of_turns(run)
-    return Conversation(
+    return Transcript(
         id=row.run_id,
         parent_id=row.parent_id if row.depth > 1 else None,
         label=row.label,
@@ -64,7 +117,7 @@ def conversation(row: RunRow, events: Iterable[tuple[int, Event]], run_spec: Run
         turns_used=run.turns,
         tokens_consumed=run.usage.total,
         max_turns_reached=limited,
-        allowed_tools=tuple(name for name in run_spec.offered if name not in DELEGATION),
+        allowed_tools=tuple(name for name in run_spec.offered if name not in TOOL_NAMES),
     )
 
 
@@ -81,3 +134,76 @@ def _status(run: Run, limited: bool) -> str:
     if run.outcome.result != "completed" or any(each.result != "completed" for each in answers):
         return "failed"
     return "incomplete" if limited else "complete"
+
+
+# ---- rendering ------------------------------------------------------------------------------------------------------
+
+
+class _Text:
+    """The lines that `retinue replay` prints, in the words of the document."""
+
+    def __init__(self, clean: Callable[[str], str]) -> None:
+        self._clean = clean
+
+    def listing(self, page: Sequence[Transcript], limit: int, offset: int) -> Iterator[str]:
+        yield f"Conversations (showing {limit} starting at {offset}):"
+        for each in page:
+            yield ""
+            yield f"ID:     {each.id}"
+            yield f"Label:  {self._one_line(each.label)}"
+            yield f"Depth:  {each.depth}"
+            yield f"Status: {each.status}"
+            yield f"Turns:  {each.turns_used}"
+            yield f"Start:  {rfc3339(each.started_at)}"
+            if each.parent_id is not None:
+                yield f"Parent: {each.parent_id}"
+
+    def conversation(self, found: Transcript) -> Iterator[str]:
+        yield f"=== Conversation {found.id} ==="
+        yield f"Label: {self._one_line(found.label)}"
+        yield f"Depth: {found.depth}"
+        yield f"Started: {rfc3339(found.started_at)}"
+        if found.completed_at is not None:
+            yield f"Completed: {rfc3339(found.completed_at)}"
+        yield from ("", f"Task: {self._clean(found.task)}", "", "=== Messages ===", "")
+        for number, message in enumerate(found.messages, 1):
+            yield f"--- Message {number} ({_role(message)}) ---"
+            yield from self._message(message)
+            yield ""
+        yield "=== Metadata ==="
+        yield f"Turns Used: {found.turns_used}"
+        yield f"Tokens Consumed: {found.tokens_consumed}"
+        yield f"Status: {found.status}"
+        yield f"Max Turns Reached: {str(found.max_turns_reached).lower()}"
+        yield f"Allowed Tools: {json.dumps(found.allowed_tools, ensure_ascii=False)}"
+
+    def _message(self, message: Message) -> Iterator[str]:
+        yield self._clean(message.text) or "(no content)"
+        if isinstance(message, AssistantMessage):
+            for call in message.calls:
+                yield f"Tool call: {self._one_line(call.name)} {self._clean(call.arguments)}"
+
+    def tree(self, tops: Sequence[RunRow], rows: Sequence[RunRow]) -> Iterator[str]:
+        below: dict[str | None, list[RunRow]] = {}
+        for row in reversed(rows):  # oldest first
+            below.setdefault(row.parent_id, []).append(row)
+        yield "Conversation tree:"
+        waiting = [(row, 0) for row in reversed(tops)]
+        while waiting:
+            row, level = waiting.pop()
+            turns = row.progress.turns
+            yield f"{'  ' * level}├─ {row.run_id} [{self._one_line(row.label)}] (depth={row.depth}, turns={turns})"
+            waiting += [(child, level + 1) for child in reversed(below.get(row.run_id, []))]
+
+    def _one_line(self, text: str) -> str:
+        return " ".join(self._clean(text).split())
+
+
+def _role(message: Message) -> str:
+    match message:
+        case UserMessage():
+            return "user"
+        case AssistantMessage():
+            return "assistant"
+        case ToolMessage():
+            return "tool"

@@ -1,3 +1,23 @@
-"""TODO door."""
+"""The `zeroclaw` dialect: an agent runs itself again for a subtask, or hands work to one with rights of its own."""
 
-__all__ = []
+from retinue.dialects.base import Deferred, DialectEntry, PolicyTexts
+from retinue.dialects.zeroclaw.cron import ZeroclawCronTexts
+from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
+
+__all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES"]
+
+NAME = "zeroclaw"
+SETTINGS = None
+TOOL_NAMES = (SPAWN, DELEGATE)
+
+DIALECT = DialectEntry(
+    name=NAME,
+    tool_names=TOOL_NAMES,
+    factory=Deferred("retinue.dialects.zeroclaw.dialect:ZeroclawDialect"),
+    cron=ZeroclawCronTexts(),
+    policy_texts=PolicyTexts(
+        escalation="subagent policy override escalates beyond parent: {refusal}",
+        memory="subagent allowlist override contains alias {alias} not present on parent's memory allowlist; "
+        "SubAgent overrides may only narrow",
+    ),
+)

@@ -18,9 +18,11 @@ from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import RuntimeProfile, windows_of
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.state import Run
+from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.text import rfc3339
+from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.background import SPACE, Background
 from retinue.dialects.zeroclaw.requests import (
     DELEGATE,
@@ -30,14 +32,13 @@ from retinue.dialects.zeroclaw.requests import (
     CheckResult,
     Handover,
     ListResults,
-    NotMet,
     Parallel,
     available,
     delegate_spec,
     parse,
 )
 from retinue.dialects.zeroclaw.result_files import Result, Results, pretty
-from retinue.dialects.zeroclaw.spawn import NAME, check_may_act, hidden, spend
+from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, spend
 from retinue.dialects.zeroclaw.texts import BY_USER, PARALLEL_FAILED, Answer, Target, fanned_out, started
 from retinue.engine import SpawnRequest
 
@@ -93,7 +94,7 @@ class DelegateTool(DialectTool):
                     return await self._await(task_ids, seconds, context)
                 case _:
                     assert_never(request)
-        except NotMet as refusal:
+        except CallRefused as refusal:
             return ToolResult(str(refusal), failed=True)
 
     # Handing over
@@ -102,7 +103,7 @@ class DelegateTool(DialectTool):
         row = await self._dialect_context.begun(context)
         if row is None:
             if request.agent not in self._names or request.agent == context.identity:
-                raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
+                raise CallRefused(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
             self._check_caller(context)
         begun = await self._begin(request, context, row)
         if request.background:
@@ -117,13 +118,13 @@ class DelegateTool(DialectTool):
         if not any(rows):
             for agent in request.agents:
                 if agent not in self._names or agent == context.identity:
-                    raise NotMet(f"Unknown agent '{agent}' in parallel list. Available: {available(self._names)}")
+                    raise CallRefused(f"Unknown agent '{agent}' in parallel list. Available: {available(self._names)}")
             self._check_caller(context)
         begun: list[Begun | Answer] = []
         for agent, one, row in zip(request.agents, each, rows, strict=True):
             try:
                 begun.append(await self._begin(Handover(agent, request.task), one, row))
-            except NotMet as refusal:
+            except CallRefused as refusal:
                 begun.append(Answer(error=str(refusal)))
         answers = [await self._answer(one) if isinstance(one, Begun) else one for one in begun]
         text = fanned_out(list(zip(request.agents, answers, strict=True)))
@@ -135,7 +136,7 @@ class DelegateTool(DialectTool):
         """The caller's own rules: how deep it may delegate, and whether it may act at all."""
         deepest = self._runtime(context.identity).max_delegation_depth
         if context.depth >= deepest:
-            raise NotMet(f"Delegation depth limit reached ({context.depth}/{deepest})")
+            raise CallRefused(f"Delegation depth limit reached ({context.depth}/{deepest})")
         check_may_act(context, DELEGATE)
 
     async def _begin(self, request: Handover, context: CallContext, row: RunRow | None) -> Begun:
@@ -147,17 +148,19 @@ class DelegateTool(DialectTool):
             spawn_request = await self._spawn_request(request, context)
             if complaint := self._dialect_context.families.complaint(spawn_request.run_spec.provider):
                 provider = spawn_request.run_spec.provider
-                raise NotMet(f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}")
+                raise CallRefused(
+                    f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}"
+                )
             if request.background:
                 _usable(Results(context.workspace))
             await spend(self._supervisor, context)
             run = await self._supervisor.spawn(
                 spawn_request, session_id=context.session_id, caller=context, key=context.key
             )
-        except NotMet:
+        except CallRefused:
             raise
         except Refused as refused:
-            raise NotMet(f"Agent '{request.agent}' failed: {refused}") from refused
+            raise CallRefused(f"Agent '{request.agent}' failed: {refused}") from refused
         return Begun(
             run.run_id, Target.of(spawn_request.run_spec, spawn_request.limits, self._dialect_context.families)
         )
@@ -165,7 +168,7 @@ class DelegateTool(DialectTool):
     async def _spawn_request(self, request: Handover, context: CallContext) -> SpawnRequest:
         agent = self._dialect_context.known(request.agent)
         if agent is None:  # it was there when the call was made, before a crash
-            raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
+            raise CallRefused(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
         policy, independent = await self._grants(agent, context)
         given = self._supervisor.rules.given_to(agent.name)
         return SpawnRequest(
@@ -235,7 +238,7 @@ class DelegateTool(DialectTool):
     async def _check_result(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
         result = await self._background.result(task_id, Results(context.workspace))
         if result is None:
-            raise NotMet(f"No result found for task_id '{shown}'")
+            raise CallRefused(f"No result found for task_id '{shown}'")
         return ToolResult(result.text, failed=result.status != "Completed")
 
     async def _list(self, context: CallContext) -> ToolResult:
@@ -248,15 +251,15 @@ class DelegateTool(DialectTool):
         results = Results(context.workspace)
         result = await self._background.result(task_id, results)
         if result is None:
-            raise NotMet(f"No task found for task_id '{shown}'")
+            raise CallRefused(f"No task found for task_id '{shown}'")
         if result.status == "Running":
             await self._stop(result, results)
             stopped = await self._background.result(task_id, results)
             result = stopped if stopped is not None else result
         elif not (context.again and result.error == BY_USER):  # cancelled by this very call, before a crash
-            raise NotMet(f"Task '{shown}' is not running (status: {result.status})")
+            raise CallRefused(f"Task '{shown}' is not running (status: {result.status})")
         if result.status not in ("Running", "Cancelled"):  # it came to its end in the same moment
-            raise NotMet(f"Task '{shown}' is not running (status: {result.status})")
+            raise CallRefused(f"Task '{shown}' is not running (status: {result.status})")
         return ToolResult(f"Task '{shown}' cancellation requested.")
 
     async def _stop(self, result: Result, results: Results) -> None:
@@ -299,7 +302,7 @@ def _usable(results: Results) -> None:
         results.prepare()
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise NotMet(f"Results cannot be kept in {results.path}: {reason}") from error
+        raise CallRefused(f"Results cannot be kept in {results.path}: {reason}") from error
 
 
 def _in_short(result: Result) -> dict[str, object]:

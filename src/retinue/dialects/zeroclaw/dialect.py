@@ -1,21 +1,23 @@
-"""The `zeroclaw` dialect: an agent runs itself again for a subtask, or hands work to one with rights of its own."""
+"""The tools of `zeroclaw`, and its log lines about tool calls and subagents that have ended."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from retinue.core.agent import Agent
 from retinue.core.events import RunAccepted
 from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
+from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line
 from retinue.dialects.logging_tool import WatchedTool
+from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.background import Background
 from retinue.dialects.zeroclaw.delegate import DelegateTool
 from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
-from retinue.dialects.zeroclaw.spawn import NAME, SpawnSubagentTool, about, is_subagent
+from retinue.dialects.zeroclaw.spawn import SpawnSubagentTool, about, is_subagent
 from retinue.engine import Supervisor
 
 log = logging.getLogger("retinue.zeroclaw")
@@ -37,10 +39,7 @@ class TracedTool(WatchedTool):
         return line(agent_alias=context.identity, session_key=context.run_id, **facts)
 
 
-log = logging.getLogger("retinue.zeroclaw")
-
-
-class ZeroclawDialect:
+class ZeroclawDialect(Dialect):
     """Two tools, which every run has whose risk profile does not take them away; a subagent's refuses."""
 
     name = NAME
@@ -64,10 +63,6 @@ class ZeroclawDialect:
     def default_tools(self, agent: Agent) -> tuple[str, ...]:
         """Every tool there is: the agent's risk profile says which of them it has."""
         return tuple(self._dialect_context.tool_names)
-
-    def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        """Nothing: what there is to know about the tools stands in their descriptions."""
-        return ""
 
     def around(self, tool: Tool) -> Tool:
         """The tool, with a line for each of its calls that says whose it was."""

@@ -1,20 +1,20 @@
-"""What a model can ask of the tools of `zeroclaw`, and how a call is read before anything happens.
+"""The arguments of the tools of `zeroclaw`, parsed and checked before anything happens.
 
-The texts of refusals are the document's, letter by letter. Nothing that a model can write raises anything but `NotMet`.
+The texts of refusals are the document's, letter by letter. Any text that a model can write is parsed, or raises
+`CallRefused`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 from uuid import UUID
 
-import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.core.errors import Refused
-from retinue.core.text import NOT_JSON
+from retinue.dialects.arguments import CallRefused, decode
 from retinue.dialects.text import compact
 
 SPAWN = "spawn_subagent"
@@ -25,10 +25,6 @@ MOST_TASKS = 128
 DEFAULT_TIMEOUT_MS = 30_000
 MOST_TIMEOUT_MS = 120_000
 NOBODY = "(none configured)"
-
-
-class NotMet(Refused):
-    """A call that is refused or came to nothing; its text is the error that the model reads."""
 
 
 class Handover(Struct, frozen=True):
@@ -166,6 +162,16 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
     )
 
 
+def no_agent(alias: str) -> str:
+    """The refusal for an alias that no agent has."""
+    return f"no agent configured under alias {json.dumps(alias)}"
+
+
+def spawn_failed(reason: str) -> str:
+    """The refusal for a run that could not be started."""
+    return f"subagent spawn failed: {reason}"
+
+
 def available(agents: Sequence[str]) -> str:
     """The agents that can be named, in the order of the settings.
 
@@ -182,7 +188,7 @@ def prompt_of(arguments: str) -> str:
     """The prompt of `spawn_subagent`, byte for byte."""
     prompt = _members(arguments).get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
-        raise NotMet("Missing or empty 'prompt' parameter")
+        raise CallRefused("Missing or empty 'prompt' parameter")
     return prompt
 
 
@@ -205,7 +211,7 @@ def parse(arguments: str) -> Request:
         case "await":
             return Await(_task_ids(asked), _seconds(asked))
         case other:
-            raise NotMet(f"Unknown action '{_shown(other)}'. Use delegate/check_result/list_results/cancel_task.")
+            raise CallRefused(f"Unknown action '{_shown(other)}'. Use delegate/check_result/list_results/cancel_task.")
 
 
 def _delegation(asked: Mapping[str, object]) -> Handover | Parallel:
@@ -215,20 +221,20 @@ def _delegation(asked: Mapping[str, object]) -> Handover | Parallel:
         return Parallel(agents, _task(asked, " for parallel execution"))
     agent = asked.get("agent")
     if not isinstance(agent, str):
-        raise NotMet("Missing 'agent' parameter")
+        raise CallRefused("Missing 'agent' parameter")
     if not agent.strip():
-        raise NotMet("'agent' parameter must not be empty")
+        raise CallRefused("'agent' parameter must not be empty")
     task = _task(asked, "")
     background = asked.get("background", False)
     if not isinstance(background, bool):
-        raise NotMet("'background' parameter must be a boolean")
+        raise CallRefused("'background' parameter must be a boolean")
     return Handover(agent.strip(), task, background)
 
 
 def _parallel(given: object) -> tuple[str, ...]:
     entries = cast("list[object]", given) if isinstance(given, list) else []
     if not any(isinstance(entry, str) and entry.strip() for entry in entries):
-        raise NotMet("'parallel' array must contain at least one agent name")
+        raise CallRefused("'parallel' array must contain at least one agent name")
     # What is no name at all is refused with the unknown ones, and not left out: nobody would notice.
     return tuple(entry.strip() if isinstance(entry, str) else _shown(entry) for entry in entries)
 
@@ -236,31 +242,31 @@ def _parallel(given: object) -> tuple[str, ...]:
 def _task(asked: Mapping[str, object], where: str) -> str:
     prompt, context = asked.get("prompt"), asked.get("context", "")
     if not isinstance(prompt, str):
-        raise NotMet(f"Missing 'prompt' parameter{where}")
+        raise CallRefused(f"Missing 'prompt' parameter{where}")
     if not prompt.strip():
-        raise NotMet("'prompt' parameter must not be empty")
+        raise CallRefused("'prompt' parameter must not be empty")
     if not isinstance(context, str):
-        raise NotMet("'context' parameter must be a string")
+        raise CallRefused("'context' parameter must be a string")
     return f"[Context]\n{context}\n\n[Task]\n{prompt}" if context.strip() else prompt
 
 
 def _task_id(asked: Mapping[str, object], action: str) -> tuple[str, str]:
     task_id = asked.get("task_id")
     if not isinstance(task_id, str):
-        raise NotMet(f"Missing 'task_id' parameter for {action}")
+        raise CallRefused(f"Missing 'task_id' parameter for {action}")
     return _uuid(task_id), task_id
 
 
 def _task_ids(asked: Mapping[str, object]) -> tuple[str, ...]:
     given = asked.get("task_ids")
     if not isinstance(given, list):
-        raise NotMet("Missing 'task_ids' parameter for await")
+        raise CallRefused("Missing 'task_ids' parameter for await")
     entries = cast("list[object]", given)
     if not 1 <= len(entries) <= MOST_TASKS:
-        raise NotMet(f"'task_ids' array must contain between 1 and {MOST_TASKS} task ids")
+        raise CallRefused(f"'task_ids' array must contain between 1 and {MOST_TASKS} task ids")
     task_ids = tuple(_uuid(entry if isinstance(entry, str) else _shown(entry)) for entry in entries)
     if len(set(task_ids)) < len(task_ids):
-        raise NotMet("'task_ids' array must not contain duplicates")
+        raise CallRefused("'task_ids' array must not contain duplicates")
     return task_ids
 
 
@@ -270,7 +276,7 @@ def _seconds(asked: Mapping[str, object]) -> float:
         isinstance(timeout, float) and timeout.is_integer()
     )
     if not is_whole or not 0 <= cast("float", timeout) <= MOST_TIMEOUT_MS:
-        raise NotMet(f"'timeout_ms' parameter must be an integer between 0 and {MOST_TIMEOUT_MS}")
+        raise CallRefused(f"'timeout_ms' parameter must be an integer between 0 and {MOST_TIMEOUT_MS}")
     return cast("float", timeout) / 1000
 
 
@@ -279,18 +285,16 @@ def _uuid(task_id: str) -> str:
     try:
         return str(UUID(task_id)) if len(task_id) <= 64 else str(UUID(""))
     except ValueError:
-        raise NotMet(f"Invalid task_id '{task_id}': must be a valid UUID") from None
+        raise CallRefused(f"Invalid task_id '{task_id}': must be a valid UUID") from None
 
 
 def _members(arguments: str) -> Mapping[str, object]:
     """The members of the call; null is the same as leaving one out, and what is no object has none."""
     try:
-        given: object = msgspec.json.decode(arguments)
-    except NOT_JSON:
+        given = decode(arguments, dict[str, object], refuse=CallRefused)
+    except CallRefused:
         return {}
-    if not isinstance(given, dict):
-        return {}
-    return {name: value for name, value in cast("dict[str, object]", given).items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _shown(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 from msgspec.structs import replace
@@ -14,14 +13,14 @@ from retinue.core.ids import RunId
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits
+from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line
-from retinue.dialects.zeroclaw.requests import SPAWN, NotMet, prompt_of, spawn_spec
+from retinue.dialects.zeroclaw import NAME
+from retinue.dialects.zeroclaw.requests import SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec
 from retinue.dialects.zeroclaw.texts import NO_OUTPUT, why
 from retinue.engine import SpawnRequest, Supervisor
-
-NAME = "zeroclaw"
 
 ROOT = "main"
 """The alias of a root that no agent of the settings works as."""
@@ -33,13 +32,13 @@ SUBAGENT = "subagent"
 def check_may_act(context: CallContext, tool: str) -> None:
     """Refuse an agent that may only read: starting another is an action, whatever that one may do."""
     if context.policy.autonomy == Autonomy.READONLY:
-        raise NotMet(f"Security policy: read-only mode, cannot perform '{tool}'")
+        raise CallRefused(f"Security policy: read-only mode, cannot perform '{tool}'")
 
 
 async def spend(supervisor: Supervisor, context: CallContext) -> None:
     """Take one action from the caller's windows; every valid launch costs one, and nothing else does."""
     if supervisor.live(context.run_id) is not None and not await supervisor.take_action(context.run_id):
-        raise NotMet(NO_ACTIONS_LEFT)
+        raise CallRefused(NO_ACTIONS_LEFT)
 
 
 log = logging.getLogger("retinue.zeroclaw")
@@ -61,7 +60,7 @@ class SpawnSubagentTool(DialectTool):
         try:
             if live is not None:
                 prompt_of(live.run.open[context.index].call.arguments)
-        except NotMet as refusal:
+        except CallRefused as refusal:
             return str(refusal)
         return hidden(SPAWN, context)
 
@@ -69,7 +68,7 @@ class SpawnSubagentTool(DialectTool):
         """Run the subtask; every refusal and every failure is an answer."""
         try:
             return ToolResult(await self._output(arguments, context))
-        except NotMet as refusal:
+        except CallRefused as refusal:
             return ToolResult(str(refusal), failed=True)
 
     async def _output(self, arguments: str, context: CallContext) -> str:
@@ -77,16 +76,16 @@ class SpawnSubagentTool(DialectTool):
         run_id = begun.run_id if begun is not None else await self._begin(prompt_of(arguments), context)
         outcome = (await self._supervisor.wait([run_id]))[run_id]
         if outcome.result != "completed":
-            raise NotMet(f"subagent run failed: {why(outcome)}")
+            raise CallRefused(f"subagent run failed: {why(outcome)}")
         return outcome.text if outcome.text.strip() else NO_OUTPUT
 
     async def _begin(self, prompt: str, context: CallContext) -> RunId:
         caller = self._supervisor.live(context.run_id)
         if caller is not None and is_subagent(caller.run.accepted):
-            raise NotMet("spawn_subagent: a subagent may not spawn its own subagents (depth-1 cap)")
+            raise CallRefused("spawn_subagent: a subagent may not spawn its own subagents (depth-1 cap)")
         alias = context.identity
         if alias != ROOT and self._dialect_context.known(alias) is None:
-            raise NotMet(f"subagent spawn failed: no agent configured under alias {json.dumps(alias)}")
+            raise CallRefused(spawn_failed(no_agent(alias)))
         check_may_act(context, SPAWN)
         await spend(self._supervisor, context)
         try:
@@ -106,7 +105,7 @@ class SpawnSubagentTool(DialectTool):
                 spawn_request, session_id=context.session_id, caller=context, key=context.key
             )
         except Refused as refused:
-            raise NotMet(f"subagent spawn failed: {refused}") from refused
+            raise CallRefused(spawn_failed(str(refused))) from refused
         log.info("%s", about(started.run_id, context.identity, event="subagent_started", parent=context.run_id))
         return started.run_id
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import time
@@ -34,7 +33,8 @@ from retinue.core.policy import Autonomy, Policy, Verdict, verdict
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import windows_of
 from retinue.core.run import Outcome
-from retinue.dialects.log_format import line
+from retinue.dialects import registry
+from retinue.dialects.base import CronTexts
 from retinue.dispatch.cron.history import MOST_OUTPUT
 from retinue.dispatch.cron.jobs import AgentWork, Job, ShellWork
 from retinue.dispatch.cron.takeover import go_on
@@ -42,11 +42,8 @@ from retinue.engine import Approver
 
 log = logging.getLogger("retinue.cron")
 
-DIALECT = "zeroclaw"
 RECALLED = 5
 """Memories that an agent is shown with its prompt."""
-
-BLOCKED = "blocked by security policy"
 
 
 class Blocked(Refused):
@@ -94,13 +91,13 @@ async def do(doing: Doing) -> Done | None:
     _check_may_act(job, policy)
     window = windows_of(agent.name, policy)[0] if agent.policy is not None and not doing.counted else None
     if window is not None and await _used(doing.client, window) >= (window.caps.calls or 0):
-        raise Blocked(f"{BLOCKED}: rate limit exceeded")
+        raise Blocked(_texts().blocked("rate limit exceeded"))
     now = time.time()
     if not await doing.begin([Charge(window.name, now, now + window.span_seconds, calls=1)] if window else []):
         return None
     # Another process may have taken the last action at the same time: then each sees both, and neither goes on.
     if window is not None and await _used(doing.client, window) > (window.caps.calls or 0):
-        raise Blocked(f"{BLOCKED}: action budget exhausted")
+        raise Blocked(_texts().blocked("action budget exhausted"))
     match job.work:
         case AgentWork():
             with stdout_for_answers_alone():
@@ -128,13 +125,13 @@ def _agent_of(job: Job, settings: Settings) -> Agent:
     alias = job.work.agent or PLAIN
     known = {agent.name: agent for agent in settings.core_agents()}
     if alias not in known and alias != PLAIN:
-        raise Blocked(f"subagent spawn failed: no agent configured under alias {json.dumps(alias)}")
+        raise Blocked(_texts().unknown_agent(alias))
     return known.get(alias) or Agent(name=PLAIN)
 
 
 def _check_may_act(job: Job, policy: Policy) -> None:
     if policy.autonomy == Autonomy.READONLY:
-        raise Blocked(f"{BLOCKED}: autonomy is read-only")
+        raise Blocked(_texts().blocked("autonomy is read-only"))
     if isinstance(job.work, ShellWork):
         from retinue.tools.shell import call_risk, parse
 
@@ -142,13 +139,13 @@ def _check_may_act(job: Job, policy: Policy) -> None:
         decision = verdict(policy, tool="shell", risk=assessed.risk, acts=assessed.acts)
         # Whoever added the job has approved its command by writing it; "every time" needs somebody every time.
         if decision.verdict is Verdict.REFUSE or "shell" in policy.always_ask:
-            raise Blocked(_blocked(decision.reason))
+            raise Blocked(_texts().tool_refusal(decision.reason))
 
 
-def _blocked(reason: str) -> str:
-    """A refusal in the words of the other refusals here; any other reason as it is."""
-    prefix = "Security policy: "
-    return f"{BLOCKED}: {reason.removeprefix(prefix)}" if reason.startswith(prefix) else reason
+def _texts() -> CronTexts:
+    texts = registry.entry(registry.CRON).cron
+    assert texts is not None
+    return texts
 
 
 async def _used(client: ReadOnlyClient, window: Window) -> int:
@@ -171,14 +168,13 @@ async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) 
     with in_span(span(job)):
         for warning in uncounted(model_choice, settings, limits, agent=agent.name, delegates=True):
             log.warning("%s", warning.removeprefix("warning: "))
-    prompt = f"[cron:{job.name} {job.name}] {work.prompt}"
-    if work.uses_memory:
-        prompt = await _memories(work, agent, settings) + prompt
+    memories = await _memories(work, agent, settings) if work.uses_memory else []
+    prompt = _texts().prompt(job.name, work.prompt, memories)
     approver = doing.approver(settings.section(CRON.name, CronSettings))
     async with open_new(
         model_choice,
         settings,
-        dialects=(DIALECT,),
+        dialects=(registry.CRON,),
         session=doing.session_id,
         approvals=approver,
         no_sandbox=place.no_sandbox,
@@ -196,7 +192,7 @@ async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) 
             if root is None:
                 return Done(status="interrupted", run_id=live.run_id)
         except Refused as refused:
-            raise Blocked(f"subagent spawn failed: {refused}") from refused
+            raise Blocked(_texts().spawn_failed(str(refused))) from refused
         await doing.running(root.run_id)
         with in_span(span(job, run_id=root.run_id)):
             log.info("event=started session_key=%s", doing.session_id)
@@ -211,23 +207,22 @@ async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) 
     return Done(status="ok" if outcome.ok else "failed", error=error, run_id=root.run_id, outcome=outcome)
 
 
-async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> str:
-    """What the agent remembers that may be of use, as it is put before the prompt."""
+async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[tuple[str, str]]:
+    """The memories of the agent that match the prompt: key and content."""
     from retinue.tools.memory import Search, open_memory
 
     kind = agent.memory or settings.tool_options.memory
     if kind == "none":
-        return ""
+        return []
     search = Search(
         agents=(agent.name, *agent.memory_from), query=work.prompt, limit=RECALLED, without=("conversation",)
     )
     try:
         found = await asyncio.to_thread(lambda: open_memory(kind, default_home()).recall(search))
     except ToolError as error:
-        log.warning("%s", error)  # the agent can do its work without, and may be told so by its own tools
-        return ""
-    lines = [f"- {each.memory.key}: {each.memory.content}\n" for each in found]
-    return f"[Memory context]\n{''.join(lines)}[/Memory context]\n\n" if lines else ""
+        log.warning("%s", error)  # the agent can work without memories; its own tools report the error too
+        return []
+    return [(each.memory.key, each.memory.content) for each in found]
 
 
 # ---- a command -------------------------------------------------------------------------------------------------------
@@ -275,7 +270,7 @@ async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, 
             finished = await first_of(run(), doing.asked_to_stop)
         except ToolError as error:
             log.info("event=ended status=failed")
-            return Done(status="failed", error=_blocked(str(error)))
+            return Done(status="failed", error=_texts().tool_refusal(str(error)))
         status = "interrupted" if not finished else "failed" if results[0].failed else "ok"
         log.info("event=ended status=%s", status)
     if not finished:
@@ -297,8 +292,7 @@ def span(job: Job, run_id: str | None = None) -> str:
     >>> span(Job(name="report", born="", schedule=At(0.0), work=AgentWork(agent="dig", prompt="Dig.")), "r1")
     'subagent category="cron" agent_alias=dig cron_job_id=report run_id=r1 spawn_site="cron"'
     """
-    facts = line(agent_alias=job.work.agent or PLAIN, cron_job_id=job.name, run_id=run_id)
-    return f'subagent category="cron" {facts} spawn_site="cron"'
+    return _texts().span(job.work.agent or PLAIN, job.name, run_id)
 
 
 @contextmanager

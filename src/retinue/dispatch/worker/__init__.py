@@ -1,32 +1,5 @@
-"""TODO door."""
+"""The worker process behind `retinue call`: it reads one request and answers it with one run in memory."""
 
-from retinue.dispatch.worker.grant import (
-    GRANT_FD,
-    MAY_I_ACT,
-    NOTHING,
-    USAGE_FD,
-    YES,
-    Grant,
-    Reaching,
-    Tally,
-    inherited,
-    read_grant,
-)
-from retinue.dispatch.worker.process import ProcessPool
-from retinue.dispatch.worker.provider import ProcessProvider, ProcessSettings
+from retinue.dispatch.worker.answer import CallOutput, WorkerCall, read_call
 
-__all__ = [
-    "GRANT_FD",
-    "MAY_I_ACT",
-    "NOTHING",
-    "USAGE_FD",
-    "YES",
-    "Grant",
-    "ProcessPool",
-    "ProcessProvider",
-    "ProcessSettings",
-    "Reaching",
-    "Tally",
-    "inherited",
-    "read_grant",
-]
+__all__ = ["CallOutput", "WorkerCall", "read_call"]

@@ -69,8 +69,8 @@ class LastingStoreContract(StoreContract):
     def test_a_store_that_is_opened_again_shows_the_same(self, tmp_path: Path, store: Store) -> None:
         tree(store)
         long = "once upon a time " * 10_000
-        one(store, accept("named", key="k", space="spec", driver_id="bob"))
-        one(store, Retire(session_id="s", space="spec", name="t_01", key="k"))
+        one(store, accept("named", key="k", space="tasks", driver_id="bob"))
+        one(store, Retire(session_id="s", space="tasks", name="t_01", key="k"))
         one(store, Change(space="context/s", decide=put("a", b"\0\xff"), key="change"))
         charge = Charge("day", 20.0, 99.0, input=1, output=4, cost=2, calls=3)
         one(store, replace(record("root", 2, said(long)), charges=(charge,)), "alice")
@@ -85,7 +85,7 @@ class LastingStoreContract(StoreContract):
 
         try:
             assert _everything(again) == before
-            assert one(again, accept("new", space="spec")) == Accepted("new", HandleRef("spec", "t_02"))
+            assert one(again, accept("new", space="tasks")) == Accepted("new", HandleRef("tasks", "t_02"))
         finally:
             again.close()
 
@@ -130,7 +130,7 @@ def _everything(store: Store) -> dict[str, object]:
         "runs": runs,
         "events": [store.events(run.run_id) for run in runs],
         "mail": [store.inbox(run.run_id) for run in runs],
-        "handles": store.handles("s", "spec"),
+        "handles": store.handles("s", "tasks"),
         "drivers": store.drivers(),
         "sessions": store.sessions(),
         "shelf": dict(store.key_value("context/s")),

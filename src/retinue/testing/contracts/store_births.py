@@ -43,9 +43,9 @@ class BirthContract(StoreCase):
     """Accepting, naming and listing."""
 
     def test_an_accepted_run_has_its_row_its_first_event_and_its_brief(self, store: Store) -> None:
-        birth = accept("root", key="k", space="spec")
+        birth = accept("root", key="k", space="tasks")
 
-        assert one(store, birth) == Accepted("root", HandleRef("spec", "t_01"))
+        assert one(store, birth) == Accepted("root", HandleRef("tasks", "t_01"))
 
         expected = RunRow(
             run_id="root",
@@ -56,9 +56,9 @@ class BirthContract(StoreCase):
             path="root",
             agent="researcher",
             label="a look around",
-            dialect="spec",
+            dialect="mine",
             key="k",
-            handle=HandleRef("spec", "t_01"),
+            handle=HandleRef("tasks", "t_01"),
             awaited=True,
             run_spec=BRIEF.digest(),
             driver_id="alice",
@@ -70,7 +70,7 @@ class BirthContract(StoreCase):
         )
         assert store.run("root") == expected
         assert store.run_by_key("k") == expected
-        assert store.events("root") == [(1, replace(birth.accepted, handle=HandleRef("spec", "t_01")))]
+        assert store.events("root") == [(1, replace(birth.accepted, handle=HandleRef("tasks", "t_01")))]
         assert store.run_spec(BRIEF.digest()) == BRIEF
 
     def test_what_was_never_accepted_is_not_there(self, store: Store) -> None:
@@ -83,15 +83,15 @@ class BirthContract(StoreCase):
             store.run_spec(BRIEF.digest())
 
     def test_the_same_key_gives_the_same_run(self, store: Store) -> None:
-        first = accept("first", key="r/1/0", space="spec")
-        again = accept("second", key="r/1/0", space="spec")
+        first = accept("first", key="r/1/0", space="tasks")
+        again = accept("second", key="r/1/0", space="tasks")
 
         answers = store.commit("alice", [first, again])
 
-        handle = HandleRef("spec", "t_01")
+        handle = HandleRef("tasks", "t_01")
         assert answers == [Accepted("first", handle), Accepted("first", handle, existed=True)]
         assert store.run("second") is None
-        assert store.handles("s", "spec") == [("t_01", "first", None)]
+        assert store.handles("s", "tasks") == [("t_01", "first", None)]
 
     def test_the_same_key_answers_the_same_when_everything_has_ended_since(self, store: Store) -> None:
         tree(store)
@@ -123,9 +123,9 @@ class BirthContract(StoreCase):
         tree(store)
         one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
 
-        assert one(store, accept("late", parent="below", space="spec")) == NotCreated("cancelled", "below")
+        assert one(store, accept("late", parent="below", space="tasks")) == NotCreated("cancelled", "below")
         assert store.run("late") is None
-        assert store.handles("s", "spec") == []
+        assert store.handles("s", "tasks") == []
 
     def test_the_nearest_cancelled_ancestor_is_named(self, store: Store) -> None:
         tree(store)
@@ -151,53 +151,53 @@ class BirthContract(StoreCase):
         answers = store.commit(
             "alice",
             [
-                accept("a", space="spec"),
+                accept("a", space="tasks"),
                 accept("b", space="buzz"),
-                accept("c", space="spec"),
-                accept("d", space="spec", session_id="other"),
+                accept("c", space="tasks"),
+                accept("d", space="tasks", session_id="other"),
                 accept("e"),
             ],
         )
 
         assert answers == [
-            Accepted("a", HandleRef("spec", "t_01")),
+            Accepted("a", HandleRef("tasks", "t_01")),
             Accepted("b", HandleRef("buzz", "t_01")),
-            Accepted("c", HandleRef("spec", "t_02")),
-            Accepted("d", HandleRef("spec", "t_01")),
+            Accepted("c", HandleRef("tasks", "t_02")),
+            Accepted("d", HandleRef("tasks", "t_01")),
             Accepted("e"),
         ]
-        assert store.handles("s", "spec") == [("t_01", "a", None), ("t_02", "c", None)]
+        assert store.handles("s", "tasks") == [("t_01", "a", None), ("t_02", "c", None)]
         assert store.handles("s", "buzz") == [("t_01", "b", None)]
         assert store.handles("s", "nobody's") == []
 
     def test_a_retired_handle_is_not_given_again(self, store: Store) -> None:
-        store.commit("alice", [accept("a", space="spec"), accept("b", space="spec")])
-        one(store, Retire(session_id="s", space="spec", name="t_02", key="k"))
+        store.commit("alice", [accept("a", space="tasks"), accept("b", space="tasks")])
+        one(store, Retire(session_id="s", space="tasks", name="t_02", key="k"))
 
-        assert one(store, accept("c", space="spec")) == Accepted("c", HandleRef("spec", "t_03"))
+        assert one(store, accept("c", space="tasks")) == Accepted("c", HandleRef("tasks", "t_03"))
 
     def test_a_handle_that_a_run_brings_along_is_its_own_from_now_on(self, store: Store) -> None:
-        store.commit("alice", [accept("a", space="spec"), accept("b", space="spec")])
+        store.commit("alice", [accept("a", space="tasks"), accept("b", space="tasks")])
         end(store, "a")
         goes_on = accept("a again")
-        goes_on = replace(goes_on, accepted=replace(goes_on.accepted, handle=HandleRef("spec", "t_01")))
+        goes_on = replace(goes_on, accepted=replace(goes_on.accepted, handle=HandleRef("tasks", "t_01")))
 
-        assert one(store, goes_on) == Accepted("a again", HandleRef("spec", "t_01"))
+        assert one(store, goes_on) == Accepted("a again", HandleRef("tasks", "t_01"))
 
-        assert store.handles("s", "spec") == [("t_01", "a again", None), ("t_02", "b", None)]
+        assert store.handles("s", "tasks") == [("t_01", "a again", None), ("t_02", "b", None)]
         assert store.events("a again") == [(1, goes_on.accepted)]
         assert accepted_as_stored(goes_on, store) == goes_on.accepted
 
     def test_retiring_answers_the_run_once_and_for_the_same_key_again(self, store: Store) -> None:
-        store.commit("alice", [accept("a", space="spec")])
-        retire = Retire(session_id="s", space="spec", name="t_01", key="r/1/0")
+        store.commit("alice", [accept("a", space="tasks")])
+        retire = Retire(session_id="s", space="tasks", name="t_01", key="r/1/0")
 
         answers = store.commit(
             "alice", [retire, retire, replace(retire, key="r/2/0"), replace(retire, name="t_02"), retire]
         )
 
         assert answers == ["a", "a", None, None, "a"]
-        assert store.handles("s", "spec") == [("t_01", "a", "r/1/0")]
+        assert store.handles("s", "tasks") == [("t_01", "a", "r/1/0")]
 
     def test_a_run_that_exists_cannot_be_accepted_again(self, store: Store) -> None:
         born(store, accept("root"))
@@ -248,7 +248,7 @@ class BirthContract(StoreCase):
         assert found(RunQuery(driver_id="bob")) == ["of bob"]
         assert found(RunQuery(driver_id="alice", unfinished_only=True)) == ["elsewhere", "below", "one", "root"]
         assert found(RunQuery(undriven_only=True)) == ["nobody's"]
-        for run_id, session_id, space in (("n1", "s", "bg"), ("n2", "other", "bg"), ("n3", "s", "spec")):
+        for run_id, session_id, space in (("n1", "s", "bg"), ("n2", "other", "bg"), ("n3", "s", "tasks")):
             one(store, accept(run_id, session_id=session_id, space=space, at=17.0))
         assert found(RunQuery(handle_space="bg")) == ["n2", "n1"]
         assert found(RunQuery(handle_space="bg", session_id="s")) == ["n1"]
@@ -264,16 +264,16 @@ class BirthContract(StoreCase):
 
     def test_a_session_has_room_for_so_many_runs_of_a_kind_whoever_drives_them(self, store: Store) -> None:
         def spawn_request(run_id: str, driver_id: str | None) -> Accept:
-            return replace(accept(run_id, driver_id=driver_id, space="spec"), max_running=2)
+            return replace(accept(run_id, driver_id=driver_id, space="tasks"), max_running=2)
 
-        assert one(store, spawn_request("a", "alice")) == Accepted("a", HandleRef("spec", "t_01"))
-        assert one(store, spawn_request("nobodys", None)) == Accepted("nobodys", HandleRef("spec", "t_02"))
-        assert one(store, spawn_request("b", "bob")) == Accepted("b", HandleRef("spec", "t_03"))
+        assert one(store, spawn_request("a", "alice")) == Accepted("a", HandleRef("tasks", "t_01"))
+        assert one(store, spawn_request("nobodys", None)) == Accepted("nobodys", HandleRef("tasks", "t_02"))
+        assert one(store, spawn_request("b", "bob")) == Accepted("b", HandleRef("tasks", "t_03"))
 
         assert one(store, spawn_request("c", "alice")) == NotCreated("too_many", "2")
         assert one(store, accept("other", space="other")) == Accepted("other", HandleRef("other", "t_01"))
         end(store, "a")
-        assert one(store, spawn_request("c", "alice")) == Accepted("c", HandleRef("spec", "t_04"))
+        assert one(store, spawn_request("c", "alice")) == Accepted("c", HandleRef("tasks", "t_04"))
 
 
 def ids(rows: Sequence[RunRow]) -> list[RunId]:

@@ -66,7 +66,7 @@ def accept(
     session_id: SessionId = "s",
     at: float = 10.0,
     space: str | None = None,
-    dialect: str = "spec",
+    dialect: str = "mine",
 ) -> Accept:
     """A run asks to exist; with a parent, as its child in the tree of `root`."""
     accepted = RunAccepted(

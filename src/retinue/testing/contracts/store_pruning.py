@@ -130,12 +130,12 @@ class PruningContract(StoreCase):
         assert row.progress.outcome.text == long
 
     def test_numbers_of_handles_are_not_given_again(self, store: Store) -> None:
-        one(store, accept("old", space="spec"))
+        one(store, accept("old", space="tasks"))
         end(store, "old")
-        assert one(store, Retire(session_id="s", space="spec", name="t_01", key="k")) == "old"
+        assert one(store, Retire(session_id="s", space="tasks", name="t_01", key="k")) == "old"
 
         assert one(store, Prune(before=100.0)) == 1
-        assert one(store, accept("new", space="spec")) == Accepted("new", HandleRef("spec", "t_02"))
+        assert one(store, accept("new", space="tasks")) == Accepted("new", HandleRef("tasks", "t_02"))
 
     def test_dead_drivers_without_runs_are_forgotten(self, store: Store) -> None:
         tree(store)

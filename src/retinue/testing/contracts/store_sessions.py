@@ -54,8 +54,8 @@ class SessionContract(StoreCase):
         store.commit(
             "alice",
             [
-                accept("a", space="spec"),
-                accept("b", space="spec", session_id="s2"),
+                accept("a", space="tasks"),
+                accept("b", space="tasks", session_id="s2"),
                 Change(space="context/s", decide=put("x", b"1")),
                 Change(space="agents/s", decide=put("x", b"1")),
                 Change(space="context/s2", decide=put("x", b"2")),
@@ -67,8 +67,8 @@ class SessionContract(StoreCase):
         assert one(store, CloseSession(session_id="s", how="delete")) is False
 
         assert store.session("s") is None
-        assert store.handles("s", "spec") == []
-        assert store.handles("s2", "spec") == [("t_01", "b", None)]
+        assert store.handles("s", "tasks") == []
+        assert store.handles("s2", "tasks") == [("t_01", "b", None)]
         assert [dict(store.key_value(space)) for space in ("context/s", "agents/s", "context/s2", "memory")] == [
             {},
             {},
@@ -78,15 +78,15 @@ class SessionContract(StoreCase):
         assert ids(store.runs(RunQuery(session_id="s"))) == ["a"]
 
     def test_a_deleted_session_that_is_opened_again_starts_empty(self, store: Store) -> None:
-        store.commit("alice", [accept("a", space="spec"), Change(space="context/s", decide=put("x", b"1"))])
+        store.commit("alice", [accept("a", space="tasks"), Change(space="context/s", decide=put("x", b"1"))])
         one(store, CloseSession(session_id="s", how="delete"))
 
         assert one(store, OpenSession(session_id="s", at=5.0)) is True
 
         assert store.session("s") == SessionRow(session_id="s", created_at=5.0)
         assert dict(store.key_value("context/s")) == {}
-        assert one(store, accept("b", space="spec")) == Accepted("b", HandleRef("spec", "t_01"))
-        assert store.handles("s", "spec") == [("t_01", "b", None)]
+        assert one(store, accept("b", space="tasks")) == Accepted("b", HandleRef("tasks", "t_01"))
+        assert store.handles("s", "tasks") == [("t_01", "b", None)]
 
     def test_a_change_decides_about_all_that_is_on_the_shelf(self, store: Store) -> None:
         seen: list[dict[str, bytes]] = []
@@ -168,7 +168,7 @@ class SessionContract(StoreCase):
             store.commit(
                 None,
                 [
-                    accept("root", space="spec"),
+                    accept("root", space="tasks"),
                     Change(space="x", decide=drop, key="k"),
                     OpenSession(session_id="new", at=3.0),
                     CloseSession(session_id="s", how="delete"),
@@ -179,5 +179,5 @@ class SessionContract(StoreCase):
         assert list(store.key_value("x").items()) == [("first", b"1"), ("second", b"2")]
         assert store.answered("k") is None
         assert [session.session_id for session in store.sessions()] == ["s"]
-        assert store.handles("s", "spec") == []
+        assert store.handles("s", "tasks") == []
         assert store.run("root") is None

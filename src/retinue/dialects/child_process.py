@@ -1,18 +1,19 @@
-"""What a parent and its child process tell each other besides the public contract, over two inherited descriptors.
+"""The protocol between a parent and its child process `retinue call`, besides the public contract of stdin and stdout.
 
-On the first the child reads its grant: one line of JSON, and then nothing until the parent is gone. On the second it
-writes what it has used: one line of JSON after each reply of its model, each with the sums so far. Neither is anything
-that a model can write to or read from.
+It uses two inherited descriptors. On the first the child reads its grant: one line of JSON, then answers to its
+questions, and the end of the file when the parent is gone. On the second the child writes its usage: one line of JSON
+after each model reply, each with the totals so far, and the questions whether it may act. A model can neither read nor
+write either descriptor.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from retinue.core.policy import Policy
 from retinue.core.run import Limits
@@ -24,14 +25,37 @@ GRANT_FD = "RETINUE_GRANT_FD"
 USAGE_FD = "RETINUE_USAGE_FD"
 """The environment variables that number the descriptors."""
 
-MOST = 16 * 1024 * 1024
-"""Bytes of a line; whoever writes more is none of ours."""
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""The longest grant that is read."""
+
+DEFAULT_TEMPERATURE = 0.8
+"""The temperature of a request that has none."""
+
+NonEmpty = Annotated[str, Meta(min_length=1)]
+
+
+class CallRequest(Struct, frozen=True, kw_only=True):
+    """What a child reads on stdin: the ten fields of the public contract, in their order.
+
+    Model, provider, address and prompt are required; unknown fields are ignored.
+    """
+
+    model: NonEmpty
+    provider: str
+    url: NonEmpty
+    api_key_name: str | None = None
+    prompt: str
+    system_prompt: str | None = None
+    tool_subset: tuple[str, ...] | None = None
+    think: bool | None = None
+    temperature: float | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
 
 
 class Reaching(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a provider is reached from another process: the wire, the whole address, and the name of the key's variable.
 
-    `settled` is what the settings call its wire, which tells what it costs; `headers` may be secret.
+    `settled` is the name that the settings have for its wire, which decides its prices; `headers` may be secret.
     """
 
     wire: str
@@ -44,7 +68,7 @@ class Reaching(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child process may do and use, for whom it works, and where. What it is asked is not part of it."""
+    """What a child process may do and use, for which run and agent, and where. The request is not part of it."""
 
     run_id: str
     policy: Policy
@@ -57,15 +81,15 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_options: ToolOptions = ToolOptions()
     reaching: Reaching | None = None
     counts: bool = False
-    """Whether each action has to be asked for before it is performed: the parent counts them with its own."""
+    """Whether the child asks before each action: the parent counts them with its own."""
 
     def line(self) -> bytes:
-        """As it is written."""
+        """The grant as the child reads it."""
         return msgspec.json.encode(self) + b"\n"
 
 
 class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child process has used so far; `stop` is why its model stopped speaking, once that is known."""
+    """What a child process has used so far; `stop` is why its model ended the last reply."""
 
     usage: Usage = NO_USAGE
     cost: int | None = 0
@@ -73,11 +97,11 @@ class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: Literal["end", "length"] = "end"
 
     def line(self) -> bytes:
-        """As it is written."""
+        """The tally as the parent reads it."""
         return msgspec.json.encode(self) + b"\n"
 
 
-NOTHING = Tally()
+NO_TALLY = Tally()
 
 MAY_I_ACT = b"act\n"
 """The line among the tallies with which a child asks whether it may act once more."""
@@ -86,23 +110,23 @@ YES, NO = b"y", b"n"
 """The answers, in the order of the questions, behind the grant."""
 
 
-def last_tally(told: bytes) -> Tally:
-    """The last whole line of what a child told; a child that was killed may have written half of one.
+def last_tally(written: bytes) -> Tally:
+    """The last whole line of what a child wrote; a child that was killed may have written half of one.
 
     >>> last_tally(Tally(turns=1).line() + Tally(turns=2).line() + b'{"turns":').turns
     2
     """
-    lines = told.split(b"\n")[:-1]
+    lines = written.split(b"\n")[:-1]
     for line in reversed(lines):
         try:
             return msgspec.json.decode(line, type=Tally)
         except msgspec.DecodeError:
             continue
-    return NOTHING
+    return NO_TALLY
 
 
 def inherited(variable: str) -> int | None:
-    """The descriptor that an environment variable names, for this process alone: what it starts inherits neither."""
+    """The descriptor that an environment variable names; neither is passed on to processes started here."""
     number = os.environ.pop(variable, "")
     if not number.isdecimal():
         return None
@@ -114,11 +138,11 @@ def inherited(variable: str) -> int | None:
 
 
 def read_grant(descriptor: int) -> Grant | None:
-    """Wait for the grant; None if whoever was to give it has gone."""
+    """Wait for the grant; None if the parent closed the descriptor without writing one."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(descriptor, 65536)
         line += piece
-        if not piece or len(line) > MOST:
+        if not piece or len(line) > MAX_LINE_BYTES:
             return None
     return msgspec.json.decode(line, type=Grant)

@@ -1,7 +1,7 @@
-"""What a child process says on its stdout, read the way the contract wants it: the words of `output_text` and no more.
+"""Reads the stdout of a child process as the public contract says: the text of `output_text` events and no other.
 
-Any spacing will do, and whatever is no server-sent event is passed over. That a block ended with an error is remembered
-for the case that the process fails, and that the response ended is how one knows that nothing is missing.
+Any spacing is accepted, and lines that are no server-sent event are ignored. A block that ended with an error gives the
+reason if the process fails; the event `response_end` shows that nothing is missing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import msgspec
 
 from retinue.core.errors import ProviderError
 
-LONGEST_LINE = 64 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
 FAILED = "Error: "
 
 
 class CallStream:
-    r"""Fed with bytes as they come; gives back the words in them.
+    r"""An incremental parser: fed with bytes as they come, it returns the text in them.
 
     >>> stream = CallStream()
     >>> stream.feed(b'noise\nevent: output_text\ndata: {"delta":"Hel'), stream.feed(b'lo"}\n\nevent: response_end\n')
@@ -28,34 +28,34 @@ class CallStream:
 
     def __init__(self) -> None:
         self.reason = ""
-        """Why the process says that it failed, if it does."""
+        """The error that the process reported, if any."""
         self.complete = False
-        self._words: list[str] = []
+        self._pieces: list[str] = []
         self._event = ""
         self._line_so_far: list[bytes] = []
         self._length = 0
 
     @property
     def text(self) -> str:
-        """All words so far."""
-        return "".join(self._words)
+        """All text so far."""
+        return "".join(self._pieces)
 
     def feed(self, data: bytes) -> list[str]:
-        """The words that these bytes complete; raises `ProviderError` where words cannot be read."""
+        """The text that these bytes complete; raises `ProviderError` for text that cannot be read."""
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = b"".join((*self._line_so_far, lines[0]))
             self._line_so_far, self._length = [], 0
         self._line_so_far.append(rest)
         self._length += len(rest)
-        if self._length > LONGEST_LINE:
-            raise ProviderError(f"Subagent wrote a line of more than {LONGEST_LINE} bytes", fault="internal")
-        said = [words for line in lines if (words := self._line(line.strip()))]
-        self._words += said
-        return said
+        if self._length > MAX_LINE_BYTES:
+            raise ProviderError(f"Subagent wrote a line of more than {MAX_LINE_BYTES} bytes", fault="internal")
+        found = [text for line in lines if (text := self._line(line.strip()))]
+        self._pieces += found
+        return found
 
     def end(self) -> list[str]:
-        """The words of a last line without an end."""
+        """The text of a last line without a newline."""
         return self.feed(b"\n")
 
     def _line(self, line: bytes) -> str:

@@ -1,0 +1,114 @@
+"""`retinue call`: one question in a process of its own; JSON on stdin, server-sent events on stdout.
+
+It is a contract for programs in any language, described in docs/reference/call.md. This file is light: it begins to
+import the rest, and reports in one line what went wrong. The work itself is in `retinue.dispatch.worker`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+from retinue.cli.output.terminal import never_fail_to_print, say, write
+from retinue.core.errors import RetinueError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from retinue.cli.output.sse import SseStream
+    from retinue.cli.output.stdout_writer import Outlet
+    from retinue.core.events import Event
+    from retinue.core.messages import Delta
+    from retinue.core.run import Outcome
+    from retinue.dispatch.worker import WorkerCall
+
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """The command as a process that a parent waits for, and that exits as soon as it has answered."""
+    never_fail_to_print()
+    gc.disable()  # nothing that is loaded is garbage
+    # Reading the machine's certificates, which the HTTP library does when it is loaded, needs no Python: it takes no
+    # time if something else is loaded meanwhile. What both need is loaded before.
+    for name in ("asyncio", "ssl"):
+        import_module(name)
+    threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
+    from retinue.cli.event_loop import leave_at_once
+
+    leave_at_once(call())
+
+
+def call() -> int:
+    """Answer one question: JSON on stdin, server-sent events on stdout.
+
+    A contract for programs in any language: the ten fields, the events and what a parent may count on are in
+    docs/reference/call.md. Exit status: 0 answered, 1 failed, 130 interrupted.
+    """
+    from retinue.cli.event_loop import perform
+    from retinue.cli.output.sse import SseStream
+    from retinue.cli.output.stdout_writer import Outlet
+    from retinue.dispatch.worker import read_call
+
+    def open_output(wire: str) -> _SseOutput:
+        outlet = Outlet(write)
+        return _SseOutput(outlet, SseStream(outlet.write, wire=wire))
+
+    gc.enable()
+    try:
+        _listen_to_logs()
+        work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
+        return 1 if work is None else perform(_answer(work, open_output))
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except RetinueError as error:
+        say(f"error: {' '.join(str(error).split())}")
+    except Exception as bug:
+        say(f"error: this is a bug in retinue: {type(bug).__name__}: {' '.join(str(bug).split())}")
+    return 1
+
+
+async def _answer(work: WorkerCall, open_output: Callable[[str], _SseOutput]) -> int:
+    from retinue.cli.event_loop import interrupts
+
+    retinue = work.open()
+    with interrupts() as asked_to_stop:
+        outcome = await work.answer(retinue, lambda: open_output(work.request.provider), asked_to_stop)
+    if outcome is None:
+        say("error: interrupted")
+        return INTERRUPTED
+    if outcome.result != "completed":
+        say(f"error: {' '.join((outcome.error or outcome.reason).split())}")
+        return 1
+    return 0
+
+
+class _SseOutput:
+    """Server-sent events on stdout, written by a thread."""
+
+    def __init__(self, outlet: Outlet, stream: SseStream) -> None:
+        self._outlet = outlet
+        self._stream = stream
+
+    async def follow(self, happenings: AsyncIterator[Event | Delta]) -> None:
+        await self._stream.follow(happenings)
+
+    def end(self, outcome: Outcome | None) -> None:
+        self._stream.end(outcome)
+
+    async def gone(self) -> None:
+        await self._outlet.gone()
+
+    async def close(self) -> None:
+        await self._outlet.close()
+
+
+def _listen_to_logs() -> None:
+    from retinue.telemetry.logs import VARIABLE, turn_on
+
+    turn_on(os.environ.get(VARIABLE, ""), sys.stderr)

@@ -1,3 +1,0 @@
-"""TODO door."""
-
-__all__ = ["command"]

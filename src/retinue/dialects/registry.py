@@ -1,0 +1,90 @@
+"""The table of dialects: which packages there are, and what they registered.
+
+Code above `retinue.dialects` imports no dialect by name; it asks here. A package is imported when its record is first
+asked for, and has one attribute that counts here: `DIALECT`, its `DialectEntry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from retinue.core.errors import UnknownName
+from retinue.dialects.base import DialectEntry, NamedPrompt
+
+if TYPE_CHECKING:
+    from retinue.engine import RunView
+
+C = TypeVar("C")
+
+PACKAGES: dict[str, str] = {
+    "spec": "retinue.dialects.spec",
+    "xzatoma": "retinue.dialects.xzatoma",
+    "meerkat": "retinue.dialects.meerkat",
+    "buzzllm": "retinue.dialects.buzzllm",
+    "zeroclaw": "retinue.dialects.zeroclaw",
+}
+"""The package of each dialect, by the dialect's name."""
+
+DEFAULT = "spec"
+"""The dialect of a run that names none."""
+
+CHAT = "xzatoma"
+"""The dialect in which a chat delegates unless it names another; it has the capability `chat`."""
+
+CRON = "zeroclaw"
+"""The dialect of scheduled jobs; it has the capability `cron`."""
+
+REPLAY = "xzatoma"
+"""The dialect whose conversations `retinue replay` shows; it has the capability `transcripts`."""
+
+CALL = "buzzllm"
+"""The dialect whose contract `retinue call` implements; it has the capability `processes`."""
+
+
+def names() -> tuple[str, ...]:
+    """Every dialect, in the order of the table."""
+    return tuple(PACKAGES)
+
+
+def entry(name: str) -> DialectEntry:
+    """The registration of a dialect; raises `UnknownName`."""
+    if name not in PACKAGES:
+        raise UnknownName("dialect", name, names())
+    return import_module(PACKAGES[name]).DIALECT
+
+
+def entries() -> Iterator[DialectEntry]:
+    """Every registration, in the order of the table."""
+    return map(entry, PACKAGES)
+
+
+def having(capability: Callable[[DialectEntry], C | None]) -> Iterator[C]:
+    """One capability of each dialect that has it, such as `having(lambda each: each.transcripts)`."""
+    for each in entries():
+        if (found := capability(each)) is not None:
+            yield found
+
+
+def tool_names() -> tuple[str, ...]:
+    """The tools of all dialects, each name once."""
+    return tuple(dict.fromkeys(name for each in entries() for name in each.tool_names))
+
+
+def prompt_named(system: str) -> NamedPrompt:
+    """The system prompt that a dialect has under this name; any other text is a prompt itself, without tools.
+
+    >>> prompt_named("codesearch").tools, prompt_named("You dig.").tools
+    (('bash_find', 'bash_ripgrep', 'bash_read'), ())
+    """
+    found = (each.prompts.get(system) for each in entries())
+    return next((prompt for prompt in found if prompt is not None), NamedPrompt(system))
+
+
+def cancelled_notice(tree: Iterable[RunView]) -> str | None:
+    """A line about tasks that were still running when the root of their tree ended; None when there were none."""
+    runs = tuple(tree)
+    present = [entry(name) for name in dict.fromkeys(view.dialect for view in runs) if name in PACKAGES]
+    notices = [each.cancelled_notice.load()(runs) for each in present if each.cancelled_notice is not None]
+    return "\n".join(notice for notice in notices if notice) or None

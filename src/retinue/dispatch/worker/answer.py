@@ -1,0 +1,335 @@
+"""The work of a `retinue call` process: a retinue in memory with one run, whose events go to an output as they happen.
+
+A parent that is retinue itself passes a grant on an inherited descriptor: what this process may do and use. Without a
+grant it may read, and change nothing. Signals, stdout and exit codes are the command's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from msgspec.structs import replace
+
+from retinue.app.handle import RunHandle
+from retinue.app.open import SystemClock, default_home
+from retinue.app.open import open as open_retinue
+from retinue.app.retinue import Retinue
+from retinue.core.agent import RunSpec
+from retinue.core.events import Event, ReplyReceived
+from retinue.core.messages import Delta
+from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy, Policy
+from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, ToolWrapper
+from retinue.core.run import Outcome
+from retinue.core.usage import NO_USAGE, add_cost
+from retinue.dialects.child_process import (
+    GRANT_FD,
+    MAY_I_ACT,
+    NO_TALLY,
+    USAGE_FD,
+    YES,
+    Grant,
+    Reaching,
+    Tally,
+    inherited,
+    read_grant,
+)
+from retinue.dispatch.worker.request import PROVIDERS, ResolvedCall, read_request
+from retinue.engine import SpawnRequest
+from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, reach
+from retinue.store.memory import MemoryStore
+from retinue.tools.builtin import Builtin
+from retinue.tools.dependencies import NoKeyValue, ToolDependencies
+
+STOP_SECONDS = 2.0
+"""Seconds that the work has to stop when the parent is gone, before this process group is killed."""
+
+
+class Parent:
+    """The process that holds the other ends of the two descriptors: `grant` to read from it, `usage` to write to it."""
+
+    def __init__(self, grant: int, usage: int | None) -> None:
+        self._grant = grant
+        self._usage = usage
+        self._questions: deque[asyncio.Future[bool]] = deque()
+
+    def watch(self, asked_to_stop: asyncio.Event) -> None:
+        """Stop when the parent closes the grant or has exited; then leave in any case, whatever hangs here."""
+        loop = asyncio.get_running_loop()
+
+        def listen() -> None:
+            with suppress(OSError, RuntimeError):  # RuntimeError: the loop is closed, the work is done
+                while answers := os.read(self._grant, 4096):
+                    loop.call_soon_threadsafe(self._receive, answers)
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(asked_to_stop.set)
+            time.sleep(STOP_SECONDS)
+            if os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=listen, name="retinue-parent", daemon=True).start()
+
+    def _receive(self, answers: bytes) -> None:
+        for answer in answers:
+            if self._questions and not (question := self._questions.popleft()).done():
+                question.set_result(answer == YES[0])
+
+    async def may_act(self) -> bool:
+        """Ask for one more action; the parent counts it as its own."""
+        if self._usage is None:
+            return False
+        question: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._questions.append(question)
+        try:
+            os.write(self._usage, MAY_I_ACT)
+        except OSError:
+            return False  # the parent has exited
+        return await question
+
+    def report(self, tally: Tally) -> None:
+        """Write what was used so far."""
+        if self._usage is not None:
+            with suppress(OSError):  # the parent has exited
+                os.write(self._usage, tally.line())
+
+
+class Counted(ToolWrapper):
+    """A tool that asks the parent before each of its actions."""
+
+    def __init__(self, tool: Tool, parent: Parent) -> None:
+        super().__init__(tool)
+        self._parent = parent
+
+    async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
+        """Make the call, if it is no action or the parent grants one more."""
+        if call.risk.acts and not await self._parent.may_act():
+            return ToolResult(NO_ACTIONS_LEFT, failed=True)
+        return await call.run(context)
+
+
+class CallOutput(Protocol):
+    """Where the events of a call go."""
+
+    async def follow(self, happenings: AsyncIterator[Event | Delta], /) -> None:
+        """Write events as they come, until there are no more."""
+        ...
+
+    def end(self, outcome: Outcome | None, /) -> None:
+        """Write how the call ended; None for one that was stopped."""
+        ...
+
+    async def gone(self) -> None:
+        """Return when the reader of the output is gone; raises what writing raised."""
+        ...
+
+    async def close(self) -> None:
+        """Wait until everything is written; raises what writing raised."""
+        ...
+
+
+ROUNDS = 10
+"""How often tools are used; if the model then asks for them again, that is an error."""
+
+AGENT = "subagent"
+NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
+
+
+def read_call(stdin: BinaryIO) -> WorkerCall | None:
+    """Read the grant and the request; None if the parent left without a grant.
+
+    Raises `BadInput` for a request that makes no sense.
+    """
+    granted, usage = inherited(GRANT_FD), inherited(USAGE_FD)
+    grant = None
+    if granted is not None:
+        if not _has_input(granted):
+            _preload()
+        grant = read_grant(granted)
+        if grant is None:
+            return None
+    request = read_request(stdin.read())
+    grant = grant or _plain(request)
+    parent = None if granted is None else Parent(granted, usage)
+    return WorkerCall(request, grant, _provider(request, grant.reaching), parent)
+
+
+def _has_input(descriptor: int) -> bool:
+    """Whether the parent has written already."""
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _preload() -> None:
+    """Import what may be needed, while the parent does not wait for it."""
+    for name in (*(WIRES[provider].place.partition(":")[0] for provider in PROVIDERS), *NEEDED_LATER):
+        with suppress(ImportError):
+            import_module(name)
+
+
+def _plain(request: ResolvedCall) -> Grant:
+    """What a call without a grant may do: read, in the current folder.
+
+    Of the settings of the folder, those about tools count, and how Responses are written.
+    """
+    plain = Grant(
+        run_id="", policy=Policy(autonomy=Autonomy.READONLY), workspace=str(Path.cwd()), home=str(default_home())
+    )
+    if not any(os.path.lexists(f"retinue.{kind}") for kind in ("toml", "yaml", "yml")):
+        return plain
+    from retinue.app.settings_file import load_settings
+
+    settings = load_settings()
+    known = settings.providers.get(request.provider)
+    reaching = Reaching(
+        wire=request.provider, url=request.url, responses_wire=known.responses_wire if known is not None else None
+    )
+    return replace(plain, tool_options=settings.tool_options, reaching=reaching)
+
+
+def _provider(request: ResolvedCall, known: Reaching | None) -> ProviderConfig:
+    """The provider to use, at exactly the address of the request."""
+    reached = provider_config(
+        request.provider,
+        wire=(known.settled if known is not None else "") or request.provider,
+        base_url=request.url,
+        api_key_env=request.api_key_name,
+        headers=known.headers if known is not None else None,
+        prices=known.prices if known is not None else None,
+        responses_wire=known.responses_wire if known is not None else None,
+        whole_url=True,
+    )
+    return replace(reached, base_url=request.url)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCall:
+    """One call, read and checked: open a retinue for it, then answer with that."""
+
+    request: ResolvedCall
+    grant: Grant
+    provider: ProviderConfig
+    parent: Parent | None
+
+    def open(self) -> Retinue:
+        """A retinue in memory, with the provider and the tools of the call and no others."""
+        return open_retinue(
+            provider=self.provider.name,
+            providers={self.provider.name: reach(self.provider, spelled_out=True, whole_url=True)},
+            tools=_tools(self.request, self.grant, self.parent),
+            tool_options=self.grant.tool_options,
+            policy=self.grant.policy,
+            dialects=(),
+            store=MemoryStore(),
+            home=self.grant.home or None,
+        )
+
+    async def answer(
+        self, retinue: Retinue, open_output: Callable[[], CallOutput], asked_to_stop: asyncio.Event
+    ) -> Outcome | None:
+        """How the call ended; None if it was stopped, or its output was not read to the end."""
+        if self.parent is not None:
+            self.parent.watch(asked_to_stop)
+        async with retinue:
+            spawn_request = _spawn_request(self.request, self.provider, self.grant)
+            started = await retinue.supervisor.spawn(spawn_request, session_id=retinue.session_id)
+            run = RunHandle(retinue.supervisor, started.run_id)
+            return await self._follow(run, open_output(), asked_to_stop)
+
+    async def _follow(self, run: RunHandle, output: CallOutput, asked_to_stop: asyncio.Event) -> Outcome | None:
+        """Write the run's events until it ends, the reader is gone, or the process is asked to stop."""
+        working = asyncio.ensure_future(run.wait())
+        following = asyncio.ensure_future(output.follow(self._counted(run.events())))
+        others = (asyncio.ensure_future(output.gone()), asyncio.ensure_future(asked_to_stop.wait()))
+        outcome = None
+        try:
+            await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                outcome = working.result()
+                await following
+                self._report(_tally(outcome))
+        finally:
+            for task in (working, following, *others):
+                task.cancel()
+            await asyncio.gather(working, following, *others, return_exceptions=True)
+            # In this contract an empty text is an answer too.
+            is_empty = outcome is not None and outcome.reason == "empty"
+            output.end(replace(outcome, reason="answered") if outcome is not None and is_empty else outcome)
+            try:
+                await output.close()
+            except OSError:
+                outcome = None  # the answer could not be written
+        return outcome
+
+    async def _counted(self, happenings: AsyncIterator[Event | Delta]) -> AsyncIterator[Event | Delta]:
+        """The same events; usage is reported after each reply, because a process that is killed has used it too."""
+        sums = NO_TALLY
+        async for event in happenings:
+            if isinstance(event, ReplyReceived):
+                usage = sums.usage + (event.reply.usage or NO_USAGE)
+                sums = Tally(usage=usage, cost=add_cost(sums.cost, event.reply.cost), turns=event.turn)
+                self._report(sums)
+            yield event
+
+    def _report(self, tally: Tally) -> None:
+        if self.parent is not None:
+            self.parent.report(tally)
+
+
+def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: Grant) -> SpawnRequest:
+    run_spec = RunSpec(
+        agent=AGENT,
+        system=request.system_prompt,
+        offered=request.tools,
+        provider=provider.name,
+        model=request.model,
+        max_output=request.max_tokens,
+        temperature=request.temperature,
+        think=request.think,
+        workspace=grant.workspace,
+        identity=grant.identity,
+        memory_from=grant.memory_from,
+    )
+    limits = replace(grant.limits, max_turns=ROUNDS + 1)
+    return SpawnRequest(agent=AGENT, run_spec=run_spec, task=request.prompt, limits=limits)
+
+
+def _tools(request: ResolvedCall, grant: Grant, parent: Parent | None) -> list[Tool]:
+    """The tools of the request and no others, not even one that reads the rest of a long result."""
+    options = grant.tool_options
+
+    def dependencies() -> ToolDependencies:
+        from retinue.sandbox.probe import choose
+
+        return ToolDependencies(
+            sandbox=choose(options.sandbox),
+            key_value=NoKeyValue(),
+            clock=SystemClock(),
+            home=Path(grant.home) if grant.home else None,
+            network=options.network,
+            sandboxed=options.sandbox != "off",
+            web_search=options.web_search,
+            memory=options.memory,
+            max_result=options.max_result,
+            program_memory_mb=options.program_memory_mb,
+            settings=tuple(map(Path, options.protected)),
+        )
+
+    builtin = Builtin(dependencies)
+    tools = [tool for name in request.tools if (tool := builtin.find(name)) is not None]
+    return [Counted(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
+
+
+def _tally(outcome: Outcome) -> Tally:
+    stop = "length" if outcome.reason == "length" else "end"
+    return Tally(usage=outcome.usage, cost=outcome.cost, turns=outcome.turns, stop=stop)

@@ -1,0 +1,91 @@
+"""Source above `retinue.dialects` names no dialect, and every registration is true."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+import retinue
+from retinue.dialects import registry
+from retinue.dialects.base import Deferred, DialectEntry
+
+SOURCE = Path(retinue.__file__).parent
+ABOVE = ("__init__.py", "__main__.py", "app", "cli", "config", "dispatch", "testing")
+ALSO_A_WORD = {"spec"}
+"""Names that mean something else in a sentence; a literal that is the name and nothing else still counts."""
+
+
+def files() -> Iterator[Path]:
+    for name in ABOVE:
+        place = SOURCE / name
+        yield from sorted(place.rglob("*.py")) if place.is_dir() else (place,)
+
+
+def literals(tree: ast.Module) -> Iterator[ast.Constant]:
+    """All strings, docstrings and parts of f-strings too, but not the names of attributes (`hasattr(tool, "spec")`)."""
+    attributes = {
+        argument
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")
+        for argument in call.args
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in attributes:
+            yield node
+
+
+def named_in(text: str) -> list[str]:
+    """
+    >>> named_in("spec"), named_in("the run spec"), named_in("--dialect xzatoma")
+    (['spec'], [], ['xzatoma'])
+    """
+    whole = [name for name in registry.names() if name == text]
+    return whole or [name for name in registry.names() if name not in ALSO_A_WORD and name in text]
+
+
+def test_no_file_above_dialects_has_the_name_of_a_dialect_in_it() -> None:
+    found = [
+        f"{file.relative_to(SOURCE)}:{literal.lineno}: {name}"
+        for file in files()
+        for literal in literals(ast.parse(file.read_text()))
+        for name in named_in(str(literal.value))
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_package_registers_its_dialect_under_its_name_and_everything_deferred_can_be_loaded(name: str) -> None:
+    entry = registry.entry(name)
+    hooks = [entry.factory, entry.transcripts, entry.cancelled_notice]
+    if entry.processes is not None:
+        hooks += [entry.processes.make, entry.processes.tools]
+
+    assert isinstance(entry, DialectEntry)
+    assert entry.name == name
+    assert all(callable(hook.load()) for hook in hooks if isinstance(hook, Deferred))
+    assert entry.settings is None or isinstance(entry.settings.type(), Struct)
+
+
+def test_the_dialects_that_commands_are_tied_to_have_the_capability() -> None:
+    assert registry.entry(registry.CHAT).chat is not None
+    assert registry.entry(registry.CRON).cron is not None
+    assert registry.entry(registry.REPLAY).transcripts is not None
+    assert registry.entry(registry.CALL).processes is not None
+    assert registry.DEFAULT in registry.names()
+
+
+def test_a_registration_loads_neither_the_engine_nor_asyncio() -> None:
+    program = (
+        "import sys; from retinue.dialects import registry; entries = [*registry.entries()]; "
+        "print(*sorted({'asyncio', 'aiohttp', 'sqlite3', 'retinue.engine', 'retinue.app'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "\n"
