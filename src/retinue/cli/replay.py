@@ -1,4 +1,4 @@
-"""`retinue replay`: what subagents of the dialect `xzatoma` were told and said, where that was to be kept."""
+"""`retinue replay`: print stored conversations of subagents of the dialect `xzatoma`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offse
 
 
 def _store(db_path: str | None) -> Store | None:
-    """The store in that file; one that is not there is not made."""
+    """The store in that file; raises if there is no such file."""
     if db_path is None:
         return None
     from pathlib import Path
@@ -157,6 +157,6 @@ def _one_line(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    from retinue.cli.output.format import clean
+    from retinue.core.text import clean
 
     return clean(text)

@@ -26,8 +26,7 @@ from retinue.app.open import SystemClock, default_home
 from retinue.app.open import open as open_retinue
 from retinue.cli.call.request import PROVIDERS, CallOrder, read_order
 from retinue.cli.event_loop import INTERRUPTED, interrupts, perform
-from retinue.cli.output.sse import SseStream
-from retinue.cli.output.stdout_writer import Outlet
+from retinue.cli.output.sse import SseStream, WriterThread
 from retinue.cli.output.terminal import say, write
 from retinue.core.agent import RunSpec
 from retinue.core.events import Event, ReplyReceived
@@ -263,11 +262,11 @@ async def _told(
     run: RunHandle, asked_to_stop: asyncio.Event, *, wire: str, tell: Callable[[Tally], None]
 ) -> Outcome | None:
     """How the run ended, with what happens in it on stdout meanwhile; None if nobody wants to know any more."""
-    outlet = Outlet(write)
+    outlet = WriterThread(write)
     stream = SseStream(outlet.write, wire=wire)
     working = asyncio.ensure_future(run.wait())
     following = asyncio.ensure_future(stream.follow(_counted(run.events(), tell)))
-    others = (asyncio.ensure_future(outlet.gone()), asyncio.ensure_future(asked_to_stop.wait()))
+    others = (asyncio.ensure_future(outlet.closed()), asyncio.ensure_future(asked_to_stop.wait()))
     outcome = None
     try:
         await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)

@@ -28,9 +28,9 @@ def main() -> NoReturn:
     for name in ("asyncio", "ssl"):
         import_module(name)
     threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
-    from retinue.cli.event_loop import leave_at_once
+    from retinue.cli.event_loop import exit_now
 
-    leave_at_once(call())
+    exit_now(call())
 
 
 def call() -> int:

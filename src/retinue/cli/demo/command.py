@@ -33,7 +33,8 @@ async def _show(*, fast: bool, keep: bool) -> int:
     import tempfile
     from pathlib import Path
 
-    from retinue.cli.event_loop import INTERRUPTED, first_of, interrupts
+    from retinue.app.follow import unless_stopped
+    from retinue.cli.event_loop import INTERRUPTED, interrupts
     from retinue.cli.output.terminal import say
 
     home = Path(tempfile.mkdtemp(prefix="retinue-demo-"))
@@ -45,7 +46,7 @@ async def _show(*, fast: bool, keep: bool) -> int:
 
     try:
         with interrupts() as asked_to_stop:
-            if not await first_of(play_and_tell(), asked_to_stop):
+            if not await unless_stopped(play_and_tell(), asked_to_stop):
                 say("interrupted")
                 code = INTERRUPTED
     finally:
@@ -80,9 +81,9 @@ def tell(played: Played) -> int:
     """Print the answer, who worked for it, what the crash cost, and how to do it with a real model; the exit code."""
     from retinue.cli.demo import story as story
     from retinue.cli.demo.screen import DemoScreen
-    from retinue.cli.output.format import clean
     from retinue.cli.output.terminal import answer, console, say
     from retinue.cli.runs.list_show import print_tree
+    from retinue.core.text import clean
 
     screen = DemoScreen(console(), None)
     root = played.tree[0]

@@ -12,8 +12,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from retinue.cli.output.format import clean, elapsed, many, money, one_line, tokens
-from retinue.cli.output.json_rows import name_of, status_of
+from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
 from retinue.cli.output.live import LiveTree
 from retinue.cli.output.terminal import can_redraw, console
 from retinue.core.events import (
@@ -37,6 +36,7 @@ from retinue.core.events import (
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input, TextMessage
 from retinue.core.messages import ToolCall
+from retinue.core.text import clean, plural
 from retinue.engine.run_view import RunView
 
 USER = "user"
@@ -164,7 +164,7 @@ class DemoScreen:
         for view in views:
             status = status_of(view)
             if self._statuses.get(view.run_id) != status and (view.outcome is not None or status == "interrupted"):
-                spent = f"{many(view.turns, 'turn')}, {tokens(view.usage.total)}, {money(view.cost)}"
+                spent = f"{plural(view.turns, 'turn')}, {tokens(view.usage.total)}, {money(view.cost)}"
                 self.say(f"        {clean(name_of(view)):<{WHO}}  {status}: {spent}")
             self._statuses[view.run_id] = status
 

@@ -21,11 +21,11 @@ from retinue.app.read_only import ReadOnlyClient
 from retinue.cli.demo import story as story
 from retinue.cli.demo.screen import DemoScreen, Line, lines
 from retinue.cli.demo.worker import log_of
-from retinue.cli.output.format import many
 from retinue.core.errors import RetinueError
 from retinue.core.events import ReplyReceived
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input
+from retinue.core.text import plural
 from retinue.engine.run_view import RunView
 from retinue.providers.scripted import played
 
@@ -48,9 +48,9 @@ class Count(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         again = ", ".join(f"{path} turn {turn}" for path, turn in self.again)
-        lost = f" {many(len(self.lost), 'answer')} came too late to be kept." if self.lost else ""
+        lost = f" {plural(len(self.lost), 'answer')} came too late to be kept." if self.lost else ""
         return (
-            f"{many(self.finished, 'model call')} were finished before the kill; "
+            f"{plural(self.finished, 'model call')} were finished before the kill; "
             f"{f'made again: {again}' if again else 'none was made again'}.{lost} {self.later} followed."
         )
 
@@ -113,7 +113,7 @@ class Played:
         failed = [view for view in self.tree if view.outcome is None or not view.outcome.ok]
         wrong = [f"{view.path} {view.state}: {view.outcome.error if view.outcome else ''}" for view in failed]
         if self.count.again:
-            wrong.append(f"{many(len(self.count.again), 'model call')} had been answered and came again")
+            wrong.append(f"{plural(len(self.count.again), 'model call')} had been answered and came again")
         turns = sum(view.turns for view in self.tree)
         if turns != self.count.finished + self.count.later:
             wrong.append(f"the runs took {turns} turns, which is not what was counted")
