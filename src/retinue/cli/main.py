@@ -14,7 +14,7 @@ from retinue.cli import context, cron, memory, runs
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.call.command import call
 from retinue.cli.chat import chat
-from retinue.cli.demo.command import demo
+from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
 from retinue.cli.output.terminal import discard_stdout, never_fail_to_print, say
