@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.app.launch.model_choice import choose_model, instead, unpriced
+from retinue.app.launch.model_choice import choose_model, override_provider, unpriced
 from retinue.config.precedence import Flags
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings
@@ -101,9 +101,9 @@ async def test_a_server_without_models_or_sense_is_no_answerer(monkeypatch: pyte
 async def test_a_resumed_run_keeps_the_name_of_its_provider_and_no_key_travels_to_another_address() -> None:
     stored = (await choose_model(Flags(model="m"), Settings(), environ={"OPENAI_API_KEY": "k"})).provider_config
 
-    assert instead(stored, Flags(), Settings()) == stored
-    moved = instead(stored, Flags(base_url="http://near/v1"), Settings())
-    other = instead(stored, Flags(provider="near"), NEAR)
+    assert override_provider(stored, Flags(), Settings()) == stored
+    moved = override_provider(stored, Flags(base_url="http://near/v1"), Settings())
+    other = override_provider(stored, Flags(provider="near"), NEAR)
 
     assert (moved.name, moved.base_url, moved.api_key_env) == ("openai", "http://near/v1", "")
     assert (other.name, other.wire, other.base_url, other.api_key_env) == (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retinue.app.chat.delegation import texts
-from retinue.app.chat.open_chats import Presence
+from retinue.app.chat.open_chats import OpenChats
 from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
 from retinue.providers.scripted.provider import ScriptedProvider
@@ -435,19 +435,16 @@ def test_quiet_says_nothing_but_the_answer(chat: Opens) -> None:
 
 async def test_a_chat_that_is_over_or_crashed_shares_its_session_with_nobody(tmp_path: Path) -> None:
     async with open_retinue(provider=ScriptedProvider(Script()), home=tmp_path, session="audit") as first:
-        there = Presence(first)
+        there = OpenChats(first)
         async with open_retinue(provider=ScriptedProvider(Script()), home=tmp_path, session="audit") as second:
-            here = Presence(second)
-            alone = await there.come()
-            shared = await here.come()
-            news = await there.news(), await there.news()
-            await here.go()
-            again = await there.come()
-            await here.come()  # and it leaves without a word, as one that crashes
-        gone = await there.news()
+            here = OpenChats(second)
+            alone = await there.register()
+            shared = await here.register()
+            new = await there.has_new(), await there.has_new()
+            await here.unregister()
+            again = await there.register()
+            await here.register()  # not unregistered, as in a crash
+        crashed = await there.has_new()
 
-    assert (alone, shared, again, gone) == (False, True, False, None)
-    assert news == (
-        "warning: session audit was opened by another process as well; neither chat hears what is said in the other",
-        None,
-    )
+    assert (alone, shared, again, crashed) == (False, True, False, False)
+    assert new == (True, False)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from retinue.cli.chat.input import LONGEST, MOST, HistoryFile
-from retinue.cli.chat.loop_thread import unheard_signals
-from retinue.cli.chat.turn import Floor
-from retinue.cli.output.approval_prompt import AtTheTerminal
+from retinue.cli.chat.loop_thread import pending_sigint
+from retinue.cli.chat.turn import PromptLock
+from retinue.cli.output.approval_prompt import TerminalApprover
 from retinue.core.run import Approval
 from retinue.providers.scripted.script import Line, calls, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
@@ -311,17 +311,17 @@ async def test_two_chats_that_share_a_session_hear_of_each_other_although_nothin
 async def test_a_question_of_the_background_waits_until_nobody_types() -> None:
     put: list[str] = []
 
-    class Asker(AtTheTerminal):
+    class Asker(TerminalApprover):
         async def __call__(self, question: Approval) -> bool:
             put.append(question.tool)
             return True
 
-    floor = Floor(Asker())
-    await floor.take()
-    asking = asyncio.ensure_future(floor(Approval(run_id="r", path="root", turn=1, index=0, tool="t", arguments="{}")))
+    lock = PromptLock(Asker())
+    await lock.take()
+    asking = asyncio.ensure_future(lock(Approval(run_id="r", path="root", turn=1, index=0, tool="t", arguments="{}")))
     done, _ = await asyncio.wait({asking}, timeout=0)
     before = (done, list(put))
-    floor.give()
+    lock.release()
 
     assert (before, await asking, put) == ((set(), []), True, ["t"])
 
@@ -435,18 +435,18 @@ def _without_editing(written: str) -> str:
     return written[written.index("Let me ask.") :]
 
 
-def test_a_signal_is_unheard_until_its_handler_takes_it() -> None:
+def test_a_signal_is_pending_until_its_handler_takes_it() -> None:
     told: list[bool] = []
-    with unheard_signals() as unheard:
+    with pending_sigint() as pending:
 
         def hear(number: int, frame: object) -> None:
-            told.append(unheard.is_any())
-            unheard.take()
-            told.append(unheard.is_any())
+            told.append(pending.exists())
+            pending.take()
+            told.append(pending.exists())
 
         before = signal.signal(signal.SIGINT, hear)
         try:
-            told.append(unheard.is_any())
+            told.append(pending.exists())
             os.kill(os.getpid(), signal.SIGINT)
         finally:
             signal.signal(signal.SIGINT, before)

@@ -20,10 +20,8 @@ from rich.console import Console
 
 from retinue.app.settings_file import load_settings
 from retinue.app.tool_modules import load_tools
-from retinue.cli.demo import story as story
-from retinue.cli.demo.command import tell
-from retinue.cli.demo.screen import DemoScreen
-from retinue.cli.demo.viewer import FAST, WentWrong, last_words, play, worker_command
+from retinue.cli.demo import print_end, story
+from retinue.cli.demo.viewer import FAST, DemoFailed, DemoScreen, last_line, play, worker_command
 from retinue.cli.demo.worker import log_of
 from retinue.core.errors import ToolError
 from retinue.providers.scripted.script import says
@@ -245,9 +243,9 @@ async def test_a_call_that_was_made_again_is_complained_about(
 
     played = await play(tmp_path, nowhere(), FAST, asks_everything_again)
 
-    assert played.count.again
-    assert tell(played) == 1
-    assert f"error: {len(played.count.again)} model calls had been answered and came again\n" in capsys.readouterr().err
+    assert played.repeated
+    assert print_end(played) == 1
+    assert f"error: {len(played.repeated)} model calls had been answered and came again\n" in capsys.readouterr().err
 
 
 @pytest.mark.real_time
@@ -255,10 +253,10 @@ async def test_a_worker_that_is_no_good_is_noticed_and_its_last_words_are_told(t
     def gives_up(home: Path, life: int, pace: float) -> Sequence[str]:
         return [sys.executable, "-c", "import sys; sys.exit('I cannot work like this')"]
 
-    with pytest.raises(WentWrong, match="ended before the question to the user"):
+    with pytest.raises(DemoFailed, match="ended before the question to the user"):
         await play(tmp_path, nowhere(), FAST, gives_up)
 
-    assert last_words(tmp_path) == ": I cannot work like this"
+    assert last_line(tmp_path) == ": I cannot work like this"
 
 
 def test_the_example_has_two_agents_and_four_tools_that_know_what_the_story_tells() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
+from retinue.app.follow import TreeWatch, polled
 from retinue.cli.output.live import LiveTree, draw
 from retinue.cli.output.progress import PlainLines, summary
-from retinue.cli.output.tree_poll import TreeWatch, shown
 from retinue.core.agent import Agent
 from retinue.core.run import HandleRef, Outcome, State
 from retinue.core.usage import NANO, Usage
@@ -172,11 +173,10 @@ async def test_a_watch_sees_runs_that_began_and_ended_between_two_looks() -> Non
         watch = TreeWatch(harness.retinue.supervisor, root.run_id)
         seen: list[list[str]] = []
 
-        class Screen:
-            def show(self, rows: list[RunView], tasks: object) -> None:
-                seen.append([f"{row.agent} {row.state}" for row in rows])
+        def show(rows: Sequence[RunView], tasks: object) -> None:
+            seen.append([f"{row.agent} {row.state}" for row in rows])
 
-        async with shown(watch, Screen()):  # pyright: ignore[reportArgumentType]
+        async with polled(watch, show):
             await root.wait()
 
         assert watch.tasks[root.run_id] == "Go."

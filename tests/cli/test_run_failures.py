@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from retinue.app.follow import failure_text
 from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import default_home
 from retinue.app.open import open as open_retinue
-from retinue.cli.follow import what_went_wrong
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
 from retinue.providers.catalog import provider_config
@@ -336,6 +336,6 @@ def test_a_limit_that_the_next_question_does_not_fit_in_is_told_so() -> None:
     error = "the token budget is spent: used 500, limit 600"
     outcome = Outcome(result="exhausted", reason="max_tokens", limit=met, turns=2, error=error)
 
-    assert what_went_wrong(outcome) == (
+    assert failure_text(outcome) == (
         "exhausted: 500 of max_tokens 600 used, and the next question would need more than is left"
     )

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.cli.output.sse import LiveReply, Piece, Teller
+from retinue.cli.output.sse import LiveReply, Piece, ReplyWriter
 from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, CallDelta, Delta, Reply, StartDelta, TextDelta, Thinking, ToolCall
 from retinue.providers.scripted.script import Line, calls, fails, hangs, says, streams, together
@@ -238,7 +238,7 @@ class Consumer:
     def __init__(self) -> None:
         self.replies: list[tuple[str, list[Piece]]] = []
         self.closed = 0
-        self.live = LiveReply(Teller(self._begin, self._say, self._close), opening="{name} ")
+        self.live = LiveReply(ReplyWriter(self._begin, self._say, self._close), opening="{name} ")
 
     def _begin(self, response_id: str) -> None:
         assert self.closed == len(self.replies)
@@ -277,9 +277,9 @@ def test_whatever_breaks_the_last_reply_is_told_whole(broken: list[list[Delta]],
 
     for attempt in broken:
         for delta in chain([StartDelta("broken")], named, attempt):
-            consumer.live.hear(delta)
+            consumer.live.receive(delta)
     for delta in chain([StartDelta("whole")], named, last[: len(last) - lost]):
-        consumer.live.hear(delta)
+        consumer.live.receive(delta)
     consumer.live.finish(Reply(AssistantMessage(text, made), response_id="whole"))
 
     expected = {("text", 0): text, ("call", 0): f"f {made[0].arguments}", ("call", 1): f"g {made[1].arguments}"}
@@ -291,9 +291,9 @@ def test_whatever_breaks_the_last_reply_is_told_whole(broken: list[list[Delta]],
 def test_attempts_that_say_the_same_are_one_reply(text: str, breaks: list[int]) -> None:
     consumer = Consumer()
     for end in [*breaks, len(text)]:
-        consumer.live.hear(StartDelta("r"))
+        consumer.live.receive(StartDelta("r"))
         for letter in text[:end]:
-            consumer.live.hear(TextDelta(letter))
+            consumer.live.receive(TextDelta(letter))
     consumer.live.finish(Reply(AssistantMessage(text), response_id="r"))
 
     assert [(id, "".join(piece.text for piece in said)) for id, said in consumer.replies] == [("r", text)]
@@ -301,7 +301,7 @@ def test_attempts_that_say_the_same_are_one_reply(text: str, breaks: list[int]) 
 
 def test_without_a_beginning_nothing_is_told_before_the_reply_is_whole() -> None:
     consumer = Consumer()
-    consumer.live.hear(TextDelta("from the mid"))
+    consumer.live.receive(TextDelta("from the mid"))
     assert consumer.replies == []
 
     reply = AssistantMessage("not from the middle", (ToolCall("ls", "{}", "a"),), (Thinking("hm"),))
@@ -313,8 +313,8 @@ def test_without_a_beginning_nothing_is_told_before_the_reply_is_whole() -> None
 def test_a_call_with_another_id_is_another_call() -> None:
     consumer = Consumer()
     for call_id in ("a", "b"):
-        consumer.live.hear(StartDelta(f"r_{call_id}"))
-        consumer.live.hear(CallDelta(0, "ls", "{}", call_id))
+        consumer.live.receive(StartDelta(f"r_{call_id}"))
+        consumer.live.receive(CallDelta(0, "ls", "{}", call_id))
     consumer.live.finish(Reply(AssistantMessage("", (ToolCall("ls", "{}", "b"),)), response_id="r_b"))
 
     assert [(id, {piece.id for piece in said}) for id, said in consumer.replies] == [("r_a", {"a"}), ("r_b", {"b"})]

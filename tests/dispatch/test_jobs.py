@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from retinue.core.errors import BadInput
 from retinue.dispatch.cron import claims, jobs
-from retinue.dispatch.cron.claims import GRACE, MOST_CRASHES, NOBODY, Overlooked, Verdicts
+from retinue.dispatch.cron.claims import GRACE, MOST_CRASHES, NO_OWNER, Overlooked, Verdicts
 from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Missed, Owner, ShellWork, Table, Work
 from retinue.dispatch.cron.schedule import At, Every, Schedule
 
@@ -182,7 +182,7 @@ def test_a_released_claim_is_taken_over_and_was_no_crash() -> None:
     (gone,) = claims.gone_among(released, lambda owner: False)
     _, verdicts = claims.take_over(released, [gone], owner=THERE)
 
-    assert gone.owner == NOBODY
+    assert gone.owner == NO_OWNER
     assert [(again.attempt, again.crashes) for again in verdicts.claims] == [(2, 0)]
 
 

@@ -1,4 +1,4 @@
-"""How long runs were worked on, as far as the store knows: the time in which nobody had them does not count."""
+"""Active time of runs, computed from their events: time without a driver does not count."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NO_TIMES: Mapping[RunId, float] = {}
 
 
 async def times_of(client: ReadOnlyClient, views: Sequence[RunView], *, now: float) -> Mapping[RunId, float]:
-    """Seconds of each run: from start to end of one that has ended, else as its events tell.
+    """Seconds by run: from start to end of an ended run, else the active time by its events.
 
-    One that a newer retinue wrote has no events that can be read here, and is not in the answer.
+    A run written by a newer version has no readable events here and is left out.
     """
     times: dict[RunId, float] = {}
     for view in views:
@@ -32,9 +32,9 @@ async def times_of(client: ReadOnlyClient, views: Sequence[RunView], *, now: flo
 
 
 def seconds_worked(events: Sequence[Event], *, until: float | None) -> float:
-    """The stretches in which somebody had the run, added up; `until` is now for a run that somebody has.
+    """The sum of the periods in which a driver had the run; `until` is the current time if it has one now.
 
-    A process that went in good order says when. Of one that crashed, the last that was heard is the run's last event.
+    A driver that shuts down cleanly records `RunLeft`. The period of a crashed driver ends with the run's last event.
 
     >>> from retinue.core.events import RunAdopted, RunLeft
     >>> left = [RunAdopted(at=100.0, driver_id="a"), RunLeft(at=130.0)]

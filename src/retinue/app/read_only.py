@@ -5,17 +5,24 @@ Works while others drive. What it can do to a run is what anyone can do from out
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from retinue.app.approvals import Approvals
 from retinue.app.launch_config import LaunchConfig, launch_config_of
 from retinue.app.sessions import Sessions
 from retinue.core.commands import Charge, DriverRow, RunQuery
-from retinue.core.errors import StoreError, UnknownName
+from retinue.core.errors import BadInput, StoreError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import RunId, SessionId
 from retinue.core.state import Run
 from retinue.engine import RunView, Supervisor
+
+SHORTEST = 4
+"""Characters of a run's id that `ReadOnlyClient.find` needs at least."""
+
+MOST_LISTED = 8
+"""Run ids that the error for an ambiguous part of an id lists at most."""
 
 
 class ReadOnlyClient:
@@ -56,6 +63,16 @@ class ReadOnlyClient:
             raise UnknownName("run", run_id)
         return view
 
+    async def find(self, name: str) -> RunView:
+        """The run with this id, or with an id that begins or ends like this; raises if there is none, or several."""
+        name = name.strip().lower()
+        if (exact := await self.supervisor.look(name)) is not None:
+            return exact
+        if len(name) < SHORTEST:
+            raise BadInput(f"{name!r} is too short for a run's id: give {SHORTEST} or more of its characters")
+        run_id = only_match(name, [view.run_id for view in await self.list(everyone=True)])
+        return await self.look(run_id)
+
     async def events(self, run_id: RunId) -> list[Event]:
         """What has happened in a run so far."""
         return [event for _, event in await self.supervisor.stored.events(run_id)]
@@ -85,3 +102,18 @@ class ReadOnlyClient:
     async def prune(self, before: float) -> int:
         """Remove trees that ended before a moment; how many runs were removed."""
         return await self.supervisor.prune(before)
+
+
+def only_match(name: str, run_ids: Sequence[RunId]) -> RunId:
+    """The only id that begins or ends with `name`.
+
+    >>> only_match("cafe", ["0194-beef", "0194-cafe"])
+    '0194-cafe'
+    """
+    found = [run_id for run_id in run_ids if run_id.startswith(name) or run_id.endswith(name)]
+    if not found:
+        raise UnknownName("run", name)
+    if len(found) > 1:
+        listed = ", ".join(found[:MOST_LISTED]) + (", ..." if len(found) > MOST_LISTED else "")
+        raise BadInput(f"{name!r} can mean {len(found)} runs: {listed}")
+    return found[0]

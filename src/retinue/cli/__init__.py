@@ -1,3 +1,3 @@
-"""The command line: arguments in, verbs on runs, and words for people; stdout carries answers and nothing else."""
+"""The command line: answers on stdout, everything else on stderr. Everything without a terminal is in `app`."""
 
-__all__ = ["call", "cron", "event_loop", "follow", "main", "output"]
+__all__ = ["call", "main"]

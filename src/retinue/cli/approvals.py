@@ -1,4 +1,4 @@
-"""`retinue approvals`, `approve` and `deny`: calls of any run that wait for a person, answered from any terminal."""
+"""`retinue approvals`, `approve` and `deny`: list and answer the calls of all runs that need an approval."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ async def _answer(name: str, *, allow: bool, note: str) -> int:
         question = await client.approvals.find(name.strip())
         is_first = await client.approvals.answer(question, allow=allow, note=note)
         view = await client.look(question.run_id)
-        is_driven = await client.driver_of(question.run_id) is not None
+        has_driver = await client.driver_of(question.run_id) is not None
     if not is_first:
         say(f"error: {question.id} was answered before, and that answer counts")
         return 1
     said = "approved" if allow else "denied"
     say(f"{said}: {one_line(question.path)} {'may' if allow else 'may not'} call {one_line(question.tool)}")
-    if not is_driven:
+    if not has_driver:
         say(f"nobody drives this run; go on with: retinue runs resume {view.root_id}")
     return 0
 
@@ -94,7 +94,7 @@ def _row(question: Approval) -> dict[str, Any]:
 
 
 def _value(arguments: str) -> Any:
-    """What the model wrote, as a value if it is JSON."""
+    """The arguments as a JSON value if they are JSON."""
     import msgspec
 
     try:
@@ -104,8 +104,9 @@ def _value(arguments: str) -> Any:
 
 
 def _table(questions: Sequence[Approval]) -> None:
-    from retinue.cli.output.format import clean, one_line, short
+    from retinue.cli.output.format import one_line, short
     from retinue.cli.output.table import Column, print_table
+    from retinue.core.text import clean
 
     columns: list[Column[Approval]] = [
         Column(

@@ -19,8 +19,7 @@ from retinue.core.errors import RetinueError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from retinue.cli.output.sse import SseStream
-    from retinue.cli.output.stdout_writer import Outlet
+    from retinue.cli.output.sse import SseStream, WriterThread
     from retinue.core.events import Event
     from retinue.core.messages import Delta
     from retinue.core.run import Outcome
@@ -38,9 +37,9 @@ def main() -> NoReturn:
     for name in ("asyncio", "ssl"):
         import_module(name)
     threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
-    from retinue.cli.event_loop import leave_at_once
+    from retinue.cli.event_loop import exit_now
 
-    leave_at_once(call())
+    exit_now(call())
 
 
 def call() -> int:
@@ -50,13 +49,12 @@ def call() -> int:
     docs/reference/call.md. Exit status: 0 answered, 1 failed, 130 interrupted.
     """
     from retinue.cli.event_loop import perform
-    from retinue.cli.output.sse import SseStream
-    from retinue.cli.output.stdout_writer import Outlet
+    from retinue.cli.output.sse import SseStream, WriterThread
     from retinue.dispatch.worker import read_call
 
     def open_output(wire: str) -> _SseOutput:
-        outlet = Outlet(write)
-        return _SseOutput(outlet, SseStream(outlet.write, wire=wire))
+        writer = WriterThread(write)
+        return _SseOutput(writer, SseStream(writer.write, wire=wire))
 
     gc.enable()
     try:
@@ -91,8 +89,8 @@ async def _answer(work: WorkerCall, open_output: Callable[[str], _SseOutput]) ->
 class _SseOutput:
     """Server-sent events on stdout, written by a thread."""
 
-    def __init__(self, outlet: Outlet, stream: SseStream) -> None:
-        self._outlet = outlet
+    def __init__(self, writer: WriterThread, stream: SseStream) -> None:
+        self._writer = writer
         self._stream = stream
 
     async def follow(self, happenings: AsyncIterator[Event | Delta]) -> None:
@@ -102,10 +100,10 @@ class _SseOutput:
         self._stream.end(outcome)
 
     async def gone(self) -> None:
-        await self._outlet.gone()
+        await self._writer.closed()
 
     async def close(self) -> None:
-        await self._outlet.close()
+        await self._writer.close()
 
 
 def _listen_to_logs() -> None:

@@ -1,4 +1,4 @@
-"""`retinue context`: sessions and the context that their participants share, as an operator sees them."""
+"""`retinue context`: sessions and their shared context."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def list_sessions(json: JsonFlag = False) -> int:
     """List sessions, oldest first, with the size of their shared context."""
     from retinue.cli.output.terminal import answer_json, say
 
-    def tell(rows: list[dict[str, Any]]) -> None:
+    async def work(sessions: Sessions) -> None:
+        rows: list[dict[str, Any]] = await sessions.list()
         if json:
             answer_json(rows)
         elif not rows:
@@ -41,17 +42,14 @@ def list_sessions(json: JsonFlag = False) -> int:
         else:
             _table(rows)
 
-    async def work(sessions: Sessions) -> None:
-        tell(await sessions.list())
-
     return _with_sessions(work)
 
 
 @app.command(epilog="Example: retinue context show audit --json")
 def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = False) -> int:
     """Show everything in a session's shared context, values included, or what was there at a snapshot."""
-    from retinue.cli.output.format import clean
     from retinue.cli.output.terminal import answer, answer_json
+    from retinue.core.text import clean
 
     async def work(sessions: Sessions) -> None:
         context: dict[str, Any] = await sessions.context(name, snapshot=snapshot)
@@ -64,8 +62,8 @@ def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = F
         if labels := context.get("snapshots"):
             answer(f"snapshots: {', '.join(map(clean, labels))}")
         for entry in context["entries"]:
-            who = f"{entry['written_by']}, {entry['written_at']}, version {entry['version']}"
-            answer(f"\n-- {entry['key']} ({clean(who)})\n{clean(entry['value'])}")
+            origin = f"{entry['written_by']}, {entry['written_at']}, version {entry['version']}"
+            answer(f"\n-- {entry['key']} ({clean(origin)})\n{clean(entry['value'])}")
 
     return _with_sessions(work)
 
@@ -107,8 +105,8 @@ def _with_sessions(work: Callable[[Sessions], Awaitable[None]], done: str = "") 
     from retinue.cli.output.terminal import say
 
     async def main() -> int:
-        async with open_read_only() as archive:
-            await work(archive.sessions)
+        async with open_read_only() as client:
+            await work(client.sessions)
         if done:
             say(done)
         return 0
@@ -121,8 +119,8 @@ def _entries(number: int) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    from retinue.cli.output.format import clean
     from retinue.cli.output.table import Column, print_table
+    from retinue.core.text import clean
 
     columns: list[Column[dict[str, Any]]] = [
         Column(title="SESSION", cell=lambda row: clean(row["session_id"]), shrinks=True),

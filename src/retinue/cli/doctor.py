@@ -1,4 +1,4 @@
-"""`retinue doctor`: what is installed, what is found and what is broken, in one look."""
+"""`retinue doctor`: print the results of all checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from retinue.app.launch.checks import Finding
 
 ROOM = 40
-"""Columns besides the names that make it worth to keep what was found in a column of its own."""
+"""Columns that the results need beside the names to get a column of their own."""
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False) -> int:
@@ -18,14 +18,14 @@ def doctor(json: Annotated[bool, typer.Option("--json", metavar="", help="Print 
 
     Keys are told by the name of their variable, never by their value.
     """
-    from retinue.app.launch.checks import examine
+    from retinue.app.launch.checks import run_checks
     from retinue.cli.event_loop import perform
     from retinue.cli.output.terminal import answer_json
 
     findings: list[Finding] = []
 
     async def main() -> int:
-        findings.extend(await examine())
+        findings.extend(await run_checks())
         return 1 if any(finding.broken for finding in findings) else 0
 
     code = perform(main())
@@ -46,10 +46,10 @@ def _print(findings: list[Finding]) -> None:
     width = max(len(finding.name) for finding in findings)
     indent = width + 4 if screen.width >= width + ROOM else 4
     for finding in findings:
-        told = f"{'✗' if finding.broken else ' '} {finding.name.ljust(width)}  {finding.found}"
-        lines = [told] if not screen.is_terminal else _wrapped(told, screen.width, indent)
-        for number, line in enumerate(lines):
-            text = Text(line, style="red" if finding.broken else "")
+        line = f"{'✗' if finding.broken else ' '} {finding.name.ljust(width)}  {finding.found}"
+        lines = [line] if not screen.is_terminal else _wrapped(line, screen.width, indent)
+        for number, part in enumerate(lines):
+            text = Text(part, style="red" if finding.broken else "")
             text.stylize("bold", 2, 2 + width if number == 0 else 2)
             screen.print(text, soft_wrap=True)
 
@@ -57,5 +57,5 @@ def _print(findings: list[Finding]) -> None:
 def _wrapped(text: str, columns: int, indent: int) -> list[str]:
     from textwrap import wrap
 
-    # A path that is cut can be copied by nobody.
+    # A path that is cut cannot be copied.
     return wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)

@@ -1,4 +1,4 @@
-"""The life of a command's process: its event loop, what Ctrl-C does to it, and leaving although a thread goes on."""
+"""The event loop of a command: running it, Ctrl-C, and exit while a thread or task cannot be stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 INTERRUPTED = 130
 PATIENCE = 0.25
-"""Seconds that tasks and threads get to notice that the process is leaving."""
+"""Seconds that tasks and threads get to end at exit."""
 
 TOOL_THREADS = 64
 TOOL_THREAD = "retinue-tool"
@@ -24,16 +24,16 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 def perform(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command's coroutine to its end, on uvloop where it is installed; its exit code."""
+    """Run a command's coroutine, on uvloop where it is installed; its exit code."""
     runner = asyncio.Runner(loop_factory=_fastest_loop())
     threads = ThreadPoolExecutor(TOOL_THREADS, TOOL_THREAD)
     runner.get_loop().set_default_executor(threads)
     try:
         code = runner.run(main)
         threads.shutdown(wait=False, cancel_futures=True)
-        if _tasks_go_on(runner.get_loop()) or threads_go_on(TOOL_THREAD):
-            # A tool that cannot be stopped is nobody's any more. Python would wait for it, perhaps for ever.
-            leave_at_once(code)
+        if runner.get_loop().run_until_complete(tasks_remain()) or threads_remain(TOOL_THREAD):
+            # Python would wait for a tool that cannot be stopped, perhaps for ever.
+            exit_now(code)
         return code
     finally:
         runner.close()
@@ -47,19 +47,19 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _tasks_go_on(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a task is left that does not let itself be cancelled."""
-    tasks = asyncio.all_tasks(loop)
+async def tasks_remain() -> bool:
+    """Cancel all other tasks; whether one of them ignores it."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     if not tasks:
         return False
-    _, pending = loop.run_until_complete(asyncio.wait(tasks, timeout=PATIENCE))
+    _, pending = await asyncio.wait(tasks, timeout=PATIENCE)
     return bool(pending)
 
 
-def threads_go_on(prefix: str) -> bool:
-    """Whether a thread of that name is still at work a moment after it was told that there is no more."""
+def threads_remain(prefix: str) -> bool:
+    """Whether a thread whose name starts like this is still running after a moment."""
     until = time.monotonic() + PATIENCE
     for thread in threading.enumerate():
         if thread.name.startswith(prefix):
@@ -69,8 +69,8 @@ def threads_go_on(prefix: str) -> bool:
     return False
 
 
-def leave_at_once(code: int) -> NoReturn:
-    """End the process here and now; what was said is flushed, and the terminal has its cursor back."""
+def exit_now(code: int) -> NoReturn:
+    """End the process immediately; output is flushed, and the cursor of the terminal is shown again."""
     for stream in (sys.stdout, sys.__stderr__):
         if stream is None:
             continue
@@ -85,39 +85,23 @@ def leave_at_once(code: int) -> NoReturn:
 
 @contextmanager
 def interrupts() -> Generator[asyncio.Event]:
-    """An event that the first Ctrl-C sets (or a request to terminate); the second leaves at once."""
-    asked = asyncio.Event()
+    """An event that the first SIGINT or SIGTERM sets; the second ends the process."""
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def hear() -> None:
-        if asked.is_set():
-            leave_at_once(INTERRUPTED)
-        asked.set()
+    def receive() -> None:
+        if stop.is_set():
+            exit_now(INTERRUPTED)
+        stop.set()
 
-    heard = [signal.SIGINT, signal.SIGTERM]
+    handled = [signal.SIGINT, signal.SIGTERM]
     try:
-        for number in heard:
-            loop.add_signal_handler(number, hear)
+        for number in handled:
+            loop.add_signal_handler(number, receive)
     except (NotImplementedError, RuntimeError, ValueError):
-        heard = []  # Windows, or not the main thread: Ctrl-C then ends the process, and its runs can be resumed
+        handled = []  # Windows, or not the main thread: Ctrl-C then ends the process, and its runs can be resumed
     try:
-        yield asked
+        yield stop
     finally:
-        for number in heard:
+        for number in handled:
             loop.remove_signal_handler(number)
-
-
-async def first_of(work: Coroutine[Any, Any, Any], asked: asyncio.Event) -> bool:
-    """Wait for the work, or until somebody asked to stop, which stops it; whether it was done."""
-    working = asyncio.ensure_future(work)
-    waiting = asyncio.ensure_future(asked.wait())
-    try:
-        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return False
-        working.result()  # raises what it raised
-        return True
-    finally:
-        for task in (working, waiting):
-            task.cancel()
-        await asyncio.gather(working, waiting, return_exceptions=True)

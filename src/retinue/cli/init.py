@@ -1,4 +1,4 @@
-"""`retinue init`: a settings file to start from, every line of it a comment until somebody wants it."""
+"""`retinue init`: write a settings file with every setting explained and commented out."""
 
 from __future__ import annotations
 

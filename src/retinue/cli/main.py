@@ -1,4 +1,4 @@
-"""The table of commands, and the one place where errors become a line on stderr and an exit code."""
+"""The commands of `retinue`, and the conversion of errors to a line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, memory
+from retinue.cli import context, cron, memory, runs
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.call import call
-from retinue.cli.chat.command import chat
-from retinue.cli.cron import commands as cron
-from retinue.cli.demo.command import demo
+from retinue.cli.chat import chat
+from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
-from retinue.cli.output.terminal import forget_stdout, never_fail_to_print, say
+from retinue.cli.output.terminal import discard_stdout, never_fail_to_print, say
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
-from retinue.cli.runs import commands as runs
 from retinue.cli.tools import tools
 from retinue.core.errors import BadInput, RetinueError
 from retinue.version import __version__
@@ -31,10 +29,10 @@ BAD_USAGE = 2
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
-"""What is wrong with a place and not with the program: it has no room, or lets nobody in."""
+"""Errors of the file system and not of the program: no space left, or no access."""
 WIDE = 72
 WIDEST = 100
-"""Columns that help needs for boxes, and the most that it uses without them."""
+"""Columns that help needs for boxes, and the most that it uses without boxes."""
 
 app = typer.Typer(
     name="retinue",
@@ -85,11 +83,11 @@ app.command(epilog="Example: retinue demo")(demo)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line asks; the exit code."""
+    """Run the command line; the exit code."""
     never_fail_to_print()
     verbose = "-v" in arguments or "--verbose" in arguments
     try:
-        _listen_to_logs(verbose)
+        _enable_logs(verbose)
         columns = typer.get_terminal_size().columns
         app.rich_markup_mode = "rich" if _can_show_panels(columns) else None
         code = typer.main.get_command(app).main(
@@ -98,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
-        _tell_usage(error)
+        _print_usage(error)
         return error.exit_code
     except typer.Abort:
         return INTERRUPTED
@@ -106,14 +104,14 @@ def main(arguments: Sequence[str]) -> int:
         say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        forget_stdout()
+        discard_stdout()
         return 1
     except RetinueError as error:
         say(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1
     except OSError as error:
         if error.errno in FULL:
-            forget_stdout()
+            discard_stdout()
             say(f"error: cannot write: {error.strerror}; a run that has ended is not lost: see retinue runs")
         elif error.errno in CLOSED and error.filename is not None and not verbose:
             say(f"error: {error.filename}: {error.strerror} (-v shows where)")
@@ -121,10 +119,10 @@ def main(arguments: Sequence[str]) -> int:
             say("error: the current folder is gone: change to another one")
             return BAD_USAGE
         else:
-            _tell_bug(error, verbose)
+            _print_bug(error, verbose)
         return 1
     except Exception as bug:
-        _tell_bug(bug, verbose)
+        _print_bug(bug, verbose)
         return 1
 
 
@@ -137,28 +135,26 @@ def _folder_is_gone() -> bool:
 
 
 def _can_show_panels(columns: int) -> bool:
-    """Whether help is drawn with boxes: on a narrow terminal they would cut the names of flags, in a pipe they are
-    noise.
-    """
+    """Whether help is drawn with boxes; they would cut the names of flags on a narrow terminal."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and columns >= WIDE
 
 
-def _listen_to_logs(verbose: bool) -> None:
+def _enable_logs(verbose: bool) -> None:
     from retinue.telemetry.logs import VARIABLE, turn_on
 
     turn_on(os.environ.get(VARIABLE, ""), sys.stderr, tracebacks=verbose)
 
 
-def _tell_usage(error: typer.TyperException) -> None:
+def _print_usage(error: typer.TyperException) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":  # a class that typer keeps to itself
-        if told := error.format_message():  # with boxes it is on the screen already
-            say(told)
+        if message := error.format_message():  # with boxes it is printed already
+            say(message)
         return
     where = getattr(getattr(error, "ctx", None), "command_path", None) or "retinue"
     say(f"error: {error.format_message()}\nTry '{where} --help' for help.")
 
 
-def _tell_bug(bug: Exception, verbose: bool) -> None:
+def _print_bug(bug: Exception, verbose: bool) -> None:
     if verbose:
         import traceback
 

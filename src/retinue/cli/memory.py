@@ -1,4 +1,4 @@
-"""`retinue memory`: what agents remember, as an operator sees it."""
+"""`retinue memory`: list, show and remove the memories of agents."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MaybeAgentArgument = Annotated[
 @app.command("list", epilog="Example: retinue memory list researcher --json")
 def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> int:
     """List what agents remember, newest first."""
-    from retinue.cli.output.format import clean
     from retinue.cli.output.terminal import answer_json, say
+    from retinue.core.text import clean
     from retinue.tools.memory import Search, newest_first
 
     rows: list[Memory] = []
-    for place in _places():
-        agents = (agent,) if agent is not None else tuple(place.agents())
-        rows += [each.memory for each in place.recall(Search(agents=agents, limit=1_000_000))]
+    for backend in _backends():
+        agents = (agent,) if agent is not None else tuple(backend.agents())
+        rows += [each.memory for each in backend.recall(Search(agents=agents, limit=1_000_000))]
     rows = newest_first(rows)
     if json:
         answer_json([_as_json(row) for row in rows])
@@ -52,10 +52,10 @@ def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> i
 @app.command(epilog="Example: retinue memory show researcher style")
 def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
     """Show something that an agent remembers, whole."""
-    from retinue.cli.output.format import clean
     from retinue.cli.output.terminal import answer, answer_json
+    from retinue.core.text import clean
 
-    memory = next((found for place in _places() if (found := place.find(agent, key)) is not None), None)
+    memory = next((found for backend in _backends() if (found := backend.find(agent, key)) is not None), None)
     if memory is None:
         raise _unknown(agent, key)
     if json:
@@ -68,18 +68,18 @@ def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
 @app.command(epilog="Example: retinue memory forget researcher style")
 def forget(agent: AgentArgument, key: KeyArgument) -> int:
     """Remove something that an agent remembers."""
-    from retinue.cli.output.format import clean
     from retinue.cli.output.terminal import say
+    from retinue.core.text import clean
 
-    forgotten = [place.forget(agent, key) for place in _places()]
+    forgotten = [backend.forget(agent, key) for backend in _backends()]
     if not any(forgotten):
         raise _unknown(agent, key)
     say(f"forgot {clean(key)} of {clean(agent)}")
     return 0
 
 
-def _places() -> Sequence[MemoryBackend]:
-    """The memory backends of the state folder."""
+def _backends() -> Sequence[MemoryBackend]:
+    """The memory backends that exist in the state folder; none is created."""
     from retinue.app.open import default_home
     from retinue.tools.memory import existing_memories
 
@@ -108,9 +108,8 @@ def _as_json(memory: Memory) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Memory]) -> None:
-    from retinue.cli.output.format import clean
     from retinue.cli.output.table import Column, print_table
-    from retinue.core.text import rfc3339
+    from retinue.core.text import clean, rfc3339
 
     columns: list[Column[Memory]] = [
         Column(title="AGENT", cell=lambda row: clean(row.agent)),

@@ -1,9 +1,11 @@
-"""Flags that several commands share, so that each means the same and is explained the same everywhere."""
+"""Flags that several commands share, with one meaning and one help text; and the options made of them."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -12,7 +14,7 @@ LIMITS = "How much it may use"
 OUTPUT = "What is shown"
 RIGHTS = "What it may do"
 MOST = 1_000_000_000
-"""Dollars or seconds, as in the settings."""
+"""The highest amount of dollars or seconds, as in the settings."""
 
 ProviderFlag = Annotated[
     str | None,
@@ -94,7 +96,7 @@ RunArgument = Annotated[
 
 
 def countable(flag: str, number: float | None, *, zero: bool = True) -> float | None:
-    """What a flag was given, if it is an amount that can be spent."""
+    """The value of a flag, checked to be an amount that can be spent."""
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"{flag}: {number} is not a number that can be counted to")
     if number is not None and (number > MOST or (number == 0 and not zero)):
@@ -104,7 +106,7 @@ def countable(flag: str, number: float | None, *, zero: bool = True) -> float | 
 
 
 def listed(names: str | None) -> tuple[str, ...] | None:
-    """What a flag was given that takes names with commas.
+    """The names in a flag that takes them with commas.
 
     >>> listed("grep, file_read,"), listed(""), listed(None)
     (('grep', 'file_read'), (), None)
@@ -113,7 +115,7 @@ def listed(names: str | None) -> tuple[str, ...] | None:
 
 
 def dialects_of(named: list[str] | None) -> tuple[str, ...] | None:
-    """The dialects that flags name; `none` alone stands for none of them.
+    """The dialects in repeated flags; `none` alone is the empty tuple, no flag is None.
 
     >>> dialects_of(["mine", "mine"]), dialects_of(["none"]), dialects_of(None)
     (('mine',), (), None)
@@ -124,3 +126,76 @@ def dialects_of(named: list[str] | None) -> tuple[str, ...] | None:
     if "none" in names and len(names) > 1:
         raise typer.BadParameter("--dialect none and another dialect exclude each other")
     return () if names == ("none",) else names
+
+
+def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
+    """The tools in `--tools`; without the flag those of the agent (None), or none without an agent."""
+    tools = listed(names)
+    return () if tools is None and agent is None else tools
+
+
+def exclude(flags: dict[str, bool]) -> None:
+    """Raise if more than one of the flags is given."""
+    given = [flag for flag, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+Form: TypeAlias = Literal["text", "bare", "json", "sse"]
+"""How an outcome is printed: for users, the answer alone, as a JSON object, or not at all because it was streamed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """How progress and the answer of a run are printed."""
+
+    json: bool = False
+    sse: bool = False
+    brief: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        exclude({"--sse": self.sse, "--json": self.json, "--quiet": self.quiet})
+
+    @property
+    def form(self) -> Form:
+        """The form of the outcome on stdout."""
+        return "json" if self.json else "sse" if self.sse else "bare" if self.quiet else "text"
+
+
+# ---- approvals -------------------------------------------------------------------------------------------------------
+
+Mode: TypeAlias = Literal["ask", "wait", "deny"]
+
+MODES: tuple[Mode, ...] = ("ask", "wait", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalOptions:
+    """How calls are approved that need a person."""
+
+    mode: Mode
+    yes: bool = False
+
+    def flags(self) -> list[str]:
+        """The same options as flags, for a background process."""
+        return ["--yes"] if self.yes else ["--approvals", self.mode]
+
+
+def approval_options(mode: str | None, *, yes: bool, detach: bool = False) -> ApprovalOptions:
+    """The options in `--approvals` and `--yes`; by default `ask` on a terminal, `wait` if detached, else `deny`."""
+    if mode is not None and mode not in MODES:
+        raise typer.BadParameter(f"--approvals {mode!r}: expected one of: {', '.join(MODES)}")
+    if mode is not None and yes:
+        raise typer.BadParameter("--yes and --approvals exclude each other")
+    on_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if mode == "ask" and detach:
+        raise typer.BadParameter("--detach and --approvals ask exclude each other; --approvals wait asks elsewhere")
+    if mode == "ask" and not on_terminal:
+        raise typer.BadParameter("--approvals ask needs a terminal on stdin and stderr; try --approvals wait")
+    if mode is None:
+        return ApprovalOptions("deny" if not on_terminal else "wait" if detach else "ask", yes)
+    return ApprovalOptions(next(each for each in MODES if each == mode), yes)

@@ -1,4 +1,4 @@
-"""`retinue replay`: the conversations of subagents, of a dialect that keeps them."""
+"""`retinue replay`: print stored conversations of subagents of a dialect that stores them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def replay(
 
 async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offset: int, db_path: str | None) -> int:
     from retinue.app.open import open_read_only
-    from retinue.cli.output.format import clean
     from retinue.cli.output.terminal import answer, say
+    from retinue.core.text import clean
 
     make_transcripts = registry.entry(registry.REPLAY).transcripts
     assert make_transcripts is not None
@@ -60,7 +60,7 @@ async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offse
 
 
 def _store(db_path: str | None) -> Store | None:
-    """The store in that file, which has to exist."""
+    """The store in that file; raises if there is no such file."""
     if db_path is None:
         return None
     from pathlib import Path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,56 +12,30 @@ from retinue.cli.options import (
     LIMITS,
     OUTPUT,
     ApiKeyEnvFlag,
+    ApprovalOptions,
     ApprovalsFlag,
     BaseUrlFlag,
     BriefFlag,
     ConfigFlag,
     ModelFlag,
     NoSandboxFlag,
+    OutputOptions,
     ProviderFlag,
     QuietFlag,
     VerboseFlag,
     YesFlag,
+    approval_options,
     countable,
     dialects_of,
-    listed,
+    exclude,
+    tools_of,
 )
 from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
-    from retinue.cli.output.approval_prompt import Mode
-    from retinue.config.precedence import Flags
-    from retinue.config.settings import Settings
+    from retinue.app.launch.start import LaunchOptions
     from retinue.core.agent import Output
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What was asked for, flag by flag."""
-
-    prompt: str
-    flags: Flags
-    dialects: tuple[str, ...]
-    agent: str | None
-    session: str | None
-    system: str
-    tools: tuple[str, ...] | None
-    max_turns: int | None
-    max_tokens: int | None
-    max_cost: float | None
-    timeout: float | None
-    config: str | None
-    approvals: Mode
-    yes: bool
-    no_sandbox: bool
-    detach: bool
-    think: bool
-    output: Output | None
-    sse: bool
-    brief: bool
-    json: bool
-    quiet: bool
-    verbose: bool
 
 
 def run(
@@ -156,110 +129,76 @@ def run(
 
     The answer alone goes to stdout. Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
     """
+    from retinue.app.launch.start import LaunchOptions, LimitOptions
     from retinue.cli.event_loop import perform
-    from retinue.cli.output.approval_prompt import mode_of
     from retinue.config.precedence import Flags
 
-    _exclude({"--sse": sse, "--json": json, "--quiet": quiet})
-    _exclude({"--sse": sse, "--detach": detach})
-    _exclude({"--output-schema": output_schema is not None, "--output-json": output_json})
-    order = Order(
-        prompt=_prompt(prompt),
+    output = OutputOptions(json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose)
+    exclude({"--sse": sse, "--detach": detach})
+    exclude({"--output-schema": output_schema is not None, "--output-json": output_json})
+    task = _prompt(prompt)
+    dialects = dialects_of(dialect)
+    system, more_tools = _system(system)
+    options = LaunchOptions(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
-        dialects=(DEFAULT,) if (chosen := dialects_of(dialect)) is None else chosen,
         agent=agent,
+        dialects=(DEFAULT,) if dialects is None else dialects,
         session=session,
-        system=_text(system, "--system"),
-        tools=listed(tools),
-        max_turns=max_turns,
-        max_tokens=max_tokens,
-        max_cost=countable("--max-cost", max_cost),
-        timeout=countable("--timeout", timeout, zero=False),
-        config=config,
-        approvals=mode_of(approvals, yes=yes, detach=detach),
-        yes=yes,
-        no_sandbox=no_sandbox,
-        detach=detach,
+        system=system,
+        tools=tools_of(tools, agent=agent),
+        more_tools=more_tools,
         think=think,
-        output=_output(output_schema, output_json),
-        sse=sse,
-        brief=brief,
-        json=json,
-        quiet=quiet,
-        verbose=verbose,
+        limits=LimitOptions(
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            max_cost=countable("--max-cost", max_cost),
+            timeout=countable("--timeout", timeout, zero=False),
+        ),
+        no_sandbox=no_sandbox,
     )
-    return perform(carry_out(order))
+    approval = approval_options(approvals, yes=yes, detach=detach)
+    demand = _demand(output_schema, output_json)
+    return perform(_run(task, options, config, approval, demand, output, detach=detach))
 
 
-async def carry_out(order: Order) -> int:
-    """Find out who answers, start the run, and see it through or leave it to a background process."""
-    from retinue.app.launch.limits import limits_for, settings_for, uncounted
-    from retinue.app.launch.model_choice import choose_model
-    from retinue.app.launch.open import open_new
+async def _run(
+    task: str,
+    options: LaunchOptions,
+    config: str | None,
+    approval: ApprovalOptions,
+    demand: Output | None,
+    output: OutputOptions,
+    *,
+    detach: bool,
+) -> int:
+    """Start the run, and follow it to its end or leave it to a background process; the exit code."""
+    from retinue.app.launch.start import prepare, settings_for
     from retinue.cli.event_loop import interrupts
-    from retinue.cli.follow import see_through, tell, tell_interrupted, told_as_sse
-    from retinue.cli.output.approval_prompt import approver_for
+    from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
     from retinue.cli.output.terminal import say, stdout_for_answers_alone
 
-    settings = settings_for(order.config, agent=order.agent)
-    with interrupts() as asked_to_stop, stdout_for_answers_alone():
-        model_choice = await choose_model(order.flags, settings, agent=order.agent)
-        if not order.quiet:
-            say(str(model_choice))
-        limits = limits_for(
-            settings,
-            order.agent,
-            wrap_up=not order.dialects,  # a dialect's limits are exact; without one, the last turn is for an answer
-            max_turns=order.max_turns,
-            max_tokens=order.max_tokens,
-            max_cost=order.max_cost,
-            timeout=order.timeout,
-        )
-        for warning in uncounted(model_choice, settings, limits, agent=order.agent, delegates=bool(order.dialects)):
-            say(warning)
-        approver = approver_for(order.approvals, yes=order.yes)
-        async with open_new(
-            model_choice,
-            settings,
-            dialects=order.dialects,
-            session=order.session,
-            approvals=approver,
-            no_sandbox=order.no_sandbox,
-        ) as retinue:
-            root = await retinue.spawn(
-                order.prompt,
-                agent=order.agent,
-                limits=limits,
-                tools=tools_of(order, settings),
-                model=f"{model_choice.provider_config.name}:{model_choice.model}",
-                system=prompt_named(order.system).text,
-                think=order.think,
-                output=order.output,
-                detached=order.detach,
-            )
+    settings = settings_for(config, agent=options.agent)
+    with interrupts() as stop, stdout_for_answers_alone():
+        launch = await prepare(settings, options)
+        if not output.quiet:
+            say(str(launch.model_choice))
+        for warning in launch.warnings():
+            say(f"warning: {warning}")
+        approver = approver_for(approval)
+        async with launch.open(approvals=approver) as retinue:
+            root = await launch.spawn(retinue, task, output=demand, detached=detach)
             outcome = None
-            if not order.detach:
-                work = see_through(
-                    retinue, root, asked_to_stop, approver=approver, quiet=order.quiet, verbose=order.verbose
-                )
-                if order.sse:
-                    wire, structured = model_choice.provider_config.wire, order.output is not None
-                    work = told_as_sse(root, work, structured=structured, brief=order.brief, wire=wire)
+            if not detach:
+                work = follow(retinue, root, stop, approver=approver, output=output)
+                if output.sse:
+                    from retinue.cli.output.sse import stream_run
+
+                    wire, structured = launch.model_choice.provider_config.wire, demand is not None
+                    work = stream_run(root, work, structured=structured, brief=output.brief, wire=wire)
                 outcome = await work
-    if order.detach:
-        return _leave_to_background(root.run_id, order)
-    if outcome is None:
-        return tell_interrupted(root.run_id)
-    form = "json" if order.json else "sse" if order.sse else "bare" if order.quiet else "text"
-    return tell(root.run_id, outcome, form=form)
-
-
-def tools_of(order: Order, settings: Settings) -> tuple[str, ...] | None:
-    """What the root is offered: what the flags say, else what its agent has (None); a named prompt adds its own."""
-    added = prompt_named(order.system).tools
-    if order.tools is None and order.agent is not None:
-        return (*(settings.agents[order.agent].tools or ()), *added) if added else None
-    return (*(order.tools or ()), *added)
+    if detach:
+        return _detach(root.run_id, approval, output)
+    return print_interrupted(root.run_id) if outcome is None else print_outcome(root.run_id, outcome, output.form)
 
 
 def _prompt(prompt: str) -> str:
@@ -270,8 +209,16 @@ def _prompt(prompt: str) -> str:
     return text
 
 
+def _system(system: str) -> tuple[str, tuple[str, ...]]:
+    """The system prompt and the tools that belong to it; a name such as `codesearch` stands for both."""
+    if not _text(system, "--system"):
+        return "", ()
+    named = prompt_named(system)
+    return named.text, named.tools
+
+
 def _text(given: str, what: str) -> str:
-    """What was given, if it is text: a command line and a pipe can hold any bytes."""
+    """The text, checked to be UTF-8: a command line and a pipe can hold any bytes."""
     try:
         given.encode()
     except UnicodeEncodeError:
@@ -279,13 +226,8 @@ def _text(given: str, what: str) -> str:
     return given
 
 
-def _exclude(flags: dict[str, bool]) -> None:
-    given = [flag for flag, is_given in flags.items() if is_given]
-    if len(given) > 1:
-        raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
-
-
-def _output(schema: str | None, any_object: bool) -> Output | None:
+def _demand(schema: str | None, any_object: bool) -> Output | None:
+    """The demand for JSON output, if there is one."""
     if schema is None and not any_object:
         return None
     from retinue.app.structured_output import demanded
@@ -293,14 +235,15 @@ def _output(schema: str | None, any_object: bool) -> Output | None:
     return demanded(dict if schema is None else Path(schema))
 
 
-def _leave_to_background(run_id: str, order: Order) -> int:
-    from retinue.cli.detach import begin
+def _detach(run_id: str, approval: ApprovalOptions, output: OutputOptions) -> int:
+    """Leave the run to a background process, and print its id."""
+    from retinue.app.launch.resume import resume_in_background
     from retinue.cli.output.terminal import answer, answer_json, say
 
-    log = begin(run_id, *(["--yes"] if order.yes else ["--approvals", order.approvals]))
-    if not order.quiet:
+    log = resume_in_background(run_id, *approval.flags())
+    if not output.quiet:
         say(f"running in the background; see: retinue runs show {run_id}  (its output: {log})")
-    if order.json:
+    if output.json:
         answer_json({"run_id": run_id})
     else:
         answer(run_id)

@@ -1,4 +1,4 @@
-"""`retinue tools`: what agents can be given by name, the built-in tools and those of the settings."""
+"""`retinue tools`: list the built-in tools and those of the settings."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _as_json(tool: Tool, *, is_own: bool) -> dict[str, object]:
 
 
 def _table(found: Sequence[Tool], own: Sequence[Tool]) -> None:
-    from retinue.cli.output.format import clean
     from retinue.cli.output.table import Column, print_table
+    from retinue.core.text import clean
 
     columns: list[Column[Tool]] = [
         Column(title="TOOL", cell=lambda tool: clean(tool.spec.name)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,11 @@ NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What decoding raises for text that is no JSON, or not the JSON that was expected; models and servers write anything,
 also halves of characters and a thousand brackets.
 """
+
+INVISIBLE = r"\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f"
+"""Characters above U+001F that control a terminal, change the text direction, or are invisible; for a regex class."""
+
+_CONTROL = re.compile(f"[\\x00-\\x08\\x0b-\\x1f{INVISIBLE}]")
 
 
 class Cut(NamedTuple):
@@ -71,3 +77,21 @@ def rfc3339(at: float) -> str:
     '2026-02-20T14:30:00Z'
     """
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def clean(text: str) -> str:
+    """Untrusted text with control characters replaced by visible ones; models and files may contain escape codes.
+
+    >>> clean("red \\x1b[31malert")
+    'red ␛[31malert'
+    """
+    return _CONTROL.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
+
+
+def plural(number: int, thing: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "turn"), plural(3, "turn")
+    ('1 turn', '3 turns')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

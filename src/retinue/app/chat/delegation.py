@@ -1,9 +1,11 @@
-"""Whether the model of a chat may delegate: what switches it on and off, and the words that are said about it."""
+"""The delegation switch of a chat: /subagents, words in a prompt, and the settings turn it on and off."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from retinue.app.settings_file import dialect_settings
+from retinue.config.settings import Settings
 from retinue.dialects import registry
 from retinue.dialects.base import ChatDelegation
 
@@ -14,36 +16,36 @@ _ARGUMENTS = {"on": True, "enable": True, "off": False, "disable": False}
 
 @dataclass(slots=True, kw_only=True)
 class Delegation:
-    """The switch of one chat.
+    """The delegation switch of one chat.
 
     >>> switch = Delegation()
-    >>> switch.turn(""), switch.dialects == (registry.CHAT,)
+    >>> switch.set(""), switch.dialects == (registry.CHAT,)
     ('Subagent delegation enabled for subsequent requests', True)
-    >>> switch.turn("off"), switch.dialects
+    >>> switch.set("off"), switch.dialects
     ('Subagent delegation disabled', ())
     """
 
     chosen: tuple[str, ...] = (registry.CHAT,)
     is_on: bool = False
-    hears_words: bool = True
-    """Whether words in a prompt switch it on; not where somebody said `--dialect none`."""
+    by_words: bool = True
+    """Whether words in a prompt switch it on; not with `--dialect none`."""
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """What the next run is offered."""
+        """The dialects of the next run."""
         return self.chosen if self.is_on else ()
 
-    def turn(self, argument: str) -> str:
-        """Do what `/subagents` was told, which without an argument is the opposite of now; raises ValueError."""
+    def set(self, argument: str) -> str:
+        """Apply the argument of `/subagents`; an empty one toggles. The message for the user; raises ValueError."""
         argument = argument.strip().lower()
         if argument and argument not in _ARGUMENTS:
             raise ValueError(f"{COMMAND} does not take {argument!r}: it is {COMMAND} on, {COMMAND} off or {COMMAND}")
         self.is_on = _ARGUMENTS.get(argument, not self.is_on)
         return texts().enabled if self.is_on else texts().disabled
 
-    def hear(self, prompt: str) -> str | None:
-        """Switch it on if the prompt asks for it; what is to be said about that."""
-        if self.is_on or not self.hears_words or not asks_for_delegation(prompt):
+    def enable_by(self, prompt: str) -> str | None:
+        """Switch it on if the prompt asks for it; the message for the user in that case."""
+        if self.is_on or not self.by_words or not asks_for_delegation(prompt):
             return None
         self.is_on = True
         return f"{texts().enabled} (your words ask for it; {COMMAND} off ends it)"
@@ -56,8 +58,15 @@ def texts() -> ChatDelegation:
     return chat
 
 
+def delegation_for(dialects: tuple[str, ...] | None, settings: Settings) -> Delegation:
+    """The switch at the start of a chat: on if a dialect is named, or if the settings say so; () is no dialect."""
+    if dialects is None:
+        return Delegation(is_on=texts().starts_on(dialect_settings(settings)[registry.CHAT]))
+    return Delegation(chosen=dialects or (registry.CHAT,), is_on=bool(dialects), by_words=bool(dialects))
+
+
 def asks_for_delegation(prompt: str) -> bool:
-    """Whether the words of a prompt ask for it.
+    """Whether a prompt contains words that ask for delegation.
 
     >>> asks_for_delegation("Use agents for this."), asks_for_delegation("Look at the user agent.")
     (True, False)

@@ -1,4 +1,4 @@
-"""The chat that a session had before: which run was its last, and what became of it."""
+"""The earlier chat of a session: its runs, and how to continue or end the last one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from retinue.core.run import CHAT, HistoryRef
 from retinue.engine import RunView
 
 
-class Past(Struct, frozen=True, kw_only=True):
-    """A conversation that can be gone on with: its runs, oldest first, and how the last one stands."""
+class EarlierChat(Struct, frozen=True, kw_only=True):
+    """A conversation that can be continued: its runs, oldest first, and the state of the last one."""
 
     runs: tuple[RunId, ...]
     last: RunView
     messages: int
     is_answering: bool
-    """Whether its last answer was under way when it was last heard of."""
+    """Whether the last event of its last run is part of an unfinished answer."""
 
 
-async def earlier_chat(retinue: Retinue) -> Past | None:
+async def earlier_chat(retinue: Retinue) -> EarlierChat | None:
     """The last chat of the retinue's session, if there was one."""
     query = RunQuery(session_id=retinue.session_id, roots_only=True)
     last = next((view for view in await retinue.supervisor.list(query) if view.label == CHAT), None)
     if last is None:
         return None
     run = await retinue.supervisor.replay(last.run_id)
-    return Past(
+    return EarlierChat(
         runs=await _chain(retinue, last.run_id),
         last=last,
         messages=len(run.history),
@@ -40,7 +40,7 @@ async def earlier_chat(retinue: Retinue) -> Past | None:
 
 
 async def _chain(retinue: Retinue, run_id: RunId) -> tuple[RunId, ...]:
-    """The run, and before it those whose history it goes on with."""
+    """The run, preceded by the runs whose history it inherits."""
     chain = [run_id]
     accepted = await retinue.supervisor.acceptance(run_id)
     while accepted is not None and accepted.inherits is not None:
@@ -49,22 +49,22 @@ async def _chain(retinue: Retinue, run_id: RunId) -> tuple[RunId, ...]:
     return tuple(reversed(chain))
 
 
-async def inheritance(retinue: Retinue, run_id: RunId) -> HistoryRef:
-    """The whole history of a run, as it stands."""
+async def history_of(retinue: Retinue, run_id: RunId) -> HistoryRef:
+    """A reference to the whole history of a run as it stands."""
     return HistoryRef(run_id, (await retinue.supervisor.replay(run_id)).seq)
 
 
-async def lay_to_rest(retinue: Retinue, past: Past) -> None:
-    """End what a process that is gone has left open: the conversation goes on elsewhere from now on.
+async def settle(retinue: Retinue, earlier: EarlierChat) -> None:
+    """End the last run of an earlier chat if its process is gone: the conversation continues in a new run.
 
-    An answer that was interrupted is cancelled, with everything below it; a run that only waited for input is closed.
-    What another process drives is left alone.
+    An interrupted answer is cancelled, with everything below it; a run that only waited for input is closed. A run
+    that another process drives is left alone.
     """
-    view = await retinue.supervisor.look(past.last.run_id)
+    view = await retinue.supervisor.look(earlier.last.run_id)
     if view is None or view.state != "interrupted":
         return
     unfinished = [each for each in await retinue.tree(view.run_id) if each.outcome is None]
-    if not past.is_answering and len(unfinished) == 1:
+    if not earlier.is_answering and len(unfinished) == 1:
         with suppress(RetinueError):
             await (await retinue.resume(view.run_id)).close()
             return

@@ -1,3 +1,3 @@
-"""TODO door."""
+"""Starting and resuming runs from settings and options, and the checks of `retinue doctor`; knows no terminal."""
 
-__all__ = ["checks", "limits", "model_choice", "open"]
+__all__ = ["checks", "model_choice", "resume", "start"]

@@ -1,4 +1,4 @@
-"""What `retinue doctor` looks at: each question alone, so that one that cannot be answered spoils no other."""
+"""The checks of `retinue doctor`; each is independent, so that a failing one hides no other."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from retinue.app.launch.local_servers import answering
+from retinue.app.launch.local_servers import find_servers
 from retinue.app.open import STORE, default_home, open_read_only
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.tool_modules import load_tools
 from retinue.app.validation import unknown_in_settings
-from retinue.cli.output.format import many
 from retinue.config.settings import FILE, Settings
 from retinue.core.errors import RetinueError
+from retinue.core.text import plural
 from retinue.net.http import UnknownProxy, named_proxies
 from retinue.providers.catalog import LOCAL, keys_found, provider_config
 from retinue.version import __version__
 
-WITHOUT_THE_BUG = (3, 51, 3)
-"""The first SQLite in which two connections that write at the same instant cannot damage a write-ahead log."""
+FIXED_SQLITE = (3, 51, 3)
+"""The first SQLite version in which two simultaneous writers cannot corrupt a write-ahead log."""
 
 SCARCE = 10_000_000
-"""Bytes of free room below which it is a wonder that anything can be stored."""
+"""Free bytes on disk below which the check fails."""
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     found: str
     broken: bool = False
 
 
-async def examine() -> list[Finding]:
-    """Everything, in the order in which people read it."""
+async def run_checks() -> list[Finding]:
+    """The results of all checks, in the order in which they are printed."""
     settings, about_settings = _settings()
     return [
         Finding("retinue", __version__),
@@ -48,7 +48,7 @@ async def examine() -> list[Finding]:
         _package("aiohttp", "asks models over HTTP", needed=True),
         _package("uvloop", "makes streams cheaper; optional", needed=False),
         *await _state(),
-        *_room(default_home()),
+        *_disk(default_home()),
         about_settings,
         *_tools(settings),
         await _sandbox(settings),
@@ -59,7 +59,7 @@ async def examine() -> list[Finding]:
 
 
 def _sqlite() -> str:
-    if sqlite3.sqlite_version_info >= WITHOUT_THE_BUG:
+    if sqlite3.sqlite_version_info >= FIXED_SQLITE:
         return f"{sqlite3.sqlite_version}; commits of all processes take turns by a lock file"
     return (
         f"{sqlite3.sqlite_version}; before 3.51.3 two writers at once could damage its log, so commits and checkpoints "
@@ -77,8 +77,8 @@ def _package(name: str, what_for: str, *, needed: bool) -> Finding:
 async def _state() -> list[Finding]:
     home = default_home()
     if not _is_used(home):
-        hindrance = _hindrance(home)
-        return [Finding("state", f"{home} ({hindrance or 'nothing there yet'})", broken=bool(hindrance))]
+        obstacle = _obstacle(home)
+        return [Finding("state", f"{home} ({obstacle or 'nothing there yet'})", broken=bool(obstacle))]
     size = sum(_size(path) for path in home.rglob("*"))
     try:
         async with open_read_only() as client:
@@ -86,17 +86,17 @@ async def _state() -> list[Finding]:
     except RetinueError as error:
         return [Finding("state", f"{home}: {error}", broken=True)]
     unfinished = sum(view.outcome is None for view in runs)
-    told = many(len(runs), "run") + (f", {unfinished} unfinished" if unfinished else "")
+    summary = plural(len(runs), "run") + (f", {unfinished} unfinished" if unfinished else "")
     where = f"{home} ({size / 1_000_000:.1f} MB)"
     if client.unwritable is not None:
         where += f": can only be looked at: {client.unwritable}"
-    return [Finding("state", where, broken=client.unwritable is not None), Finding("runs", told)]
+    return [Finding("state", where, broken=client.unwritable is not None), Finding("runs", summary)]
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # gone meanwhile, as logs of a database are
+    except OSError:  # removed meanwhile, as the logs of a database are
         return 0
 
 
@@ -104,8 +104,8 @@ def _is_used(home: Path) -> bool:
     return os.path.lexists(home / STORE)
 
 
-def _hindrance(home: Path) -> str:
-    """Why nothing can be kept there; empty if nothing is in the way."""
+def _obstacle(home: Path) -> str:
+    """Why nothing can be stored in the folder; empty if nothing prevents it."""
     there = _nearest(home)
     if not os.path.isdir(there):
         return f"nothing can be kept there: {there} is no folder"
@@ -114,8 +114,8 @@ def _hindrance(home: Path) -> str:
     return ""
 
 
-def _room(home: Path) -> list[Finding]:
-    """That the disk is full: a database has other words for it, and hardly anybody guesses."""
+def _disk(home: Path) -> list[Finding]:
+    """A finding if the disk is nearly full; the errors of SQLite do not say so."""
     try:
         left = shutil.disk_usage(_nearest(home)).free
     except OSError:
@@ -126,6 +126,7 @@ def _room(home: Path) -> list[Finding]:
 
 
 def _nearest(home: Path) -> Path:
+    """The folder, or the nearest of its parents that exists."""
     return next(path for path in (home, *home.absolute().parents) if os.path.lexists(path))
 
 
@@ -136,30 +137,29 @@ def _settings() -> tuple[Settings, Finding]:
         return Settings(), Finding("settings", str(error), broken=True)
     if settings.source is None:
         return settings, Finding("settings", f"no {FILE} here; retinue init writes one")
-    facts = f"{many(len(settings.agents), 'agent')}, {many(len(settings.providers), 'provider')}"
+    facts = f"{plural(len(settings.agents), 'agent')}, {plural(len(settings.providers), 'provider')}"
     return settings, Finding("settings", f"{settings.source} is valid ({facts})")
 
 
 def _tools(settings: Settings) -> list[Finding]:
-    """The tools of the settings' modules, and names in the settings that mean none."""
+    """The tools of the modules in the settings, and unknown tool names in the settings."""
     try:
         own = [tool.spec.name for tool in load_tools(settings.tool_modules)]
     except RetinueError as error:
         return [Finding("tools", str(error), broken=True)]
     return [
         Finding("tools", ", ".join(own) if settings.tool_modules else "no modules in the settings"),
-        *(Finding("tool name", str(stranger), broken=True) for stranger in unknown_in_settings(settings, own)),
+        *(Finding("tool name", str(unknown), broken=True) for unknown in unknown_in_settings(settings, own)),
     ]
 
 
 async def _sandbox(settings: Settings) -> Finding:
-    """Whether programs that agents start are fenced in; found out by trying to get out."""
+    """Whether programs of agents run in a sandbox; checked by trying to escape."""
     from retinue.sandbox.probe import verdict
 
     if settings.tool_options.sandbox == "off":
         return Finding("sandbox", "off by the settings: programs of agents run without one")
-    words = await verdict()
-    return Finding("sandbox", words.text, broken=False)
+    return Finding("sandbox", (await verdict()).text)
 
 
 def _keys(settings: Settings) -> dict[str, bool]:
@@ -180,10 +180,10 @@ def _proxies() -> list[Finding]:
 
 
 async def _servers(settings: Settings) -> str:
-    settled = {each.name: each for each in provider_configs(settings)}
-    servers = await answering([settled.get(name) or provider_config(name) for name in LOCAL])
+    configured = {each.name: each for each in provider_configs(settings)}
+    servers = await find_servers([configured.get(name) or provider_config(name) for name in LOCAL])
     listed = (
-        f"{each.provider_config.name} at {each.provider_config.base_url} ({many(len(each.models), 'model')})"
+        f"{each.provider_config.name} at {each.provider_config.base_url} ({plural(len(each.models), 'model')})"
         for each in servers
     )
     return ", ".join(listed) or f"none answers ({', '.join(LOCAL)})"

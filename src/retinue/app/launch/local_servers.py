@@ -1,4 +1,4 @@
-"""Model servers on this machine: which of them answer, and what models they have."""
+"""Model servers on this machine: find those that respond, and list their models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from msgspec import Struct
 from retinue.providers.catalog import ProviderConfig
 
 SECONDS = 0.3
-"""How long a server on this machine gets to answer."""
+"""Timeout of a request to a server on this machine."""
 
 _LONGEST = 1 << 20
+"""Bytes of a list of models that are read at most."""
 
 
 class Server(Struct, frozen=True):
-    """A server that answered."""
+    """A server that responded."""
 
     provider_config: ProviderConfig
     models: tuple[str, ...] = ()
@@ -34,8 +35,8 @@ class _Models(Struct):
     data: list[_Model] | None = None
 
 
-async def answering(provider_configs: Iterable[ProviderConfig], *, timeout: float = SECONDS) -> list[Server]:
-    """Those that answer, in the order given; all are asked at once."""
+async def find_servers(provider_configs: Iterable[ProviderConfig], *, timeout: float = SECONDS) -> list[Server]:
+    """The servers that respond, in the order given; all are requested at once."""
     asked = [
         asyncio.to_thread(_ask, provider_config, timeout)
         for provider_config in provider_configs
@@ -45,14 +46,14 @@ async def answering(provider_configs: Iterable[ProviderConfig], *, timeout: floa
 
 
 def _is_near(provider_config: ProviderConfig) -> bool:
-    """Whether a server is on this machine: no other is asked anything before a run does."""
+    """Whether a server is on this machine; others receive no request before a run makes one."""
     address = urlsplit(provider_config.base_url)
     return address.scheme == "http" and address.hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _ask(provider_config: ProviderConfig, timeout: float) -> Server | None:
     address = urlsplit(provider_config.base_url)
-    # The plain client of the standard library: no proxy comes between, and nothing heavy is loaded for a knock.
+    # The plain client of the standard library: no proxy is used, and aiohttp is not loaded.
     connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=timeout)
     try:
         connection.request("GET", f"{address.path.rstrip('/')}/models")

@@ -1,4 +1,4 @@
-"""Who answers a run: what flags, environment and settings say, and where they say nothing, whoever is there."""
+"""Choose the model of a run: from flags, environment and settings, else a provider whose key or server is found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.app.launch.local_servers import Server, answering
+from retinue.app.launch.local_servers import Server, find_servers
 from retinue.app.settings_file import provider_configs
 from retinue.config.precedence import Choice, Flags, layer
 from retinue.config.settings import Settings
@@ -29,14 +29,14 @@ from retinue.providers.catalog import (
     tariff,
 )
 
-NOBODY = (
+NO_PROVIDER = (
     "nobody to ask: no provider is named, no key is set and no model server answers on this machine. "
     "Set {keys}, or start a local server ({local}), or say --provider W --base-url URL --model M"
 )
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
-    """A model and where it is; `others` are further providers that children may use."""
+    """A model and its provider; `others` are further providers that children may use."""
 
     provider_config: ProviderConfig
     model: str
@@ -53,86 +53,90 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
         return f"model {self.model}{where} ({wire}{key})"
 
     @property
-    def everyone(self) -> tuple[ProviderConfig, ...]:
-        """All providers, the one that answers first in front."""
+    def full_name(self) -> str:
+        """`PROVIDER:MODEL`."""
+        return f"{self.provider_config.name}:{self.model}"
+
+    @property
+    def providers(self) -> tuple[ProviderConfig, ...]:
+        """All providers, the chosen one first."""
         return (self.provider_config, *self.others)
 
 
 async def choose_model(
     flags: Flags, settings: Settings, *, agent: str | None = None, environ: Mapping[str, str] | None = None
 ) -> ModelChoice:
-    """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
+    """The model by flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
     environ = os.environ if environ is None else environ
     choice = layer(
         flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(called, settled=settings.providers)
     )
-    settled = provider_configs(settings)
-    chosen = _named(choice, settled) or _by_key(choice, environ)
+    configured = provider_configs(settings)
+    chosen = _named(choice, configured) or _by_key(choice, environ)
     if chosen is None:
-        servers = await answering(_local(settled))
+        servers = await find_servers(_local(configured))
         if not servers:
-            raise _nobody(choice, environ)
-        chosen, model = _at_a_server(servers, choice.model)
+            raise _no_provider(choice, environ)
+        chosen, model = _on_server(servers, choice.model)
     else:
         check_key(chosen, environ)
         model = choice.model or await _only_model(chosen)
         if chosen.wire == SCRIPTED_NAME:
             model = script_of(model)
-    others = tuple(each for each in settled if each.name != chosen.name)
+    others = tuple(each for each in configured if each.name != chosen.name)
     return ModelChoice(provider_config=chosen, model=model, others=others)
 
 
 def unpriced(
     model_choice: ModelChoice, agents: Sequence[Agent] = (), fallback: Sequence[str] = (), *, first: bool = True
 ) -> list[str]:
-    """The warnings that a limit on money cannot be enforced: one for each model that nobody knows the price of.
+    """Warnings that a limit on cost cannot be enforced: one for each model without a known price.
 
-    Looks at every model that may be asked: the `first` one, those of the `agents` it may delegate to, and those that
-    step in, for them or for the first one (`fallback`). `wire:name` is a model elsewhere, and a bare name one
-    of the first one's provider, as everywhere.
+    Checks the chosen model if `first`, the models of the `agents`, and the fallbacks of both. `wire:name` is a model
+    of another provider, a bare name a model of the chosen one.
     """
-    known = {each.name: each for each in model_choice.everyone}
-    wished = [*fallback, *(model for agent in agents for model in (agent.model, *agent.fallback) if model)]
+    known = {each.name: each for each in model_choice.providers}
+    named = [*fallback, *(model for agent in agents for model in (agent.model, *agent.fallback) if model)]
     asked = [(model_choice.provider_config.name, model_choice.model)] if first else []
-    asked += [_place_of(model, model_choice) for model in wished]
+    asked += [_place_of(model, model_choice) for model in named]
     return [
-        f"warning: nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
+        f"nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
         f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
         for name, model in dict.fromkeys(asked)
-        if tariff(known.get(name) or _usual(name)).price(model) is None
+        if tariff(known.get(name) or _default(name)).price(model) is None
     ]
 
 
-def _usual(name: str) -> ProviderConfig:
+def _default(name: str) -> ProviderConfig:
     return ProviderConfig(name=name, wire=name, base_url=WIRES[name].base_url)
 
 
 def _place_of(model: str, model_choice: ModelChoice) -> tuple[str, str]:
     """Provider and name of a model of an agent."""
-    names = tuple(each.name for each in model_choice.everyone)
+    names = tuple(each.name for each in model_choice.providers)
     provider, name = split_model(model, (*names, *WIRES), lambda prefix: called(prefix, names))
     return (model_choice.provider_config.name if provider is None else provider), name
 
 
-def _named(choice: Choice, settled: Sequence[ProviderConfig]) -> ProviderConfig | None:
-    """The provider that was named; else the first of the settings file, else the wire that an address is spoken to."""
+def _named(choice: Choice, configured: Sequence[ProviderConfig]) -> ProviderConfig | None:
+    """The named provider; else the first of the settings; else the wire of a bare address."""
     name = choice.provider
-    if name is None and settled and choice.base_url is None:
-        name = settled[0].name
+    if name is None and configured and choice.base_url is None:
+        name = configured[0].name
     if name is None and choice.base_url is not None:
-        name = "openai-chat"  # what nearly every server speaks
+        name = "openai-chat"  # the wire of nearly every server
     if name is None:
         return None
-    known = next((each for each in settled if each.name == name), None)
+    known = next((each for each in configured if each.name == name), None)
     if known is None:
         if name not in WIRES:
-            raise UnknownName("provider", name, (*(each.name for each in settled), *WIRES))
+            raise UnknownName("provider", name, (*(each.name for each in configured), *WIRES))
         return provider_config(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
     return moved(known, choice.base_url, choice.api_key_env)
 
 
 def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None:
-    """The vendor whose key is in the environment, or in the variable that was named: a key goes to nobody else."""
+    """The vendor whose key is set, or whose key variable was named; a key is never sent to another vendor."""
     named = choice.api_key_env
     check_variable(named)
     for name, wire in WIRES.items():
@@ -143,23 +147,23 @@ def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None
     return None
 
 
-def _local(settled: Sequence[ProviderConfig]) -> list[ProviderConfig]:
-    known = {each.name: each for each in settled}
+def _local(configured: Sequence[ProviderConfig]) -> list[ProviderConfig]:
+    known = {each.name: each for each in configured}
     return [known.get(name) or provider_config(name) for name in LOCAL]
 
 
-def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
-    nobody = NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
+def _no_provider(choice: Choice, environ: Mapping[str, str]) -> BadInput:
+    message = NO_PROVIDER.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
     provider, _ = split_model(choice.model or "")
     hint = "" if provider is None else f". {provider!r} is not a provider; known: {', '.join(WIRES)}"
-    return BadInput(nobody + hint)
+    return BadInput(message + hint)
 
 
-def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[ProviderConfig, str]:
-    """The first server that has the model; without a name, the first model of the first that has any."""
+def _on_server(servers: Sequence[Server], model: str | None) -> tuple[ProviderConfig, str]:
+    """The first server with the model; without a name, the first model of the first server that has any."""
     if model is not None:
-        having = next((server for server in servers if model in server.models), servers[0])
-        return having.provider_config, model
+        server = next((server for server in servers if model in server.models), servers[0])
+        return server.provider_config, model
     for server in servers:
         if server.models:
             return server.provider_config, server.models[0]
@@ -168,8 +172,8 @@ def _at_a_server(servers: Sequence[Server], model: str | None) -> tuple[Provider
 
 
 async def _only_model(chosen: ProviderConfig) -> str:
-    """The first model of a server on this machine; a vendor has too many to choose from."""
-    for server in await answering([chosen]):
+    """The first model of a server on this machine; the models of a vendor are too many to choose from."""
+    for server in await find_servers([chosen]):
         if server.models:
             return server.models[0]
     if chosen.wire == SCRIPTED_NAME:
@@ -178,7 +182,7 @@ async def _only_model(chosen: ProviderConfig) -> str:
 
 
 def script_of(file: str) -> str:
-    """The path of a script in full: a run can be resumed from another folder. One that nobody can play is refused."""
+    """The absolute path of a script, because a run can be resumed from another folder; raises if it is unreadable."""
     from retinue.providers.scripted import read_script
 
     path = Path(file).expanduser().absolute()
@@ -194,7 +198,7 @@ def script_of(file: str) -> str:
 
 
 def check_key(chosen: ProviderConfig, environ: Mapping[str, str]) -> None:
-    """Refuse to begin without the key: a run that has begun would fail of it, and for good."""
+    """Raise if the key variable is not set: a run that was started without a key would fail for good."""
     if chosen.api_key_env and not environ.get(chosen.api_key_env, "").strip():
         raise BadInput(
             f"the environment variable {chosen.api_key_env} is not set; set it to the key for {chosen.base_url}, "
@@ -202,8 +206,8 @@ def check_key(chosen: ProviderConfig, environ: Mapping[str, str]) -> None:
         )
 
 
-def instead(stored: ProviderConfig, flags: Flags, settings: Settings) -> ProviderConfig:
-    """A stored run's provider with what the flags say on top; it keeps its name, by which the run asks for it."""
+def override_provider(stored: ProviderConfig, flags: Flags, settings: Settings) -> ProviderConfig:
+    """The provider of a stored run with the flags on top; it keeps its name, by which the run asks for it."""
     if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
         return stored
     named = None if flags.provider is None else called(flags.provider, settings.providers)

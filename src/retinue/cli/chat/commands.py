@@ -1,12 +1,23 @@
-"""What a person can say in a chat: words for the model, or one of a few commands that begin with a slash."""
+"""The slash commands of a chat: parsing, help, and the tables that they print."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from textwrap import wrap
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+
+from retinue.app.engine_types import RunView
+from retinue.cli.output.format import count, money, name_of, one_line, short, status_of, total
+from retinue.cli.output.table import Column, print_table
+from retinue.cli.output.terminal import answer, console, say
+from retinue.core.agent import Agent, ToolSpec
+from retinue.core.ids import RunId
+from retinue.core.text import clean
+from retinue.core.usage import Usage
 
 Name: TypeAlias = Literal["help", "status", "tools", "cost", "agents", "subagents", "clear", "quit"]
 
@@ -20,12 +31,12 @@ COMMANDS: dict[Name, tuple[str, str]] = {
     "clear": ("", "begin a new conversation"),
     "quit": ("", "leave; so do Ctrl-D and exit"),
 }
-"""Every command with its argument and what it does."""
+"""Every command with its argument and description."""
 
 _NAMES: dict[str, Name] = {name: name for name in COMMANDS}
 
 LEAVING = ("exit", "quit")
-"""Words that leave without a slash."""
+"""Inputs that leave the chat without a slash."""
 
 
 class Command(Struct, frozen=True):
@@ -36,26 +47,26 @@ class Command(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """Words for the model."""
+    """Text for the model."""
 
     text: str
 
 
 class Mistake(Struct, frozen=True):
-    """A command that is none, and what to say about it."""
+    """An invalid command, and the error message."""
 
     message: str
 
 
-Said: TypeAlias = Command | Prompt | Mistake
+Parsed: TypeAlias = Command | Prompt | Mistake
 
 
-def understood(text: str) -> Said:
-    r"""What was meant; text of several lines is always for the model.
+def parse_input(text: str) -> Parsed:
+    r"""An input as a command or as text; several lines are always text.
 
-    >>> understood("/subagents off"), understood("//etc/hosts?"), understood("exit")
+    >>> parse_input("/subagents off"), parse_input("//etc/hosts?"), parse_input("exit")
     (Command(name='subagents', argument='off'), Prompt(text='/etc/hosts?'), Command(name='quit', argument=''))
-    >>> understood("/statsu")
+    >>> parse_input("/statsu")
     Mistake(message='there is no command /statsu; did you mean /status? (/help lists them, // sends a slash)')
     """
     stripped = text.strip()
@@ -78,13 +89,13 @@ def understood(text: str) -> Said:
 
 
 def _unknown(word: str) -> str:
-    near = [] if "/" in word else get_close_matches(word.lower(), COMMANDS, n=1)  # a path is no slip of the finger
+    near = [] if "/" in word else get_close_matches(word.lower(), COMMANDS, n=1)  # a path is no misspelt command
     hint = f"; did you mean /{near[0]}?" if near else ""
     return f"there is no command /{word}{hint} (/help lists them, // sends a slash)"
 
 
 def help_lines(columns: int) -> list[str]:
-    """All commands, one line each where there is room, and how to write more than one line.
+    """The text of /help, wrapped to the columns.
 
     >>> print("\\n".join(help_lines(48)[-1:]))
     twice at the prompt, or Ctrl-D, leaves.
@@ -104,3 +115,125 @@ def help_lines(columns: int) -> list[str]:
 
 def _wrapped(text: str, columns: int, *, indent: int = 0) -> list[str]:
     return wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+WIDTH = 18
+"""Columns of the titles of /status."""
+
+Trees = Sequence[Sequence[RunView]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatStatus:
+    """What /status prints besides the numbers of the runs."""
+
+    model: str
+    session: str
+    run_id: RunId | None
+    agent: str | None
+    delegates: bool
+
+
+def print_status(status: ChatStatus, trees: Trees) -> None:
+    """Print /status."""
+    from rich.text import Text
+
+    views = [view for tree in trees for view in tree]
+    usage, cost = total(views)
+    children = sum(view.parent_id is not None for view in views)
+    rows = [
+        ("Model:", Text(clean(status.model))),
+        *([("Agent:", Text(status.agent))] if status.agent else []),
+        ("Session:", Text(clean(status.session))),
+        ("Run:", Text(status.run_id or "none yet")),
+        ("Turns:", Text(str(sum(tree[0].turns for tree in trees)))),
+        ("Children:", Text(str(children))),
+        ("Tokens:", Text(f"{count(usage.input)} in, {count(usage.output)} out")),
+        ("Cost:", Text("unknown" if cost is None else money(cost))),
+        ("Subagents:", Text("ENABLED", style="green") if status.delegates else Text("disabled")),
+    ]
+    screen = console()
+    for title, value in rows:
+        screen.print(Text.assemble(f"{title:<{WIDTH}}", value), soft_wrap=True)
+
+
+def print_cost(trees: Trees) -> None:
+    """Print /cost: tokens and cost of each run and in total."""
+    rows = [_Spent(_indented(view), view.turns, view.usage, view.cost) for tree in trees for view in tree]
+    if not rows:
+        say("nothing was asked yet")
+        return
+    usage, cost = total(view for tree in trees for view in tree)
+    rows.append(_Spent("total", sum(row.turns for row in rows), usage, cost))
+    columns: list[Column[_Spent]] = [
+        Column(title="RUN", cell=lambda row: row.name, shrinks=True),
+        Column(title="TURNS", cell=lambda row: str(row.turns), right=True, least_width=50),
+        Column(title="IN", cell=lambda row: count(row.usage.input), piped=lambda row: str(row.usage.input), right=True),
+        Column(
+            title="CACHED",
+            cell=lambda row: count(row.usage.cached),
+            piped=lambda row: str(row.usage.cached),
+            right=True,
+            least_width=70,
+        ),
+        Column(
+            title="OUT", cell=lambda row: count(row.usage.output), piped=lambda row: str(row.usage.output), right=True
+        ),
+        Column(title="COST", cell=lambda row: money(row.cost), right=True),
+    ]
+    print_table(rows, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    name: str
+    turns: int
+    usage: Usage
+    cost: int | None
+
+
+def _indented(view: RunView) -> str:
+    return f"{'  ' * view.depth}{clean(name_of(view))} {short(view.run_id)}"
+
+
+def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
+    """Print /agents: the agents of the settings, and the children of this chat."""
+    known = list(agents)
+    if known:
+        columns: list[Column[Agent]] = [
+            Column(title="AGENT", cell=lambda agent: clean(agent.name)),
+            Column(title="WHAT IT DOES", cell=lambda agent: one_line(agent.description), shrinks=True),
+        ]
+        print_table(known, columns)
+    else:
+        answer("the settings have no agents")
+    children = [view for tree in trees for view in tree if view.parent_id is not None]
+    if not children:
+        answer("no children were started in this chat")
+        return
+    answer("")
+    shown: list[Column[RunView]] = [
+        Column(title="CHILD", cell=lambda view: f"{'  ' * (view.depth - 1)}{clean(name_of(view))}", shrinks=True),
+        Column(title="RUN", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id),
+        Column(title="STATE", cell=status_of),
+        Column(title="TURNS", cell=lambda view: str(view.turns), right=True, least_width=50),
+        Column(title="TOKENS", cell=lambda view: count(view.usage.total), right=True, least_width=60),
+        Column(title="COST", cell=lambda view: money(view.cost), right=True, least_width=70),
+    ]
+    print_table(children, shown)
+
+
+def print_tools(offered: Sequence[ToolSpec]) -> None:
+    """Print /tools: what the model can call."""
+    if not offered:
+        answer("the model is offered no tools (--tools and /subagents on change that)")
+        return
+    columns: list[Column[ToolSpec]] = [
+        Column(title="TOOL", cell=lambda spec: clean(spec.name)),
+        Column(
+            title="WHAT IT DOES", cell=lambda spec: one_line(spec.description.partition("\n")[0], 400), shrinks=True
+        ),
+    ]
+    print_table(offered, columns)

@@ -1,6 +1,6 @@
-"""Reads what a person types, or what a pipe holds, as whole inputs: one line, several lines, or a block.
+"""Read the inputs of a chat from a terminal or a pipe: one line, several lines, or a block.
 
-All of this happens in the main thread, where Ctrl-C is heard; the runs work in another one.
+Everything here runs in the main thread, which receives Ctrl-C; the event loop has another thread.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from retinue.cli.chat.commands import COMMANDS
 
 FILE = "chat_history"
 MOST = 1000
-"""Inputs that are kept."""
+"""Inputs that the history file keeps."""
 
 LONGEST = 20_000
-"""Characters of an input that is kept; a longer one is somebody's document."""
+"""Characters of an input that is kept; a longer one is probably a pasted document."""
 
 
 class HistoryFile:
-    """The file; what cannot be read or written is done without, because a chat works without it too."""
+    """The history file of inputs; errors are ignored, because a chat works without it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> list[str]:
-        """The latest inputs, oldest first; a file that has grown too long is cut here."""
+        """The latest inputs, oldest first; a file with too many is cut."""
         try:
             lines = self._path.read_bytes().splitlines()
         except OSError:
@@ -42,12 +42,12 @@ class HistoryFile:
         return kept
 
     def add(self, text: str) -> bool:
-        """Keep one more; whether it was."""
+        """Append an input; whether it is kept."""
         if text.startswith(" ") or not text.strip() or len(text) > LONGEST:
             return False
         with suppress(OSError, UnicodeEncodeError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Appended in one piece: several chats may be open.
+            # Appended in one write: several chats may be open.
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 os.write(file, msgspec.json.encode(text) + b"\n")
@@ -85,23 +85,23 @@ class Unclosed(Exception):
 
 
 class Lines(Protocol):
-    """Where lines come from."""
+    """A source of lines."""
 
     def line(self, prompt: str) -> str | None:
-        """The next one, without its end, and None when there are no more; Ctrl-C raises KeyboardInterrupt."""
+        """The next line without its end, None at the end of input; Ctrl-C raises KeyboardInterrupt."""
         ...
 
     def typed(self) -> str:
-        """What stands in the line that is being typed."""
+        """The unfinished line that is being typed."""
         ...
 
     def remember(self, text: str) -> None:
-        """A whole input that may be wanted again."""
+        """Add a whole input to the history."""
         ...
 
 
 def whole_input(lines: Lines) -> str | None:
-    """The next input: a line, lines that end in a backslash with the one after them, or what stands in a block."""
+    """The next input: a line, lines joined by backslashes at their ends, or a block; None at the end of input."""
     first = lines.line(PROMPT)
     if first is None:
         return None
@@ -136,12 +136,12 @@ def _continued(line: str, lines: Lines) -> str:
 
 
 def _goes_on(line: str) -> bool:
-    """One backslash at the end: two of them are just that."""
+    """Whether the line ends in exactly one backslash."""
     return line.endswith("\\") and not line.endswith("\\\\")
 
 
 class Piped:
-    """Lines of a pipe or a file; nobody is prompted."""
+    """Lines of a pipe or a file, without prompts."""
 
     def line(self, prompt: str) -> str | None:
         """The next line."""
@@ -154,15 +154,15 @@ class Piped:
             raise NotText("a line on stdin is not UTF-8 text; it was not sent") from None
 
     def typed(self) -> str:
-        """Nobody types."""
+        """Nothing is typed."""
         return ""
 
     def remember(self, text: str) -> None:
-        """A pipe has no use for it."""
+        """Not kept."""
 
 
 class Typed:
-    """A terminal without an editor: its prompts are on stderr, because stdout is somewhere else."""
+    """A terminal without readline; prompts go to stderr, because stdout is redirected."""
 
     def __init__(self, history: HistoryFile) -> None:
         self._history = history
@@ -175,16 +175,16 @@ class Typed:
         return line.rstrip("\r\n") if line else None
 
     def typed(self) -> str:
-        """The terminal keeps that to itself."""
+        """Unknown: the terminal edits the line itself."""
         return ""
 
     def remember(self, text: str) -> None:
-        """For later chats."""
+        """Keep it for later chats."""
         self._history.add(text)
 
 
 class Edited:
-    """A terminal with readline: editing, earlier inputs with the arrow keys, commands with Tab, pastes in one piece."""
+    """A terminal with readline: editing, history, completion of commands, pastes in one piece."""
 
     def __init__(self, readline: Any, history: HistoryFile, *, colour: bool) -> None:
         self._readline = readline
@@ -199,8 +199,8 @@ class Edited:
             readline.add_history(text)
 
     def line(self, prompt: str) -> str | None:
-        """The next line; one that was pasted may have line breaks in it."""
-        # Readline has to know which characters take no room.
+        """The next line; a pasted one may have line breaks in it."""
+        # Readline has to know which characters have no width.
         shown = f"\001\x1b[1m\002{prompt}\001\x1b[0m\002" if self._colour else prompt
         try:
             return input(shown)
@@ -209,11 +209,11 @@ class Edited:
             return None
 
     def typed(self) -> str:
-        """What stands in the line."""
+        """The content of the editor."""
         return str(self._readline.get_line_buffer())
 
     def remember(self, text: str) -> None:
-        """For this chat and later ones."""
+        """Keep it for this chat and later ones."""
         if self._history.add(text):
             self._readline.add_history(text)
 
@@ -224,7 +224,7 @@ def _completed(beginning: str, number: int) -> str | None:
 
 
 def lines_of_stdin(history: HistoryFile) -> Lines:
-    """Whatever suits stdin and stdout."""
+    """The source that fits stdin and stdout."""
     if not sys.stdin.isatty():
         return Piped()
     editor = _editor() if sys.stdout.isatty() else None

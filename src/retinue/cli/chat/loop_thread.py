@@ -1,6 +1,6 @@
-"""Two threads for a chat: the person has the main one, where lines are read and Ctrl-C is heard; the runs have another.
+"""The event loop of a chat in a thread of its own; the main thread reads lines and receives Ctrl-C.
 
-So reading a line holds up nobody: children go on working, and other processes see that this one is alive.
+So reading a line does not block runs in the background, or the heartbeat of the driver.
 """
 
 from __future__ import annotations
@@ -14,52 +14,55 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from retinue.cli.event_loop import INTERRUPTED, PATIENCE, TOOL_THREAD, TOOL_THREADS, leave_at_once, threads_go_on
+from retinue.cli.event_loop import INTERRUPTED, TOOL_THREAD, TOOL_THREADS, exit_now, tasks_remain, threads_remain
 
 EVERY = 0.2
-"""Seconds between two looks; a signal that is seen twice is stuck."""
+"""Seconds between two checks for a SIGINT that the handler did not receive."""
 
 
-class Unheard:
-    """Presses of Ctrl-C that have arrived in the process, and that Python's handler has not taken yet."""
+class PendingSigint:
+    """SIGINTs that have arrived in the process, and that Python's handler has not received yet.
+
+    One that arrives just before readline starts to wait is not handled until the next key; it is sent again.
+    """
 
     def __init__(self, inbox: socket.socket) -> None:
         self._inbox = inbox
-        self._listener = threading.main_thread().ident
+        self._main_thread = threading.main_thread().ident
 
     def take(self) -> None:
-        """The handler runs: all that have arrived are heard now."""
+        """Clear all pending ones; called by the handler."""
         with suppress(BlockingIOError):
             self._inbox.recv(4096)
 
-    def is_any(self) -> bool:
-        """Whether one lies there."""
+    def exists(self) -> bool:
+        """Whether one is pending."""
         try:
             return signal.SIGINT in self._inbox.recv(4096, socket.MSG_PEEK)
         except BlockingIOError:
             return False
 
-    async def nudge(self) -> None:
-        """Look from time to time, until cancelled."""
-        was_there = False
+    async def resend(self) -> None:
+        """Send a SIGINT again that is pending in two checks; until cancelled."""
+        was_pending = False
         while True:
             await asyncio.sleep(EVERY)
-            is_there = self.is_any()
-            if is_there and was_there and self._listener is not None and hasattr(signal, "pthread_kill"):
-                signal.pthread_kill(self._listener, signal.SIGINT)
-            was_there = is_there
+            is_pending = self.exists()
+            if is_pending and was_pending and self._main_thread is not None and hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(self._main_thread, signal.SIGINT)
+            was_pending = is_pending
 
 
 @contextmanager
-def unheard_signals() -> Generator[Unheard]:
-    """For as long as the block lasts, in the main thread."""
+def pending_sigint() -> Generator[PendingSigint]:
+    """Watch for pending SIGINTs for as long as the block lasts; in the main thread."""
     inbox, outbox = socket.socketpair()
     with inbox, outbox:
         inbox.setblocking(False)
         outbox.setblocking(False)
         before = signal.set_wakeup_fd(outbox.fileno(), warn_on_full_buffer=False)
         try:
-            yield Unheard(inbox)
+            yield PendingSigint(inbox)
         finally:
             signal.set_wakeup_fd(before)
 
@@ -67,25 +70,26 @@ def unheard_signals() -> Generator[Unheard]:
 T = TypeVar("T")
 
 
-class Room:
-    """Where coroutines of a chat run; used from the main thread."""
+class LoopThread:
+    """Runs coroutines in the event loop of the other thread; used from the main thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, unheard: Unheard) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pending: PendingSigint) -> None:
         self._loop = loop
-        self._unheard = unheard
+        self._pending = pending
         self._stop: Callable[[], None] | None = None
         self._typed: Callable[[], str] | None = None
         self._presses = 0
         self.cleared = ""
+        """What stood in the line when Ctrl-C interrupted `interruptible`."""
         self.cannot_close = False
-        """Whether something is left that cannot be stopped; Python would wait for it, perhaps for ever."""
+        """Whether a task or thread cannot be stopped; Python would wait for it at exit, perhaps for ever."""
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this to its end; Ctrl-C changes nothing."""
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; Ctrl-C is ignored."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def do_until_stopped(self, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
-        """Run this to its end; Ctrl-C sets the event that it is given, and a second one leaves at once."""
+    def run_stoppable(self, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine; Ctrl-C sets its event, and a second Ctrl-C ends the process."""
         stop = asyncio.Event()
         self._presses = 0
 
@@ -94,63 +98,51 @@ class Room:
 
         self._stop = ask_to_stop
         try:
-            return self.do(work(stop))
+            return self.run(work(stop))
         finally:
             self._stop = None
 
     @contextmanager
-    def listening(self, typed: Callable[[], str]) -> Generator[None]:
-        """While the block lasts, Ctrl-C raises KeyboardInterrupt in it; `cleared` is then what was typed before."""
+    def interruptible(self, typed: Callable[[], str]) -> Generator[None]:
+        """Ctrl-C raises KeyboardInterrupt in the block; `cleared` is then what `typed` returned."""
         self._typed = typed
         try:
             yield
         finally:
             self._typed = None
 
-    def hear(self, number: int, frame: object) -> None:
-        """Ctrl-C was pressed."""
-        self._unheard.take()
+    def receive(self, number: int, frame: object) -> None:
+        """Handle SIGINT."""
+        self._pending.take()
         if self._stop is not None:
             self._presses += 1
             if self._presses > 1:
-                leave_at_once(INTERRUPTED)
+                exit_now(INTERRUPTED)
             self._stop()
         elif self._typed is not None:
-            self.cleared = self._typed()  # asked now: the editor forgets it with the interrupt
+            self.cleared = self._typed()  # read now: the editor clears it with the interrupt
             raise KeyboardInterrupt
 
 
 @contextmanager
-def open_room() -> Generator[Room]:
-    """A room for as long as the block lasts."""
+def loop_thread() -> Generator[LoopThread]:
+    """A thread with an event loop for as long as the block lasts."""
     loop = asyncio.new_event_loop()
     tools = ThreadPoolExecutor(TOOL_THREADS, TOOL_THREAD)
     loop.set_default_executor(tools)
     thread = threading.Thread(target=loop.run_forever, name="retinue-chat", daemon=True)
     thread.start()
-    with unheard_signals() as unheard:
-        room = Room(loop, unheard)
-        before = signal.signal(signal.SIGINT, room.hear)
-        nudging = asyncio.run_coroutine_threadsafe(unheard.nudge(), loop)
+    with pending_sigint() as pending:
+        chat_thread = LoopThread(loop, pending)
+        before = signal.signal(signal.SIGINT, chat_thread.receive)
+        resending = asyncio.run_coroutine_threadsafe(pending.resend(), loop)
         try:
-            yield room
+            yield chat_thread
         finally:
-            nudging.cancel()
+            resending.cancel()
             signal.signal(signal.SIGINT, before)
             tools.shutdown(wait=False, cancel_futures=True)
-            room.cannot_close = room.do(_tasks_go_on()) or threads_go_on(TOOL_THREAD)
+            chat_thread.cannot_close = chat_thread.run(tasks_remain()) or threads_remain(TOOL_THREAD)
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
-
-
-async def _tasks_go_on() -> bool:
-    """Whether a task is left that does not let itself be cancelled."""
-    this = asyncio.current_task()
-    tasks = {task for task in asyncio.all_tasks() if task is not this}
-    for task in tasks:
-        task.cancel()
-    if not tasks:
-        return False
-    _, pending = await asyncio.wait(tasks, timeout=PATIENCE)
-    return bool(pending)

@@ -1,4 +1,4 @@
-"""A person's sitting with a model: reads what they say, does what commands ask, and has the rest answered."""
+"""The loop of a chat: read an input, run a command or answer it, until the user leaves."""
 
 from __future__ import annotations
 
@@ -8,108 +8,214 @@ from dataclasses import dataclass
 
 from retinue.app.chat.conversation import Conversation
 from retinue.app.chat.delegation import Delegation
-from retinue.app.chat.open_chats import Presence
+from retinue.app.chat.history import EarlierChat, earlier_chat
+from retinue.app.chat.open_chats import OpenChats
+from retinue.app.follow import unless_stopped
+from retinue.app.launch.start import Launch, LaunchOptions, prepare
+from retinue.app.open import default_home
 from retinue.app.retinue import Retinue
-from retinue.cli.chat.commands import Command, Mistake, Prompt, help_lines, understood
-from retinue.cli.chat.input import Lines, NotText, Piped, Unclosed, whole_input
-from retinue.cli.chat.loop_thread import Room
-from retinue.cli.chat.status import Standing, show_agents, show_cost, show_status, show_tools
-from retinue.cli.chat.turn import Floor, take_turn
-from retinue.cli.event_loop import INTERRUPTED, first_of
-from retinue.cli.output.format import many
+from retinue.cli.chat.commands import (
+    ChatStatus,
+    Command,
+    Mistake,
+    Prompt,
+    help_lines,
+    parse_input,
+    print_agents,
+    print_cost,
+    print_status,
+    print_tools,
+)
+from retinue.cli.chat.input import FILE, HistoryFile, Lines, NotText, Piped, Unclosed, lines_of_stdin, whole_input
+from retinue.cli.chat.loop_thread import LoopThread, loop_thread
+from retinue.cli.chat.turn import PromptLock, prompt_lock, take_turn
+from retinue.cli.event_loop import INTERRUPTED, exit_now
+from retinue.cli.options import ApprovalOptions, OutputOptions
+from retinue.cli.output.format import moment
+from retinue.cli.output.progress import approver_for
 from retinue.cli.output.terminal import answer, console, say
+from retinue.config.settings import Settings
+from retinue.core.agent import ToolSpec
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.run import Outcome
+from retinue.core.text import clean, plural
 
 LEAVE_HINT = "(Ctrl-C again or Ctrl-D leaves)"
 WIDE = 200
-"""Columns where nobody counts them, as in a pipe."""
+"""Columns of help in a pipe."""
+
+
+def run_chat(
+    settings: Settings,
+    options: LaunchOptions,
+    delegation: Delegation,
+    approval: ApprovalOptions,
+    output: OutputOptions,
+) -> int:
+    """Chat until the user leaves; the exit code."""
+    with loop_thread() as thread:
+        code = _chat(thread, settings, options, delegation, approval, output)
+    if thread.cannot_close:
+        exit_now(code)
+    return code
+
+
+def _chat(
+    thread: LoopThread,
+    settings: Settings,
+    options: LaunchOptions,
+    delegation: Delegation,
+    approval: ApprovalOptions,
+    output: OutputOptions,
+) -> int:
+    with thread.interruptible(str):  # finding a model server may take a while
+        launch = thread.run(prepare(settings, options))
+    if not output.quiet:
+        say(str(launch.model_choice))
+    for warning in launch.warnings():
+        say(f"warning: {warning}")
+    approver, lock = prompt_lock(approver_for(approval))
+    if lock is not None:
+        thread.run(lock.take())
+    retinue = launch.open(approvals=approver)
+    thread.run(retinue.__aenter__())
+    open_chats = OpenChats(retinue)
+    try:
+        thread.run(_offered(retinue, launch, delegation))  # an unknown tool is an error now, not with the first input
+        earlier = thread.run(_look_back(retinue, options, open_chats, quiet=output.quiet))
+        repl = Repl(
+            thread=thread,
+            lines=lines_of_stdin(HistoryFile(default_home() / FILE)),
+            retinue=retinue,
+            launch=launch,
+            conversation=Conversation(retinue, launch, earlier),
+            delegation=delegation,
+            open_chats=open_chats,
+            lock=lock,
+            output=output,
+        )
+        code = repl.run()
+        repl.leave()
+        return code
+    finally:
+        thread.run(open_chats.unregister())
+        thread.run(retinue.__aexit__(None, None, None))
+
+
+async def _offered(retinue: Retinue, launch: Launch, delegation: Delegation) -> tuple[ToolSpec, ...]:
+    """The tools that the model is offered; raises for an unknown one."""
+    return retinue.offers(agent=launch.options.agent, dialects=delegation.dialects, tools=launch.tools)
+
+
+async def _look_back(
+    retinue: Retinue, options: LaunchOptions, open_chats: OpenChats, *, quiet: bool
+) -> EarlierChat | None:
+    """The earlier chat of the session; prints a line about it, and about other processes that have it open."""
+    if not quiet and sys.stdin.isatty():
+        say("/help lists the commands; Ctrl-D leaves")
+    is_shared = await open_chats.register()
+    earlier = None if options.session is None else await earlier_chat(retinue)
+    name = clean(retinue.session_id)
+    if earlier is None:
+        if is_shared:
+            say(f"warning: session {name} is open in another process; neither chat hears what is said in the other")
+        return None
+    last = earlier.last
+    if not quiet:
+        since = moment(last.ended_at or last.started_at)
+        say(f"going on with session {name}: {plural(earlier.messages, 'message')}, last run {last.run_id} of {since}")
+    if last.state == "interrupted" and earlier.is_answering:
+        say(
+            f"its last answer was interrupted: your next words go on without it, or leave and have it finished with: "
+            f"retinue runs resume {last.run_id}"
+        )
+    elif is_shared or last.state not in ("interrupted", "ended"):
+        say(
+            f"warning: session {name} is open in another process; this chat goes on from what was said there until "
+            "now, and neither hears what is said in the other from then on"
+        )
+    return earlier
 
 
 @dataclass(slots=True, kw_only=True)
-class Sitting:
-    """Everything that a chat is made of."""
+class Repl:
+    """The parts of one chat, and its loop."""
 
-    room: Room
+    thread: LoopThread
     lines: Lines
     retinue: Retinue
+    launch: Launch
     conversation: Conversation
     delegation: Delegation
-    presence: Presence
-    model: str
-    agent: str | None = None
-    tools: tuple[str, ...] | None = None
-    floor: Floor | None = None
-    quiet: bool = False
-    verbose: bool = False
+    open_chats: OpenChats
+    lock: PromptLock | None
+    output: OutputOptions
     code: int = 0
-    """How the last answer was: 0 for a good one."""
+    """The exit code of the last answer."""
 
-    def hold(self) -> int:
-        """Go on until somebody leaves; the exit code: at a terminal 0, of a pipe that of its last answer."""
+    def run(self) -> int:
+        """Loop until the user leaves; the exit code: 0 on a terminal, that of the last answer in a pipe."""
         waiting_to_leave = False
         while True:
             try:
-                with self.room.listening(self.lines.typed):
+                with self.thread.interruptible(self.lines.typed):
                     text = whole_input(self.lines)
             except KeyboardInterrupt:
                 if isinstance(self.lines, Piped):
                     return INTERRUPTED
-                typed = self.room.cleared.strip()
+                typed = self.thread.cleared.strip()
                 say("" if typed or waiting_to_leave else f"\n{LEAVE_HINT}")
                 if waiting_to_leave and not typed:
                     break
                 waiting_to_leave = not typed
                 continue
             except (NotText, Unclosed, UnicodeDecodeError) as error:
-                self._complain(str(error))
+                self._print_error(str(error))
                 continue
             waiting_to_leave = False
             if text is None:
                 break
-            if not self._is_done_with(text):
+            if not self._handle(text):
                 break
         return self.code if isinstance(self.lines, Piped) else 0
 
-    def _is_done_with(self, text: str) -> bool:
-        """Do what was said; whether the chat goes on."""
+    def _handle(self, text: str) -> bool:
+        """Handle an input; whether the chat goes on."""
         if not text.strip():
             return True
-        match understood(text):
+        match parse_input(text):
             case Command(name="quit"):
                 return False
             case Command() as command:
-                self._obey(command)
+                self._run_command(command)
             case Mistake(message=message):
-                self._complain(message)
-            case Prompt(text=words):
-                return self._ask(words)
+                self._print_error(message)
+            case Prompt(text=prompt):
+                return self._answer(prompt)
         return True
 
-    def _ask(self, text: str) -> bool:
-        if others := self.room.do(self.presence.news()):
-            say(others)
-        if news := self.delegation.hear(text):
-            say(news)
+    def _answer(self, text: str) -> bool:
+        """Answer an input; whether the chat goes on."""
+        if self.thread.run(self.open_chats.has_new()):
+            say(
+                f"warning: session {clean(self.retinue.session_id)} was opened by another process as well; "
+                "neither chat hears what is said in the other"
+            )
+        if message := self.delegation.enable_by(text):
+            say(message)
 
         async def turn(stop: asyncio.Event) -> Outcome:
+            dialects = self.delegation.dialects
             return await take_turn(
-                self.retinue,
-                self.conversation,
-                text,
-                self.delegation.dialects,
-                stop,
-                floor=self.floor,
-                quiet=self.quiet,
-                verbose=self.verbose,
+                self.retinue, self.conversation, text, dialects, stop, lock=self.lock, output=self.output
             )
 
         try:
-            outcome = self.room.do_until_stopped(turn)
+            outcome = self.thread.run_stoppable(turn)
         except StoreError:
-            raise  # nothing more can be kept: there is no chat without it
+            raise  # a chat cannot go on if nothing more can be stored
         except RetinueError as error:
-            self._complain(str(error))
+            self._print_error(str(error))
             return True
         self.code = 0 if outcome.ok else 1
         if isinstance(self.lines, Piped) and outcome.reason == "cancelled":
@@ -117,65 +223,60 @@ class Sitting:
             return False
         return True
 
-    def _obey(self, command: Command) -> None:
+    def _run_command(self, command: Command) -> None:
+        run = self.thread.run
         match command.name:
             case "help":
                 screen = console()
                 answer("\n".join(help_lines(screen.width if screen.is_terminal else WIDE)))
             case "status":
-                show_status(self._standing(), self.room.do(self.conversation.trees()))
+                print_status(self._status(), run(self.conversation.trees()))
             case "tools":
-                self._show_tools()
+                print_tools(run(_offered(self.retinue, self.launch, self.delegation)))
             case "cost":
-                show_cost(self.room.do(self.conversation.trees()))
+                print_cost(run(self.conversation.trees()))
             case "agents":
-                show_agents(self.retinue.agents.values(), self.room.do(self.conversation.trees()))
+                print_agents(self.retinue.agents.values(), run(self.conversation.trees()))
             case "subagents":
                 self._switch(command.argument)
             case "clear":
-                self.room.do(self.conversation.clear())
+                run(self.conversation.clear())
                 answer("a new conversation begins")
             case "quit":
                 pass
 
-    def _standing(self) -> Standing:
-        return Standing(
-            model=self.model,
+    def _status(self) -> ChatStatus:
+        return ChatStatus(
+            model=self.launch.model_choice.full_name,
             session=self.retinue.session_id,
             run_id=self.conversation.current,
-            agent=self.agent,
+            agent=self.launch.options.agent,
             delegates=self.delegation.is_on,
         )
 
-    def _show_tools(self) -> None:
-        async def offered() -> None:
-            show_tools(self.retinue.offers(agent=self.agent, dialects=self.delegation.dialects, tools=self.tools))
-
-        self.room.do(offered())
-
     def _switch(self, argument: str) -> None:
         try:
-            answer(self.delegation.turn(argument))
+            answer(self.delegation.set(argument))
         except ValueError as error:
-            self._complain(str(error))
+            self._print_error(str(error))
 
-    def _complain(self, message: str) -> None:
+    def _print_error(self, message: str) -> None:
         say(f"error: {message}")
         if isinstance(self.lines, Piped):
             self.code = 1
 
     def leave(self) -> None:
-        """Close the conversation, and wait for what was to go on without it; Ctrl-C leaves that for later."""
-        if notice := self.room.do(self.conversation.close()):
+        """Close the conversation, and wait for background runs; Ctrl-C leaves these to be resumed later."""
+        if notice := self.thread.run(self.conversation.close()):
             say(notice)
         at_work = self.conversation.at_work()
         if at_work:
-            say(f"waiting for {many(len(at_work), 'run')} in the background; Ctrl-C leaves them to be resumed")
+            say(f"waiting for {plural(len(at_work), 'run')} in the background; Ctrl-C leaves them to be resumed")
 
             async def wait(stop: asyncio.Event) -> bool:
-                return await first_of(self.retinue.wait(*at_work), stop)
+                return await unless_stopped(self.retinue.wait(*at_work), stop)
 
-            if not self.room.do_until_stopped(wait):
+            if not self.thread.run_stoppable(wait):
                 say("interrupted; see: retinue runs --all")
-        if self.conversation.runs and sys.stdin.isatty() and not self.quiet:
+        if self.conversation.runs and sys.stdin.isatty() and not self.output.quiet:
             say(f"go on with: retinue chat --session {self.retinue.session_id}")

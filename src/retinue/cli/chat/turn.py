@@ -1,141 +1,45 @@
-"""One turn of a chat: an input, the words of its answer as they come, and the tree of whoever helps with it."""
+"""One turn of a chat: an input, the text of its answer on stdout as it arrives, and the tree of runs on stderr.
+
+Both share one terminal. The tree is removed before text is written, and drawn again while no text arrives.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+import sys
+import time
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from retinue.app.chat.conversation import Conversation
 from retinue.app.engine_types import Approver, RunView
+from retinue.app.follow import TreeWatch, polled
 from retinue.app.retinue import Retinue
-from retinue.cli.chat.screen import ChatScreen
-from retinue.cli.follow import tell
-from retinue.cli.output.approval_prompt import AtTheTerminal
-from retinue.cli.output.format import count, many, money, one_line, tokens
-from retinue.cli.output.json_rows import total
-from retinue.cli.output.sse import TEXT, LiveReply, Piece, Teller
-from retinue.cli.output.terminal import say, stdout_for_answers_alone
-from retinue.cli.output.tree_poll import TreeWatch, shown
+from retinue.cli.options import OutputOptions
+from retinue.cli.output.approval_prompt import TerminalApprover
+from retinue.cli.output.format import count, money, one_line, tokens, total
+from retinue.cli.output.progress import PlainLines, print_outcome, redrawable
+from retinue.cli.output.sse import TEXT, LiveReply, Piece, ReplyWriter
+from retinue.cli.output.terminal import console, say, stdout_for_answers_alone, write
 from retinue.core.events import Event, HistoryCompacted, ReplyReceived, TurnFailed
+from retinue.core.ids import RunId
 from retinue.core.messages import CallDelta, Delta, StartDelta, TextDelta, ThinkingDelta
 from retinue.core.run import Approval, Outcome
+from retinue.core.text import clean, plural
 
-AGAIN = "(the connection broke; the answer begins again)"
+if TYPE_CHECKING:
+    from rich.console import Console
 
-
-class Speech:
-    """One turn of a chat, as its events and deltas tell it."""
-
-    def __init__(self, screen: ChatScreen, *, verbose: bool = False) -> None:
-        self._screen = screen
-        self._verbose = verbose
-        self._has_begun = False
-        self._spoke = False
-        self._reply = self._next_reply()
-
-    def hear(self, what: Event | Delta) -> None:
-        """Tell what is new in this."""
-        match what:
-            case StartDelta() | TextDelta() | ThinkingDelta() | CallDelta():
-                self._reply.hear(what)
-            case ReplyReceived(reply=reply):
-                self._reply.finish(reply)
-                self._screen.fall_silent()
-                for call in reply.message.calls:
-                    arguments = f" {one_line(call.arguments)}" if self._verbose else ""
-                    self._screen.note(f"-> {one_line(call.name)}{arguments}")
-                self._reply = self._next_reply()
-            case TurnFailed():
-                self._screen.fall_silent()
-                self._reply = self._next_reply()
-            case HistoryCompacted():
-                self._screen.note("(the conversation was made shorter to fit the model)")
-            case _:
-                pass
-
-    def _next_reply(self) -> LiveReply:
-        self._has_begun = self._spoke = False
-        return LiveReply(Teller(begin=self._begin, say=self._say, close=lambda: None))
-
-    def _begin(self, response_id: str) -> None:
-        if self._has_begun and self._spoke:
-            self._screen.fall_silent()
-            self._screen.note(AGAIN)
-        self._has_begun = True
-
-    def _say(self, piece: Piece) -> None:
-        if piece.part == TEXT:
-            self._spoke = True
-            self._screen.speak(piece.text)
-
+    from retinue.cli.output.live import LiveTree
 
 STOPPED = "stopped; the chat goes on"
+AGAIN = "(the connection broke; the answer begins again)"
 
-
-class Floor:
-    """Who may speak on the terminal: the person at the prompt, or, while a turn lasts, whoever has a question.
-
-    Runs in the background can have questions at any time. They wait for the next turn: two readers of one terminal
-    would each get half of what is typed.
-    """
-
-    def __init__(self, caller_spec: AtTheTerminal) -> None:
-        self._asker = caller_spec
-        self._lock = asyncio.Lock()
-
-    async def __call__(self, question: Approval) -> bool:
-        """The person's answer, once they listen."""
-        async with self._lock:
-            return await self._asker(question)
-
-    def attach(self, retinue: Retinue, screen: ChatScreen) -> None:
-        """Questions are put on this screen from now on."""
-        self._asker.attach(retinue.supervisor, screen)
-
-    async def take(self) -> None:
-        """Nobody asks from now on; waits for the question that is being put."""
-        await self._lock.acquire()
-
-    def give(self) -> None:
-        """Whoever has a question may ask."""
-        self._lock.release()
-
-
-def with_a_floor(approver: Approver) -> tuple[Approver, Floor | None]:
-    """The approver, and the floor that it waits for if it speaks on the terminal."""
-    if not isinstance(approver, AtTheTerminal):
-        return approver, None
-    floor = Floor(approver)
-    return floor, floor
-
-
-def _helped(children: Sequence[RunView]) -> str:
-    """A line about those who worked below an answer; the root's own numbers are the whole conversation's."""
-    usage, cost = total(children)
-    facts = [
-        many(len(children), "child run"),
-        many(sum(view.turns for view in children), "turn"),
-        f"{tokens(usage.input)} in, {count(usage.output)} out",
-        *(["cost unknown" if cost is None else money(cost)] if cost != 0 else []),
-    ]
-    if running := sum(view.outcome is None for view in children):
-        facts.append(f"{running} still at work")
-    return ", ".join(facts)
-
-
-@asynccontextmanager
-async def _the_floor_is_free(floor: Floor | None, retinue: Retinue, screen: ChatScreen) -> AsyncGenerator[None]:
-    """Questions may be put for as long as the block lasts; it ends once the last one is answered."""
-    if floor is None:
-        yield
-        return
-    floor.attach(retinue, screen)
-    floor.give()
-    try:
-        yield
-    finally:
-        await floor.take()
+PATIENCE = 1.0
+"""Seconds without text after which a run without children is drawn, too."""
 
 
 async def take_turn(
@@ -145,26 +49,241 @@ async def take_turn(
     dialects: tuple[str, ...],
     stop: asyncio.Event,
     *,
-    floor: Floor | None = None,
-    quiet: bool = False,
-    verbose: bool = False,
+    lock: PromptLock | None,
+    output: OutputOptions,
 ) -> Outcome:
-    """Ask, tell the answer while it comes, and say what went wrong; `stop` ends it early."""
-    screen = ChatScreen(quiet=quiet, verbose=verbose)
-    speech = Speech(screen, verbose=verbose)
+    """Send an input, print its answer as it arrives, and print what went wrong; `stop` ends it early."""
+    screen = ChatScreen(quiet=output.quiet, verbose=output.verbose)
+    printer = TurnPrinter(screen, verbose=output.verbose)
     with stdout_for_answers_alone():
         run_id, key = await conversation.begin(text, dialects)
-        async with _the_floor_is_free(floor, retinue, screen):
+        async with _unlocked(lock, retinue, screen):
             watch = TreeWatch(retinue.supervisor, run_id, await retinue.tree(run_id))
             try:
-                async with shown(watch, screen):
-                    outcome = await conversation.answer(key, speech.hear, stop)
+                async with polled(watch, screen.show):
+                    outcome = await conversation.answer(key, printer.receive, stop)
             finally:
                 screen.close()
     if children := [view for view in screen.rows if view.parent_id is not None]:
-        screen.note(_helped(children))
+        screen.note(_summary(children))
     if outcome.result == "cancelled" and stop.is_set():
         say(STOPPED)
     else:
-        tell(run_id, outcome, form="sse")
+        print_outcome(run_id, outcome, "sse")
     return outcome
+
+
+def _summary(children: Sequence[RunView]) -> str:
+    """A line about the children of an answer; the usage of the root is that of the whole conversation."""
+    usage, cost = total(children)
+    facts = [
+        plural(len(children), "child run"),
+        plural(sum(view.turns for view in children), "turn"),
+        f"{tokens(usage.input)} in, {count(usage.output)} out",
+        *(["cost unknown" if cost is None else money(cost)] if cost != 0 else []),
+    ]
+    if running := sum(view.outcome is None for view in children):
+        facts.append(f"{running} still at work")
+    return ", ".join(facts)
+
+
+class TurnPrinter:
+    """Prints the events and deltas of one turn on a screen."""
+
+    def __init__(self, screen: ChatScreen, *, verbose: bool = False) -> None:
+        self._screen = screen
+        self._verbose = verbose
+        self._has_begun = False
+        self._has_text = False
+        self._reply = self._next_reply()
+
+    def receive(self, event: Event | Delta) -> None:
+        """Print what is new in an event or delta."""
+        match event:
+            case StartDelta() | TextDelta() | ThinkingDelta() | CallDelta():
+                self._reply.receive(event)
+            case ReplyReceived(reply=reply):
+                self._reply.finish(reply)
+                self._screen.end_text()
+                for call in reply.message.calls:
+                    arguments = f" {one_line(call.arguments)}" if self._verbose else ""
+                    self._screen.note(f"-> {one_line(call.name)}{arguments}")
+                self._reply = self._next_reply()
+            case TurnFailed():
+                self._screen.end_text()
+                self._reply = self._next_reply()
+            case HistoryCompacted():
+                self._screen.note("(the conversation was made shorter to fit the model)")
+            case _:
+                pass
+
+    def _next_reply(self) -> LiveReply:
+        self._has_begun = self._has_text = False
+        return LiveReply(ReplyWriter(begin=self._begin, write=self._write, close=lambda: None))
+
+    def _begin(self, response_id: str) -> None:
+        if self._has_begun and self._has_text:
+            self._screen.end_text()
+            self._screen.note(AGAIN)
+        self._has_begun = True
+
+    def _write(self, piece: Piece) -> None:
+        if piece.part == TEXT:
+            self._has_text = True
+            self._screen.write(piece.text)
+
+
+class ChatScreen:
+    """The terminal during one turn."""
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._quiet = quiet
+        self._verbose = verbose
+        self._on_terminal = sys.stdout.isatty()
+        self._began = time.time()
+        self._silent_since: float | None = self._began
+        """None while text arrives."""
+        self._at_line_start = True
+        self._paused = False
+        self._tree: LiveTree | None = None
+        self._terminal = redrawable()
+        self._plain = PlainLines(verbose=verbose, write=self.note)
+        self.rows: Sequence[RunView] = ()
+        """The root, and the descendants that worked during the turn."""
+
+    # Text
+
+    def write(self, text: str) -> None:
+        """Write a part of the answer."""
+        self._hide()
+        self._silent_since = None
+        write(clean(text) if self._on_terminal else text)
+        self._at_line_start = text.endswith("\n")
+
+    def end_text(self) -> None:
+        """End a text: the next output starts on a line of its own."""
+        if not self._at_line_start:
+            write("\n")
+            self._at_line_start = True
+        if self._silent_since is None:
+            self._silent_since = time.time()
+
+    def note(self, line: str) -> None:
+        """Print a line about the work on stderr."""
+        if self._quiet:
+            return
+        self._hide()
+        self.end_text()
+        if sys.stderr.isatty():
+            from rich.text import Text
+
+            console(stderr=True).print(Text(line, style="dim"), soft_wrap=True)
+        else:
+            say(line)
+
+    # Tree
+
+    def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
+        """Show the tree as it stands now."""
+        self.rows = [_of_this_turn(view, self._began) for view in rows if self._belongs(view)]
+        if self._quiet or self._paused or self._silent_since is None:
+            return
+        children = [view for view in self.rows if view.parent_id is not None]
+        if self._terminal is None:
+            self._plain.show(children, tasks)
+        elif any(view.outcome is None for view in children) or time.time() - self._silent_since > PATIENCE:
+            self._drawn(self._terminal).show(self.rows, tasks)
+        else:
+            self._hide()
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Leave the terminal to a question for as long as the block lasts."""
+        self._hide()
+        self.end_text()
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def close(self) -> None:
+        """Remove the tree, and leave the cursor at the start of a line."""
+        self._hide()
+        self.end_text()
+
+    def _belongs(self, view: RunView) -> bool:
+        return view.parent_id is None or view.ended_at is None or view.ended_at >= self._began
+
+    def _drawn(self, terminal: Console) -> LiveTree:
+        if self._tree is None:
+            from retinue.cli.output.live import LiveTree
+
+            self.end_text()
+            self._tree = LiveTree(terminal, verbose=self._verbose)
+            self._tree.__enter__()
+        return self._tree
+
+    def _hide(self) -> None:
+        if self._tree is not None:
+            self._tree.__exit__(None, None, None)
+            self._tree = None
+
+
+def _of_this_turn(view: RunView, began: float) -> RunView:
+    """A keep-alive root with the start of this turn, so that its time is that of the answer."""
+    return view if view.parent_id is not None else replace(view, started_at=began)
+
+
+# ---- the prompt lock -------------------------------------------------------------------------------------------------
+
+
+class PromptLock:
+    """Approver that asks during turns only: at other times the user types at the prompt.
+
+    Background runs can have questions at any time. These wait for the next turn: two readers of one terminal would
+    each get half of what is typed.
+    """
+
+    def __init__(self, approver: TerminalApprover) -> None:
+        self._approver = approver
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, question: Approval) -> bool:
+        """The user's answer, once a turn runs."""
+        async with self._lock:
+            return await self._approver(question)
+
+    def attach(self, retinue: Retinue, screen: ChatScreen) -> None:
+        """Ask on this screen from now on."""
+        self._approver.attach(retinue.supervisor, screen)
+
+    async def take(self) -> None:
+        """Take the terminal for the prompt; waits for the current question."""
+        await self._lock.acquire()
+
+    def release(self) -> None:
+        """Allow questions."""
+        self._lock.release()
+
+
+def prompt_lock(approver: Approver) -> tuple[Approver, PromptLock | None]:
+    """The approver, and the lock in front of it if it uses the terminal."""
+    if not isinstance(approver, TerminalApprover):
+        return approver, None
+    lock = PromptLock(approver)
+    return lock, lock
+
+
+@asynccontextmanager
+async def _unlocked(lock: PromptLock | None, retinue: Retinue, screen: ChatScreen) -> AsyncGenerator[None]:
+    """Allow questions for as long as the block lasts; waits for the last one to be answered."""
+    if lock is None:
+        yield
+        return
+    lock.attach(retinue, screen)
+    lock.release()
+    try:
+        yield
+    finally:
+        await lock.take()

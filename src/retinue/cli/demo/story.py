@@ -1,6 +1,6 @@
-"""The story that `retinue demo` plays: an incident, three specialists, and every word that the scripted model says.
+"""The script of `retinue demo`: an incident, three specialists, and all replies of the scripted model.
 
-Which line comes next is read off what was said and heard before, so a new process goes on in the middle of it.
+The next reply follows from the history in the request, so a new process continues in the middle of the story.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from retinue.providers.scripted import Improvised, Line, Script, Speaks, calls, 
 _PACKAGED = Path(__file__).parent / "incident"
 _FOLDER = _PACKAGED if _PACKAGED.exists() else Path(__file__).resolve().parents[4] / "examples" / "incident"
 SETTINGS = _FOLDER / "retinue.toml"
-"""The agents and tools of the story: `examples/incident` of the repository; a built wheel carries a copy."""
+"""The agents and tools of the story: `examples/incident` of the repository, which a wheel contains, too."""
 
 PROVIDER, MODEL = "scripted", "incident-story"
 PRICES = {MODEL: (3 * NANO // 1_000_000, 15 * NANO // 1_000_000)}
-"""What a model like it costs: 3 dollars for a million tokens of input, 15 of output."""
+"""Made up: 3 dollars for a million tokens of input, 15 for a million of output."""
 
 SESSION = KEY = "incident"
 ROOT, WRITER, REMEDIATOR = "main", "writer", "remediator"
@@ -32,26 +32,26 @@ MAX_TURNS = 40
 
 TASK = "Throughput dropped 30% on Feb 18. Find out why; fix it."
 ANSWER = "No, that was accidental. Revert it."
-"""What the user says when asked."""
+"""The user's answer to the question of the story."""
 
 CUT_OFF = {REMEDIATOR: 5, WRITER: 2}
-"""The turns in the middle of which the first process is killed: however slow the viewer is, they do not end before."""
+"""The turns during which the first process is killed; in that process they do not end."""
 
 
-def script(pace: float, *, life: int) -> Script:
-    """Everybody's lines; `pace` is the time a short one takes. In the first life some have no end."""
+def script(pace: float, *, process: int) -> Script:
+    """The replies of all agents for the first or second process; `pace` is the seconds of a short one."""
     return (
         Script()
         .play(ROOT, *[_leads(pace)] * MAX_TURNS)
         .play("researcher", *_researcher())
-        .play(WRITER, *_cut_off(WRITER, _writer(pace), life))
-        .play(REMEDIATOR, *_cut_off(REMEDIATOR, _remediator(), life))
+        .play(WRITER, *_cut_off(WRITER, _writer(pace), process))
+        .play(REMEDIATOR, *_cut_off(REMEDIATOR, _remediator(), process))
     )
 
 
-def _cut_off(agent: str, lines: Sequence[Line], life: int) -> Sequence[Line]:
+def _cut_off(agent: str, lines: Sequence[Line], process: int) -> Sequence[Line]:
     turn = CUT_OFF[agent]
-    return (*lines[: turn - 1], hangs(), *lines[turn:]) if life == 1 else lines
+    return (*lines[: turn - 1], hangs(), *lines[turn:]) if process == 1 else lines
 
 
 # ---- the orchestrator -----------------------------------------------------------------------------------------------
@@ -59,13 +59,13 @@ def _cut_off(agent: str, lines: Sequence[Line], life: int) -> Sequence[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A line that is said again for as long as an answer to it tells of a task that is still running."""
+    """A reply that is repeated while one of its results reports a running task."""
 
     line: Speaks
 
 
 def _leads(pace: float) -> Improvised:
-    """The orchestrator, whose next line depends on how far it has come."""
+    """The orchestrator, whose next reply depends on the history."""
     plan = _plan(pace)
 
     def line(request: Request) -> Line:
@@ -140,14 +140,14 @@ def _plan(pace: float) -> Sequence[Speaks | Repeated | Improvised]:
 
 
 def _presents(request: Request) -> Line:
-    """The two texts that were read last, as they stand in shared context."""
+    """A reply with the two texts that were read last from shared context."""
     *_, answers = _turns(request.messages)
     report, status = (_value(answer) for answer in answers)
     return says(f"{report}\n\n{status}")
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[list[str]]:
-    """For each reply so far, what its calls came to."""
+    """The tool results of each reply so far."""
     answers: list[str] | None = None
     for message in messages:
         match message:
@@ -224,7 +224,7 @@ def _remediator() -> Sequence[Line]:
     )
 
 
-# ---- words ----------------------------------------------------------------------------------------------------------
+# ---- calls ----------------------------------------------------------------------------------------------------------
 
 
 def _delegates(action: str, **fields: object) -> Speaks:
@@ -240,6 +240,6 @@ def _reads(key: str) -> Speaks:
 
 
 def _slowly(text: str, every: float) -> Speaks:
-    """Words that come one by one."""
+    """Text that is streamed word by word."""
     first, *others = text.split()
     return streams(first, *(f" {word}" for word in others), every=every)

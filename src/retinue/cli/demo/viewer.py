@@ -1,6 +1,6 @@
-"""Watches the story of `retinue demo` from outside: answers its question, kills its process in the middle, and counts.
+"""The viewer of `retinue demo`: answers the question of the story, kills its process, and compares the model calls.
 
-All it knows comes from the store and from the notes of the scripted model; it drives nothing itself.
+It reads the store and the call logs of the scripted model; the runs are driven by the worker processes.
 """
 
 from __future__ import annotations
@@ -8,198 +8,144 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence, Set
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from msgspec import Struct
+import msgspec
+from rich.console import Console
+from rich.text import Text
 
 from retinue.app.engine_types import RunView
 from retinue.app.open import open_read_only
 from retinue.app.read_only import ReadOnlyClient
-from retinue.cli.demo import story as story
-from retinue.cli.demo.screen import DemoScreen, Line, lines
+from retinue.cli.demo import story
 from retinue.cli.demo.worker import log_of
-from retinue.cli.output.format import many
+from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
+from retinue.cli.output.live import LiveTree
+from retinue.cli.output.terminal import can_redraw, console
+from retinue.cli.output.transcript import Entry, entries
 from retinue.core.errors import RetinueError
-from retinue.core.events import ReplyReceived
+from retinue.core.events import Event, ReplyReceived, RunAdopted
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input
-from retinue.providers.scripted import played
+from retinue.core.text import clean, plural
+from retinue.providers.scripted import played as calls_in
+
+PATIENCE = 60.0
+"""Seconds to wait for each part of the story."""
+
+OUTPUT = "worker.log"
+"""The file of the workers' output."""
+
+USER = "user"
+NAME_WIDTH = 15
+LONGEST = 160
+"""Characters of a line in a pipe."""
+
+Tree: TypeAlias = Sequence[RunView]
 
 Call: TypeAlias = tuple[str, int]
 """A model call: the path of its run in the tree, and its turn."""
 
-
-class Count(Struct, frozen=True, kw_only=True):
-    """What a crash cost.
-
-    `finished` calls had their answer on disk when the process was killed, `lost` ones were answered but not yet on
-    disk. `again` are those that were made a second time although they were finished, `later` counts what was made after
-    the crash.
-    """
-
-    finished: int
-    later: int
-    lost: tuple[Call, ...] = ()
-    again: tuple[Call, ...] = ()
-
-    def __str__(self) -> str:
-        again = ", ".join(f"{path} turn {turn}" for path, turn in self.again)
-        lost = f" {many(len(self.lost), 'answer')} came too late to be kept." if self.lost else ""
-        return (
-            f"{many(self.finished, 'model call')} were finished before the kill; "
-            f"{f'made again: {again}' if again else 'none was made again'}.{lost} {self.later} followed."
-        )
-
-
-def count_calls(on_disk: Set[Call], first: Sequence[Call], second: Sequence[Call]) -> Count:
-    """Compare what was on disk at the kill with the calls that the model answered in the first and the second process.
-
-    >>> print(count_calls({("root", 1), ("root", 2)}, [("root", 1), ("root", 2)], [("root", 3)]))
-    2 model calls were finished before the kill; none was made again. 1 followed.
-    >>> print(count_calls({("root", 1), ("root", 2)}, [("root", 1), ("root", 2)], [("root", 2)]))
-    2 model calls were finished before the kill; made again: root turn 2. 1 followed.
-    """
-    twice = [call for process in (first, second) for call in process if process.count(call) > 1]
-    return Count(
-        finished=len(on_disk),
-        later=len(second),
-        lost=tuple(sorted(set(first) - on_disk)),
-        again=tuple(sorted({*(on_disk & set(second)), *twice})),
-    )
-
-
-PATIENCE = 60.0
-"""Seconds after which nobody believes any more that what they wait for will come."""
-
-LOG = "worker.log"
-
-Tree: TypeAlias = Sequence[RunView]
-
 Command: TypeAlias = Callable[[Path, int, float], Sequence[str]]
-"""The command line of a process that works: in this folder, in its how manieth life, at this pace."""
+"""The command line of a worker: for a state folder, the number of the process (1 or 2), and a pace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """Seconds: of a turn, between two looks, for reading a question, and for looking at what was interrupted."""
+class Pace(NamedTuple):
+    """Seconds: of a turn, between two looks, to read the question, and to look at the interrupted tree."""
 
     turn: float
     look: float
     read: float
-    shock: float
+    crash: float
 
 
-TO_FOLLOW = Pace(turn=0.4, look=0.1, read=2.0, shock=3.0)
-FAST = Pace(turn=0.03, look=0.02, read=0.0, shock=0.0)
+READABLE = Pace(turn=0.4, look=0.1, read=2.0, crash=3.0)
+FAST = Pace(turn=0.03, look=0.02, read=0.0, crash=0.0)
 
 
-class WentWrong(RetinueError):
+class DemoFailed(RetinueError):
     """The story took another course than it should."""
 
 
-@dataclass(frozen=True, slots=True)
+# ---- the story -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The tree as it ended, root first, and what was counted."""
+    """The tree at the end, root first, and the model calls: in the store at the kill, and made by each process."""
 
     tree: Tree
-    count: Count
+    stored: frozenset[Call]
+    first: Sequence[Call]
+    second: Sequence[Call]
 
-    def complaints(self) -> list[str]:
+    @property
+    def repeated(self) -> list[Call]:
+        """Calls that were made again although they were answered."""
+        twice = {call for process in (self.first, self.second) for call in process if process.count(call) > 1}
+        return sorted(twice | (self.stored & set(self.second)))
+
+    def summary(self) -> str:
+        """The model calls before and after the kill.
+
+        >>> one, two, three = ("root", 1), ("root", 2), ("root", 3)
+        >>> Played(tree=(), stored=frozenset({one, two}), first=[one, two], second=[two, three]).summary()
+        '2 model calls were finished before the kill; made again: root turn 2. 2 followed.'
+        """
+        again = ", ".join(f"{path} turn {turn}" for path, turn in self.repeated)
+        lost = len(set(self.first) - self.stored)
+        return (
+            f"{plural(len(self.stored), 'model call')} were finished before the kill; "
+            + (f"made again: {again}." if again else "none was made again.")
+            + (f" {plural(lost, 'answer')} came too late to be kept." if lost else "")
+            + f" {len(self.second)} followed."
+        )
+
+    def errors(self) -> list[str]:
         """What should have gone otherwise."""
         failed = [view for view in self.tree if view.outcome is None or not view.outcome.ok]
-        wrong = [f"{view.path} {view.state}: {view.outcome.error if view.outcome else ''}" for view in failed]
-        if self.count.again:
-            wrong.append(f"{many(len(self.count.again), 'model call')} had been answered and came again")
+        errors = [f"{view.path} {view.state}: {view.outcome.error if view.outcome else ''}" for view in failed]
+        if self.repeated:
+            errors.append(f"{plural(len(self.repeated), 'model call')} had been answered and came again")
         turns = sum(view.turns for view in self.tree)
-        if turns != self.count.finished + self.count.later:
-            wrong.append(f"the runs took {turns} turns, which is not what was counted")
-        return wrong
+        if turns != len(self.stored) + len(self.second):
+            errors.append(f"the runs took {turns} turns, which is not what was counted")
+        return errors
 
 
-def worker_command(home: Path, life: int, pace: float) -> Sequence[str]:
-    """The demonstration's own worker."""
-    return [sys.executable, "-m", "retinue.cli.demo.worker", str(home), str(life), str(pace)]
+def worker_command(home: Path, process: int, pace: float) -> Sequence[str]:
+    """The command line of the demo's own worker."""
+    return [sys.executable, "-m", "retinue.cli.demo.worker", str(home), str(process), str(pace)]
 
 
 async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = worker_command) -> Played:
-    """The whole story, with a process that is killed in the middle and another that goes on."""
+    """Play the whole story, with a process that is killed in the middle and another that resumes its tree."""
     async with open_read_only(home=home) as client:
         watch = Watch(client, screen, pace)
-        async with working(command(home, 1, pace.turn), home) as first:
+        async with running(command(home, 1, pace.turn), home) as first:
             screen.say(f"Process {first.pid} works on it.\n", style="bold")
             (root, *_) = await watch.until("the question to the user", _asks_the_user, first)
-            await watch.moment(pace.read)
+            await watch.during(pace.read)
             await client.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), durable=True)
             await watch.until("the remediation", _is_in_the_middle, first)
-            await watch.moment(pace.turn / 2)
+            await watch.during(pace.turn / 2)
             first.kill()
             await first.wait()
-        on_disk = await answered(client)
+        stored = await stored_calls(client)
         screen.say(
             f"\nkill -9 {first.pid}: gone in the middle of its work. Nothing was saved by hand.", style="bold yellow"
         )
         await watch.until("the interruption", _is_interrupted)
-        await watch.moment(pace.shock)
-        async with working(command(home, 2, pace.turn), home) as second:
+        await watch.during(pace.crash)
+        async with running(command(home, 2, pace.turn), home) as second:
             screen.say(f"\nProcess {second.pid} finds the tree and goes on with it by itself.\n", style="bold")
-            tree = await watch.until("the end", _is_over, second)
+            tree = await watch.until("the end", _has_ended, second)
             await asyncio.wait_for(second.wait(), PATIENCE)
-        return Played(tree, count_calls(on_disk, played(log_of(home, 1)), played(log_of(home, 2))))
-
-
-class Watch:
-    """Looks at the only tree of a store again and again, and tells each thing that has happened once."""
-
-    def __init__(self, client: ReadOnlyClient, screen: DemoScreen, pace: Pace) -> None:
-        self._archive = client
-        self._screen = screen
-        self._pace = pace
-        self._told: dict[RunId, int] = {}
-
-    async def until(
-        self, what: str, holds: Callable[[Tree], bool], worker: asyncio.subprocess.Process | None = None
-    ) -> Tree:
-        """Watch until something holds; the tree of which it does."""
-        until = time.monotonic() + PATIENCE
-        while True:
-            gone = worker is not None and worker.returncode is not None
-            tree = await self._look()
-            if tree and holds(tree):
-                return tree
-            if gone:
-                raise WentWrong(f"the process that works has ended before {what}")
-            if time.monotonic() > until:
-                raise WentWrong(f"waited {PATIENCE:g} s in vain for {what}")
-            await asyncio.sleep(self._pace.look)
-
-    async def moment(self, seconds: float) -> None:
-        """Watch for a moment."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            await self._look()
-            await asyncio.sleep(self._pace.look)
-
-    async def _look(self) -> Tree:
-        tree = await tree_of(self._archive)
-        news: list[Line] = []
-        for view in tree:
-            told = lines(view, await self._archive.events(view.run_id))
-            news += told[self._told.get(view.run_id, 0) :]
-            self._told[view.run_id] = len(told)
-        for line in sorted(news, key=lambda each: each.at):
-            self._screen.tell(line, since=tree[0].started_at)
-        if tree:
-            self._screen.show(tree)
-        return tree
-
-
-async def tree_of(client: ReadOnlyClient) -> Tree:
-    """All runs of a store that has a single tree, root first."""
-    return sorted(await client.list(everyone=True), key=lambda view: (view.started_at, view.run_id))
+        return Played(tree=tree, stored=stored, first=calls_in(log_of(home, 1)), second=calls_in(log_of(home, 2)))
 
 
 def _asks_the_user(tree: Tree) -> bool:
@@ -214,20 +160,20 @@ def _is_interrupted(tree: Tree) -> bool:
     return all(view.state == "interrupted" for view in tree if view.outcome is None)
 
 
-def _is_over(tree: Tree) -> bool:
+def _has_ended(tree: Tree) -> bool:
     return all(view.outcome is not None for view in tree)
 
 
 @asynccontextmanager
-async def working(command: Sequence[str], home: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A process that is gone when the block ends. It holds the other end of a pipe, and ends when we do."""
-    with (home / LOG).open("ab") as log:
+async def running(command: Sequence[str], home: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A worker that is killed at the end of the block. It ends by itself when its stdin is closed, as it is with us."""
+    with (home / OUTPUT).open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C is for the viewer
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches the viewer alone
         )
     try:
         yield process
@@ -237,17 +183,177 @@ async def working(command: Sequence[str], home: Path) -> AsyncGenerator[asyncio.
             await process.wait()
 
 
-def last_words(home: Path) -> str:
-    """What a process that failed has said, if anything."""
-    said = (home / LOG).read_text(errors="replace").strip() if (home / LOG).exists() else ""
-    return f": {said.splitlines()[-1]}" if said else ""
+def last_line(home: Path) -> str:
+    """The last line of a failed worker's output, after a colon; empty if there is none."""
+    text = (home / OUTPUT).read_text(errors="replace").strip() if (home / OUTPUT).exists() else ""
+    return f": {text.splitlines()[-1]}" if text else ""
 
 
-async def answered(client: ReadOnlyClient) -> set[Call]:
-    """The model calls whose answers are in the store."""
-    return {
+async def stored_calls(client: ReadOnlyClient) -> frozenset[Call]:
+    """The model calls whose replies are in the store."""
+    calls = {
         (view.path, event.turn)
-        for view in await tree_of(client)
+        for view in await client.list(everyone=True)
         for event in await client.events(view.run_id)
         if isinstance(event, ReplyReceived)
     }
+    return frozenset(calls)
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Polls the only tree of a store, and shows each new event once."""
+
+    def __init__(self, client: ReadOnlyClient, screen: DemoScreen, pace: Pace) -> None:
+        self._client = client
+        self._screen = screen
+        self._pace = pace
+        self._shown: dict[RunId, int] = {}
+
+    async def until(
+        self, what: str, holds: Callable[[Tree], bool], worker: asyncio.subprocess.Process | None = None
+    ) -> Tree:
+        """Watch until `holds`; the tree of which it does. Raises if the worker ends before, or after `PATIENCE`."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            gone = worker is not None and worker.returncode is not None
+            tree = await self._look()
+            if tree and holds(tree):
+                return tree
+            if gone:
+                raise DemoFailed(f"the process that works has ended before {what}")
+            if time.monotonic() > until:
+                raise DemoFailed(f"waited {PATIENCE:g} s in vain for {what}")
+            await asyncio.sleep(self._pace.look)
+
+    async def during(self, seconds: float) -> None:
+        """Watch for some seconds."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await self._look()
+            await asyncio.sleep(self._pace.look)
+
+    async def _look(self) -> Tree:
+        views = await self._client.list(everyone=True)
+        tree = sorted(views, key=lambda view: (view.started_at, view.run_id))
+        new: list[Line] = []
+        for view in tree:
+            lines = list(lines_of(view, await self._client.events(view.run_id)))
+            new += lines[self._shown.get(view.run_id, 0) :]
+            self._shown[view.run_id] = len(lines)
+        for line in sorted(new, key=lambda each: each.at):
+            self._screen.print_line(line, since=tree[0].started_at)
+        if tree:
+            self._screen.show(tree)
+        return tree
+
+
+class Line(NamedTuple):
+    """An event of the story: its time, its author and the text."""
+
+    at: float
+    author: str
+    text: str
+
+
+def lines_of(view: RunView, events: Iterable[Event]) -> Iterator[Line]:
+    """The transcript of a run in short lines, without calls that only look, as `status` and `list_keys` do."""
+    name, turn = name_of(view), 0
+    for event in events:
+        if isinstance(event, RunAdopted):
+            yield Line(event.at, name, f"goes on after turn {turn} in another process")
+        conversation = entries([event])
+        calls = [entry for entry in conversation if entry.kind == "call"]
+        yield from (Line(event.at, name, text) for text in _calls(calls))
+        for entry in conversation:
+            turn = entry.turn or turn
+            match entry.kind:
+                case "task" if view.parent_id is None:  # the task of a child is in the line of its parent
+                    yield Line(event.at, USER, entry.text)
+                case "words" if entry.name == "caller":
+                    yield Line(event.at, USER, entry.text)
+                case "reply" if entry.text and not calls and not entry.failed:
+                    yield Line(event.at, name, f"says: {entry.text}")
+                case "result" if entry.failed:
+                    yield Line(event.at, name, f"is told: {entry.text}")
+                case "error":
+                    yield Line(event.at, name, f"got no answer: {entry.text}")
+                case "end" if entry.failed:
+                    yield Line(event.at, name, entry.text)
+                case _:
+                    pass
+
+
+_TEXTS = {
+    ("shared_context", "write"): "shares {key}: {value}",
+    ("shared_context", "delete"): "deletes {key}",
+    ("subagent", "define"): "defines a new agent, {name}: {description}",
+    ("subagent", "spawn"): "spawns {agent}: {task}",
+    ("subagent", "collect"): "collects {task_id}",
+}
+
+
+def _calls(calls: Sequence[Entry]) -> Iterator[str]:
+    """The calls of one turn; all reads are one line."""
+    parsed = [(call.name, _arguments(call.text)) for call in calls]
+    if keys := [str(arguments["key"]) for name, arguments in parsed if (name, arguments.get("action")) == _READ]:
+        yield f"reads {', '.join(keys)}"
+    for name, arguments in parsed:
+        if name not in ("shared_context", "subagent"):
+            yield f"calls {name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+        elif text := _TEXTS.get((name, str(arguments.get("action")))):
+            yield text.format_map(arguments)
+
+
+_READ = ("shared_context", "read")
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    return msgspec.json.decode(text, type=dict[str, Any])
+
+
+class DemoScreen:
+    """Lines on a console above a live tree; `live` is None if the console cannot be redrawn."""
+
+    def __init__(self, screen: Console, live: LiveTree | None) -> None:
+        self._screen = screen
+        self._live = live
+        self._statuses: dict[RunId, str] = {}
+
+    def say(self, text: str, *, style: str = "") -> None:
+        """Print a line of the demo itself."""
+        self._screen.print(text, style=style or None, soft_wrap=not self._screen.is_terminal)
+
+    def print_line(self, line: Line, *, since: float) -> None:
+        """Print a line of the story, cut to the width of the terminal."""
+        start = f"{elapsed(line.at - since):>6}  "
+        room = self._screen.width - len(start) - NAME_WIDTH - 2 if self._screen.is_terminal else LONGEST
+        text = Text(start, style="dim")
+        text.append(f"{clean(line.author):<{NAME_WIDTH}}  ", style="bold magenta" if line.author == USER else "cyan")
+        text.append(one_line(line.text, max(1, room)), style="not dim")
+        self._screen.print(text, soft_wrap=True)
+
+    def show(self, views: Sequence[RunView]) -> None:
+        """Draw the tree; without a live tree, print a line for each run that was interrupted or has ended."""
+        if self._live is not None:
+            self._live.show(views)
+            return
+        for view in views:
+            status = status_of(view)
+            if self._statuses.get(view.run_id) != status and (view.outcome is not None or status == "interrupted"):
+                spent = f"{plural(view.turns, 'turn')}, {tokens(view.usage.total)}, {money(view.cost)}"
+                self.say(f"        {clean(name_of(view)):<{NAME_WIDTH}}  {status}: {spent}")
+            self._statuses[view.run_id] = status
+
+
+@contextmanager
+def demo_screen() -> Generator[DemoScreen]:
+    """The screen on stdout; at the end of the block a live tree disappears, and the lines stay."""
+    screen = console()
+    if not (sys.stdout.isatty() and can_redraw(screen)):
+        yield DemoScreen(screen, None)
+        return
+    with LiveTree(screen, gap=1) as live:
+        yield DemoScreen(screen, live)

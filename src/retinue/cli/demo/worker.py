@@ -1,7 +1,7 @@
-"""The process that works in `retinue demo`: begins the story, or goes on with what a process before it left behind.
+"""The worker process of `retinue demo`: starts the story, or resumes it after a crash.
 
-Started by the demonstration as `python -m retinue.cli.demo.worker HOME LIFE PACE`. It ends when its stdin does, so it
-cannot outlive whoever started it.
+Started by the viewer as `python -m retinue.cli.demo.worker HOME PROCESS PACE`. It ends when its stdin is closed, so it
+does not outlive the viewer.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from pathlib import Path
 from retinue.app.open import open as open_retinue
 from retinue.app.settings_file import load_settings
 from retinue.app.tool_modules import load_tools
-from retinue.cli.demo import story as story
+from retinue.cli.demo import story
 from retinue.cli.event_loop import perform
 from retinue.providers.scripted import ScriptedProvider
 
 
-def log_of(home: Path, life: int) -> Path:
-    """The file in which the scripted model of a process notes every call that it has answered."""
-    return home / f"model-calls-{life}"
+def log_of(home: Path, process: int) -> Path:
+    """The file in which the scripted model of a process logs its calls."""
+    return home / f"model-calls-{process}"
 
 
-async def work(home: Path, life: int, pace: float) -> int:
-    """See the story through: its question to the user, the user's answer, and the end."""
+async def work(home: Path, process: int, pace: float) -> int:
+    """Drive the story to its end: the question to the user, the user's answer, and the rest."""
     settings = load_settings(story.SETTINGS)
-    model = ScriptedProvider(story.script(pace, life=life), latency=pace, prices=story.PRICES, log=log_of(home, life))
+    model = ScriptedProvider(
+        story.script(pace, process=process), latency=pace, prices=story.PRICES, log=log_of(home, process)
+    )
     async with open_retinue(
         providers={story.PROVIDER: model},
         model=f"{story.PROVIDER}:{story.MODEL}",
@@ -37,7 +39,7 @@ async def work(home: Path, life: int, pace: float) -> int:
         home=home,
         adopt=True,
     ) as retinue:
-        # The same key is the same run: a second process finds the first one's, which it has adopted by now.
+        # The same key is the same run: the second process finds the run of the first, which it has adopted.
         root = await retinue.spawn(story.TASK, key=story.KEY, tools=(), keep_alive=True)
         await root.answer(2)
         outcome = await root.close()

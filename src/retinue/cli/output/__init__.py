@@ -1,15 +1,12 @@
-"""TODO door."""
+"""Output of commands: text, tables, live trees, transcripts, JSON and server-sent events."""
 
 __all__ = [
     "approval_prompt",
     "format",
-    "json_rows",
     "live",
     "progress",
     "sse",
-    "stdout_writer",
     "table",
     "terminal",
     "transcript",
-    "tree_poll",
 ]

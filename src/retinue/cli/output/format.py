@@ -1,26 +1,26 @@
-"""Numbers, times and names in the short forms that people read on a terminal."""
+"""Numbers, times, durations, costs and runs in short form for a terminal."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from retinue.app.engine_types import RunView
 from retinue.core.errors import BadInput
 from retinue.core.ids import RunId
-from retinue.core.usage import NANO
+from retinue.core.text import clean
+from retinue.core.usage import NANO, NO_USAGE, Usage, add_cost
 
 SHORT = 8
-"""Characters of a short id. The end of an id is what tells it from others: its beginning is the time it was made."""
+"""Characters of a short id, from its end: ids begin with the time of their creation, so their beginnings look alike."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
-STEERING = r"\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f"
-"""Characters beyond the first ones that steer a terminal, turn the direction of text, or cannot be seen at all."""
-_CONTROL = re.compile(f"[\\x00-\\x08\\x0b-\\x1f{STEERING}]")
 
 
 def short(run_id: RunId) -> str:
-    """An id as a table shows it.
+    """A short run id for tables.
 
     >>> short("019467d9-7e3a-7000-8000-00000badcafe")
     '0badcafe'
@@ -49,7 +49,7 @@ def tokens(number: int) -> str:
 
 
 def money(cost: int | None) -> str:
-    """A cost in dollars; what nobody knows is a question mark.
+    """A cost in dollars; an unknown cost is a question mark.
 
     >>> money(0), money(None), money(1_234_567), money(2_500_000_000)
     ('$0', '?', '$0.0012', '$2.50')
@@ -61,17 +61,8 @@ def money(cost: int | None) -> str:
     return f"${cost / NANO:.2f}" if cost >= NANO // 10 else f"${cost / NANO:.4f}"
 
 
-def dollars_in_full(cost: int) -> str:
-    """A cost to the last nanodollar, for where a limit is told that may be smaller than a cent.
-
-    >>> dollars_in_full(100), dollars_in_full(0), dollars_in_full(500_000_000)
-    ('$0.0000001', '$0', '$0.5')
-    """
-    return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")
-
-
 def elapsed(seconds: float) -> str:
-    """How long something took.
+    """A duration.
 
     >>> elapsed(3.24), elapsed(125), elapsed(3720), elapsed(200_000)
     ('3.2 s', '2m 05s', '1h 02m', '2d 07h')
@@ -86,22 +77,13 @@ def elapsed(seconds: float) -> str:
     return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
 
 
-def many(number: int, thing: str) -> str:
-    """A number of things.
-
-    >>> many(1, "turn"), many(3, "turn")
-    ('1 turn', '3 turns')
-    """
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def moment(at: float) -> str:
-    """A moment of the machine's own day, to the second."""
+    """A time in the local time zone, to the second."""
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def seconds(duration: str) -> float:
-    """A duration that a person wrote.
+    """The seconds of a duration as users write it.
 
     >>> seconds("30d"), seconds("12h"), seconds("1.5m")
     (2592000.0, 43200.0, 90.0)
@@ -112,20 +94,35 @@ def seconds(duration: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def clean(text: str) -> str:
-    """Somebody's words without what would steer a terminal: models write these, and files they have read.
-
-    >>> clean("red \\x1b[31malert")
-    'red ␛[31malert'
-    """
-    return _CONTROL.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
-
-
 def one_line(text: str, limit: int = 100) -> str:
-    """The beginning of somebody's words, on one line.
+    """Untrusted text on one line, cut to `limit` characters.
 
     >>> one_line("find\\n  it", 6)
     'find …'
     """
     flat = clean(" ".join(text.split()))
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def status_of(view: RunView) -> str:
+    """One word for the status of a run: the result if it has ended, else its state."""
+    if view.outcome is not None:
+        return "empty" if view.outcome.reason == "empty" else view.outcome.result
+    return view.state
+
+
+def name_of(view: RunView) -> str:
+    """Agent, handle and label: what distinguishes the runs of a tree for users."""
+    handle = f" {view.handle.name}" if view.handle is not None else ""
+    label = f" [{view.label}]" if view.label and view.label != view.agent else ""
+    return f"{view.agent or 'run'}{handle}{label}"
+
+
+def total(views: Iterable[RunView]) -> tuple[Usage, int | None]:
+    """The usage and the cost of several runs together."""
+    usage = NO_USAGE
+    cost: int | None = 0
+    for view in views:
+        usage += view.usage
+        cost = add_cost(cost, view.cost)
+    return usage, cost

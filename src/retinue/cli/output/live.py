@@ -1,7 +1,4 @@
-"""A tree of runs that is redrawn in place while it works: who runs, turns, tokens, cost and time.
-
-Give it rows with `show` as often as you like; it draws them and leaves the screen as it found it.
-"""
+"""A tree of runs on a terminal, redrawn in place: status, turns, tokens, cost and time of each run."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from rich.text import Text
 
 from retinue.app.active_time import NO_TIMES
 from retinue.app.engine_types import RunView
-from retinue.cli.output.format import clean, count, elapsed, money, one_line, short
-from retinue.cli.output.json_rows import name_of, status_of
+from retinue.cli.output.format import count, elapsed, money, name_of, one_line, short, status_of
 from retinue.core.ids import RunId
+from retinue.core.text import clean
 
 NARROW = 56
 """Columns below which tokens and cost are left out."""
@@ -43,7 +40,7 @@ NO_TASKS: Mapping[RunId, str] = {}
 
 
 class LiveTree:
-    """A context manager around a terminal; `show` may be called from its first line to its last."""
+    """A context manager; `show` draws the tree, and the end of the block removes it."""
 
     def __init__(
         self,
@@ -57,17 +54,17 @@ class LiveTree:
         self._screen = screen
         self._verbose = verbose
         self._gap = gap
-        """Empty lines above the tree, where others write lines that stay."""
+        """Empty lines between the tree and lines that are printed above it."""
         self._now = now
         self.rows: Sequence[RunView] = ()
         self._tasks: Mapping[RunId, str] = NO_TASKS
         self._keep = keep
-        self._live = self._new_picture()
+        self._live = self._new_live()
         self._is_open = False
         self._paused = False
 
-    def _new_picture(self) -> Live:
-        # Redrawn when there is something to show, and never from a thread of its own.
+    def _new_live(self) -> Live:
+        # Redrawn by `show`, never from a thread of its own.
         return Live(console=self._screen, auto_refresh=False, transient=not self._keep, redirect_stdout=False)
 
     def __enter__(self) -> LiveTree:
@@ -83,7 +80,7 @@ class LiveTree:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Leave the screen to others for as long as the block lasts; the tree is drawn below what they wrote."""
+        """Draw nothing for as long as the block lasts; the tree is then drawn below what was written meanwhile."""
         self._paused = True
         self._live.stop()
         try:
@@ -91,8 +88,8 @@ class LiveTree:
         finally:
             self._paused = False
             if self._is_open:
-                # Not the old one: it would go back to where it was, over what has been written since.
-                self._live = self._new_picture()
+                # A new one: the old one would move the cursor back, over what has been written since.
+                self._live = self._new_live()
                 self._live.start()
                 if self.rows:
                     self.show(self.rows, self._tasks)
@@ -103,7 +100,7 @@ class LiveTree:
         if self._paused:
             return
         size = self._screen.size
-        picture = draw(
+        tree = draw(
             rows,
             now=self._now(),
             width=size.width,
@@ -111,7 +108,7 @@ class LiveTree:
             tasks=tasks if self._verbose else NO_TASKS,
             ascii_only=not self._screen.encoding.lower().startswith("utf"),
         )
-        self._live.update(Padding(picture, (self._gap, 0, 0, 0)) if self._gap else picture, refresh=True)
+        self._live.update(Padding(tree, (self._gap, 0, 0, 0)) if self._gap else tree, refresh=True)
 
 
 def draw(
@@ -124,15 +121,15 @@ def draw(
     times: Mapping[RunId, float] = NO_TIMES,
     ascii_only: bool = False,
 ) -> RenderableType:
-    """The tree as a table that fits into `width` and `height`; what does not fit is counted in its last line.
+    """The tree as a table that fits into `width` and `height`; the last line counts the runs that do not fit.
 
-    `times` are the seconds that runs took, where that is known better than from their start and end.
+    `times` are the seconds of runs whose active time differs from the time since their start.
     """
     lines = _outline(rows, _GUIDES[ascii_only])
     hidden = 0
     if len(lines) > height:
         room = max(1, height - 1)
-        lines, hidden = _most_lively(lines, room), len(lines) - room
+        lines, hidden = _most_relevant(lines, room), len(lines) - room
     cells = [
         _cells(
             guide,
@@ -176,14 +173,14 @@ _GUIDES = {False: ("├─ ", "└─ ", "│  ", "   "), True: ("|- ", "`- ", "
 
 
 def _outline(rows: Sequence[RunView], guides: tuple[str, str, str, str]) -> list[tuple[str, RunView]]:
-    """The rows from the root down, each with the lines that lead to it."""
+    """The rows in depth-first order, each with its guide lines."""
     branch, last, bar, blank = guides
     known = {view.run_id for view in rows}
     below: dict[RunId | None, list[RunView]] = {}
     for view in rows:
         below.setdefault(view.parent_id if view.parent_id in known else None, []).append(view)
     lines: list[tuple[str, RunView]] = []
-    # A stack and not a recursion: a tree may be deeper than Python's.
+    # A stack and no recursion: a tree may be deeper than the recursion limit.
     waiting = [("", "", view) for view in reversed(below.get(None, []))]
     while waiting:
         before, guide, view = waiting.pop()
@@ -194,7 +191,7 @@ def _outline(rows: Sequence[RunView], guides: tuple[str, str, str, str]) -> list
     return lines
 
 
-def _most_lively(lines: list[tuple[str, RunView]], room: int) -> list[tuple[str, RunView]]:
-    """The root and whoever is at work, then the others, in the order of the tree."""
+def _most_relevant(lines: list[tuple[str, RunView]], room: int) -> list[tuple[str, RunView]]:
+    """The root, unfinished runs, then ended ones, as many as fit, in the order of the tree."""
     chosen = sorted(range(len(lines)), key=lambda place: (place > 0, lines[place][1].outcome is not None, place))[:room]
     return [lines[place] for place in sorted(chosen)]

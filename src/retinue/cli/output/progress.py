@@ -1,20 +1,33 @@
-"""Progress on stderr: a live tree on a terminal, plain lines into a pipe, nothing when nobody wants any."""
+"""Follow a run on the terminal: progress on stderr while its tree works, then its outcome on stdout.
+
+Progress is a live tree on a terminal, plain lines in a pipe, and nothing with `--quiet`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from retinue.app.engine_types import RunView
-from retinue.cli.output.format import clean, count, elapsed, many, money, one_line, tokens
-from retinue.cli.output.json_rows import name_of, status_of, total
-from retinue.cli.output.terminal import can_redraw, console, say
-from retinue.cli.output.tree_poll import Screen
+import msgspec
+
+from retinue.app.engine_types import Approver, RunView
+from retinue.app.follow import TreeWatch, failure_text, polled, tree_outcome
+from retinue.app.handle import RunHandle
+from retinue.app.json_rows import outcome_row
+from retinue.app.retinue import Retinue
+from retinue.cli.event_loop import INTERRUPTED
+from retinue.cli.options import ApprovalOptions, Form, OutputOptions
+from retinue.cli.output.format import count, elapsed, money, name_of, one_line, status_of, tokens, total
+from retinue.cli.output.terminal import answer, answer_json, can_redraw, console, say
 from retinue.core.ids import RunId
+from retinue.core.run import Outcome
+from retinue.core.text import clean, plural
+from retinue.dialects.registry import cancelled_notice
 from retinue.telemetry.logs import VARIABLE
 
 if TYPE_CHECKING:
@@ -22,20 +35,108 @@ if TYPE_CHECKING:
 
     from retinue.cli.output.live import LiveTree
 
+DONE = "=== [ DONE ] ==="
+DEFAULT = OutputOptions()
 
-class Silent:
-    """For `--quiet`."""
+
+async def follow(
+    retinue: Retinue,
+    root: RunHandle,
+    stop: asyncio.Event,
+    *,
+    approver: Approver = "deny",
+    output: OutputOptions = DEFAULT,
+) -> Outcome | None:
+    """The outcome of a root run once its whole tree has ended, with progress until then; None if stopped before."""
+    watch = TreeWatch(retinue.supervisor, root.run_id, await retinue.tree(root.run_id))
+    watch.tasks[root.run_id] = (await retinue.supervisor.replay(root.run_id)).accepted.task
+    with display(quiet=output.quiet, verbose=output.verbose) as screen:
+        if callable(approver):
+            _attach(approver, retinue, screen)
+        async with polled(watch, screen.show):
+            outcome = await tree_outcome(retinue, root, stop)
+    if outcome is not None and (notice := cancelled_notice(await retinue.tree(root.run_id))):
+        say(notice)
+    return outcome
+
+
+def approver_for(options: ApprovalOptions) -> Approver:
+    """The approver of a command's runs."""
+    if options.yes:
+        return lambda question: True
+    if options.mode == "deny":
+        return "deny"
+    from retinue.cli.output.approval_prompt import Announcer, Prompter
+
+    return Prompter() if options.mode == "ask" else Announcer()
+
+
+def _attach(approver: Approver, retinue: Retinue, screen: Screen) -> None:
+    """Let an approver that uses the terminal pause this display for its questions."""
+    from retinue.cli.output.approval_prompt import TerminalApprover
+
+    if isinstance(approver, TerminalApprover):
+        approver.attach(retinue.supervisor, screen)
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+
+
+class Screen(Protocol):
+    """A display of a tree that can be paused."""
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
-        """Nothing."""
+        """Show the tree as it stands now, the root first; `tasks` are the tasks of runs as far as they are known."""
+        ...
 
     def paused(self) -> AbstractContextManager[None]:
-        """As always."""
+        """Write nothing to the terminal for as long as the block lasts."""
+        ...
+
+
+@contextmanager
+def display(*, quiet: bool, verbose: bool) -> Generator[Screen]:
+    """The display that fits stderr; at the end of the block a live tree disappears and a summary line is printed."""
+    if quiet:
+        yield Silent()
+        return
+    shows: PlainLines | LiveTree
+    if (screen := redrawable()) is None:
+        shows = PlainLines(verbose=verbose)
+        yield shows
+        worth_a_line = len(shows.rows) > 1
+    else:
+        from retinue.cli.output.live import LiveTree
+
+        with LiveTree(screen, verbose=verbose) as shows:
+            yield shows
+        worth_a_line = len(shows.rows) > 0
+    if worth_a_line and shows.rows[0].outcome is not None:
+        say(summary(shows.rows))
+
+
+def redrawable() -> Console | None:
+    """The terminal behind stderr, if a tree can be redrawn on it. Rich is not loaded for a pipe."""
+    # Log lines and a tree that is redrawn in place would overwrite each other.
+    if not sys.stderr.isatty() or os.environ.get(VARIABLE):
+        return None
+    screen = console(stderr=True)
+    return screen if can_redraw(screen) else None
+
+
+class Silent:
+    """The display of `--quiet`."""
+
+    def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
+        """Show nothing."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing to pause."""
         return nullcontext()
 
 
 class PlainLines:
-    """One line when a run starts, when it has taken a turn and when it ends; with `verbose` also what it was asked."""
+    """One line for the start of a run, for each turn and for its end; `verbose` adds the task."""
 
     def __init__(self, *, verbose: bool = False, write: Callable[[str], None] = say) -> None:
         self._verbose = verbose
@@ -47,7 +148,7 @@ class PlainLines:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Keep what is new until the block has ended."""
+        """Keep new lines until the block has ended."""
         self._paused = True
         try:
             yield
@@ -55,7 +156,7 @@ class PlainLines:
             self._paused = False
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
-        """Write what is new since the last time, in the order in which it happened."""
+        """Write what is new since the last call, in chronological order."""
         self.rows = rows
         if self._paused:
             return
@@ -76,7 +177,7 @@ class PlainLines:
         if view.outcome is not None and view.run_id not in self._ended:
             self._ended.add(view.run_id)
             took = elapsed((view.ended_at or view.started_at) - view.started_at)
-            yield ended, f"{name}: {status_of(view)}, {many(view.turns, 'turn')}, {_spent(view)}, {took}"
+            yield ended, f"{name}: {status_of(view)}, {plural(view.turns, 'turn')}, {_spent(view)}, {took}"
 
 
 def _spent(view: RunView) -> str:
@@ -85,13 +186,13 @@ def _spent(view: RunView) -> str:
 
 
 def summary(rows: Sequence[RunView]) -> str:
-    """The last line about a tree: how it ended and what it used altogether."""
+    """The last line about a tree: its result and its total usage."""
     root = rows[0]
     usage, cost = total(rows)
     facts = [
         status_of(root),
-        many(len(rows), "run"),
-        many(sum(view.turns for view in rows), "turn"),
+        plural(len(rows), "run"),
+        plural(sum(view.turns for view in rows), "turn"),
         f"{tokens(usage.input)} in, {count(usage.output)} out",
     ]
     if cost != 0:
@@ -100,31 +201,34 @@ def summary(rows: Sequence[RunView]) -> str:
     return ", ".join(facts)
 
 
-@contextmanager
-def display(*, quiet: bool, verbose: bool) -> Generator[Screen]:
-    """Whatever suits the terminal; when the block ends a live tree is gone, and one line says what it all came to."""
-    if quiet:
-        yield Silent()
-        return
-    shows: PlainLines | LiveTree
-    if (screen := _screen()) is None:
-        shows = PlainLines(verbose=verbose)
-        yield shows
-        worth_a_line = len(shows.rows) > 1
-    else:
-        from retinue.cli.output.live import LiveTree
-
-        with LiveTree(screen, verbose=verbose) as shows:
-            yield shows
-        worth_a_line = len(shows.rows) > 0
-    if worth_a_line and shows.rows[0].outcome is not None:
-        say(summary(shows.rows))
+# ---- outcome ---------------------------------------------------------------------------------------------------------
 
 
-def _screen() -> Console | None:
-    """The terminal behind stderr, if a tree can be drawn on it again and again."""
-    # Log lines and a tree that is redrawn in place would write over each other. Rich is not loaded for a pipe.
-    if not sys.stderr.isatty() or os.environ.get(VARIABLE):
-        return None
-    screen = console(stderr=True)
-    return screen if can_redraw(screen) else None
+def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
+    """Print the answer on stdout and everything else about the outcome on stderr; the exit code."""
+    if form == "json":
+        answer_json(outcome_row(run_id, outcome))
+    elif outcome.ok and form != "sse":
+        answer(_answer(outcome, form))
+    if not outcome.ok:
+        say(failure_text(outcome))
+        if outcome.text and form not in ("json", "sse"):
+            say(f"the answer so far:\n{clean(outcome.text)}")
+    elif outcome.reason in ("length", "refusal"):
+        say(f"note: the model ended with {outcome.reason!r}, so this may not be a whole answer")
+    if outcome.unstopped:
+        say(f"warning: could not be stopped: {', '.join(outcome.unstopped)}")
+    return 0 if outcome.ok else 1
+
+
+def _answer(outcome: Outcome, form: Form) -> str:
+    if outcome.structured is None:
+        return outcome.text
+    value = msgspec.json.encode(outcome.structured).decode()
+    return value if form == "bare" else f"{value}\n\n{DONE}"
+
+
+def print_interrupted(run_id: RunId) -> int:
+    """Print how to resume a stopped run; the exit code."""
+    say(f"interrupted; go on with: retinue runs resume {run_id}")
+    return INTERRUPTED

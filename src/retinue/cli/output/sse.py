@@ -1,110 +1,116 @@
-"""One reply of a model, told while it arrives, and nothing of it twice.
+"""Stream a run to stdout as server-sent events, from a writer thread; each part of a reply is written once.
 
-A connection may break in the middle of a reply, and the model is then asked again. What it says the second time is held
-against what was told: as long as it is the same, nothing is told; where it goes on, the rest is. If it says something
-else, the reply that was told is closed and the other one begins, because what has been told cannot be taken back.
+A connection may break in the middle of a reply, and the model is then asked again. The second attempt is compared with
+what was written: while it is the same, nothing is written; where it continues, the rest is. If it differs, the written
+reply is closed and a new one begins, because output cannot be taken back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Literal, NamedTuple, TypeAlias, assert_never
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
 import msgspec
 
+from retinue.app.handle import RunHandle
+from retinue.cli.output.terminal import write
 from retinue.core.events import CallReturned, Event, ReplyReceived, TurnFailed
 from retinue.core.messages import CallDelta, Delta, Reply, StartDelta, TextDelta, ThinkingDelta, ToolCall
 from retinue.core.run import Outcome
 
 Part: TypeAlias = tuple[Literal["thinking", "text", "call"], int]
-"""What is spoken: thoughts, words, or the call of a number."""
+"""A part of a reply: thinking, text, or the tool call with an index."""
 
 THINKING: Part = ("thinking", 0)
 TEXT: Part = ("text", 0)
 
 
 class Piece(NamedTuple):
-    """A few characters of a part; those of a call have its id."""
+    """Some characters of a part; a piece of a call has the id of the call."""
 
     part: Part
     text: str
     id: str = ""
 
 
-class Teller(NamedTuple):
-    """Where a reply goes: that it begins, what it says, and that it is over."""
+class ReplyWriter(NamedTuple):
+    """Callbacks for a reply: its start with the response id, its pieces, and its end."""
 
     begin: Callable[[str], None]
-    say: Callable[[Piece], None]
+    write: Callable[[Piece], None]
     close: Callable[[], None]
 
 
 class LiveReply:
-    """What a consumer has been told of one reply; `opening` is how a call's name is written in front of its arguments.
+    """One reply and what of it was written; `opening` is the form of a call's name in front of its arguments.
 
-    >>> teller = Teller(lambda id: print("begin", id), lambda piece: print(repr(piece.text)), lambda: print("end"))
-    >>> live = LiveReply(teller)
+    >>> writer = ReplyWriter(lambda id: print("begin", id), lambda piece: print(repr(piece.text)), lambda: print("end"))
+    >>> live = LiveReply(writer)
     >>> for delta in (StartDelta("a"), TextDelta("It "), StartDelta("b"), TextDelta("It is "), TextDelta("here.")):
-    ...     live.hear(delta)
+    ...     live.receive(delta)
     begin a
     'It '
     'is '
     'here.'
     >>> for delta in (StartDelta("c"), TextDelta("It was")):
-    ...     live.hear(delta)
+    ...     live.receive(delta)
     end
     begin c
     'It '
     'was'
     """
 
-    def __init__(self, teller: Teller, *, opening: str = "\nFunction: {name} ") -> None:
-        self._teller = teller
+    def __init__(self, writer: ReplyWriter, *, opening: str = "\nFunction: {name} ") -> None:
+        self._writer = writer
         self._opening = opening
-        self._told: list[Piece] = []
+        self._written: list[Piece] = []
         self._begun = False
         self._attempt: str | None = None
-        """The id of the attempt that speaks; None while nobody has said that one begins, and then nothing is live."""
+        """The response id of the current attempt; None before its `StartDelta`, and then nothing is streamed."""
         self._ids: dict[Part, str] = {}
-        """Those of the attempt's calls."""
+        """The ids of the attempt's calls."""
         self._ahead: list[Piece] = []
-        """What was told of earlier attempts and this one has not come to yet, the next piece last."""
+        """Pieces written by earlier attempts that this attempt has not repeated yet, the next piece last."""
 
-    def hear(self, delta: Delta) -> None:
-        """Tell what is new in this."""
+    def receive(self, delta: Delta) -> None:
+        """Write what is new in a delta."""
         match delta:
             case StartDelta(id=response_id):
                 self._attempt = response_id
                 self._ids.clear()
-                self._ahead = self._told[::-1]
+                self._ahead = self._written[::-1]
             case TextDelta(text=text):
-                self._go_on(Piece(TEXT, text))
+                self._continue(Piece(TEXT, text))
             case ThinkingDelta(text=text):
-                self._go_on(Piece(THINKING, text))
+                self._continue(Piece(THINKING, text))
             case CallDelta(index=index, name=name, arguments=arguments, id=call_id):
                 part: Part = ("call", index)
                 if name:
                     self._ids[part] = call_id
-                    self._go_on(Piece(part, self._opening.format(name=name), call_id))
-                self._go_on(Piece(part, arguments, self._ids.get(part, "")))
+                    self._continue(Piece(part, self._opening.format(name=name), call_id))
+                self._continue(Piece(part, arguments, self._ids.get(part, "")))
             case _:
                 assert_never(delta)
 
     def finish(self, reply: Reply) -> None:
-        """Tell whatever is left of the whole reply, and that it is over."""
+        """Write what is left of the whole reply, and close it."""
         pieces = tuple(self._pieces(reply))
-        whole, told = _by_part(pieces), _by_part(self._told)
-        if not all(part in whole and _goes_on_with(told[part], whole[part]) for part in told):
-            self._give_up()
-            told.clear()
+        whole, written = _by_part(pieces), _by_part(self._written)
+        if not all(part in whole and _is_continued(written[part], whole[part]) for part in written):
+            self._abandon()
+            written.clear()
         self._begin(reply.response_id)
-        known = {part: len(piece.text) for part, piece in told.items()}
+        known = {part: len(piece.text) for part, piece in written.items()}
         for piece in pieces:
             count = known.get(piece.part, 0)
             known[piece.part] = max(0, count - len(piece.text))
-            self._say(piece._replace(text=piece.text[count:]))
-        self._teller.close()
+            self._write(piece._replace(text=piece.text[count:]))
+        self._writer.close()
 
     def _pieces(self, reply: Reply) -> Iterator[Piece]:
         yield Piece(THINKING, "".join(thought.text for thought in reply.message.thinking))
@@ -113,64 +119,67 @@ class LiveReply:
             yield Piece(("call", index), self._opening.format(name=call.name), call.id)
             yield Piece(("call", index), call.arguments, call.id)
 
-    def _go_on(self, piece: Piece) -> None:
-        """The attempt says this next; what of it was told before is passed over."""
+    def _continue(self, piece: Piece) -> None:
+        """Take the next piece of the attempt; what of it was written before is skipped."""
         if self._attempt is None:
             return
         while piece.text and self._ahead:
-            told = self._ahead[-1]
-            same = min(len(piece.text), len(told.text))
-            if told.part != piece.part or not _goes_on_with(told._replace(text=told.text[:same]), piece):
-                self._say_otherwise(self._attempt)
+            expected = self._ahead[-1]
+            same = min(len(piece.text), len(expected.text))
+            if expected.part != piece.part or not _is_continued(expected._replace(text=expected.text[:same]), piece):
+                self._restart(self._attempt)
                 break
             piece = piece._replace(text=piece.text[same:])
-            self._ahead[-1] = told._replace(text=told.text[same:])
-            if same == len(told.text):
+            self._ahead[-1] = expected._replace(text=expected.text[same:])
+            if same == len(expected.text):
                 self._ahead.pop()
         if piece.text:
             self._begin(self._attempt)
-            self._say(piece)
+            self._write(piece)
 
-    def _say_otherwise(self, attempt: str) -> None:
-        """The attempt has left what was told: close that, and tell the attempt from its own beginning."""
-        same = self._told[: -len(self._ahead)]
-        last = self._told[len(same)]
+    def _restart(self, attempt: str) -> None:
+        """The attempt differs from what was written: close that, and write the attempt from its own beginning."""
+        same = self._written[: -len(self._ahead)]
+        last = self._written[len(same)]
         same.append(last._replace(text=last.text[: len(last.text) - len(self._ahead[-1].text)]))
-        self._give_up()
+        self._abandon()
         self._begin(attempt)
         for piece in same:
-            self._say(piece)
+            self._write(piece)
 
-    def _give_up(self) -> None:
-        self._teller.close()
+    def _abandon(self) -> None:
+        self._writer.close()
         self._begun = False
-        self._told = []
+        self._written = []
         self._ahead = []
 
     def _begin(self, response_id: str) -> None:
         if not self._begun:
             self._begun = True
-            self._teller.begin(response_id)
+            self._writer.begin(response_id)
 
-    def _say(self, piece: Piece) -> None:
+    def _write(self, piece: Piece) -> None:
         if piece.text:
-            self._told.append(piece)
-            self._teller.say(piece)
+            self._written.append(piece)
+            self._writer.write(piece)
 
 
 def _by_part(pieces: Iterable[Piece]) -> dict[Part, Piece]:
-    """All that is said of each part."""
-    said: dict[Part, list[str]] = {}
+    """The pieces of each part joined."""
+    joined: dict[Part, list[str]] = {}
     ids: dict[Part, str] = {}
     for piece in pieces:
-        said.setdefault(piece.part, []).append(piece.text)
+        joined.setdefault(piece.part, []).append(piece.text)
         ids.setdefault(piece.part, piece.id)
-    return {part: Piece(part, "".join(texts), ids[part]) for part, texts in said.items()}
+    return {part: Piece(part, "".join(texts), ids[part]) for part, texts in joined.items()}
 
 
-def _goes_on_with(told: Piece, other: Piece) -> bool:
-    """Whether the other says the same and perhaps more; an id may come late, but it may not be another."""
-    return other.text.startswith(told.text) and told.id in ("", other.id)
+def _is_continued(written: Piece, other: Piece) -> bool:
+    """Whether the other piece has the same text and perhaps more; its id may come late, but may not differ."""
+    return other.text.startswith(written.text) and written.id in ("", other.id)
+
+
+# ---- server-sent events ----------------------------------------------------------------------------------------------
 
 
 Kind: TypeAlias = Literal[
@@ -185,10 +194,10 @@ Kind: TypeAlias = Literal[
 ]
 
 OPENINGS = {"anthropic": "Function: {name}\n", "vertexai-anthropic": "Function: {name}\n"}
-"""How a call's name is written in front of its arguments, by wire."""
+"""The form of a call's name in front of its arguments, by wire."""
 
 OPENING = "\nFunction: {name} "
-"""How it is for all others."""
+"""The form for all other wires."""
 
 _KINDS: dict[Literal["thinking", "text", "call"], Kind] = {
     "thinking": "reasoning_content",
@@ -198,21 +207,21 @@ _KINDS: dict[Literal["thinking", "text", "call"], Kind] = {
 
 
 def sse(kind: Kind, delta: str = "", id: str = "") -> str:
-    r"""One event as it is written.
+    r"""One event in wire format.
 
     >>> sse("output_text", "Hi")
     'event: output_text\ndata: {"id":"","delta":"Hi","type":"output_text"}\n\n'
     """
-    # Escaped to ASCII: halves of characters and odd terminals do no harm, and every parser reads it.
+    # Escaped to ASCII: lone surrogates and terminals without UTF-8 do no harm, and every parser reads it.
     data = json.dumps({"id": id, "delta": delta, "type": kind}, separators=(",", ":"))
     return f"event: {kind}\ndata: {data}\n\n"
 
 
 class SseStream:
-    """Writes one run.
+    """The events of one run, written with `write`.
 
-    With `structured` its answer is told once, at the end, as JSON; with `brief` neither calls nor their results are
-    told. `wire` is how the run's model is spoken to.
+    With `structured` the answer is written once, at the end, as JSON; `brief` leaves out calls and their results.
+    `wire` is the wire of the run's model.
     """
 
     def __init__(
@@ -221,24 +230,24 @@ class SseStream:
         self._write = write
         self._structured = structured
         self._brief = brief
-        self._teller = Teller(begin=self._begin, say=self._say, close=self._close)
+        self._writer = ReplyWriter(begin=self._begin, write=self._write_piece, close=self._close)
         self._opening = OPENINGS.get(wire, OPENING)
         self._reply = self._next_reply()
         self._calls: tuple[ToolCall, ...] = ()
 
-    async def follow(self, happenings: AsyncIterator[Event | Delta]) -> None:
-        """Tell what happens in the run until it is over; how it ended is for `end` to tell."""
+    async def follow(self, events: AsyncIterator[Event | Delta]) -> None:
+        """Write the events of the run until it has ended; `end` writes the outcome."""
         answer: Reply | None = None
-        async for what in happenings:
+        async for event in events:
             if answer is not None:
                 self._finish(answer)
                 answer = None
-            match what:
+            match event:
                 case StartDelta() | TextDelta() | ThinkingDelta() | CallDelta():
-                    self._reply.hear(what)
+                    self._reply.receive(event)
                 case ReplyReceived(reply=reply) if not reply.message.calls:
-                    # It may be the last one, and then its end waits for the end of the run, which is told once it is on
-                    # disk: an answer that has left the process as a whole must not be lost with it.
+                    # It may be the last reply. Its end is then written after the end of the run, which is published
+                    # once it is on disk: an answer that was written as a whole must not be lost with the process.
                     answer = reply
                 case ReplyReceived(reply=reply):
                     self._calls = reply.message.calls
@@ -252,7 +261,7 @@ class SseStream:
                     pass
 
     def end(self, outcome: Outcome | None) -> None:
-        """The last events: the answer as data, or what went wrong; None is for a run that was interrupted."""
+        """Write the last events: the structured answer, or the error; None is an interrupted run."""
         if outcome is None:
             self._write(sse("block_end", "Error: interrupted"))
         elif not outcome.ok:
@@ -263,7 +272,7 @@ class SseStream:
         self._write(sse("response_end"))
 
     def _next_reply(self) -> LiveReply:
-        return LiveReply(self._teller, opening=self._opening)
+        return LiveReply(self._writer, opening=self._opening)
 
     def _finish(self, reply: Reply) -> None:
         self._reply.finish(reply)
@@ -272,11 +281,88 @@ class SseStream:
     def _begin(self, response_id: str) -> None:
         self._write(sse("response_start", id=response_id))
 
-    def _say(self, piece: Piece) -> None:
-        what, _ = piece.part
-        if not (self._structured and what == "text") and not (self._brief and what == "call"):
-            self._write(sse(_KINDS[what], piece.text, piece.id))
+    def _write_piece(self, piece: Piece) -> None:
+        kind, _ = piece.part
+        if not (self._structured and kind == "text") and not (self._brief and kind == "call"):
+            self._write(sse(_KINDS[kind], piece.text, piece.id))
 
     def _close(self) -> None:
         if not self._structured:
             self._write(sse("block_end"))
+
+
+async def stream_run(
+    root: RunHandle, work: Coroutine[Any, Any, Outcome | None], *, structured: bool, brief: bool, wire: str
+) -> Outcome | None:
+    """The outcome of `work`, with the events of the run on stdout meanwhile; the last event is written in any case.
+
+    If stdout is closed, the work is cancelled: its reader is gone.
+    """
+    writer = WriterThread(write)
+    stream = SseStream(writer.write, structured=structured, brief=brief, wire=wire)
+    following = asyncio.ensure_future(stream.follow(root.events()))
+    working = asyncio.ensure_future(work)
+    reading = asyncio.ensure_future(writer.closed())
+    outcome = None
+    try:
+        await asyncio.wait({working, reading}, return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            outcome = await working
+            if outcome is not None:
+                await following
+    finally:
+        for task in (following, working, reading):
+            task.cancel()
+        await asyncio.gather(following, working, reading, return_exceptions=True)
+        stream.end(outcome)
+        await writer.close()
+    return outcome
+
+
+class WriterThread:
+    """Writes text from a thread of its own, so that a slow or paused reader does not block the event loop.
+
+    >>> import asyncio
+    >>> async def main() -> list[str]:
+    ...     written: list[str] = []
+    ...     writer = WriterThread(written.append)
+    ...     writer.write("a")
+    ...     writer.write("b")
+    ...     await writer.close()
+    ...     return written
+    >>> asyncio.run(main())
+    ['a', 'b']
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._pieces: SimpleQueue[str | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[OSError | None] = self._loop.create_future()
+        # A daemon thread: the process may exit although a reader never comes back.
+        threading.Thread(target=self._run, name="retinue-outlet", daemon=True).start()
+
+    def write(self, text: str) -> None:
+        """Queue text; it is dropped if the reader is gone."""
+        self._pieces.put(text)
+
+    async def closed(self) -> None:
+        """Wait until nothing can be written any more; raises what writing raised."""
+        trouble = await asyncio.shield(self._over)
+        if trouble is not None:
+            raise trouble
+
+    async def close(self) -> None:
+        """Wait until everything is written; raises what writing raised."""
+        self._pieces.put(None)
+        await self.closed()
+
+    def _run(self) -> None:
+        trouble: OSError | None = None
+        try:
+            while (text := self._pieces.get()) is not None:
+                self._write(text)
+        except OSError as error:
+            trouble = error
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._over.set_result, trouble)

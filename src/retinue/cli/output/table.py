@@ -1,4 +1,4 @@
-"""Tables for people: drawn on a terminal with as many columns as fit, and as plain aligned text into a pipe."""
+"""Tables on stdout: with as many columns as fit on a terminal, as plain aligned text in a pipe."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ GAP = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(Generic[T]):
-    """A column: its title, the text of its cells, and below which width of the terminal it is left out."""
+    """A column: its title, the text of its cells, and the width of the terminal below which it is left out."""
 
     title: str
     cell: Callable[[T], str]
     piped: Callable[[T], str] | None = None
-    """The text in a pipe, where that differs: whole ids, for example."""
+    """The text in a pipe if it differs, as whole ids do."""
     right: bool = False
     least_width: int = 0
     style: str = ""
     shrinks: bool = False
-    """Whether its texts are shortened where a row would be too long."""
+    """Whether its texts are shortened if a row is too long."""
 
 
 def print_table(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
-    """The rows on stdout."""
+    """Print the rows on stdout."""
     if not sys.stdout.isatty():
         answer(as_text(rows, columns))
         return
@@ -50,7 +50,7 @@ def print_table(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
 
 
 def fitted(rows: Sequence[T], columns: Sequence[Column[T]], width: int) -> list[list[str]]:
-    """The cells of all rows, where those that may shrink leave room for those that must not."""
+    """The cells of all rows, with those of shrinking columns cut to fit the width."""
     cells = [[column.cell(row) for column in columns] for row in rows]
     widths = [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
     room = width - GAP * (len(columns) - 1)
@@ -65,7 +65,7 @@ def fitted(rows: Sequence[T], columns: Sequence[Column[T]], width: int) -> list[
 
 
 def as_text(rows: Sequence[T], columns: Sequence[Column[T]]) -> str:
-    """The rows as aligned lines under a line of titles; a cell never has a line break, an empty one is a dash."""
+    """The rows as aligned lines under a line of titles; cells have no line breaks, and an empty cell is a dash."""
     lines = [[column.title for column in columns]]
     lines += [[_flat((column.piped or column.cell)(row)) for column in columns] for row in rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]

@@ -1,4 +1,4 @@
-"""Where words go: answers to stdout, everything else to stderr, and what the terminal behind them can do."""
+"""Output: answers on stdout, everything else on stderr; and what the terminal can do."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def say(line: str) -> None:
-    """A line for the person at the terminal, on stderr; if nobody can hear it any more, the work goes on without."""
+    """Print a line on stderr; a closed stderr is ignored, and the work goes on."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
-        _forget(sys.stderr)
+        _discard(sys.stderr)
 
 
 def answer(text: str) -> None:
-    """What was asked for, on stdout: the text as it is, with a newline at its end."""
+    """Print the result of a command on stdout: the text as it is, with a newline at its end."""
     write(text if text.endswith("\n") else f"{text}\n")
 
 
 def write(text: str) -> None:
-    """A piece of what was asked for, on stdout, at once."""
+    """Write a part of the result to stdout, and flush."""
     stdout = _Answers.stdout or sys.stdout
     stdout.write(text)
     stdout.flush()
@@ -38,12 +38,12 @@ def write(text: str) -> None:
 
 class _Answers:
     stdout: ClassVar[TextIO | None] = None
-    """Where answers go while `sys.stdout` is what tools print to."""
+    """The stdout for answers while `sys.stdout` is redirected for tools."""
 
 
 @contextmanager
 def stdout_for_answers_alone() -> Generator[None]:
-    """Let what tools print go to stderr for as long as the block lasts: whoever reads stdout wants the answer."""
+    """Redirect what tools print to stderr for as long as the block lasts: stdout is for the answer."""
     before, _Answers.stdout = _Answers.stdout, _Answers.stdout or sys.stdout
     try:
         with redirect_stdout(sys.stderr):
@@ -53,15 +53,15 @@ def stdout_for_answers_alone() -> Generator[None]:
 
 
 def answer_json(value: Any) -> None:
-    """What was asked for, as JSON, in which characters that would steer a terminal are spelled as numbers."""
-    from retinue.cli.output.format import STEERING
+    """Print the result as JSON; characters that control a terminal are escaped."""
+    from retinue.core.text import INVISIBLE
 
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    answer(re.sub(f"[{STEERING}]", lambda found: json.dumps(found[0])[1:-1], text))
+    answer(re.sub(f"[{INVISIBLE}]", lambda found: json.dumps(found[0])[1:-1], text))
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout or stderr, without a single escape code where colours are not wanted."""
+    """A rich console on stdout or stderr, without escape codes if NO_COLOR is set."""
     from rich.console import Console
 
     plain = bool(os.environ.get("NO_COLOR"))
@@ -69,15 +69,15 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def can_redraw(screen: Console) -> bool:
-    """Whether lines on this terminal can be drawn again in place."""
+    """Whether lines on this terminal can be redrawn in place."""
     return screen.is_terminal and not screen.is_dumb_terminal
 
 
 def never_fail_to_print() -> None:
-    """Let a terminal that lacks a character show a substitute, and not an error; and what was closed be nowhere."""
+    """Replace characters that the terminal cannot encode, and standard streams that are closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free number is the one that is missing: no file of a store may come to be taken for stderr.
+            # `os.open` takes the lowest free descriptor, which is the closed one: no file of a store may become stderr.
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nowhere, True)
             setattr(sys, name, os.fdopen(nowhere, mode))
@@ -87,12 +87,12 @@ def never_fail_to_print() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def forget_stdout() -> None:
-    """Nobody reads stdout any more: let what is still buffered go nowhere, instead of failing again at the exit."""
-    _forget(sys.stdout)
+def discard_stdout() -> None:
+    """Discard what is still buffered for a closed stdout, so that flushing at exit does not fail again."""
+    _discard(sys.stdout)
 
 
-def _forget(stream: TextIO) -> None:
+def _discard(stream: TextIO) -> None:
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""A run's events as a conversation that people can read: who said what, which calls were made and what they came to."""
+"""The events of a run as a readable conversation: messages, tool calls and their results, notes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
-from retinue.cli.output.format import clean, count, many, money, tokens
+from retinue.cli.output.format import count, money, tokens
 from retinue.core.events import (
     AgentDefined,
     CallParked,
@@ -29,13 +29,13 @@ from retinue.core.events import (
 from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
-from retinue.dialects.text import rfc3339
+from retinue.core.text import clean, plural, rfc3339
 
 Kind = Literal["task", "words", "thinking", "reply", "call", "result", "note", "error", "end"]
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was said or that happened; `name` is the tool of a call, or who spoke."""
+    """One entry of the conversation; `name` is the tool of a call, or the author of a message."""
 
     at: str
     kind: Kind
@@ -48,10 +48,10 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def entries(events: Iterable[Event]) -> list[Entry]:
     """The conversation, in order."""
     calls: dict[tuple[int, int], ToolCall] = {}
-    return [entry for event in events for entry in _told(event, calls)]
+    return [entry for event in events for entry in _entries(event, calls)]
 
 
-def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:
+def _entries(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:
     at = rfc3339(event.at)
     match event:
         case RunAccepted(task=task):
@@ -98,7 +98,7 @@ def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entr
 
 
 def _compaction(event: HistoryCompacted) -> str:
-    """How the conversation was made shorter; what was left out is still told above."""
+    """How the history was compacted; the entries above still have what was left out."""
     first = "the first message" if event.replaced == 1 else f"the first {event.replaced} messages"
     match event.way:
         case "shortened":
@@ -137,14 +137,14 @@ def _mail(at: str, item: Item) -> Iterator[Entry]:
 
 def _end(at: str, outcome: Outcome) -> Entry:
     facts = f"{outcome.result} ({outcome.reason})"
-    spent = f"{many(outcome.usage.input, 'token')} in, {outcome.usage.output} out"
+    spent = f"{plural(outcome.usage.input, 'token')} in, {outcome.usage.output} out"
     cost = "" if outcome.cost in (None, 0) else f", {money(outcome.cost)}"
     error = f": {outcome.error}" if outcome.error else ""
     return Entry(at=at, kind="end", text=f"{facts}{error}, {spent}{cost}", failed=not outcome.ok)
 
 
-def lines(conversation: Iterable[Entry]) -> Iterator[tuple[str, str]]:
-    """The conversation as headings and texts, one pair each; nothing in them can steer a terminal."""
+def headed(conversation: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+    """The heading and text of each entry, without control characters."""
     for entry in conversation:
         turn = f" (turn {entry.turn})" if entry.turn is not None else ""
         failed = ", failed" if entry.failed else ""

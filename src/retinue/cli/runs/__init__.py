@@ -1,3 +1,152 @@
-"""TODO door."""
+"""`retinue runs`: list, show, resume, cancel and prune the runs of the store. Only `resume` drives a run."""
 
-__all__ = ["commands", "list_show"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retinue.cli.options import (
+    ApiKeyEnvFlag,
+    ApprovalOptions,
+    ApprovalsFlag,
+    BaseUrlFlag,
+    ConfigFlag,
+    JsonFlag,
+    ModelFlag,
+    OutputOptions,
+    ProviderFlag,
+    QuietFlag,
+    RunArgument,
+    VerboseFlag,
+    YesFlag,
+    approval_options,
+)
+
+if TYPE_CHECKING:
+    from retinue.config.precedence import Flags
+
+__all__ = ["app", "list_show"]
+
+app = typer.Typer(
+    name="runs",
+    help="List runs, look into them, go on with them, stop them.",
+    epilog="Examples:\n\nretinue runs\n\nretinue runs show 3f2a9c01\n\nretinue runs resume 3f2a9c01",
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(invoke_without_command=True)
+def runs(
+    context: typer.Context,
+    everyone: Annotated[
+        bool, typer.Option("--all", metavar="", help="Every run, not only the roots of trees.")
+    ] = False,
+    session: Annotated[str | None, typer.Option("--session", metavar="NAME", help="Those of one session.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="The newest N. [all of them]")
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
+    """List runs, newest first; with a command, look into one, go on with it or stop it."""
+    if context.invoked_subcommand is not None:
+        if everyone or session is not None or limit is not None or json:
+            raise typer.BadParameter(f"put flags after the command: retinue runs {context.invoked_subcommand} ...")
+        return 0
+    from retinue.cli.event_loop import perform
+    from retinue.cli.runs.list_show import list_runs
+
+    return perform(list_runs(everyone=everyone, session=session, limit=limit, json=json))
+
+
+@app.command(epilog="Example: retinue runs show 3f2a9c01 --json")
+def show(run: RunArgument, json: JsonFlag = False) -> int:
+    """Show a run as a conversation: what it was asked, said, called and was told."""
+    from retinue.cli.event_loop import perform
+    from retinue.cli.runs.list_show import show_run
+
+    return perform(show_run(run, json=json))
+
+
+@app.command(epilog="Example: retinue runs tree 3f2a9c01")
+def tree(run: RunArgument, json: JsonFlag = False) -> int:
+    """Show a run with everything below it: who worked, and what each and all of them used."""
+    from retinue.cli.event_loop import perform
+    from retinue.cli.runs.list_show import show_tree
+
+    return perform(show_tree(run, json=json))
+
+
+@app.command(epilog="Example: retinue runs resume 3f2a9c01 --base-url http://localhost:8000/v1")
+def resume(
+    run: RunArgument,
+    provider: ProviderFlag = None,
+    base_url: BaseUrlFlag = None,
+    api_key_env: ApiKeyEnvFlag = None,
+    model: ModelFlag = None,
+    config: ConfigFlag = None,
+    approvals: ApprovalsFlag = None,
+    yes: YesFlag = False,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    verbose: VerboseFlag = False,
+) -> int:
+    """Go on with an interrupted run and print its answer, as `retinue run` does.
+
+    It needs no flags, and no model call that was answered is made again. Of a run that has ended, the stored answer is
+    printed.
+    """
+    from retinue.cli.event_loop import perform
+    from retinue.config.precedence import Flags
+
+    output = OutputOptions(json=json, quiet=quiet, verbose=verbose)
+    flags = Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env)
+    return perform(_resume(run, flags, config, approval_options(approvals, yes=yes), output))
+
+
+async def _resume(name: str, flags: Flags, config: str | None, approval: ApprovalOptions, output: OutputOptions) -> int:
+    """Drive the tree of the run to its end, or print its stored outcome; the exit code is that of the run."""
+    from retinue.app.launch.resume import find_stored, reopen, resume
+    from retinue.cli.event_loop import interrupts
+    from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
+    from retinue.cli.output.terminal import say, stdout_for_answers_alone
+
+    with interrupts() as stop, stdout_for_answers_alone():
+        stored = await find_stored(name, flags, config=config)
+        view = stored.view
+        if view.outcome is not None:
+            return print_outcome(view.run_id, view.outcome, output.form)
+        if view.root_id != view.run_id:
+            say(f"run {view.run_id} is part of a tree: going on with its root {view.root_id}")
+        approver = approver_for(approval)
+        retinue, model_choice = reopen(
+            stored, flags, config=config, approvals=approver, warn=lambda warning: say(f"warning: {warning}")
+        )
+        if not output.quiet:
+            say(str(model_choice))
+        async with retinue:
+            root = await resume(retinue, stored)
+            outcome = await follow(retinue, root, stop, approver=approver, output=output)
+    return print_interrupted(root.run_id) if outcome is None else print_outcome(root.run_id, outcome, output.form)
+
+
+@app.command(epilog="Example: retinue runs cancel 3f2a9c01")
+def cancel(run: RunArgument) -> int:
+    """Stop a run and everything below it, for good."""
+    from retinue.cli.event_loop import perform
+    from retinue.cli.runs.list_show import cancel_run
+
+    return perform(cancel_run(run))
+
+
+@app.command(epilog="Example: retinue runs prune --older-than 30d")
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="D", help="How long ago a run must have ended: 12h, 30d, 8w.")
+    ],
+) -> int:
+    """Forget trees of runs that ended long ago."""
+    from retinue.cli.event_loop import perform
+    from retinue.cli.runs.list_show import prune_runs
+
+    return perform(prune_runs(older_than))

@@ -1,4 +1,4 @@
-"""The verbs of `retinue runs` that need no model: list, show, tree, cancel and prune."""
+"""The commands of `retinue runs` that need no model: list, show, tree, cancel and prune."""
 
 from __future__ import annotations
 
@@ -9,19 +9,30 @@ import msgspec
 
 from retinue.app.active_time import NO_TIMES, times_of
 from retinue.app.engine_types import RunView
+from retinue.app.json_rows import run_row, usage_row
 from retinue.app.open import open_read_only
-from retinue.cli.output.format import clean, count, elapsed, many, moment, money, seconds, short, tokens
-from retinue.cli.output.json_rows import name_of, run_row, status_of, total, usage_row
+from retinue.cli.output.format import (
+    count,
+    elapsed,
+    moment,
+    money,
+    name_of,
+    seconds,
+    short,
+    status_of,
+    tokens,
+    total,
+)
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer, answer_json, console, say
-from retinue.cli.output.transcript import entries, lines
-from retinue.cli.run_lookup import find_run
+from retinue.cli.output.transcript import entries, headed
 from retinue.core.errors import RunIsOver
 from retinue.core.ids import RunId
+from retinue.core.text import clean, plural
 from retinue.core.usage import dollars
 
 LONGEST = 20_000
-"""Characters of one text that `show` prints; `--json` has all of them."""
+"""Characters of one text that `show` prints; `--json` prints all."""
 
 COLUMNS: list[Column[RunView]] = [
     Column(title="ID", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id, style="cyan"),
@@ -36,7 +47,7 @@ COLUMNS: list[Column[RunView]] = [
 
 
 async def list_runs(*, everyone: bool, session: str | None, limit: int | None, json: bool) -> int:
-    """Runs, newest first; the newest few with a limit."""
+    """Print runs, newest first, at most `limit`."""
     async with open_read_only() as client:
         views = await client.list(everyone=everyone, session=session, limit=limit)
         times = NO_TIMES if json else await times_of(client, views, now=time.time())
@@ -57,13 +68,13 @@ def _took(times: Mapping[RunId, float]) -> Column[RunView]:
 
 
 async def show_run(name: str, *, json: bool) -> int:
-    """One run as a conversation."""
+    """Print one run as a conversation."""
     async with open_read_only() as client:
-        view = await find_run(client, name)
+        view = await client.find(name)
         events = await client.events(view.run_id)
         run = await client.replay(view.run_id)
     conversation = entries(events)
-    # Of a run that stopped in the middle, the last words that it said.
+    # An unfinished run has its last text.
     text = view.outcome.text if view.outcome is not None else run.text
     if json:
         error = view.outcome.error if view.outcome is not None else ""
@@ -73,7 +84,7 @@ async def show_run(name: str, *, json: bool) -> int:
     screen = console()
     screen.print(f"run {view.run_id}", style="bold", soft_wrap=True)
     screen.print(f"{clean(name_of(view))}, {status_of(view)}, {moment(view.started_at)}, model {run.run_spec.model}")
-    for heading, body in lines(conversation):
+    for heading, body in headed(conversation):
         screen.print(f"\n-- {heading}", style="cyan", soft_wrap=True)
         left_out = f"\n[{len(body) - LONGEST} more characters; --json has all]" if len(body) > LONGEST else ""
         screen.print(body[:LONGEST] + left_out, soft_wrap=True)
@@ -83,12 +94,12 @@ async def show_run(name: str, *, json: bool) -> int:
 
 
 async def show_tree(name: str, *, json: bool) -> int:
-    """A tree, with what each of its runs used and all of them together."""
+    """Print a tree with the usage of each run and of all together."""
     async with open_read_only() as client:
-        view = await find_run(client, name)
-        everyone = await client.tree(view.root_id)
-        times = NO_TIMES if json else await times_of(client, everyone, now=time.time())
-    views = subtree(view, sorted(everyone, key=lambda each: (each.started_at, each.run_id)))
+        view = await client.find(name)
+        tree = await client.tree(view.root_id)
+        times = NO_TIMES if json else await times_of(client, tree, now=time.time())
+    views = subtree(view, sorted(tree, key=lambda each: (each.started_at, each.run_id)))
     if json:
         usage, cost = total(views)
         totals = {"runs": len(views), "usage": usage_row(usage), "cost": dollars(cost)}
@@ -99,19 +110,19 @@ async def show_tree(name: str, *, json: bool) -> int:
 
 
 def print_tree(views: Sequence[RunView], times: Mapping[RunId, float] = NO_TIMES) -> None:
-    """A tree for people, with the seconds that each of its runs took, and a line with what all of them used."""
+    """Print a tree, with the active time of its runs, and a line with their total usage."""
     from retinue.cli.output.live import draw
 
     screen = console()
-    # In a pipe there is no width to keep to, and nobody to fold long lines for.
+    # A pipe has no width, and long lines are not folded.
     width = screen.width if screen.is_terminal else max(120, screen.width)
     ascii_only = not screen.encoding.lower().startswith("utf")
-    picture = draw(views, now=time.time(), width=width, height=len(views), times=times, ascii_only=ascii_only)
-    screen.print(picture, width=width, crop=False)
+    tree = draw(views, now=time.time(), width=width, height=len(views), times=times, ascii_only=ascii_only)
+    screen.print(tree, width=width, crop=False)
     usage, cost = total(views)
     turns = sum(each.turns for each in views)
     answer(
-        f"{many(len(views), 'run')}, {many(turns, 'turn')}, {tokens(usage.input)} in, {count(usage.output)} out, "
+        f"{plural(len(views), 'run')}, {plural(turns, 'turn')}, {tokens(usage.input)} in, {count(usage.output)} out, "
         f"{'cost unknown' if cost is None else money(cost)}"
     )
 
@@ -128,20 +139,20 @@ def subtree(top: RunView, views: Sequence[RunView]) -> list[RunView]:
 
 
 async def cancel_run(name: str) -> int:
-    """Stop a run and everything below it."""
+    """Cancel a run and everything below it."""
     async with open_read_only() as client:
-        view = await find_run(client, name)
+        view = await client.find(name)
         if view.outcome is not None and view.outcome.result != "cancelled":
             raise RunIsOver(view.run_id, view.outcome.result)
-        concerned = await client.cancel(view.run_id, note="cancelled by hand")
-    say(f"cancelled {many(len(concerned), 'run')}" if concerned else f"run {view.run_id} was cancelled before")
+        cancelled = await client.cancel(view.run_id, note="cancelled by hand")
+    say(f"cancelled {plural(len(cancelled), 'run')}" if cancelled else f"run {view.run_id} was cancelled before")
     return 0
 
 
 async def prune_runs(older_than: str) -> int:
-    """Forget what ended long ago."""
+    """Remove trees that ended long ago."""
     before = time.time() - seconds(older_than)
     async with open_read_only() as client:
         removed = await client.prune(before)
-    say(f"removed {many(removed, 'run')} that ended more than {older_than} ago")
+    say(f"removed {plural(removed, 'run')} that ended more than {older_than} ago")
     return 0

@@ -1,8 +1,8 @@
-"""Who does a job for a due moment: one process gets it, and if that process goes, another may take it over.
+"""Claims on due moments: one process gets a claim, and another may take it over if that process dies.
 
-Everything here is pure, and each function is one decision: a job's next moment moves on in the same step in which the
-claim is made. What an agent is asked is taken over as often as it takes, because its run goes on where it stopped; a
-command that had begun is not run again.
+Everything here is pure, and each function is one decision: a job's next moment advances in the same step in which the
+claim is made. An agent's run is taken over repeatedly, because it continues where it stopped; a command that had
+started is not run again.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Owner, Table
 from retinue.dispatch.cron.schedule import next_due
 
 GRACE = 60.0
-"""Seconds that a job may be late without having missed its moment."""
+"""Seconds that an execution may be late before its moment counts as missed."""
 
 MOST_CRASHES = 5
-"""How often a process may go in the middle of the same work before it is given up."""
+"""Crashes during one claim after which it is given up."""
 
-NOBODY = Owner()
+NO_OWNER = Owner()
 
 
 class Overlooked(Struct, frozen=True):
-    """Moments of a job, from `due` on, at which nobody was there, and which are not made up for."""
+    """Missed moments of a job, from `due` on, that are skipped."""
 
     name: str
     due: float
 
 
 class Verdicts(Struct, frozen=True, kw_only=True):
-    """What a decision came to: claims to be carried out now, work that is not done again, and missed moments."""
+    """The results of a decision: claims to execute now, claims that are not repeated, and skipped moments."""
 
     claims: tuple[Claim, ...] = ()
     interrupted: tuple[Claim, ...] = ()
@@ -41,12 +41,12 @@ class Verdicts(Struct, frozen=True, kw_only=True):
 
 
 def is_due(table: Table, now: float) -> bool:
-    """Whether there is a job to be claimed now."""
+    """Whether a job can be claimed now."""
     return any(_is_due(table, job, now) for job in table.jobs.values())
 
 
 def next_moment(table: Table) -> float | None:
-    """When the next job is due that nobody is doing."""
+    """The next due moment of all jobs without a claim."""
     moments = [
         job.next_run
         for job in table.jobs.values()
@@ -60,10 +60,10 @@ def _is_due(table: Table, job: Job, now: float) -> bool:
 
 
 def claim_due(table: Table, *, now: float, owner: Owner, most: int) -> tuple[Table, Verdicts]:
-    """Claim what is due, the longest overdue first, as long as no more than `most` jobs are at work.
+    """Claim due jobs, the longest overdue first, while fewer than `most` are claimed.
 
-    However many moments have passed since a job was last due, it is claimed once. A job that is still being done is
-    not due: what it misses meanwhile is treated as if nobody had been there.
+    However many moments of a job have passed, it is claimed once. A job with a claim is not due: the moments that pass
+    meanwhile count as missed.
     """
     claims: list[Claim] = []
     overlooked: list[Overlooked] = []
@@ -84,7 +84,7 @@ def claim_due(table: Table, *, now: float, owner: Owner, most: int) -> tuple[Tab
 
 
 def _moment(job: Job, first: float, now: float) -> float | None:
-    """The moment for which a job is done now; None if all that have passed are to be left out."""
+    """The moment for which a job is executed now; None if all passed moments are skipped."""
     if job.missed == "once" or now - first <= GRACE:
         return first
     recent = next_due(job.schedule, now - GRACE)
@@ -92,17 +92,17 @@ def _moment(job: Job, first: float, now: float) -> float | None:
 
 
 def take_over(table: Table, gone: Sequence[Claim], *, owner: Owner) -> tuple[Table, Verdicts]:
-    """Claim what was claimed by processes that are gone, as they left it."""
+    """Take over the claims of dead processes."""
     claims: list[Claim] = []
     interrupted: list[Claim] = []
     given_up: list[Claim] = []
     for old in gone:
         claim = table.claims.get(old.place)
         if claim is None or (claim.attempt, claim.owner, claim.beat) != (old.attempt, old.owner, old.beat):
-            continue  # somebody was faster, or it has stirred after all
+            continue  # another process was faster, or the owner is alive after all
         job = table.job_of(claim)
         begun = claim.state == "started"
-        crashes = claim.crashes + (begun and claim.owner != NOBODY)
+        crashes = claim.crashes + (begun and claim.owner != NO_OWNER)
         if job is None or (begun and not isinstance(job.work, AgentWork)):
             interrupted.append(claim)
             table = _over(table, claim, "interrupted")
@@ -117,7 +117,7 @@ def take_over(table: Table, gone: Sequence[Claim], *, owner: Owner) -> tuple[Tab
 
 
 def start(table: Table, claim: Claim, *, owner: Owner, now: float) -> tuple[Table, bool]:
-    """The process `owner` is about to do what was claimed; False if the claim is another's by now: then it must not."""
+    """Mark a claim as started by `owner`; False if it is lost, and then the job must not be executed."""
     held = _held(table, claim)
     if held is None or held.state != "claimed":
         return table, False
@@ -127,27 +127,27 @@ def start(table: Table, claim: Claim, *, owner: Owner, now: float) -> tuple[Tabl
 
 
 def beat(table: Table, claim: Claim) -> tuple[Table, bool]:
-    """Whoever does it is alive; False if the claim is another's by now."""
+    """Renew a claim; False if it is lost."""
     held = _held(table, claim)
     return (table, False) if held is None else (table.with_claim(replace(held, beat=held.beat + 1)), True)
 
 
 def release(table: Table, claim: Claim) -> tuple[Table, bool]:
-    """Whoever did it stops in good order: the claim is nobody's, and the next process takes it over."""
+    """Give a claim up without an owner, for the next process to take over; False if it is lost."""
     held = _held(table, claim)
-    return (table, False) if held is None else (table.with_claim(replace(held, owner=NOBODY)), True)
+    return (table, False) if held is None else (table.with_claim(replace(held, owner=NO_OWNER)), True)
 
 
 def finish(table: Table, claim: Claim, status: str) -> tuple[Table, bool]:
-    """It is over; False if the claim is another's by now, and then nothing changes."""
+    """End a claim; False if it is lost, and then nothing changes."""
     held = _held(table, claim)
     return (table, False) if held is None else (_over(table, held, status), True)
 
 
 def begin_again(table: Table, claim: Claim) -> tuple[Table, Verdicts]:
-    """Whoever was to do it has gone without beginning: claim it anew, unless that happens every time.
+    """Claim a job again whose process ended before it started, up to the maximum of crashes.
 
-    Nothing changes if it has begun, or if the claim is another's by now.
+    Nothing changes if it has started, or if the claim is lost.
     """
     held = _held(table, claim)
     if held is None or held.state != "claimed":
@@ -160,7 +160,7 @@ def begin_again(table: Table, claim: Claim) -> tuple[Table, Verdicts]:
 
 
 def note(table: Table, job: Job, *, started: float, status: str) -> Table:
-    """A job was done by hand."""
+    """Note an execution on request."""
     now = table.jobs.get(job.name)
     if now is None or now.born != job.born:
         return table
@@ -168,8 +168,8 @@ def note(table: Table, job: Job, *, started: float, status: str) -> Table:
 
 
 def gone_among(table: Table, is_gone: Callable[[Owner], bool]) -> list[Claim]:
-    """The claims whose process is gone, as far as anyone can tell."""
-    return [claim for claim in table.claims.values() if claim.owner == NOBODY or is_gone(claim.owner)]
+    """The claims without an owner, or whose owner is dead by `is_gone`."""
+    return [claim for claim in table.claims.values() if claim.owner == NO_OWNER or is_gone(claim.owner)]
 
 
 def _held(table: Table, claim: Claim) -> Claim | None:

@@ -1,17 +1,21 @@
-"""The loop that starts jobs when they are due, and takes over what a process that is gone has left.
+"""The cron daemon: claims jobs when they are due, takes over the claims of dead processes, and starts executions.
 
-How a job is carried out is the business of whoever hands in `launch`. Several daemons may work on one store: every
-decision is made by the store, one at a time.
+Each execution is a process of its own, `retinue cron fire`. Several daemons may use one store: every decision is one
+transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
+from retinue.app.open import SystemClock, default_home
 from retinue.core.errors import StoreError
 from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
@@ -20,157 +24,234 @@ from retinue.dispatch.cron.claims import Verdicts
 from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import Claim, Owner, Table
 from retinue.dispatch.cron.table import CronTable
-from retinue.engine import is_gone, this_host
+from retinue.engine import is_gone, this_host, this_process
 
 log = logging.getLogger("retinue.cron")
 
 Launch: TypeAlias = Callable[[Claim], Awaitable[str]]
-"""Carries out a claim in a process of its own, and waits for its end; what went wrong if it never began."""
+"""Executes a claim and waits for the end; the error if it failed."""
 
 POLL = 0.5
-"""Seconds after which a daemon looks again, for jobs that others have added or finished."""
+"""Seconds between two looks at the table, which other processes change."""
 
 LEASE = 60.0
-"""Seconds after which a process of another host that does not stir is taken for gone."""
+"""Seconds without a heartbeat after which a process of another host counts as dead."""
+
+PATIENCE = 10.0
+"""Seconds that executions get to stop."""
 
 GONE = "the process that did it is gone; it may have been done in part, and is not done again"
 GIVEN_UP = f"given up: {claims.MOST_CRASHES} processes went in the middle of it"
 
 
+def this_owner() -> Owner:
+    """This process as the owner of claims."""
+    return Owner(this_host(), this_process())
+
+
+async def serve(
+    cron_table: CronTable, stop: asyncio.Event, report: Callable[[str], None], *, most: int, once: bool
+) -> None:
+    """Execute jobs as they are due until `stop` is set, or with `once` those that are due now.
+
+    `report` receives a line for the start and the end of each execution.
+    """
+    processes = JobProcesses(report)
+    daemon = Daemon(cron_table, SystemClock(), this_owner(), processes.launch, most=most)
+    working = asyncio.ensure_future(daemon.run_once() if once else daemon.run())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+        daemon.stop()
+        await processes.stop()
+    stopping.cancel()
+    await working
+
+
+class JobProcesses:
+    """The processes that execute claims for one daemon. They survive a daemon that is killed."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._stopping = False
+        self._running: set[asyncio.subprocess.Process] = set()
+
+    async def launch(self, claim: Claim) -> str:
+        """Execute a claim and wait for the end; the error if it failed."""
+        if self._stopping:
+            return "the daemon was stopping"
+        try:
+            process = await asyncio.create_subprocess_exec(
+                # `-P`: the process must not import modules from the current folder.
+                *(sys.executable, "-P", "-m", "retinue", "cron", "fire", claim.name, claim.born, str(claim.attempt)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                env=os.environ | {"RETINUE_HOME": str(default_home().absolute())},
+                start_new_session=True,  # Ctrl-C reaches the daemon alone, which passes it on once
+            )
+        except OSError as error:
+            return str(error)
+        self._running.add(process)
+        if self._stopping:
+            process.terminate()
+        self._report(f"{claim.name}: started (due {rfc3339(claim.due)})")
+        code = await process.wait()
+        self._running.discard(process)
+        self._report(f"{claim.name}: {'done' if code == 0 else f'ended with exit code {code}'}")
+        return "" if code == 0 else f"its process ended with exit code {code}"
+
+    async def stop(self) -> None:
+        """Terminate all processes, and kill those that do not end."""
+        self._stopping = True
+        for process in self._running:
+            _signal(process, signal.SIGTERM)
+        if self._running:
+            ends = [asyncio.ensure_future(process.wait()) for process in self._running]
+            await asyncio.wait(ends, timeout=PATIENCE)
+            for process in self._running:
+                _signal(process, signal.SIGKILL)
+            await asyncio.gather(*ends)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has ended
+        process.send_signal(number)
+
+
 class Daemon:
-    """Starts what is due, for as long as `run` runs."""
+    """Claims due jobs and executes them with `launch`, for as long as `run` runs."""
 
     def __init__(self, cron_table: CronTable, clock: Clock, owner: Owner, launch: Launch, *, most: int) -> None:
-        self._crontab = cron_table
+        self._cron_table = cron_table
         self._clock = clock
         self._owner = owner
         self._launch = launch
         self._most = most
         self._stopping = False
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._at_work: set[asyncio.Task[None]] = set()
-        self._watch = Watch()
+        self._watch = OwnerWatch()
 
     def stop(self) -> None:
-        """Start nothing more; `run` then waits for those who carry out the last jobs."""
+        """Start nothing more; `run` then waits for the current executions."""
         self._stopping = True
-        self._stirred.set()
+        self._changed.set()
 
     async def run(self) -> None:
-        """Start jobs as they are due, until told to stop."""
+        """Execute jobs as they are due, until `stop`."""
         try:
             while not self._stopping:
-                self._stirred.clear()
-                await self._pause(await self._looked(None))
+                self._changed.clear()
+                await self._pause(await self._look_safely(None))
         finally:
-            await self._last_ones()
+            await self._finish()
 
     async def run_once(self) -> None:
-        """Start what is due by now, take over what others left, and wait for the end of all that."""
+        """Execute what is due now, take over the claims of dead processes, and wait for the end of all that."""
         by = self._clock.now()
         while not self._stopping:
-            self._stirred.clear()
-            wait = await self._looked(by)
-            if not self._at_work and not claims.is_due(await self._crontab.table(), by):
+            self._changed.clear()
+            wait = await self._look_safely(by)
+            if not self._at_work and not claims.is_due(await self._cron_table.table(), by):
                 break
             await self._pause(wait)
-        await self._last_ones()
+        await self._finish()
 
-    async def _last_ones(self) -> None:
+    async def _finish(self) -> None:
         while self._at_work:
             await asyncio.wait(set(self._at_work))
 
-    async def _looked(self, by: float | None) -> float:
+    async def _look_safely(self, by: float | None) -> float:
         try:
             return await self._look(by)
         except StoreError as error:
-            log.warning("%s", error)  # it may be back in a moment: the disk is full, somebody holds a lock
+            log.warning("%s", error)  # it may be temporary: a full disk, a lock
             return POLL
 
     async def _look(self, by: float | None) -> float:
-        """Do what there is to do by a moment, or by now; for how long there is nothing more."""
-        table = await self._crontab.table()
+        """Handle what is due at `by`, or now; the seconds until the next look."""
+        table = await self._cron_table.table()
         if gone := claims.gone_among(table, self._watch.over(table)):
-            await self._obey(await self._crontab.take_over(gone, owner=self._owner))
-            table = await self._crontab.table()
+            await self._apply(await self._cron_table.take_over(gone, owner=self._owner))
+            table = await self._cron_table.table()
         now = self._clock.now() if by is None else by
         if claims.is_due(table, now):
-            await self._obey(await self._crontab.claim_due(now=now, owner=self._owner, most=self._most))
-            return POLL  # what is due and was not claimed waits for somebody to finish
+            await self._apply(await self._cron_table.claim_due(now=now, owner=self._owner, most=self._most))
+            return POLL  # due jobs that were not claimed wait for another to finish
         due = claims.next_moment(table)
         return POLL if due is None or by is not None else min(POLL, max(0.0, due - now))
 
-    async def _obey(self, verdicts: Verdicts) -> None:
-        # First of all: a claim that nobody carries out would wait for us to be gone.
+    async def _apply(self, verdicts: Verdicts) -> None:
+        # First: an unexecuted claim would wait until this process is dead.
         self._begin(verdicts.claims)
         for claim in verdicts.interrupted:
-            await self._ended_without_us(claim, "interrupted", GONE)
+            await self._record_end(claim, "interrupted", GONE)
         for claim in verdicts.given_up:
-            await self._ended_without_us(claim, "failed", GIVEN_UP)
+            await self._record_end(claim, "failed", GIVEN_UP)
         for each in verdicts.overlooked:
             log.warning("job %s was due at %s, and nobody was there", each.name, rfc3339(each.due))
-            await self._crontab.remember(HistoryEntry(name=each.name, due=each.due, status="missed"))
+            await self._cron_table.remember(HistoryEntry(name=each.name, due=each.due, status="missed"))
 
     def _begin(self, claimed: Sequence[Claim]) -> None:
         for claim in claimed:
-            task = asyncio.ensure_future(self._carry_out(claim))
+            task = asyncio.ensure_future(self._execute(claim))
             self._at_work.add(task)
             task.add_done_callback(self._at_work.discard)
 
-    async def _ended_without_us(self, claim: Claim, status: Literal["interrupted", "failed"], why: str) -> None:
+    async def _record_end(self, claim: Claim, status: Literal["interrupted", "failed"], why: str) -> None:
         log.warning("job %s of %s: %s", claim.name, rfc3339(claim.due), why)
         at = self._clock.now()
-        await self._crontab.remember(
+        await self._cron_table.remember(
             HistoryEntry(name=claim.name, due=claim.due, ended_at=at, status=status, error=why)
         )
 
-    async def _carry_out(self, claim: Claim) -> None:
+    async def _execute(self, claim: Claim) -> None:
         try:
             wrong = await self._launch(claim)
-            # Being told to stop, it may have gone before it began: then the next daemon takes it over.
+            # A stopped process may have ended before it started the claim: the next daemon takes that over.
             if wrong and not self._stopping:
-                verdicts = await self._crontab.begin_again(claim)
+                verdicts = await self._cron_table.begin_again(claim)
                 self._begin(verdicts.claims)
                 for each in verdicts.given_up:
-                    await self._ended_without_us(each, "failed", f"it could not be started: {wrong}")
+                    await self._record_end(each, "failed", f"it could not be started: {wrong}")
         except StoreError as error:
             log.warning("job %s: %s", claim.name, error)
         except Exception:
             log.exception("job %s: a bug", claim.name)
         finally:
-            self._stirred.set()
+            self._changed.set()
 
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._stirred.wait()
+                await self._changed.wait()
         except TimeoutError:
             pass
 
 
-class Watch:
-    """Tells which processes are gone: those of this host for certain, others when they have not stirred for long."""
+class OwnerWatch:
+    """Detects dead processes: on this host by their process id, on others by missing heartbeats."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}
 
     def over(self, table: Table) -> Callable[[Owner], bool]:
-        """Look at all claims; whether an owner of one of them is gone."""
+        """Look at all claims; a function that says whether the owner of one of them is dead."""
         now = asyncio.get_running_loop().time()
         seen: dict[tuple[str, int], tuple[int, float]] = {}
-        still: set[Owner] = set()
+        silent: set[Owner] = set()
         for claim in table.claims.values():
             known = claim.place, claim.attempt
             beat, since = self._seen.get(known, (claim.beat, now))
             seen[known] = (claim.beat, now if beat != claim.beat else since)
             if now - seen[known][1] >= LEASE:
-                still.add(claim.owner)
+                silent.add(claim.owner)
         self._seen = seen
 
         def gone(owner: Owner) -> bool:
             if owner.host == this_host() and sys.platform != "win32":
                 return is_gone(owner.host, owner.process)
-            return owner in still
+            return owner in silent
 
         return gone
 

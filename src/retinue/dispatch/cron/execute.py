@@ -1,4 +1,8 @@
-"""One time that a job is done: may it be, and then an agent is asked, or a command run in the sandbox."""
+"""Execute cron jobs: check the policy, run an agent or a command, and record the result in the job's history.
+
+`run_now` executes a job on request, `run_claim` a due moment that a daemon has claimed. The front end supplies the stop
+event, the approver, and the way in which an agent's run is followed (`FrontEnd`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,30 +19,30 @@ from typing import Literal, assert_never
 
 from msgspec.structs import replace
 
-from retinue.app.launch.limits import limits_for, uncounted
+from retinue.app.follow import failure_text, unless_stopped
+from retinue.app.handle import RunHandle
+from retinue.app.launch.start import LaunchOptions, prepare
 from retinue.app.open import SystemClock, default_home
 from retinue.app.read_only import ReadOnlyClient
+from retinue.app.retinue import Retinue
 from retinue.app.settings_file import load_settings
-from retinue.cli.cron.add import PLAIN
-from retinue.cli.event_loop import first_of
-from retinue.cli.follow import see_through, what_went_wrong
-from retinue.cli.output.terminal import stdout_for_answers_alone
 from retinue.config.cron import CRON, CronSettings
-from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent
 from retinue.core.budget import Window
 from retinue.core.commands import Charge
-from retinue.core.errors import BadInput, NotAdoptable, Refused, ToolError
+from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
 from retinue.core.policy import Autonomy, Policy, Verdict, verdict
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import windows_of
 from retinue.core.run import Outcome
 from retinue.dialects import registry
 from retinue.dialects.base import CronTexts
-from retinue.dispatch.cron.history import MOST_OUTPUT
-from retinue.dispatch.cron.jobs import AgentWork, Job, ShellWork
-from retinue.dispatch.cron.takeover import go_on
+from retinue.dispatch.cron.daemon import LEASE, this_owner
+from retinue.dispatch.cron.history import MOST_OUTPUT, HistoryEntry
+from retinue.dispatch.cron.jobs import PLAIN, AgentWork, Claim, Job, ShellWork
+from retinue.dispatch.cron.table import CronTable
+from retinue.dispatch.cron.takeover import take_over
 from retinue.engine import Approver
 
 log = logging.getLogger("retinue.cron")
@@ -45,14 +50,26 @@ log = logging.getLogger("retinue.cron")
 RECALLED = 5
 """Memories that an agent is shown with its prompt."""
 
+INTERRUPTED = "it was stopped, and goes on with the next daemon"
+
 
 class Blocked(Refused):
-    """A job that may not be done as things stand; the reason is what its log shows."""
+    """A job that its policy does not allow now; the message is stored in its history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """How it went. `outcome` is that of an agent's run, `output` what a command printed."""
+class FrontEnd:
+    """What the process around an execution supplies."""
+
+    stop: asyncio.Event
+    approver: Callable[[CronSettings], Approver]
+    follow: Callable[[Retinue, RunHandle, Approver], Awaitable[Outcome | None]]
+    """Waits for the end of an agent's run; None if it was stopped before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """The result of an execution: `outcome` is that of an agent's run, `output` what a command printed."""
 
     status: Literal["ok", "failed", "interrupted"]
     error: str = ""
@@ -61,56 +78,203 @@ class Done:
     outcome: Outcome | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doing:
-    """One time that a job is done.
+# ---- on request ------------------------------------------------------------------------------------------------------
 
-    `begin` is called when nothing speaks against it, with what it counts for, and says whether it is still ours to do.
-    `counted` says that it was counted before, by a process that is gone. `running` hears of the agent's run.
+
+async def run_now(client: ReadOnlyClient, name: str, front_end: FrontEnd) -> JobResult:
+    """Execute a job now, and record it; its schedule does not change. Raises `BadInput` for wrong settings."""
+    cron_table = CronTable(client.key_value)
+    job = await cron_table.job(name)
+    session = str(uuid.uuid4())
+    record = Record(cron_table, HistoryEntry(name=name, due=None, started_at=time.time(), owner=this_owner()))
+
+    async def begin(charges: Sequence[Charge]) -> bool:
+        await cron_table.charge(charges)
+        await record.begun()
+        return True
+
+    execution = Execution(
+        job=job,
+        key=f"cron/{job.name}/{job.born}/{session}",
+        session_id=f"cron-{session}",
+        client=client,
+        front_end=front_end,
+        begin=begin,
+        running=record.running,
+    )
+    try:
+        result = await execute(execution)
+        assert result is not None  # an execution without a claim cannot lose it
+    except RetinueError as error:
+        result = JobResult(status="failed", error=str(error))
+        await _record_request(record, job, result)
+        if isinstance(error, BadInput):
+            raise
+    else:
+        await _record_request(record, job, result)
+    return result
+
+
+async def _record_request(record: Record, job: Job, result: JobResult) -> None:
+    await record.ended(result)
+    await record.cron_table.note(job, started=record.entry.started_at or time.time(), status=result.status)
+
+
+# ---- for a daemon ----------------------------------------------------------------------------------------------------
+
+
+async def run_claim(
+    client: ReadOnlyClient, name: str, born: str, attempt: int, front_end: FrontEnd
+) -> JobResult | None:
+    """Execute a claim of a daemon, and record it; None if the claim belongs to another process by now."""
+    cron_table = CronTable(client.key_value)
+    table = await cron_table.table()
+    claim = table.claims.get(f"{name}/{born}")
+    if claim is None or claim.attempt != attempt or claim.state != "claimed":
+        return None
+    job = table.job_of(claim)
+    if job is None:  # the job was removed since
+        await cron_table.finish(claim, "interrupted")
+        return None
+    owner = this_owner()
+    record = Record(cron_table, HistoryEntry(name=name, due=claim.due, started_at=time.time(), owner=owner))
+
+    async def begin(charges: Sequence[Charge]) -> bool:
+        if not await cron_table.start(claim, owner=owner, now=time.time(), charges=charges):
+            return False
+        await record.begun()
+        return True
+
+    execution = Execution(
+        job=job,
+        key=claim.key,
+        session_id=claim.session_id,
+        client=client,
+        front_end=front_end,
+        begin=begin,
+        running=record.running,
+        counted=claim.counted,
+    )
+    beating = asyncio.ensure_future(_beat(cron_table, claim, front_end.stop))
+    try:
+        result = await _caught(execution)
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+    if result is not None:
+        await _settle(record, job, claim, result)
+    return result
+
+
+async def _caught(execution: Execution) -> JobResult | None:
+    try:
+        return await execute(execution)
+    except RetinueError as error:
+        log.warning("job %s: %s", execution.job.name, error)
+        return JobResult(status="failed", error=str(error))
+    except Exception as bug:
+        log.exception("job %s: a bug", execution.job.name)
+        return JobResult(status="failed", error=f"this is a bug in retinue: {type(bug).__name__}: {bug}")
+
+
+async def _settle(record: Record, job: Job, claim: Claim, result: JobResult) -> None:
+    """Record the result and finish the claim; an interrupted agent's run is left to the next daemon."""
+    if result.status == "interrupted" and isinstance(job.work, AgentWork):
+        if await record.cron_table.release(claim):
+            await record.ended(JobResult(status="interrupted", error=INTERRUPTED, run_id=result.run_id))
+        return
+    # The history first: a process that took over an unfinished claim would record it as interrupted.
+    await record.ended(result)
+    await record.cron_table.finish(claim, result.status)
+
+
+async def _beat(cron_table: CronTable, claim: Claim, stop: asyncio.Event) -> None:
+    """Renew the claim regularly; set `stop` once another process has taken it over."""
+    while True:
+        await asyncio.sleep(LEASE / 4)
+        if not await cron_table.beat(claim):
+            log.warning("job %s was taken over by another process", claim.name)
+            stop.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The history entry of one execution: written when it begins, and again as more is known."""
+
+    cron_table: CronTable
+    entry: HistoryEntry
+
+    async def begun(self) -> None:
+        """Record the start."""
+        await self.cron_table.remember(self.entry)
+
+    async def running(self, run_id: str) -> None:
+        """Record the agent's run."""
+        await self.cron_table.remember(replace(self.entry, run_id=run_id))
+
+    async def ended(self, result: JobResult) -> None:
+        """Record the result."""
+        await self.cron_table.remember(
+            replace(
+                self.entry,
+                ended_at=time.time(),
+                status=result.status,
+                error=result.error,
+                output=result.output,
+                run_id=result.run_id,
+            )
+        )
+
+
+# ---- one execution ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a job.
+
+    `begin` is called once the policy allows the job, with the charges for its windows; False if the claim is lost.
+    `counted` means that an earlier process has charged it. `running` is called with the id of the agent's run.
     """
 
     job: Job
     key: str
     session_id: str
     client: ReadOnlyClient
-    asked_to_stop: asyncio.Event
+    front_end: FrontEnd
     begin: Callable[[Sequence[Charge]], Awaitable[bool]]
     running: Callable[[str], Awaitable[None]]
-    approver: Callable[[CronSettings], Approver]
     counted: bool = False
-    quiet: bool = True
-    verbose: bool = False
 
 
-async def do(doing: Doing) -> Done | None:
-    """Do the job; None if it is not ours any more. Raises what keeps it from being done."""
-    job = doing.job
+async def execute(execution: Execution) -> JobResult | None:
+    """Execute the job; None if its claim is lost. Raises what prevents the execution."""
+    job = execution.job
     settings = _settings_of(job)
     agent = _agent_of(job, settings)
     policy = agent.policy or Policy()
     _check_may_act(job, policy)
-    window = windows_of(agent.name, policy)[0] if agent.policy is not None and not doing.counted else None
-    if window is not None and await _used(doing.client, window) >= (window.caps.calls or 0):
+    window = windows_of(agent.name, policy)[0] if agent.policy is not None and not execution.counted else None
+    if window is not None and await _used(execution.client, window) >= (window.caps.calls or 0):
         raise Blocked(_texts().blocked("rate limit exceeded"))
     now = time.time()
-    if not await doing.begin([Charge(window.name, now, now + window.span_seconds, calls=1)] if window else []):
+    if not await execution.begin([Charge(window.name, now, now + window.span_seconds, calls=1)] if window else []):
         return None
-    # Another process may have taken the last action at the same time: then each sees both, and neither goes on.
-    if window is not None and await _used(doing.client, window) > (window.caps.calls or 0):
+    # Another process may have charged the last action at the same time: both see both charges, and neither goes on.
+    if window is not None and await _used(execution.client, window) > (window.caps.calls or 0):
         raise Blocked(_texts().blocked("action budget exhausted"))
     match job.work:
         case AgentWork():
-            with stdout_for_answers_alone():
-                return await _ask(doing, job.work, agent, settings)
+            return await _run_agent(execution, job.work, agent, settings)
         case ShellWork():
-            return await _execute(doing, job.work, agent, policy, settings)
+            return await _run_command(execution, job.work, agent, policy, settings)
         case _:
             assert_never(job.work)
 
 
 def _settings_of(job: Job) -> Settings:
-    """The settings of the job, in whose folder this process is from now on."""
-    os.environ["RETINUE_HOME"] = str(default_home().absolute())  # as seen from here, not from the job's folder
+    """The settings of the job; the process changes to the job's folder."""
+    os.environ["RETINUE_HOME"] = str(default_home().absolute())  # relative to the current folder, not to the job's
     try:
         os.chdir(job.place.workspace)
     except OSError as error:
@@ -137,7 +301,7 @@ def _check_may_act(job: Job, policy: Policy) -> None:
 
         assessed = call_risk(parse(job.work.command))
         decision = verdict(policy, tool="shell", risk=assessed.risk, acts=assessed.acts)
-        # Whoever added the job has approved its command by writing it; "every time" needs somebody every time.
+        # Adding the job has approved its command once; `always_ask` needs an approval for every call.
         if decision.verdict is Verdict.REFUSE or "shell" in policy.always_ask:
             raise Blocked(_texts().tool_refusal(decision.reason))
 
@@ -156,55 +320,40 @@ async def _used(client: ReadOnlyClient, window: Window) -> int:
 # ---- an agent --------------------------------------------------------------------------------------------------------
 
 
-async def _ask(doing: Doing, work: AgentWork, agent: Agent, settings: Settings) -> Done:
-    from retinue.app.launch.model_choice import choose_model
-    from retinue.app.launch.open import open_new
-
-    job, place = doing.job, doing.job.place
-    flags = Flags(model=place.model, provider=place.provider, base_url=place.base_url, api_key_env=place.api_key_env)
-    settled = settings.agents.get(agent.name)
-    model_choice = await choose_model(flags, settings, agent=agent.name if settled is not None else None)
-    limits = limits_for(settings, agent.name)
+async def _run_agent(execution: Execution, work: AgentWork, agent: Agent, settings: Settings) -> JobResult:
+    job, front_end = execution.job, execution.front_end
+    options = LaunchOptions(
+        flags=job.place.flags,
+        agent=agent.name if agent.name in settings.agents else None,
+        dialects=(registry.CRON,),
+        session=execution.session_id,
+        no_sandbox=job.place.no_sandbox,
+    )
+    launch = await prepare(settings, options)
     with in_span(span(job)):
-        for warning in uncounted(model_choice, settings, limits, agent=agent.name, delegates=True):
-            log.warning("%s", warning.removeprefix("warning: "))
+        for warning in launch.warnings():
+            log.warning("%s", warning)
     memories = await _memories(work, agent, settings) if work.uses_memory else []
     prompt = _texts().prompt(job.name, work.prompt, memories)
-    approver = doing.approver(settings.section(CRON.name, CronSettings))
-    async with open_new(
-        model_choice,
-        settings,
-        dialects=(registry.CRON,),
-        session=doing.session_id,
-        approvals=approver,
-        no_sandbox=place.no_sandbox,
-    ) as retinue:
+    approver = front_end.approver(settings.section(CRON.name, CronSettings))
+    async with launch.open(approvals=approver) as retinue:
         try:
-            root = await retinue.spawn(
-                prompt,
-                agent=agent.name if settled is not None else None,
-                key=doing.key,
-                limits=limits,
-                model=f"{model_choice.provider_config.name}:{model_choice.model}",
-            )
+            root = await launch.spawn(retinue, prompt, key=execution.key)
         except NotAdoptable as live:
-            root = await go_on(retinue, live, doing.asked_to_stop)
+            root = await take_over(retinue, live, front_end.stop)
             if root is None:
-                return Done(status="interrupted", run_id=live.run_id)
+                return JobResult(status="interrupted", run_id=live.run_id)
         except Refused as refused:
             raise Blocked(_texts().spawn_failed(str(refused))) from refused
-        await doing.running(root.run_id)
+        await execution.running(root.run_id)
         with in_span(span(job, run_id=root.run_id)):
-            log.info("event=started session_key=%s", doing.session_id)
-            outcome = await see_through(
-                retinue, root, doing.asked_to_stop, approver=approver, quiet=doing.quiet, verbose=doing.verbose
-            )
-            status = "interrupted" if outcome is None else outcome.result
-            log.info("event=ended status=%s", status)
+            log.info("event=started session_key=%s", execution.session_id)
+            outcome = await front_end.follow(retinue, root, approver)
+            log.info("event=ended status=%s", "interrupted" if outcome is None else outcome.result)
     if outcome is None:
-        return Done(status="interrupted", run_id=root.run_id)
-    error = "" if outcome.ok else what_went_wrong(outcome)
-    return Done(status="ok" if outcome.ok else "failed", error=error, run_id=root.run_id, outcome=outcome)
+        return JobResult(status="interrupted", run_id=root.run_id)
+    error = "" if outcome.ok else failure_text(outcome)
+    return JobResult(status="ok" if outcome.ok else "failed", error=error, run_id=root.run_id, outcome=outcome)
 
 
 async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[tuple[str, str]]:
@@ -220,7 +369,7 @@ async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[t
     try:
         found = await asyncio.to_thread(lambda: open_memory(kind, default_home()).recall(search))
     except ToolError as error:
-        log.warning("%s", error)  # the agent can work without memories; its own tools report the error too
+        log.warning("%s", error)  # the job runs without them; the memory tools of the agent report the error themselves
         return []
     return [(each.memory.key, each.memory.content) for each in found]
 
@@ -228,7 +377,9 @@ async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[t
 # ---- a command -------------------------------------------------------------------------------------------------------
 
 
-async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, settings: Settings) -> Done:
+async def _run_command(
+    execution: Execution, work: ShellWork, agent: Agent, policy: Policy, settings: Settings
+) -> JobResult:
     from retinue.sandbox.probe import choose
     from retinue.tools.dependencies import ToolDependencies
     from retinue.tools.shell import parse, run_command
@@ -236,7 +387,7 @@ async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, 
     options = settings.tool_options
     dependencies = ToolDependencies(
         sandbox=choose(options.sandbox),
-        key_value=doing.client.key_value,
+        key_value=execution.client.key_value,
         clock=SystemClock(),
         home=default_home(),
         network=options.network,
@@ -244,10 +395,10 @@ async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, 
         settings=(*settings.tool_modules, *([settings.source] if settings.source is not None else [])),
     )
     context = CallContext(
-        run_id=doing.session_id,
-        session_id=doing.session_id,
-        root_id=doing.session_id,
-        key=doing.key,
+        run_id=execution.session_id,
+        session_id=execution.session_id,
+        root_id=execution.session_id,
+        key=execution.key,
         turn=0,
         index=0,
         depth=0,
@@ -264,29 +415,29 @@ async def _execute(doing: Doing, work: ShellWork, agent: Agent, policy: Policy, 
     async def run() -> None:
         results.append(await run_command(parse(work.command), context, dependencies, seconds=None, folder=""))
 
-    with in_span(span(doing.job)):
+    with in_span(span(execution.job)):
         log.info("event=started")
         try:
-            finished = await first_of(run(), doing.asked_to_stop)
+            finished = await unless_stopped(run(), execution.front_end.stop)
         except ToolError as error:
             log.info("event=ended status=failed")
-            return Done(status="failed", error=_texts().tool_refusal(str(error)))
+            return JobResult(status="failed", error=_texts().tool_refusal(str(error)))
         status = "interrupted" if not finished else "failed" if results[0].failed else "ok"
         log.info("event=ended status=%s", status)
     if not finished:
-        return Done(status="interrupted", error="it was stopped; what it had done by then stays done")
+        return JobResult(status="interrupted", error="it was stopped; what it had done by then stays done")
     text = results[0].text
-    shown = text if len(text) <= MOST_OUTPUT else f"{text[:MOST_OUTPUT]} [... {len(text) - MOST_OUTPUT} more]"
+    output = text if len(text) <= MOST_OUTPUT else f"{text[:MOST_OUTPUT]} [... {len(text) - MOST_OUTPUT} more]"
     if results[0].failed:
-        return Done(status="failed", error=text.splitlines()[-1], output=shown)
-    return Done(status="ok", output=shown)
+        return JobResult(status="failed", error=text.splitlines()[-1], output=output)
+    return JobResult(status="ok", output=output)
 
 
 # ---- log lines -------------------------------------------------------------------------------------------------------
 
 
 def span(job: Job, run_id: str | None = None) -> str:
-    """What every log line of a job begins with.
+    """The prefix of every log line of a job.
 
     >>> from retinue.dispatch.cron.schedule import At
     >>> span(Job(name="report", born="", schedule=At(0.0), work=AgentWork(agent="dig", prompt="Dig.")), "r1")
@@ -297,7 +448,7 @@ def span(job: Job, run_id: str | None = None) -> str:
 
 @contextmanager
 def in_span(prefix: str) -> Generator[None]:
-    """Put this before every log line: all that this process does meanwhile, it does for one job."""
+    """Put a prefix before every log line of this process, which works for one job meanwhile."""
 
     def mark(record: logging.LogRecord) -> bool:
         record.msg, record.args = f"{prefix} {record.getMessage()}", ()

@@ -1,4 +1,4 @@
-"""What became of jobs each time they were done: a bounded list for each, kept on a shelf of its own."""
+"""The history of a job's executions: a bounded list for each job, in a key-value namespace of its own."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from retinue.core.commands import Decision
 from retinue.dispatch.cron.jobs import Owner
 
 KEPT = 100
-"""Firings of a job that are remembered."""
+"""Entries that are kept for each job."""
 
 MOST_OUTPUT = 4000
-"""Characters of what a command printed that are remembered."""
+"""Characters of a command's output that are kept."""
 
 Status: TypeAlias = Literal["running", "ok", "failed", "interrupted", "missed"]
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One time that a job was done, or was not: `missed`. `due` is None for one that somebody asked for by hand."""
+    """One execution of a job, or a `missed` moment. `due` is None for an execution on request."""
 
     name: str
     due: float | None
@@ -35,35 +35,35 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def at(self) -> float:
-        """The moment by which it is told from the others of its job."""
+        """The moment that identifies it among the entries of its job."""
         return self.due if self.due is not None else self.started_at or 0.0
 
     @property
     def place(self) -> str:
-        """Its name on the shelf; names are in the order of the moments."""
+        """Its name in the namespace; names sort by moment."""
         return f"{self.at:020.6f}/{'due' if self.due is not None else 'by hand'}"
 
 
 def space_of(name: str) -> str:
-    """The shelf of a job's firings."""
+    """The namespace of a job's history."""
     return f"cron-log:{name}"
 
 
 def read(key_value: Mapping[str, bytes]) -> list[HistoryEntry]:
-    """Firings, the latest first."""
+    """Entries, the latest first."""
     return [msgspec.json.decode(key_value[place], type=HistoryEntry) for place in sorted(key_value, reverse=True)]
 
 
-def remembered(key_value: Mapping[str, bytes], firing: HistoryEntry) -> Decision:
-    """Remember a firing as it stands now, and let go of the oldest.
+def remembered(key_value: Mapping[str, bytes], entry: HistoryEntry) -> Decision:
+    """Store an entry as it stands now, and remove the oldest.
 
-    That one was interrupted is only a guess of others: it never covers what became of it.
+    `interrupted` is a guess of another process, and never replaces a known result.
     """
-    known = key_value.get(firing.place)
-    if known is not None and firing.status == "interrupted":
+    known = key_value.get(entry.place)
+    if known is not None and entry.status == "interrupted":
         before = msgspec.json.decode(known, type=HistoryEntry)
         if before.status != "running":
             return Decision(b"")
-        firing = msgspec.structs.replace(firing, started_at=before.started_at, run_id=before.run_id)
-    places = sorted({*key_value, firing.place})
-    return Decision(b"", puts={firing.place: msgspec.json.encode(firing)}, drops=tuple(places[:-KEPT]))
+        entry = msgspec.structs.replace(entry, started_at=before.started_at, run_id=before.run_id)
+    places = sorted({*key_value, entry.place})
+    return Decision(b"", puts={entry.place: msgspec.json.encode(entry)}, drops=tuple(places[:-KEPT]))

@@ -1,7 +1,7 @@
-"""Jobs that a clock starts: what each does, where and when, and the table that they are kept in.
+"""Cron jobs and claims as data, and the table that they are stored in.
 
-Everything here is pure. The table is one shelf, and every change of it is one decision about all that is on it, so that
-of two processes that want the same, one gets it.
+Everything here is pure. The table is one key-value namespace, and every change of it is one decision about all of its
+entries, so that of two processes with the same intention one succeeds.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.config.precedence import Flags
 from retinue.core.errors import BadInput
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron.schedule import UNITS, At, Cron, Every, Schedule, next_due
 
 SPACE = "cron"
-"""The shelf of jobs and claims."""
+"""The key-value namespace of jobs and claims."""
+
+PLAIN = "main"
+"""The agent of jobs that name no agent of the settings."""
 
 TYPES = ("shell", "agent")
 MISSED = ("once", "skip")
 
 Missed: TypeAlias = Literal["once", "skip"]
-"""What becomes of moments at which nobody was there: they are made up for once, all together, or not at all."""
+"""What happens to due moments without a daemon: one execution for all of them, or none."""
 
 _NAME = re.compile(r"[a-z0-9_-]{1,64}")
 _JOB, _CLAIM = "job/", "claim/"
@@ -42,7 +46,7 @@ class AgentWork(Struct, frozen=True, kw_only=True, tag="agent", tag_field="type"
 
 
 class ShellWork(Struct, frozen=True, kw_only=True, tag="shell", tag_field="type"):
-    """A command for the sandbox, under the policy of an agent, or of nobody in particular."""
+    """A command for the sandbox, under the policy of an agent, or the default policy."""
 
     command: str
     agent: str = ""
@@ -52,7 +56,7 @@ Work: TypeAlias = AgentWork | ShellWork
 
 
 class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a job was added: its folder and settings file, and whom to ask. Never a key, only its variable's name."""
+    """Where a job was added: folder, settings file and model flags. Never a key, only the name of its variable."""
 
     workspace: str = ""
     config: str = ""
@@ -62,11 +66,16 @@ class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
     api_key_env: str | None = None
     no_sandbox: bool = False
 
+    @property
+    def flags(self) -> Flags:
+        """The model flags that the job was added with."""
+        return Flags(model=self.model, provider=self.provider, base_url=self.base_url, api_key_env=self.api_key_env)
+
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Something to be done again and again, or once. `born` tells it from another job that had its name before.
+    """Work with a schedule. `born` distinguishes the job from an earlier one of the same name.
 
-    `next_run` is when it is due next, as far as nobody has claimed it; None when it never is again.
+    `next_run` is the next due moment that is not claimed yet; None if there is none.
     """
 
     name: str
@@ -83,17 +92,17 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Owner(Struct, frozen=True):
-    """A process: the one that a claim belongs to. Nobody's has an empty one."""
+    """The process that a claim belongs to; empty for a released claim."""
 
     host: str = ""
     process: str = ""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """That a job is done for one due moment, and by whom.
+    """The right of one process to execute a job for one due moment.
 
-    It is `claimed` until the process that does it says, before it begins, that it has `started`. Whoever takes it over
-    from a process that is gone counts `attempt` up; what was told an older number has lost it.
+    It is `claimed` until the executing process marks it `started`. A process that takes it over from a dead one
+    increments `attempt`; a process with an older number has lost it.
     """
 
     name: str
@@ -104,47 +113,47 @@ class Claim(Struct, frozen=True, kw_only=True):
     state: Literal["claimed", "started"] = "claimed"
     crashes: int = 0
     counted: bool = False
-    """Whether it was counted as an action already."""
+    """Whether it was charged as an action already."""
     beat: int = 0
 
     @property
     def key(self) -> str:
-        """What makes its run the same run for everyone who ever does it."""
+        """The idempotency key of its run; the same for every process that executes it."""
         return f"cron/{self.name}/{self.born}/{self.due!r}"
 
     @property
     def session_id(self) -> str:
-        """Where its run lives; the same for everyone, too."""
+        """The session of its run; the same for every process, too."""
         return f"cron-{uuid.uuid5(uuid.NAMESPACE_OID, self.key)}"
 
     @property
     def place(self) -> str:
-        """Its name on the shelf."""
+        """Its name in the table."""
         return f"{self.name}/{self.born}"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All jobs, by name, and all claims, by their place."""
+    """All jobs by name, and all claims by place."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict[str, Job])
     claims: Mapping[str, Claim] = field(default_factory=dict[str, Claim])
 
     def job_of(self, claim: Claim) -> Job | None:
-        """The job that a claim is for, unless it was removed or replaced."""
+        """The job of a claim, unless it was removed or replaced."""
         job = self.jobs.get(claim.name)
         return job if job is not None and job.born == claim.born else None
 
     def claim_of(self, job: Job) -> Claim | None:
-        """The claim under which a job is done right now."""
+        """The claim under which a job is executed now."""
         return self.claims.get(f"{job.name}/{job.born}")
 
     def with_job(self, job: Job) -> Table:
-        """The table, with this job in the place of what had its name."""
+        """The table with this job in place of one with its name."""
         return Table({**self.jobs, job.name: job}, self.claims)
 
     def with_claim(self, claim: Claim) -> Table:
-        """The table, with this claim in the place of an older one."""
+        """The table with this claim in place of an older one."""
         return Table(self.jobs, {**self.claims, claim.place: claim})
 
     def without_claim(self, claim: Claim) -> Table:
@@ -153,42 +162,42 @@ class Table:
 
 
 def read(key_value: Mapping[str, bytes]) -> Table:
-    """The table as it lies on the shelf."""
+    """The table from its stored entries."""
     jobs = (msgspec.json.decode(value, type=Job) for name, value in key_value.items() if name.startswith(_JOB))
     claims = (msgspec.json.decode(value, type=Claim) for name, value in key_value.items() if name.startswith(_CLAIM))
     return Table({job.name: job for job in jobs}, {claim.place: claim for claim in claims})
 
 
 def written(table: Table) -> dict[str, bytes]:
-    """The table as it is to lie on the shelf."""
+    """The table as entries to store."""
     jobs = {f"{_JOB}{name}": msgspec.json.encode(job) for name, job in table.jobs.items()}
     return jobs | {f"{_CLAIM}{place}": msgspec.json.encode(claim) for place, claim in table.claims.items()}
 
 
-# ---- what people do to jobs ------------------------------------------------------------------------------------------
+# ---- changes by users ------------------------------------------------------------------------------------------------
 
 
 def add(table: Table, job: Job, *, instead: bool = False) -> Table:
-    """The table with a new job; one of that name is replaced if `instead` says so."""
+    """The table with a new job; with `instead` it replaces one of that name."""
     if job.name in table.jobs and not instead:
         raise BadInput(f"there is a job named {job.name!r} already; --replace puts this one in its place")
     return table.with_job(job)
 
 
 def remove(table: Table, name: str) -> Table:
-    """The table without a job. Where it is being done right now, that goes on."""
+    """The table without a job; a current execution goes on."""
     return Table({each: job for each, job in table.jobs.items() if each != name}, table.claims)
 
 
 def pause(table: Table, name: str) -> Table:
-    """The table with a job that is not due for the time being."""
+    """The table with the job paused."""
     return table.with_job(replace(table.jobs[name], paused=True))
 
 
 def resume(table: Table, name: str, *, now: float) -> Table:
-    """The table with a job that is due again; what it missed while it was paused is not made up for.
+    """The table with the job resumed; moments that passed meanwhile are skipped.
 
-    A single moment that has passed meanwhile counts all the same, or the job would never be done.
+    The single moment of an `At` is kept, or the job would never be executed.
     """
     job = table.jobs[name]
     if not job.paused:
@@ -197,11 +206,11 @@ def resume(table: Table, name: str, *, now: float) -> Table:
     return table.with_job(replace(job, paused=False, next_run=due))
 
 
-# ---- what people write -----------------------------------------------------------------------------------------------
+# ---- text of users ---------------------------------------------------------------------------------------------------
 
 
 def check_name(name: str) -> str:
-    """The name, if a job can have it.
+    """The name, checked to be valid for a job.
 
     >>> check_name("A b")
     Traceback (most recent call last):
@@ -213,7 +222,7 @@ def check_name(name: str) -> str:
 
 
 def job_type(text: str) -> Literal["shell", "agent"]:
-    """The type of a job by its name.
+    """The type of a job from its name.
 
     >>> job_type("python")
     Traceback (most recent call last):
@@ -227,12 +236,12 @@ def job_type(text: str) -> Literal["shell", "agent"]:
 
 
 def first_run(schedule: Schedule, now: float) -> float | None:
-    """When a new job is due first: a single moment in the past is due at once."""
+    """The first due moment of a new job; a single moment in the past is due at once."""
     return schedule.at if isinstance(schedule, At) else next_due(schedule, now)
 
 
 def in_words(schedule: Schedule) -> str:
-    """A schedule as people write it.
+    """A schedule in the notation of the flags.
 
     >>> in_words(Every(300_000)), in_words(Cron("0 9 * * mon")), in_words(At(0.0))
     ('5m', '0 9 * * mon', '1970-01-01T00:00:00Z')

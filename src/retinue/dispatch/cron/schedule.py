@@ -1,7 +1,7 @@
-"""When a job is due: by a cron expression in a time zone, at one moment, or every so often.
+"""Schedules of jobs: a cron expression in a time zone, one moment, or an interval.
 
-Moments are seconds since 1970. A local time that a change of clocks leaves out is due at the first moment after the
-gap, and one that occurs twice is due the first time only.
+Moments are seconds since 1970. A local time that a clock change skips is due at the first moment after the gap, and a
+local time that occurs twice is due the first time only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from retinue.core.errors import BadInput
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 FURTHEST_BACK = timedelta(hours=3)
-"""More than any change of clocks."""
+"""More than any clock change."""
 YEARS = 50
-"""How far ahead a cron expression has to be due at least once."""
+"""Years within which a cron expression has to be due at least once."""
 
 
 class Cron(Struct, frozen=True, tag="cron", tag_field="kind"):
-    """Whenever a clock on the wall of a time zone shows a matching time."""
+    """Every matching local time of a time zone."""
 
     expr: str
     tz: str = "UTC"
@@ -69,7 +69,7 @@ def next_due(schedule: Schedule, after: float) -> float | None:
 
 
 def _moments(expr: str, zone: tzinfo, after: float) -> Iterator[float]:
-    """When a cron expression is due, in order, from a little before `after` on."""
+    """The moments of a cron expression, in order, from a little before `after` on."""
     start = datetime.fromtimestamp(after, UTC).astimezone(zone).replace(tzinfo=None)
     last: float | None = None
     begin = (start - FURTHEST_BACK).replace(second=0, microsecond=0)
@@ -77,18 +77,18 @@ def _moments(expr: str, zone: tzinfo, after: float) -> Iterator[float]:
         if wall > start + timedelta(days=366 * YEARS):
             return
         moment = moment_of(wall, zone)
-        if last is None or moment > last:  # several times that a gap leaves out are due at one moment, once
+        if last is None or moment > last:  # several local times in a gap are one moment
             last = moment
             yield moment
 
 
 def moment_of(wall: datetime, zone: tzinfo) -> float:
-    """The moment at which a clock of the zone shows `wall` for the first time, or would have shown it."""
+    """The first moment with the local time `wall`; for a skipped local time the first moment after the gap."""
     earlier = wall.replace(tzinfo=zone, fold=0)
     moment = earlier.astimezone(UTC)
     if moment.astimezone(zone).replace(tzinfo=None) == wall:
         return moment.timestamp()
-    # The time does not exist. Read with the offset from after the gap it lies before it, and the other way round.
+    # The local time is skipped. With the offset after the gap it lies before the gap, and the other way round.
     low = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     return _first_after_change(low.timestamp(), moment.timestamp(), zone)
 
@@ -111,7 +111,7 @@ def _first_after_change(low: float, high: float, zone: tzinfo) -> float:
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of that name; refused when there is none."""
+    """The time zone of that name; raises `BadInput` if there is none."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as unknown:
@@ -119,7 +119,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def cron(expr: str, tz: str | None = None) -> Cron:
-    """A schedule from a cron expression; refused when it cannot be read, or is never due.
+    """A schedule from a cron expression; raises `BadInput` if it is invalid or never due.
 
     >>> cron("0 9 * * mon", "Europe/Berlin")
     Cron(expr='0 9 * * mon', tz='Europe/Berlin')
@@ -136,7 +136,7 @@ def cron(expr: str, tz: str | None = None) -> Cron:
 
 
 def every(text: str, since: float) -> Every:
-    """A schedule from a length of time.
+    """A schedule from an interval.
 
     >>> every("5m", since=0.0)
     Every(every_ms=300000, since=0.0)
@@ -148,7 +148,7 @@ def every(text: str, since: float) -> Every:
 
 
 def at(text: str, tz: str | None = None) -> At:
-    """A schedule for one moment, from a date and time as RFC 3339 writes it; without an offset it is of the zone.
+    """A schedule for one moment, from an RFC 3339 date and time; without an offset it is local time of the zone.
 
     >>> at("2026-03-01T08:00:00Z")
     At(at=1772352000.0)

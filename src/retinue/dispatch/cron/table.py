@@ -1,4 +1,4 @@
-"""The table of jobs as processes use it: each verb is one decision, in one transaction of the store."""
+"""The table of jobs in the store: each method is one decision, in one transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CronTable:
-    """Jobs, claims and what became of them, in the store that a process has open."""
+    """Jobs, claims and histories in an open store."""
 
     def __init__(self, key_value: KeyValue) -> None:
         self._key_value = key_value
@@ -35,37 +35,37 @@ class CronTable:
             raise UnknownName("job", name, tuple(sorted(table.jobs)))
         return table.jobs[name]
 
-    # What people do
+    # Changes by users
 
     async def add(self, job: Job, *, instead: bool = False) -> None:
-        """Add a job, or put it in the place of another."""
+        """Add a job, or replace one."""
         await self._decide_or_refuse(lambda table: jobs.add(table, job, instead=instead))
 
     async def remove(self, name: str) -> None:
-        """Remove a job, and what is remembered of it."""
+        """Remove a job and its history."""
         await self._change_job(name, lambda table: jobs.remove(table, name))
         await self._key_value.change(history.space_of(name), lambda key_value: Decision(b"", drops=tuple(key_value)))
 
     async def pause(self, name: str) -> None:
-        """Let a job not be due for the time being."""
+        """Pause a job."""
         await self._change_job(name, lambda table: jobs.pause(table, name))
 
     async def resume(self, name: str, *, now: float) -> None:
-        """Let a job be due again."""
+        """Resume a paused job."""
         await self._change_job(name, lambda table: jobs.resume(table, name, now=now))
 
-    # What processes do
+    # Changes by daemons and executions
 
     async def claim_due(self, *, now: float, owner: Owner, most: int) -> Verdicts:
-        """Claim what is due; see `claims.claim_due`."""
+        """Claim due jobs; see `claims.claim_due`."""
         return await self._decide(lambda table: claims.claim_due(table, now=now, owner=owner, most=most), Verdicts)
 
     async def take_over(self, gone: Sequence[Claim], *, owner: Owner) -> Verdicts:
-        """Claim what others left; see `claims.take_over`."""
+        """Take over claims; see `claims.take_over`."""
         return await self._decide(lambda table: claims.take_over(table, gone, owner=owner), Verdicts)
 
     async def start(self, claim: Claim, *, owner: Owner, now: float, charges: Sequence[Charge] = ()) -> bool:
-        """Begin with what was claimed, if it is still ours; `charges` count the first time."""
+        """Start a claim unless it is lost; `charges` are made the first time."""
 
         def decide(key_value: Mapping[str, bytes]) -> Decision:
             before = jobs.read(key_value)
@@ -76,41 +76,41 @@ class CronTable:
         return _answer(await self._key_value.change(SPACE, decide), bool)
 
     async def beat(self, claim: Claim) -> bool:
-        """Say that we are alive; False if the claim is another's by now."""
+        """Renew a claim; False if it is lost."""
         return await self._decide(lambda table: claims.beat(table, claim), bool)
 
     async def release(self, claim: Claim) -> bool:
-        """Leave a claim to whoever comes next."""
+        """Give a claim up for the next process; False if it is lost."""
         return await self._decide(lambda table: claims.release(table, claim), bool)
 
     async def finish(self, claim: Claim, status: str) -> bool:
-        """Say that it is over; False if the claim is another's by now."""
+        """End a claim; False if it is lost."""
         return await self._decide(lambda table: claims.finish(table, claim, status), bool)
 
     async def begin_again(self, claim: Claim) -> Verdicts:
-        """Claim anew what could not be started; see `claims.begin_again`."""
+        """Claim again what could not be started; see `claims.begin_again`."""
         return await self._decide(lambda table: claims.begin_again(table, claim), Verdicts)
 
     async def charge(self, charges: Sequence[Charge]) -> None:
-        """Count an action that no claim counts."""
+        """Charge an action of an execution without a claim."""
         await self._key_value.change(SPACE, lambda _: Decision(b"", charges=tuple(charges)))
 
     async def note(self, job: Job, *, started: float, status: str) -> None:
-        """Say that a job was done by hand."""
+        """Note an execution on request."""
         await self._decide(lambda table: (claims.note(table, job, started=started, status=status), True), bool)
 
-    # What is remembered
+    # History
 
-    async def remember(self, firing: HistoryEntry) -> None:
-        """Keep what became of a job, or how far it has come; of one that was removed, nothing."""
-        if firing.name not in (await self.table()).jobs:
+    async def remember(self, entry: HistoryEntry) -> None:
+        """Store a history entry, unless its job was removed."""
+        if entry.name not in (await self.table()).jobs:
             return
         await self._key_value.change(
-            history.space_of(firing.name), lambda key_value: history.remembered(key_value, firing)
+            history.space_of(entry.name), lambda key_value: history.remembered(key_value, entry)
         )
 
     async def firings(self, name: str) -> list[HistoryEntry]:
-        """What became of a job, the latest first."""
+        """The history of a job, the latest first."""
         return history.read(await self._key_value.look(history.space_of(name)))
 
     async def _change_job(self, name: str, change: Callable[[Table], Table]) -> None:
@@ -122,8 +122,7 @@ class CronTable:
         await self._decide_or_refuse(on_a_job)
 
     async def _decide_or_refuse(self, change: Callable[[Table], Table]) -> None:
-        """Make a change that may be refused; a refusal travels as the answer, since a store makes no exceptions."""
-
+        """Make a change that may raise `BadInput`; raised here, because a decision must not raise in the store."""
         refusals: list[BadInput] = []
 
         def decide(key_value: Mapping[str, bytes]) -> Decision:
@@ -149,12 +148,12 @@ class CronTable:
 def _decision(
     key_value: Mapping[str, bytes], after: Table, answer: bytes, charges: tuple[Charge, ...] = ()
 ) -> Decision:
-    """What is different on the shelf, and the answer."""
+    """The entries that differ, and the answer."""
     wanted = jobs.written(after)
     puts = {name: value for name, value in wanted.items() if key_value.get(name) != value}
     return Decision(answer, puts=puts, drops=tuple(name for name in key_value if name not in wanted), charges=charges)
 
 
 def _answer(written: object, kind: type[T]) -> T:
-    assert isinstance(written, bytes)  # the shelf belongs to no session that could be closed
+    assert isinstance(written, bytes)  # the namespace belongs to no session that could be closed
     return msgspec.json.decode(written, type=kind)

@@ -1,26 +1,27 @@
-"""Going on with a job's run that another process seems to drive: one that runs, or one of a machine that is gone."""
+"""Take over a job's run from another driver, once that has ended or its lease has expired."""
 
 from __future__ import annotations
 
 import asyncio
 
+from retinue.app.follow import unless_stopped
 from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
-from retinue.cli.event_loop import first_of
 from retinue.core.commands import DriverRow
 from retinue.core.errors import NotAdoptable
 
 POLL = 0.5
+"""Seconds between two attempts."""
 
 
-async def go_on(retinue: Retinue, live: NotAdoptable, asked_to_stop: asyncio.Event) -> RunHandle | None:
-    """The run, once it is over or can be driven here; None if somebody asked to stop before.
+async def take_over(retinue: Retinue, live: NotAdoptable, stop: asyncio.Event) -> RunHandle | None:
+    """The run, once it has ended or can be driven here; None if `stop` was set before.
 
-    A driver that has not stirred for its whole lease is declared dead. After a restart of the machine all of them are,
-    and nobody can tell by their process: numbers of processes mean nothing across restarts.
+    A driver without a heartbeat for its whole lease is declared dead. After a restart of the machine the process ids of
+    older drivers mean nothing, and the lease alone shows that they are dead.
     """
     beat, still_since = -1, 0.0
-    while not asked_to_stop.is_set():
+    while not stop.is_set():
         driver = await _driver_of(retinue, live.run_id)
         if driver is None:
             raise live
@@ -29,7 +30,7 @@ async def go_on(retinue: Retinue, live: NotAdoptable, asked_to_stop: asyncio.Eve
             beat, still_since = driver.beat, now
         elif now - still_since >= driver.lease:
             await retinue.supervisor.drivers.declare_dead(driver.driver_id, beat=beat)
-        await first_of(asyncio.sleep(POLL), asked_to_stop)
+        await unless_stopped(asyncio.sleep(POLL), stop)
         try:
             return await retinue.resume(live.run_id)
         except NotAdoptable as still:

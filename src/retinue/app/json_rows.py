@@ -1,17 +1,15 @@
-"""A run as `--json` tells it: one row, the same in every command."""
+"""Runs and outcomes as JSON objects; the same in every command and front end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from retinue.app.engine_types import RunView
 from retinue.core.run import Outcome
-from retinue.core.usage import NO_USAGE, Usage, add_cost, dollars
-from retinue.dialects.text import rfc3339
+from retinue.core.text import rfc3339
+from retinue.core.usage import Usage, dollars
+from retinue.engine import RunView
 
 
 def usage_row(usage: Usage) -> dict[str, int]:
-    """Tokens by kind; all four, also where they are zero."""
+    """Tokens by kind; all four, even if they are zero."""
     return {"input": usage.input, "output": usage.output, "cached": usage.cached, "reasoning": usage.reasoning}
 
 
@@ -39,7 +37,7 @@ def run_row(view: RunView) -> dict[str, object]:
 
 
 def outcome_row(run_id: str, outcome: Outcome) -> dict[str, object]:
-    """How `retinue run --json` tells the end of a run."""
+    """The outcome of a run, as `retinue run --json` prints it."""
     return {
         "run_id": run_id,
         "status": outcome.result,
@@ -49,27 +47,3 @@ def outcome_row(run_id: str, outcome: Outcome) -> dict[str, object]:
         "usage": usage_row(outcome.usage),
         "cost": dollars(outcome.cost),
     }
-
-
-def status_of(view: RunView) -> str:
-    """One word for where a run stands: how it ended, if it has."""
-    if view.outcome is not None:
-        return "empty" if view.outcome.reason == "empty" else view.outcome.result
-    return view.state
-
-
-def name_of(view: RunView) -> str:
-    """Agent, handle and label: how people tell runs of one tree apart."""
-    handle = f" {view.handle.name}" if view.handle is not None else ""
-    label = f" [{view.label}]" if view.label and view.label != view.agent else ""
-    return f"{view.agent or 'run'}{handle}{label}"
-
-
-def total(views: Iterable[RunView]) -> tuple[Usage, int | None]:
-    """What runs used together, and what that cost."""
-    usage = NO_USAGE
-    cost: int | None = 0
-    for view in views:
-        usage += view.usage
-        cost = add_cost(cost, view.cost)
-    return usage, cost

@@ -1,22 +1,22 @@
-"""Jobs and what became of them, as tables for people and as JSON for programs."""
+"""Jobs and their histories as tables and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from retinue.cli.output.format import clean, one_line
+from retinue.cli.output.format import one_line
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer_json, say
-from retinue.core.text import rfc3339
+from retinue.core.text import clean, rfc3339
 from retinue.dispatch.cron.daemon import is_left
 from retinue.dispatch.cron.history import HistoryEntry
 from retinue.dispatch.cron.jobs import AgentWork, Job, Table, in_words
 from retinue.dispatch.cron.schedule import Schedule
 
 
-def tell_jobs(table: Table, *, json: bool) -> None:
-    """All jobs, by name."""
+def print_jobs(table: Table, *, json: bool) -> None:
+    """Print all jobs, by name."""
     rows = [_job_row(table, table.jobs[name]) for name in sorted(table.jobs)]
     if json:
         answer_json(rows)
@@ -75,9 +75,9 @@ def _what(row: dict[str, Any]) -> str:
     return one_line(f"{row['agent']}: {row['prompt']}" if row["prompt"] is not None else f"$ {row['command']}", 1000)
 
 
-def tell_firings(firings: Sequence[HistoryEntry], *, json: bool) -> None:
-    """Firings, in the order they have."""
-    rows = [_firing_row(firing) for firing in firings]
+def print_history(entries: Sequence[HistoryEntry], *, json: bool) -> None:
+    """Print history entries in the given order."""
+    rows = [_entry_row(entry) for entry in entries]
     if json:
         answer_json(rows)
     elif not rows:
@@ -95,19 +95,19 @@ def tell_firings(firings: Sequence[HistoryEntry], *, json: bool) -> None:
         print_table(rows, columns)
 
 
-def _firing_row(firing: HistoryEntry) -> dict[str, Any]:
-    left = firing.status == "running" and is_left(firing.owner)
-    started, ended = firing.started_at, firing.ended_at
+def _entry_row(entry: HistoryEntry) -> dict[str, Any]:
+    abandoned = entry.status == "running" and is_left(entry.owner)
+    started, ended = entry.started_at, entry.ended_at
     return {
-        "name": firing.name,
-        "due": _moment(firing.due),
+        "name": entry.name,
+        "due": _moment(entry.due),
         "started_at": _moment(started),
         "ended_at": _moment(ended),
         "seconds": None if started is None or ended is None else round(max(0.0, ended - started), 3),
-        "status": "interrupted" if left else firing.status,
-        "run_id": firing.run_id or None,
-        "error": firing.error or None,
-        "output": firing.output or None,
+        "status": "interrupted" if abandoned else entry.status,
+        "run_id": entry.run_id or None,
+        "error": entry.error or None,
+        "output": entry.output or None,
     }
 
 

@@ -1,0 +1,130 @@
+"""Follow a tree of runs without a terminal: wait for its end or a stop request, poll its rows, describe a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+from retinue.app.handle import RunHandle
+from retinue.app.retinue import Retinue
+from retinue.core.ids import RunId
+from retinue.core.run import Outcome
+from retinue.core.text import clean
+from retinue.core.usage import NANO
+from retinue.engine import RunView, Supervisor
+
+POLL = 0.2
+"""Seconds between two polls of a tree."""
+
+Show: TypeAlias = Callable[[Sequence[RunView], Mapping[RunId, str]], None]
+"""Receives all rows of a tree, the root first, and the tasks of the runs as far as they are known."""
+
+
+async def tree_outcome(retinue: Retinue, root: RunHandle, stop: asyncio.Event) -> Outcome | None:
+    """The outcome of a root run once its whole tree has ended; None if `stop` was set before."""
+    return await root.wait() if await unless_stopped(_whole_tree(retinue, root), stop) else None
+
+
+async def unless_stopped(work: Coroutine[Any, Any, Any], stop: asyncio.Event) -> bool:
+    """Await `work`, or cancel it when `stop` is set; whether it finished. Raises what `work` raised."""
+    working = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+async def _whole_tree(retinue: Retinue, root: RunHandle) -> None:
+    await root.wait()
+    # Children that are cancelled with their parent take a moment to end, and background ones as long as they need.
+    while unfinished := [view.run_id for view in await retinue.tree(root.run_id) if view.outcome is None]:
+        await retinue.wait(*unfinished)
+
+
+class TreeWatch:
+    """The rows of one tree that this process drives, ended runs included, in the order in which they started.
+
+    Read from memory: a poll costs nothing per turn and nothing per streamed delta.
+    """
+
+    def __init__(self, supervisor: Supervisor, root_id: RunId, earlier: Iterable[RunView] = ()) -> None:
+        self._supervisor = supervisor
+        self._root_id = root_id
+        self._views = {view.run_id: view for view in earlier}
+        self.tasks: dict[RunId, str] = {}
+
+    def look(self) -> list[RunView]:
+        """The tree as it stands now."""
+        for live in self._supervisor.live_runs():
+            accepted = live.run.accepted
+            if accepted.root_id == self._root_id:
+                self.tasks[accepted.run_id] = accepted.task
+                self._views[accepted.run_id] = live.view()
+        # The latest end comes first: what ended before a known end is known, too.
+        for view in self._supervisor.recent_ends():
+            if view.root_id != self._root_id:
+                continue
+            if (known := self._views.get(view.run_id)) is not None and known.outcome is not None:
+                break
+            self._views[view.run_id] = view
+        return sorted(self._views.values(), key=lambda view: (view.started_at, view.run_id))
+
+
+@asynccontextmanager
+async def polled(watch: TreeWatch, show: Show, *, every: float = POLL) -> AsyncGenerator[None]:
+    """Call `show` with the tree for as long as the block lasts, and once more at its end."""
+
+    async def poll() -> None:
+        while True:
+            show(watch.look(), watch.tasks)
+            await asyncio.sleep(every)
+
+    polling = asyncio.get_running_loop().create_task(poll(), name="retinue-progress")
+    try:
+        yield
+    finally:
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        show(watch.look(), watch.tasks)
+
+
+def failure_text(outcome: Outcome) -> str:
+    """Why a run gave no answer, in one line."""
+    if outcome.reason == "empty":
+        return "the model gave an empty answer"
+    if outcome.limit is not None:
+        limit = outcome.limit
+        if limit.reason == "max_cost":  # in dollars; the next call is held against what is left
+            return (
+                f"{outcome.result}: {_dollars(limit.used)} of {_dollars(limit.limit)} spent, "
+                "and the next call may cost more than is left"
+            )
+        if limit.reason == "max_tokens" and limit.used < limit.limit:  # the next request is held against what is left
+            if not outcome.turns and not limit.used:
+                return f"{outcome.result}: the first question alone would need more than max_tokens {limit.limit}"
+            return (
+                f"{outcome.result}: {limit.used} of max_tokens {limit.limit} used, "
+                "and the next question would need more than is left"
+            )
+        return clean(
+            f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used. {outcome.error}".rstrip(". ")
+        )
+    return clean(f"{outcome.result} ({outcome.reason}): {outcome.error or 'no reason given'}")
+
+
+def _dollars(cost: int) -> str:
+    """A cost to the last nanodollar, because a limit may be smaller than a cent.
+
+    >>> _dollars(100), _dollars(0), _dollars(500_000_000)
+    ('$0.0000001', '$0', '$0.5')
+    """
+    return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")

@@ -1,0 +1,264 @@
+"""Resume a stored run: find it, reopen a retinue as it was launched, and drive the run's tree to its end::
+
+stored = await find_stored(name, flags)
+retinue, model_choice = reopen(stored, flags)
+async with retinue:
+    root = await resume(retinue, stored)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from msgspec.structs import replace as changed
+
+from retinue.app.handle import RunHandle
+from retinue.app.launch.model_choice import ModelChoice, check_key, choose_model, override_provider, script_of
+from retinue.app.launch.start import config_of, open_config
+from retinue.app.launch_config import LaunchConfig
+from retinue.app.open import default_home, open_read_only
+from retinue.app.registries import Closes
+from retinue.app.retinue import Retinue
+from retinue.app.settings_file import load_settings, provider_configs
+from retinue.config.precedence import Flags
+from retinue.config.settings import Settings
+from retinue.core.agent import Agent, RunSpec
+from retinue.core.commands import DriverRow
+from retinue.core.errors import NotAdoptable, RunIsOver
+from retinue.core.ids import RunId
+from retinue.core.inbox import Close
+from retinue.core.messages import Reply
+from retinue.core.policy import Policy, intersect
+from retinue.core.ports import Provider, Publish, Request, price_of, window_of
+from retinue.engine import Approver, RunView
+from retinue.providers.catalog import SCRIPTED_NAME, ProviderConfig, reach
+
+log = logging.getLogger("retinue.app")
+
+LOGS = "logs"
+"""The folder of the output of background processes, below the state folder."""
+
+PYTHON = (sys.executable, "-P")
+"""`-P`: a background process must not import modules from the current folder."""
+
+
+# ---- find ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run of the store, and how the process was launched that started its tree.
+
+    `view.outcome` is set if there is nothing to resume.
+    """
+
+    view: RunView
+    launch_config: LaunchConfig
+
+
+async def find_stored(name: str, flags: Flags, *, config: str | None = None) -> StoredRun:
+    """The run with this id or part of an id; raises `NotAdoptable` while another process drives it.
+
+    Of an ended root with interrupted descendants, one of these is found: background work may be unfinished.
+    """
+    async with open_read_only() as client:
+        view = await client.find(name)
+        if view.outcome is not None and view.run_id == view.root_id:
+            view = next((each for each in await client.tree(view.run_id) if each.state == "interrupted"), view)
+        if view.outcome is not None:
+            return StoredRun(view, LaunchConfig())
+        if (driver := await client.driver_of(view.run_id)) is not None:
+            raise NotAdoptable(view.run_id, f"it is at work in {_named(driver)}")
+        launch_config = await client.launch_config(view.run_id)
+        run_spec = (await client.replay(view.root_id)).run_spec
+    if launch_config is None or not launch_config.provider_configs:
+        launch_config = await _config_from_here(run_spec, flags, config)
+    return StoredRun(view, launch_config)
+
+
+async def _config_from_here(run_spec: RunSpec, flags: Flags, config: str | None) -> LaunchConfig:
+    """A launch config from the flags and the current folder, for a run that a program started without storing one.
+
+    The provider keeps the name by which the run asks for it.
+    """
+    settings = load_settings(config)
+    model_choice = await choose_model(changed(flags, model=flags.model or run_spec.model), settings)
+    first = changed(model_choice.provider_config, name=run_spec.provider)
+    return config_of(
+        settings,
+        model=run_spec.model,
+        provider_configs=(first, *model_choice.others),
+        dialects=run_spec.dialects,
+    )
+
+
+def _named(driver: DriverRow) -> str:
+    pid = driver.process.partition(":")[0]
+    host = driver.host.partition("/")[0]
+    return f"process {pid} on {host} (driver {driver.driver_id})"
+
+
+# ---- reopen ----------------------------------------------------------------------------------------------------------
+
+
+def reopen(
+    stored: StoredRun,
+    flags: Flags,
+    *,
+    config: str | None = None,
+    approvals: Approver = "deny",
+    warn: Callable[[str], object] = log.warning,
+) -> tuple[Retinue, ModelChoice]:
+    """A retinue that is opened as the stored run was launched, with `flags` and the settings of today on top.
+
+    It adopts nothing by itself. The process changes to the run's folder. `warn` receives what is different now.
+    """
+    launch_config = stored.launch_config
+    settings = _settings_of(launch_config, config, warn)
+    home = default_home().absolute()  # relative to the current folder, not to the run's
+    if launch_config.workspace and Path(launch_config.workspace) != Path.cwd():
+        _change_to(launch_config.workspace, warn)
+    configured = {each.name: each for each in provider_configs(settings)}
+    first, *others = (_with_headers(each, configured) for each in launch_config.provider_configs)
+    first = override_provider(first, flags, settings)
+    check_key(first, os.environ)
+    model_choice = ModelChoice(provider_config=first, model=flags.model or launch_config.model, others=tuple(others))
+    if first.wire == SCRIPTED_NAME:
+        script_of(model_choice.model)
+    providers: dict[str, Provider] = {}
+    if flags.model is not None and flags.model != launch_config.model:
+        providers[first.name] = OtherModel(reach(first), launch_config.model, flags.model)
+    today = changed(
+        launch_config, provider_configs=model_choice.providers, agents=_as_of_today(launch_config.agents, settings)
+    )
+    session = stored.view.session_id
+    retinue = open_config(today, settings, session=session, approvals=approvals, home=home, providers=providers)
+    retinue.launch_config = launch_config
+    return retinue, model_choice
+
+
+def _settings_of(launch_config: LaunchConfig, config: str | None, warn: Callable[[str], object]) -> Settings:
+    """The settings of the launch, read again: headers and the dialects' sections are stored nowhere else."""
+    if config is not None:
+        return load_settings(config)
+    if not launch_config.config:
+        return Settings()
+    if not os.path.lexists(launch_config.config):
+        warn(f"the settings file {launch_config.config} is gone; going on without it")
+        return Settings()
+    return load_settings(launch_config.config)
+
+
+def _change_to(workspace: str, warn: Callable[[str], object]) -> None:
+    try:
+        os.chdir(workspace)
+    except OSError as error:
+        warn(f"the run's folder {workspace} cannot be entered ({error.strerror}); going on in {Path.cwd()}")
+
+
+def _with_headers(stored: ProviderConfig, configured: dict[str, ProviderConfig]) -> ProviderConfig:
+    """The stored provider with the headers of the settings, if the address is the same; headers may be secret."""
+    now = configured.get(stored.name)
+    return changed(stored, headers=now.headers) if now is not None and now.base_url == stored.base_url else stored
+
+
+def _as_of_today(stored: Sequence[Agent], settings: Settings) -> tuple[Agent, ...]:
+    """The agents of the launch, allowed no more than the settings of today say.
+
+    An agent that is missing in the settings stays: a run can be resumed without them. A disabled agent does not stay.
+    """
+    today = {agent.name: agent for agent in settings.core_agents()}
+    disabled = settings.agents.keys() - today.keys()
+    return tuple(_narrowed(agent, today.get(agent.name)) for agent in stored if agent.name not in disabled)
+
+
+def _narrowed(stored: Agent, today: Agent | None) -> Agent:
+    if today is None:
+        return stored
+    then, now = stored.runtime, today.runtime
+    return changed(
+        stored,
+        policy=_shared(stored.policy, today.policy),
+        memory_from=tuple(name for name in stored.memory_from if name in today.memory_from),
+        runtime=changed(
+            then,
+            agentic=then.agentic and now.agentic,
+            max_delegation_depth=min(then.max_delegation_depth, now.max_delegation_depth),
+            delegation_ceiling="caller" if "caller" in (then.delegation_ceiling, now.delegation_ceiling) else "target",
+        ),
+    )
+
+
+def _shared(stored: Policy | None, today: Policy | None) -> Policy | None:
+    return intersect(stored, today) if stored is not None and today is not None else stored or today
+
+
+@dataclass(frozen=True, slots=True)
+class OtherModel:
+    """A provider that replaces the stored model by another one; requests for third models pass unchanged."""
+
+    provider: Provider
+    stored: str
+    model: str
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """The reply of the replacement."""
+        return await self.provider.answer(replace(request, model=self._asked(request.model)), publish)
+
+    def price(self, model: str) -> tuple[int, int] | None:
+        """The price of the replacement."""
+        return price_of(self.provider, self._asked(model))
+
+    def window(self, model: str) -> int | None:
+        """The context window of the replacement."""
+        return window_of(self.provider, self._asked(model))
+
+    async def close(self) -> None:
+        """Close connections."""
+        if isinstance(self.provider, Closes):
+            await self.provider.close()
+
+    def _asked(self, model: str) -> str:
+        return self.model if model == self.stored else model
+
+
+# ---- resume ----------------------------------------------------------------------------------------------------------
+
+
+async def resume(retinue: Retinue, stored: StoredRun) -> RunHandle:
+    """Adopt the tree of the stored run; its root. A run that waits for more input is closed: none will come."""
+    await retinue.resume(stored.view.run_id)
+    root = retinue.handle(stored.view.root_id)
+    if (await retinue.supervisor.replay(root.run_id)).accepted.lifecycle.keep_alive:
+        with suppress(RunIsOver):
+            await retinue.supervisor.post(root.run_id, Close(key="close"), durable=True)
+    return root
+
+
+def resume_in_background(run_id: RunId, *flags: str) -> Path:
+    """Start a process that resumes the run with these flags of `retinue runs resume`; the file of its output.
+
+    The process has a session of its own: Ctrl-C in this terminal does not reach it.
+    """
+    output = default_home() / LOGS / f"{run_id}.log"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # Only the owner may read what a model has answered.
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        subprocess.Popen(
+            [*PYTHON, "-m", "retinue", "runs", "resume", run_id, "--quiet", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    finally:
+        os.close(file)
+    return output

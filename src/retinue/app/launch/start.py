@@ -1,0 +1,235 @@
+"""Start a new run from settings and options: choose its model, set its limits, open a retinue, spawn.
+
+`retinue run`, `retinue chat` and cron jobs start their runs here, and so can every other front end::
+
+    settings = settings_for(config, agent=options.agent)
+    launch = await prepare(settings, options)
+    async with launch.open(approvals="wait") as retinue:
+        root = await launch.spawn(retinue, task)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from retinue.app.handle import RunHandle
+from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
+from retinue.app.launch_config import LaunchConfig
+from retinue.app.open import open as open_retinue
+from retinue.app.retinue import Retinue
+from retinue.app.run_spec import MAX_TURNS
+from retinue.app.settings_file import dialect_settings, load_settings
+from retinue.app.structured_output import Demand
+from retinue.app.tool_modules import load_tools
+from retinue.config.precedence import Flags
+from retinue.config.settings import Settings
+from retinue.core.agent import Agent
+from retinue.core.errors import UnknownName
+from retinue.core.ids import Key, SessionId
+from retinue.core.policy import Policy
+from retinue.core.ports import Provider
+from retinue.core.run import HistoryRef, Limits
+from retinue.core.usage import NANO
+from retinue.engine import Approver
+from retinue.providers.catalog import ProviderConfig
+
+NO_FLAGS = Flags()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """Limits that were given for a run; None leaves what the settings of its agent say."""
+
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    """Dollars."""
+    timeout: float | None = None
+    """Seconds."""
+
+    def over(self, limits: Limits) -> Limits:
+        """`limits` with the given ones in their place."""
+        given = {
+            "max_turns": self.max_turns,
+            "max_tokens": self.max_tokens,
+            "max_cost": None if self.max_cost is None else round(self.max_cost * NANO),
+            "seconds": self.timeout,
+        }
+        return replace(limits, **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """The options of a new run; the settings say the rest."""
+
+    flags: Flags = NO_FLAGS
+    """Model, provider, address and key variable."""
+    agent: str | None = None
+    """An agent of the settings; None is an agent without instructions of its own."""
+    dialects: tuple[str, ...] = ()
+    session: SessionId | None = None
+    system: str = ""
+    tools: tuple[str, ...] | None = None
+    """Names; None offers what the agent has."""
+    more_tools: tuple[str, ...] = ()
+    """Names that are offered on top of `tools`, or of what the agent has."""
+    think: bool = False
+    limits: LimitOptions = LimitOptions()
+    no_sandbox: bool = False
+    """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
+
+
+def settings_for(config: str | None, *, agent: str | None) -> Settings:
+    """The settings in `config` or in the current folder; raises `UnknownName` if they lack the named agent."""
+    settings = load_settings(config)
+    if agent is not None and agent not in settings.agents:
+        raise UnknownName("agent", agent, tuple(settings.agents))
+    return settings
+
+
+async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
+    """Choose the model and set the limits; nothing is opened or written yet."""
+    model_choice = await choose_model(options.flags, settings, agent=options.agent)
+    # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
+    limits = Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects)
+    if options.agent is not None:
+        limits = settings.agents[options.agent].limits_over(limits)
+    return Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything that is decided before a run starts."""
+
+    settings: Settings
+    options: LaunchOptions
+    model_choice: ModelChoice
+    limits: Limits
+
+    @property
+    def tools(self) -> tuple[str, ...] | None:
+        """Names of the tools that the run is offered; None offers what the agent has."""
+        options = self.options
+        if options.tools is not None:
+            return (*options.tools, *options.more_tools)
+        if not options.more_tools:
+            return None
+        own = () if options.agent is None else self.settings.agents[options.agent].tools or ()
+        return (*own, *options.more_tools)
+
+    def warnings(self) -> list[str]:
+        """One warning for each model without a known price, where a limit on cost applies to it.
+
+        The limits of a run apply to its children, too. The daily limit that every policy has by default is not
+        worth a warning.
+        """
+        agents = self.settings.core_agents()
+        delegates = bool(self.options.dialects)
+        root = next((each for each in agents if each.name == self.options.agent), None)
+        if self.limits.max_cost is not None or (root is not None and _limits_money(root)):
+            return unpriced(self.model_choice, agents if delegates else (), root.fallback if root is not None else ())
+        limited = [each for each in agents if delegates and _limits_money(each)]
+        return unpriced(self.model_choice, limited, first=any(not each.model for each in limited))
+
+    def open(self, *, approvals: Approver = "deny") -> Retinue:
+        """A retinue for the run, with a launch config that its root runs store. It adopts no older runs."""
+        config = config_of(
+            self.settings,
+            model=self.model_choice.model,
+            provider_configs=self.model_choice.providers,
+            dialects=self.options.dialects,
+            workspace=str(Path.cwd()),
+            no_sandbox=self.options.no_sandbox,
+        )
+        return open_config(config, self.settings, session=self.options.session, approvals=approvals)
+
+    async def spawn(
+        self,
+        retinue: Retinue,
+        task: str,
+        *,
+        limits: Limits | None = None,
+        dialects: tuple[str, ...] | None = None,
+        key: Key | None = None,
+        keep_alive: bool = False,
+        inherits: HistoryRef | None = None,
+        detached: bool = False,
+        output: Demand | None = None,
+        label: str = "",
+    ) -> RunHandle:
+        """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`."""
+        return await retinue.spawn(
+            task,
+            agent=self.options.agent,
+            key=key,
+            limits=limits or self.limits,
+            dialects=dialects,
+            tools=self.tools,
+            model=self.model_choice.full_name,
+            system=self.options.system,
+            think=self.options.think,
+            keep_alive=keep_alive,
+            inherits=inherits,
+            detached=detached,
+            output=output,
+            label=label,
+        )
+
+
+def _limits_money(agent: Agent) -> bool:
+    return agent.policy is not None and agent.policy.max_cost_per_day_cents != Policy().max_cost_per_day_cents
+
+
+def config_of(
+    settings: Settings,
+    *,
+    model: str,
+    provider_configs: tuple[ProviderConfig, ...],
+    dialects: tuple[str, ...],
+    workspace: str = "",
+    no_sandbox: bool = False,
+) -> LaunchConfig:
+    """The launch config of a run with these settings."""
+    return LaunchConfig(
+        model=model,
+        provider_configs=provider_configs,
+        dialects=dialects,
+        agents=settings.core_agents(),
+        tool_modules=tuple(str(path) for path in settings.tool_modules),
+        config=str(settings.source or ""),
+        workspace=workspace,
+        no_sandbox=no_sandbox,
+    )
+
+
+def open_config(
+    config: LaunchConfig,
+    settings: Settings,
+    *,
+    session: SessionId | None,
+    approvals: Approver,
+    home: Path | None = None,
+    providers: Mapping[str, Provider] | None = None,
+) -> Retinue:
+    """A retinue by a launch config. The settings have what it does not store: tool options and dialect sections."""
+    options = settings.tool_options
+    retinue = open_retinue(
+        model=config.model,
+        provider=config.provider_configs[0].name,
+        provider_configs=config.provider_configs,
+        providers=providers,
+        tools=load_tools(Path(module) for module in config.tool_modules),
+        tool_options=replace(options, sandbox="off") if config.no_sandbox else options,
+        dialects=config.dialects,
+        dialect_settings=dialect_settings(settings),
+        agents=config.agents,
+        session=session,
+        home=home,
+        approvals=approvals,
+    )
+    retinue.launch_config = config
+    return retinue

@@ -1,0 +1,148 @@
+"""Make a job from the flags of `retinue cron add`; raises with what to write instead."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from retinue.app.settings_file import load_settings
+from retinue.config.cron import CRON, CronSettings
+from retinue.config.precedence import VARIABLES, Flags
+from retinue.config.settings import Settings
+from retinue.core.errors import BadInput, UnknownName
+from retinue.core.ids import RandomIds
+from retinue.dispatch.cron import schedule
+from retinue.dispatch.cron.jobs import (
+    MISSED,
+    PLAIN,
+    AgentWork,
+    Job,
+    Missed,
+    Place,
+    ShellWork,
+    Work,
+    check_name,
+    first_run,
+    job_type,
+)
+from retinue.dispatch.cron.schedule import At, Cron, Schedule
+from retinue.providers.catalog import check_variable
+
+NO_FLAGS = Flags()
+
+
+def new_job(
+    name: str,
+    *,
+    cron: str | None = None,
+    tz: str | None = None,
+    at: str | None = None,
+    every: str | None = None,
+    missed: str | None = None,
+    agent: str | None = None,
+    prompt: str | None = None,
+    shell: str | None = None,
+    kind: str | None = None,
+    uses_memory: bool = True,
+    flags: Flags = NO_FLAGS,
+    config: str | None = None,
+    no_sandbox: bool = False,
+) -> tuple[Job, list[str]]:
+    """The job, and notes for the user. It is executed in the current folder, with the settings in `config`."""
+    settings = load_settings(config)
+    now = time.time()
+    when = _schedule(cron=cron, at=at, every=every, tz=tz, now=now)
+    job = Job(
+        name=check_name(name),
+        born=RandomIds().new(),
+        schedule=when,
+        work=_work(settings, agent=agent, prompt=prompt, shell=shell, kind=kind, uses_memory=uses_memory),
+        place=_place(settings, flags, no_sandbox=no_sandbox),
+        tz=when.tz if isinstance(when, Cron) else tz,
+        missed=_missed(missed, settings),
+        next_run=first_run(when, now),
+    )
+    notes: list[str] = []
+    if isinstance(when, At) and when.at < now:
+        what = "it is not done any more" if job.missed == "skip" else "it is done as soon as a daemon runs"
+        notes.append(f"that moment has passed; {what}")
+    return job, notes
+
+
+def _schedule(*, cron: str | None, at: str | None, every: str | None, tz: str | None, now: float) -> Schedule:
+    given = [flag for flag, value in (("--cron", cron), ("--at", at), ("--every", every)) if value is not None]
+    if len(given) != 1:
+        wrong = f"{' and '.join(given)} exclude each other" if given else "nothing says when it is due"
+        raise BadInput(f"{wrong}: write --cron EXPR, --at T or --every D")
+    if cron is not None:
+        return schedule.cron(cron, tz)
+    if at is not None:
+        return schedule.at(at, tz)
+    if tz is not None:
+        raise BadInput("--tz goes with --cron or --at: --every counts from now on, in every zone")
+    return schedule.every(every or "", now)
+
+
+def _work(
+    settings: Settings, *, agent: str | None, prompt: str | None, shell: str | None, kind: str | None, uses_memory: bool
+) -> Work:
+    kind = None if kind is None else job_type(kind)
+    if prompt is not None and shell is not None:
+        raise BadInput("--prompt and --shell exclude each other: a job asks an agent, or runs a command")
+    if kind == "agent" and shell is not None:
+        raise BadInput("--shell is for jobs of type 'shell'; one of type 'agent' has --agent A --prompt P")
+    if kind == "shell" and prompt is not None:
+        raise BadInput("--prompt is for jobs of type 'agent'; one of type 'shell' has --shell CMD")
+    if shell is not None:
+        return ShellWork(command=_text(shell, "--shell"), agent="" if agent is None else _agent(agent, settings))
+    if kind == "shell" or prompt is None:
+        missing = "--shell CMD" if kind == "shell" else "--prompt P" if agent is not None or kind else ""
+        raise BadInput(f"nothing says what is done: write {missing or '--agent A --prompt P, or --shell CMD'}")
+    if agent is None:
+        raise BadInput("nothing says who is asked: write --agent A beside --prompt")
+    text = _text(prompt, "--prompt")
+    return AgentWork(agent=_agent(agent, settings), prompt=text, uses_memory=uses_memory)
+
+
+def _agent(name: str, settings: Settings) -> str:
+    known = tuple(agent.name for agent in settings.core_agents())
+    if name not in (*known, PLAIN):
+        raise UnknownName("agent", name, known)
+    return name
+
+
+def _text(given: str, flag: str) -> str:
+    if not given.strip():
+        raise BadInput(f"{flag} is empty: say what is to be done")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"{flag} is not UTF-8 text") from None
+    return given
+
+
+def _missed(missed: str | None, settings: Settings) -> Missed:
+    if missed is None:
+        return settings.section(CRON.name, CronSettings).missed
+    if missed == "once":
+        return "once"
+    if missed == "skip":
+        return "skip"
+    raise BadInput(f"--missed {missed!r}: expected one of: {', '.join(MISSED)}")
+
+
+def _place(settings: Settings, flags: Flags, *, no_sandbox: bool) -> Place:
+    """Folder, settings file and model; without flags the RETINUE_* variables, which the daemon may not have."""
+    if not any((flags.model, flags.provider, flags.base_url, flags.api_key_env)):
+        flags = Flags(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
+    check_variable(flags.api_key_env)
+    return Place(
+        workspace=str(Path.cwd()),
+        config=str(settings.source or ""),
+        model=flags.model,
+        provider=flags.provider,
+        base_url=flags.base_url,
+        api_key_env=flags.api_key_env,
+        no_sandbox=no_sandbox,
+    )
