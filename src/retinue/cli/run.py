@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from retinue.core.agent import Output
 
 
-
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What is to be done; - reads it from stdin.")],
     provider: ProviderFlag = None,

@@ -280,7 +280,8 @@ IN_PROCESS: dict[str, str] = {
 def whole_url(where: ProviderConfig, model: str) -> str:
     """The whole address at which a model of this provider is asked, for whoever builds no address of their own.
 
-    >>> whole_url(provider_config("ollama"), "qwen3"), whole_url(provider_config("anthropic", base_url="https://host/v1"), "m")
+    >>> local, vendor = provider_config("ollama"), provider_config("anthropic", base_url="https://host/v1")
+    >>> whole_url(local, "qwen3"), whole_url(vendor, "m")
     ('http://localhost:11434/v1/chat/completions', 'https://host/v1/messages')
     """
     base, query = where.base_url.partition("?")[::2]
@@ -314,8 +315,9 @@ def tariff(where: ProviderConfig) -> Tariff:
 def windows(where: ProviderConfig) -> ContextWindows:
     """How much a provider's models can read: what the user says, else the list; unknown on one's own model server.
 
-    >>> windows(provider_config("ollama")).window("gpt-4o"), windows(provider_config("ollama", context_window=8192)).window("qwen3")
-    (None, 8192)
+    >>> windows(provider_config("ollama")).window("gpt-4o")
+    >>> windows(provider_config("ollama", context_window=8192)).window("qwen3")
+    8192
     """
     return ContextWindows(where.context_window, listed=where.wire not in (*LOCAL, SCRIPTED_NAME))
 

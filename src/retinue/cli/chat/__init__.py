@@ -24,6 +24,7 @@ from retinue.cli.options import (
     dialects_of,
     tools_of,
 )
+from retinue.dialects.registry import CHAT
 
 __all__ = ["chat"]
 
@@ -38,7 +39,7 @@ def chat(
         typer.Option(
             "--dialect",
             metavar="D",
-            help="Let it delegate from the start, in this dialect, or none. [/subagents on switches xzatoma on]",
+            help=f"Let it delegate from the start, in this dialect, or none. [/subagents on switches {CHAT} on]",
         ),
     ] = None,
     agent: Annotated[

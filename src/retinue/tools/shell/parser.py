@@ -1,7 +1,7 @@
 """Parser for shell commands: which programs a command line runs, and whether a policy allows them.
 
-The parser sees the text alone; what a program can really do is limited by the sandbox. A line that cannot be parsed with
-certainty (a substitution, an unclosed quote) is unreadable, and refused.
+The parser sees the text alone; what a program can really do is limited by the sandbox. A line that cannot be parsed
+with certainty (a substitution, an unclosed quote) is unreadable, and refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Risk of shell commands, derived from their text.
 
-Programs that only read are known by name. Every other program has at least a medium risk, because its effect is unknown.
+Programs that only read are known by name. Every other program has at least a medium risk, because its effect is
+unknown.
 """
 
 from __future__ import annotations
