@@ -17,7 +17,7 @@ from msgspec import Struct
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
 from retinue.core.messages import AssistantMessage, Reply, StartDelta, TextDelta, UserMessage
-from retinue.core.ports import Provider, Publish, Request
+from retinue.core.ports import Provider, Publish, Request, price_of
 from retinue.core.run import Limits
 from retinue.core.text import cut
 from retinue.dialects.buzzllm import PROCESS
