@@ -13,7 +13,6 @@ from typing import TypeAlias, assert_never
 from retinue.core.agent import Output, RunSpec, ValidatedOutput
 from retinue.core.compaction import ContextOverflow
 from retinue.core.events import (
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -299,8 +298,6 @@ class World:
         random = self.random
         if self.is_brittle and random.random() < 0.05:
             self._crash()
-        if random.random() < 0.02:
-            self.record(AgentDefined(at=self.at, key=self._new("key"), name="agent"))
         if random.random() < 0.02:
             self.record(ResultCollected(at=self.at, key=self._new("key"), run_id=f"child {random.randrange(5)}"))
         if random.random() < 0.03:

@@ -23,7 +23,6 @@ from retinue.core.errors import (
     SessionClosed,
     StoreNotOpened,
     StoreUnavailable,
-    ToolCrashed,
     TooManyRunning,
     TreeCancelled,
     UnknownFormat,
@@ -114,11 +113,6 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
                 "cost": 0,
                 "busy": None,
             },
-        ),
-        (
-            ToolCrashed("shell", "KeyError: 'x'"),
-            "tool shell failed unexpectedly: KeyError: 'x'",
-            {"tool": "shell", "details": "KeyError: 'x'"},
         ),
         (
             StoreUnavailable("disk full"),

@@ -12,7 +12,6 @@ from retinue.core.agent import Output, RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.events import (
     FORMAT,
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -169,7 +168,6 @@ _EVENTS: tuple[Event, ...] = (
         usage=_USAGE,
         cost=700_000,
     ),
-    AgentDefined(at=1763200010.0, key="r1/2/0", name="writer"),
     ResultCollected(at=1763200011.0, key="r1/3/0", run_id="r2"),
     RunEnded(at=1763200012.0, outcome=_OUTCOME),
 )

@@ -19,7 +19,6 @@
     ├── ProviderError                 a model call failed: kind, status, what to do
     ├── ToolError                     a tool's own, expected failure: the model reads its text
     │   └── SandboxUnavailable        nothing here fences programs in: what to install, or what to allow
-    ├── ToolCrashed                   a tool raised something it did not announce
     └── StoreError                    what is remembered cannot be reached or trusted
         ├── StoreUnavailable          the store refuses writes (disk full, read-only): runs stop where they are
         │   └── StoreNotOpened        it could not even be opened: nothing was begun
@@ -286,15 +285,6 @@ class ToolError(RetinueError):
 
 class SandboxUnavailable(ToolError):
     """A program cannot be started, because nothing on this machine would fence it in; says what to do about it."""
-
-
-class ToolCrashed(RetinueError):
-    """A tool raised something it did not announce."""
-
-    def __init__(self, tool: str, details: str) -> None:
-        super().__init__(f"tool {tool} failed unexpectedly: {details}")
-        self.tool = tool
-        self.details = details
 
 
 class StoreError(RetinueError):

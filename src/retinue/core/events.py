@@ -161,14 +161,6 @@ class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_default
     cost: int | None = 0
 
 
-class AgentDefined(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="agent_defined"):
-    """The run defined an agent in its session."""
-
-    at: float
-    key: Key
-    name: str
-
-
 class ResultCollected(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="collected"):
     """The run has read how a child ended, so its end need not be announced any more."""
 
@@ -197,7 +189,6 @@ Event: TypeAlias = (
     | RepairAsked
     | ExchangeEnded
     | HistoryCompacted
-    | AgentDefined
     | ResultCollected
     | RunEnded
 )

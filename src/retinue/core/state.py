@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
 from retinue.core.events import (
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -259,8 +258,6 @@ def apply(run: Run, seq: int, event: Event) -> None:
             run.wrapping = None
         case HistoryCompacted():
             _compact(run, event)
-        case AgentDefined():
-            pass  # told for readers; the session keeps its agents
         case ResultCollected(run_id=run_id):
             run.seen.add(run_id)
         case RunEnded(outcome=outcome):

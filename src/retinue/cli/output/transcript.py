@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from retinue.cli.output.format import clean, count, many, money, tokens
 from retinue.core.events import (
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -87,8 +86,6 @@ def _told(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entr
             yield Entry(at=at, kind="note", text="another process went on with the run")
         case HistoryCompacted():
             yield Entry(at=at, kind="note", text=_compaction(event))
-        case AgentDefined(name=name):
-            yield Entry(at=at, kind="note", text=f"defined the agent {name}")
         case ResultCollected(run_id=run_id):
             yield Entry(at=at, kind="note", text=f"collected the result of run {run_id}")
         case RunEnded(outcome=outcome):
