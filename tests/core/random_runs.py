@@ -30,7 +30,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History
-from retinue.core.inbox import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
+from retinue.core.inbox import URGENT, ApprovalAnswer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Lifecycle, LimitMet, Limits
@@ -38,19 +38,19 @@ from retinue.core.state import Run, apply, fold
 from retinue.core.step import (
     MAX_REPAIRS,
     MODEL,
-    Ask,
+    AlreadyEnded,
+    CallModel,
     Compact,
-    End,
     EndExchange,
-    Perform,
+    EndRun,
     Repair,
-    Rest,
+    RunTools,
     Step,
     StepInput,
-    Take,
+    TakeInbox,
     Wait,
     WrapUp,
-    answer_to_judge,
+    answer_to_validate,
     next_step,
 )
 from retinue.core.usage import Usage
@@ -92,7 +92,7 @@ def picture(run: Run) -> dict[str, object]:
 
 def validated(run: Run) -> ValidatedOutput | None:
     """The verdict on an answer in a world where those with an even number are good."""
-    text = answer_to_judge(run)
+    text = answer_to_validate(run)
     if text is None:
         return None
     number = text.removeprefix("says ").removesuffix(".")
@@ -138,7 +138,7 @@ class World:
             assert len(self.steps) < TOO_LONG, f"does not end: {self.steps[-5:]}"
             self._something_may_happen()
             self.act(self.next_step())
-        assert self.next_step() == Rest()
+        assert self.next_step() == AlreadyEnded()
         return self
 
     def next_step(self) -> Step:
@@ -151,25 +151,25 @@ class World:
         assert picture(self.run) == before
         self.steps.append(step)
         if self.run.outcome is None and any(isinstance(item, URGENT) for item in self.inbox):
-            assert isinstance(step, End)
+            assert isinstance(step, EndRun)
             assert step.exchange.result in ("cancelled", "timed_out")
         return step
 
     def act(self, step: Step) -> None:
         """Do what the run says."""
         match step:
-            case Take(items=items):
+            case TakeInbox(items=items):
                 assert items
                 self.record(MailTaken(at=self.at, items=items))
                 self.inbox = [item for item in self.inbox if item not in items]
-            case Ask():
+            case CallModel():
                 self._ask(step)
             case Compact(overflow=overflow):
                 assert overflow == self.overflow
                 assert not self.busy
                 self.overflow = None
                 self._compact()
-            case Perform(indices=indices):
+            case RunTools(indices=indices):
                 self._perform(indices)
             case WrapUp(limit=limit):
                 assert self.limits.wrap_up
@@ -180,7 +180,7 @@ class World:
             case Repair(error=error):
                 assert self.run_spec.output is not None
                 assert not self.busy
-                assert self.run.wrapping is None
+                assert self.run.wrap_up_limit is None
                 assert self.run.repairs < MAX_REPAIRS
                 self.record(RepairAsked(at=self.at, error=error, text=self._new("repair")))
             case Wait(why=why):
@@ -190,11 +190,11 @@ class World:
                 assert not self.busy
                 self.spent = None
                 self.record(ExchangeEnded(at=self.at, exchange=exchange))
-            case End(exchange=exchange, taken=taken):
+            case EndRun(exchange=exchange, taken=taken):
                 self.busy.clear()
                 self.inbox = [item for item in self.inbox if item not in taken]
                 self.record(RunEnded(at=self.at, outcome=self.run.outcome_as(exchange)))
-            case Rest():
+            case AlreadyEnded():
                 raise AssertionError("a run rests only after its end")
             case _:
                 assert_never(step)
@@ -208,12 +208,12 @@ class World:
 
     # What the run waits for
 
-    def _ask(self, step: Ask) -> None:
+    def _ask(self, step: CallModel) -> None:
         assert MODEL not in self.busy
         assert not self.run.open
         assert not isinstance(self.run.history[-1], AssistantMessage), "there is nothing new to ask about"
         assert_every_call_has_one_result(self.run.history)
-        assert step.wrap_up == (self.run.wrapping is not None)
+        assert step.wrap_up == (self.run.wrap_up_limit is not None)
         assert not (step.wrap_up and step.tools)
         assert self.limits.max_turns is None or self.run.turns < self.limits.max_turns
         assert self.limits.exchange_turns is None or self.run.exchange_turns < self.limits.exchange_turns
@@ -228,7 +228,7 @@ class World:
     def _perform(self, indices: tuple[int, ...]) -> None:
         assert indices
         assert self.run.tools_on
-        assert self.run.wrapping is None
+        assert self.run.wrap_up_limit is None
         assert not self.busy.intersection(indices)
         assert self.limits.max_calls is None or self.run.calls_made + len(indices) <= self.limits.max_calls
         for index in indices:
@@ -250,7 +250,7 @@ class World:
                 self.record(self._result(index))
             case "approval":
                 assert not self.busy
-                waiting = [call.index for call in run.open if call.waits_for_a_person]
+                waiting = [call.index for call in run.open if call.awaits_approval]
                 assert waiting == [call.index for call in run.open if call.result is None]
                 self._post_answer(run.turns, random.choice(waiting))
             case "child":
@@ -259,7 +259,7 @@ class World:
             case _:
                 assert why == "mail"
                 assert self.lifecycle.keep_alive
-                assert not run.answering
+                assert not run.in_exchange
                 assert not run.closing
                 kinds = (self._input, self._words, self._close)
                 self.inbox.append(random.choices(kinds, (4, 4, 1))[0]())
@@ -346,7 +346,7 @@ class World:
 
     def _post_answer(self, turn: int, index: int) -> None:
         allow = self.random.random() < 0.5
-        self.inbox.append(Answer(key=self._new("key"), turn=turn, index=index, allow=allow))
+        self.inbox.append(ApprovalAnswer(key=self._new("key"), turn=turn, index=index, allow=allow))
 
     def _words(self) -> TextMessage:
         return TextMessage(key=self._new("key"), text=self._new("words"))

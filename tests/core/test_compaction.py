@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from retinue.core.compaction import (
     KEPT_TURNS,
-    MAX_IN_A_ROW,
-    SMALLEST,
+    MAX_COMPACTIONS_PER_TURN,
+    MIN_SIZE,
     ContextOverflow,
-    Room,
-    Shorten,
-    Summarise,
-    compacted,
+    SizeTarget,
+    Summarisation,
+    Truncation,
+    compacted_messages,
     cut,
-    level,
+    cut_length,
     plan,
-    question,
-    record,
-    room,
+    size_target,
+    summary_prompt,
     total,
+    transcript,
 )
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 
@@ -43,8 +43,8 @@ def conversation(*turns: list[Message], task: str = TASK) -> list[Message]:
     return [UserMessage(task), *(message for each in turns for message in each)]
 
 
-def apply(messages: Sequence[Message], found: Shorten | Summarise, summary: str = "It drips.") -> list[Message]:
-    return [*compacted(found, TASK, summary), *messages[found.replaced :]]
+def apply(messages: Sequence[Message], found: Truncation | Summarisation, summary: str = "It drips.") -> list[Message]:
+    return [*compacted_messages(found, TASK, summary), *messages[found.replaced :]]
 
 
 def assert_valid(messages: Sequence[Message]) -> None:
@@ -79,7 +79,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 @given(messages=conversations(), share=st.integers(1, 20), summary=st.text(max_size=50).map(lambda text: text * 200))
 def test_what_comes_out_is_a_whole_conversation_and_shorter(messages: list[Message], share: int, summary: str) -> None:
     free = total(messages) * share // 20
-    found = plan(messages, Room(free // 2, free * 3 // 4))
+    found = plan(messages, SizeTarget(free // 2, free * 3 // 4))
     if found is None:
         return
 
@@ -87,8 +87,8 @@ def test_what_comes_out_is_a_whole_conversation_and_shorter(messages: list[Messa
 
     assert_valid(shorter)
     assert total(shorter) < total(messages)
-    again = plan(shorter, Room(free // 2, free * 3 // 4))
-    if total(shorter) <= max(free * 3 // 4, SMALLEST):
+    again = plan(shorter, SizeTarget(free // 2, free * 3 // 4))
+    if total(shorter) <= max(free * 3 // 4, MIN_SIZE):
         assert again is None, "what fits is left alone"
     newest = messages[found.replaced :]
     assert shorter[len(shorter) - len(newest) :] == newest
@@ -99,8 +99,8 @@ def test_a_provider_that_always_says_too_long_is_told_less_each_time_and_a_few_t
     messages: list[Message],
 ) -> None:
     sizes = [total(messages)]
-    for times in range(MAX_IN_A_ROW):
-        free = room(ContextOverflow(error="too long"), tokens=1, messages=sizes[-1], fixed=50, times=times)
+    for times in range(MAX_COMPACTIONS_PER_TURN):
+        free = size_target(ContextOverflow(error="too long"), tokens=1, messages=sizes[-1], fixed=50, times=times)
         found = plan(messages, free) if free is not None else None
         if found is None:
             break
@@ -115,16 +115,16 @@ def test_a_provider_that_always_says_too_long_is_told_less_each_time_and_a_few_t
 def test_what_fits_and_what_is_small_is_left_alone() -> None:
     messages = conversation(turn(1, 4000), turn(2, 4000), turn(3, 4000), turn(4, 10))
 
-    assert plan(messages, Room(10_000, 20_000)) is None
-    assert plan(conversation(turn(1, SMALLEST // 2)), Room(0, 0)) is None
+    assert plan(messages, SizeTarget(10_000, 20_000)) is None
+    assert plan(conversation(turn(1, MIN_SIZE // 2)), SizeTarget(0, 0)) is None
 
 
 def test_the_oldest_results_go_first_and_no_more_of_them_than_it_takes() -> None:
     messages = conversation(*(turn(number, 4000) for number in range(1, 6)))
 
-    found = plan(messages, Room(13_000, 19_000))
+    found = plan(messages, SizeTarget(13_000, 19_000))
 
-    assert found == Shorten(5, (*messages[:2], gone("c1-0", 4000), messages[3], gone("c2-0", 4000)))
+    assert found == Truncation(5, (*messages[:2], gone("c1-0", 4000), messages[3], gone("c2-0", 4000)))
 
 
 def gone(call_id: str, size: int) -> ToolMessage:
@@ -134,19 +134,19 @@ def gone(call_id: str, size: int) -> ToolMessage:
 def test_results_of_the_newest_turns_and_short_ones_stay() -> None:
     messages = conversation(turn(1, 150, 9000), turn(2, 1500), turn(3, 1500))
 
-    found = plan(messages, Room(1000, 4000))
+    found = plan(messages, SizeTarget(1000, 4000))
 
-    assert found == Shorten(4, (*messages[:3], gone("c1-1", 9000)))
+    assert found == Truncation(4, (*messages[:3], gone("c1-1", 9000)))
     assert KEPT_TURNS == 2
 
 
 def test_where_results_are_not_what_is_long_the_older_turns_are_to_be_summarised() -> None:
     messages = conversation(*(turn(number, 10, words=3000) for number in range(1, 9)))
 
-    found = plan(messages, Room(8000, 12_000))
+    found = plan(messages, SizeTarget(8000, 12_000))
 
-    assert isinstance(found, Summarise)
-    assert found == Summarise(tuple(messages[:-2]), (), len(messages) - 2, 4000)
+    assert isinstance(found, Summarisation)
+    assert found == Summarisation(tuple(messages[:-2]), (), len(messages) - 2, 4000)
     assert apply(messages, found) == [
         UserMessage(
             "[15 earlier messages of this conversation were replaced by this summary, to make room.]\n"
@@ -159,7 +159,7 @@ def test_where_results_are_not_what_is_long_the_older_turns_are_to_be_summarised
 
 def test_without_a_summary_a_notice_says_that_something_is_missing() -> None:
     messages = conversation(*(turn(number, 10, words=3000) for number in range(1, 9)))
-    found = plan(messages, Room(8000, 12_000))
+    found = plan(messages, SizeTarget(8000, 12_000))
     assert found is not None
 
     assert apply(messages, found, " ")[0].text == (
@@ -171,7 +171,7 @@ def test_without_a_summary_a_notice_says_that_something_is_missing() -> None:
 def test_one_giant_message_loses_its_middle() -> None:
     messages: list[Message] = [UserMessage("begin " + "x" * 100_000 + " end")]
 
-    found = plan(messages, Room(2000, 3000))
+    found = plan(messages, SizeTarget(2000, 3000))
 
     assert found is not None
     (shorter,) = apply(messages, found)
@@ -184,9 +184,9 @@ def test_one_giant_message_loses_its_middle() -> None:
 def test_a_giant_result_of_the_newest_call_loses_its_middle_and_nothing_is_summarised() -> None:
     messages = conversation(turn(1, 100_000))
 
-    found = plan(messages, Room(10_000, 15_000))
+    found = plan(messages, SizeTarget(10_000, 15_000))
 
-    assert isinstance(found, Shorten)
+    assert isinstance(found, Truncation)
     task, said, result = apply(messages, found)
     assert [task, said] == messages[:2]
     assert 9000 < len(result.text) < 10_000
@@ -195,7 +195,7 @@ def test_a_giant_result_of_the_newest_call_loses_its_middle_and_nothing_is_summa
 def test_arguments_that_are_too_long_are_left_out_as_a_whole_so_that_they_stay_json() -> None:
     messages = conversation(turn(1, 10, arguments=50_000, thought=50_000))
 
-    found = plan(messages, Room(1000, 1500))
+    found = plan(messages, SizeTarget(1000, 1500))
 
     assert found is not None
     said = apply(messages, found)[1]
@@ -205,13 +205,13 @@ def test_arguments_that_are_too_long_are_left_out_as_a_whole_so_that_they_stay_j
 
 def test_what_is_asked_for_a_summary_holds_the_task_and_the_record_and_is_bounded() -> None:
     older = (*conversation(turn(1, 9000), turn(2, 20)), UserMessage("hurry", "peer"))
-    asked = question(Summarise(older, (), len(older), 4000), TASK, 3000)
+    asked = summary_prompt(Summarisation(older, (), len(older), 4000), TASK, 3000)
 
     assert "in at most 500 words" in asked
     assert "The task:\nFind the leak.\n\nThe record:\n[words from caller]\nFind the leak.\n\n[the agent said]" in asked
     assert asked.endswith(f"[look returned]\n{'r' * 20}\n\n[words from peer]\nhurry")
-    assert len(record(older, 3000)) <= 3000
-    assert len(record(older * 500, 3000)) == 3000
+    assert len(transcript(older, 3000)) <= 3000
+    assert len(transcript(older * 500, 3000)) == 3000
 
 
 @given(text=st.text(max_size=400), most=st.integers(0, 300))
@@ -224,7 +224,7 @@ def test_a_cut_text_is_never_longer_than_it_may_be(text: str, most: int) -> None
 
 @given(lengths=st.lists(st.integers(0, 1000)), most=st.integers(0, 5000))
 def test_the_level_is_the_highest_that_fits(lengths: list[int], most: int) -> None:
-    height = level(lengths, most)
+    height = cut_length(lengths, most)
 
     assert sum(min(length, height) for length in lengths) <= most
     assert sum(lengths) <= most or sum(min(length, height + 1) for length in lengths) > most
@@ -235,14 +235,16 @@ def test_the_level_is_the_highest_that_fits(lengths: list[int], most: int) -> No
     [
         (
             ContextOverflow(window=1000, reserved=200),
-            Room(1400, 2100),
+            SizeTarget(1400, 2100),
         ),  # 800 tokens are 3200 characters, 400 of them fixed
-        (ContextOverflow(window=1000, reserved=200, error="no"), Room(1400, 2100)),
-        (ContextOverflow(window=9000, reserved=200, error="no"), Room(1800, 2700)),  # the provider knows better
-        (ContextOverflow(error="no"), Room(1800, 2700)),
+        (ContextOverflow(window=1000, reserved=200, error="no"), SizeTarget(1400, 2100)),
+        (ContextOverflow(window=9000, reserved=200, error="no"), SizeTarget(1800, 2700)),  # the provider knows better
+        (ContextOverflow(error="no"), SizeTarget(1800, 2700)),
         (ContextOverflow(window=100, reserved=20), None),  # what is fixed fills it already
-        (ContextOverflow(window=100, reserved=20, error="no"), Room(1800, 2700)),
+        (ContextOverflow(window=100, reserved=20, error="no"), SizeTarget(1800, 2700)),
     ],
 )
-def test_room_is_by_the_window_and_by_what_the_provider_says(overflow: ContextOverflow, expected: Room | None) -> None:
-    assert room(overflow, tokens=1000, messages=3600, fixed=400, times=0) == expected
+def test_room_is_by_the_window_and_by_what_the_provider_says(
+    overflow: ContextOverflow, expected: SizeTarget | None
+) -> None:
+    assert size_target(overflow, tokens=1000, messages=3600, fixed=400, times=0) == expected

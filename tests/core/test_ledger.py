@@ -13,7 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from retinue.core.budget import DIMENSIONS, Amount, Caps, Window
 from retinue.core.errors import BadInput, UnknownName
-from retinue.core.ledger import Exhausted, Held, HoldAnswer, Ledger, MustWait, NoRoom, Opened, Standing
+from retinue.core.ledger import (
+    AccountOpened,
+    AccountState,
+    Exhausted,
+    Held,
+    HoldAnswer,
+    InsufficientBudget,
+    Ledger,
+    MustWait,
+)
 from retinue.core.usage import Usage
 
 NOTHING = Amount()
@@ -52,7 +61,7 @@ def test_a_call_is_held_at_its_worst_and_settled_at_what_it_used() -> None:
 
     ledger.settle(held, Amount(input=90, output=10, cost=420, turns=1), now=0.0)
     assert ledger.left("run", now=0.0) == Caps(tokens=900, cost=9580)
-    assert ledger.standing("run") == Standing(
+    assert ledger.account_state("run") == AccountState(
         caps=Caps(tokens=1000, cost=10_000),
         spent=Amount(input=90, output=10, cost=420, turns=1),
         held=NOTHING,
@@ -106,7 +115,7 @@ def test_a_call_that_cannot_fit_even_shortened_is_told_which_limit_is_met(caps: 
     answer = ledger.hold("run", input=100, output=400, min_output=20, price=(3, 15), calls=2, now=0.0)
 
     assert answer == exhausted
-    assert ledger.standing("run").held == NOTHING
+    assert ledger.account_state("run").held == NOTHING
 
 
 def test_a_least_output_above_the_output_asked_for_asks_for_no_more() -> None:
@@ -221,7 +230,7 @@ def test_releasing_closing_and_setting_aside_call_those_who_wait() -> None:
     calls: list[str] = []
     ledger = Ledger(on_freed=lambda: calls.append("freed"))
     ledger.open("pot", Caps(tokens=100))
-    ledger.open("child", parent="pot", carve=Caps(tokens=10))
+    ledger.open("child", parent="pot", reserve=Caps(tokens=10))
     assert calls == []
 
     ledger.release(hold(ledger, "pot", 1, 1))
@@ -229,7 +238,7 @@ def test_releasing_closing_and_setting_aside_call_those_who_wait() -> None:
     ledger.close("child")
     ledger.close("child")
     assert calls == ["freed"] * 2
-    ledger.set_aside("pot", NOTHING)
+    ledger.reserve_wrap_up("pot", NOTHING)
     assert (calls, ledger.version) == (["freed"] * 3, 3)
 
 
@@ -265,13 +274,13 @@ def test_a_carved_child_gets_what_it_asks_for_and_never_more_than_is_left_above(
     ledger.open("root", Caps(tokens=100, turns=9), parent="session")
     hold(ledger, "root", 5, 5)
 
-    first = ledger.open("first", Caps(turns=3), parent="root", carve=Caps(tokens=50))
-    second = ledger.open("second", parent="root", carve=Caps(tokens=50))
-    third = ledger.open("third", parent="root", carve=Caps(tokens=50, turns=1))
+    first = ledger.open("first", Caps(turns=3), parent="root", reserve=Caps(tokens=50))
+    second = ledger.open("second", parent="root", reserve=Caps(tokens=50))
+    third = ledger.open("third", parent="root", reserve=Caps(tokens=50, turns=1))
 
-    assert first == Opened("first", Caps(tokens=50, turns=3), reserved=Caps(tokens=50))
-    assert second == Opened("second", Caps(tokens=20), reserved=Caps(tokens=20))
-    assert third == NoRoom("session", "tokens", asked=50, left=0)
+    assert first == AccountOpened("first", Caps(tokens=50, turns=3), reserved=Caps(tokens=50))
+    assert second == AccountOpened("second", Caps(tokens=20), reserved=Caps(tokens=20))
+    assert third == InsufficientBudget("session", "tokens", asked=50, left=0)
     assert ledger.left("root", now=0.0) == Caps(tokens=0, turns=8)
     with pytest.raises(UnknownName):
         ledger.spent("third")
@@ -281,7 +290,7 @@ def test_an_allowance_is_no_larger_than_the_childs_own_cap() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
 
-    assert ledger.open("child", Caps(tokens=30), parent="root", carve=Caps(tokens=50)) == Opened(
+    assert ledger.open("child", Caps(tokens=30), parent="root", reserve=Caps(tokens=50)) == AccountOpened(
         "child", Caps(tokens=30), reserved=Caps(tokens=30)
     )
     assert ledger.left("root", now=0.0) == Caps(tokens=70)
@@ -290,22 +299,24 @@ def test_an_allowance_is_no_larger_than_the_childs_own_cap() -> None:
 def test_what_a_carved_child_spends_moves_from_carved_to_spent() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
     held = hold(ledger, "child", 10, 30)
-    flying = ledger.standing("root")
+    flying = ledger.account_state("root")
     settle(ledger, held, 10, 15)
-    landed = ledger.standing("root")
+    landed = ledger.account_state("root")
     ledger.close("child")
 
-    assert flying == Standing(Caps(tokens=100), NOTHING, Amount(10, 30, turns=1), Caps(tokens=20))
-    assert landed == Standing(Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=35))
-    assert ledger.standing("root") == Standing(Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=0))
+    assert flying == AccountState(Caps(tokens=100), NOTHING, Amount(10, 30, turns=1), Caps(tokens=20))
+    assert landed == AccountState(Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=35))
+    assert ledger.account_state("root") == AccountState(
+        Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=0)
+    )
 
 
 def test_an_allowance_is_safe_from_a_greedy_sibling_and_nobody_waits_for_an_idle_child() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("idle", parent="root", carve=Caps(tokens=60))
+    ledger.open("idle", parent="root", reserve=Caps(tokens=60))
     ledger.open("greedy", parent="root")
 
     settle(ledger, hold(ledger, "greedy", 10, 500), 10, 30)
@@ -318,8 +329,8 @@ def test_an_allowance_is_safe_from_a_greedy_sibling_and_nobody_waits_for_an_idle
 def test_a_grandchilds_allowance_comes_out_of_its_parents_allowance() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
-    ledger.open("grandchild", parent="child", carve=Caps(tokens=25))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
+    ledger.open("grandchild", parent="child", reserve=Caps(tokens=25))
 
     assert ledger.left("root", now=0.0) == Caps(tokens=40)
     assert ledger.left("child", now=0.0) == Caps(tokens=35)
@@ -329,8 +340,8 @@ def test_a_grandchilds_allowance_comes_out_of_its_parents_allowance() -> None:
 def test_a_parent_that_ends_first_leaves_its_living_child_its_allowance() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
-    ledger.open("grandchild", parent="child", carve=Caps(tokens=25))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
+    ledger.open("grandchild", parent="child", reserve=Caps(tokens=25))
 
     ledger.forget("child")
     assert ledger.left("root", now=0.0) == Caps(tokens=75)
@@ -345,7 +356,7 @@ def test_a_parent_that_ends_first_leaves_its_living_child_its_allowance() -> Non
 def test_when_estimates_erred_and_the_money_is_gone_an_allowance_does_not_bring_it_back() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
 
     settle(ledger, hold(ledger, "root", 10, 30), 10, 75)
 
@@ -357,12 +368,12 @@ def test_when_estimates_erred_and_the_money_is_gone_an_allowance_does_not_bring_
 def test_a_child_that_used_more_than_its_allowance_does_not_give_its_parent_room() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
 
     settle(ledger, hold(ledger, "child", 10, 50), 10, 65)
 
     used = Amount(10, 65, turns=1)
-    assert ledger.standing("root") == Standing(Caps(tokens=100), used, NOTHING, Caps(tokens=0))
+    assert ledger.account_state("root") == AccountState(Caps(tokens=100), used, NOTHING, Caps(tokens=0))
     assert ledger.left("root", now=0.0) == Caps(tokens=25)
 
 
@@ -371,9 +382,9 @@ def test_a_child_that_asks_for_nothing_can_be_carved_from_an_account_that_is_ove
     ledger.open("root", Caps(tokens=100))
     ledger.charge("root", Amount(input=101), now=0.0)
 
-    opened = ledger.open("child", parent="root", carve=Caps(tokens=0))
+    opened = ledger.open("child", parent="root", reserve=Caps(tokens=0))
 
-    assert opened == Opened("child", Caps(tokens=0), reserved=Caps(tokens=0))
+    assert opened == AccountOpened("child", Caps(tokens=0), reserved=Caps(tokens=0))
 
 
 # ---- the wrap-up turn -----------------------------------------------------------------------------------------------
@@ -382,7 +393,7 @@ def test_a_child_that_asks_for_nothing_can_be_carved_from_an_account_that_is_ove
 def test_what_is_set_aside_is_for_the_wrap_up_turn_alone() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=100, turns=2))
-    assert ledger.set_aside("run", Amount(input=20, output=10, turns=1)) is None
+    assert ledger.reserve_wrap_up("run", Amount(input=20, output=10, turns=1)) is None
 
     settle(ledger, hold(ledger, "run", 20, 500), 20, 50)
 
@@ -396,7 +407,7 @@ def test_what_is_set_aside_is_for_the_wrap_up_turn_alone() -> None:
 def test_a_wrap_up_turn_that_could_not_be_made_can_be_tried_again() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(turns=1))
-    ledger.set_aside("run", Amount(turns=1))
+    ledger.reserve_wrap_up("run", Amount(turns=1))
     held = ledger.hold("run", input=5, output=5, now=0.0, wrap_up=True)
     assert isinstance(held, Held)
 
@@ -411,7 +422,7 @@ def test_a_reserve_is_safe_from_those_who_share_the_pot() -> None:
     ledger.open("pot", Caps(tokens=100))
     ledger.open("one", parent="pot")
     ledger.open("two", parent="pot")
-    ledger.set_aside("one", Amount(input=10, output=20, turns=1))
+    ledger.reserve_wrap_up("one", Amount(input=10, output=20, turns=1))
 
     assert hold(ledger, "two", 10, 500).output == 60
     assert isinstance(ledger.hold("one", input=10, output=20, min_output=20, now=0.0, wrap_up=True), Held)
@@ -420,29 +431,29 @@ def test_a_reserve_is_safe_from_those_who_share_the_pot() -> None:
 def test_setting_aside_again_replaces_and_closing_gives_back() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=100))
-    ledger.set_aside("run", Amount(input=60))
-    assert ledger.set_aside("run", Amount(input=101)) == NoRoom("run", "tokens", asked=101, left=100)
+    ledger.reserve_wrap_up("run", Amount(input=60))
+    assert ledger.reserve_wrap_up("run", Amount(input=101)) == InsufficientBudget("run", "tokens", asked=101, left=100)
     assert ledger.left("run", now=0.0) == Caps(tokens=40)
 
-    assert ledger.set_aside("run", Amount(input=70)) is None
+    assert ledger.reserve_wrap_up("run", Amount(input=70)) is None
     assert ledger.left("run", now=0.0) == Caps(tokens=30)
     ledger.close("run")
     assert ledger.left("run", now=0.0) == Caps(tokens=100)
     with pytest.raises(BadInput, match="account 'run' is closed; nothing can be set aside for it"):
-        ledger.set_aside("run", Amount(input=1))
+        ledger.reserve_wrap_up("run", Amount(input=1))
 
 
 def test_closing_while_the_wrap_up_turn_is_in_flight_does_not_set_aside_again() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(turns=1))
-    ledger.set_aside("run", Amount(turns=1))
+    ledger.reserve_wrap_up("run", Amount(turns=1))
     held = ledger.hold("run", input=1, output=1, now=0.0, wrap_up=True)
     assert isinstance(held, Held)
 
     ledger.close("run")
     ledger.release(held)
 
-    assert ledger.standing("run") == Standing(Caps(turns=1), NOTHING, NOTHING, Caps(turns=0))
+    assert ledger.account_state("run") == AccountState(Caps(turns=1), NOTHING, NOTHING, Caps(turns=0))
 
 
 # ---- windows --------------------------------------------------------------------------------------------------------
@@ -503,10 +514,10 @@ def test_a_full_window_does_not_keep_a_child_from_being_carved() -> None:
     ledger.open("root", Caps(calls=100), windows=[HOURLY])
     ledger.charge("root", Amount(calls=3), now=0.0)
 
-    opened = ledger.open("child", parent="root", carve=Caps(calls=40))
+    opened = ledger.open("child", parent="root", reserve=Caps(calls=40))
 
-    assert opened == Opened("child", Caps(calls=40), reserved=Caps(calls=40))
-    assert ledger.set_aside("root", Amount(calls=1)) is None
+    assert opened == AccountOpened("child", Caps(calls=40), reserved=Caps(calls=40))
+    assert ledger.reserve_wrap_up("root", Amount(calls=1)) is None
 
 
 def test_calls_in_flight_count_in_a_window_and_others_wait_for_them() -> None:
@@ -523,8 +534,8 @@ def test_calls_in_flight_count_in_a_window_and_others_wait_for_them() -> None:
 
 def test_a_window_remembers_what_runs_of_earlier_processes_used_in_any_order() -> None:
     ledger = Ledger()
-    ledger.recall(HOURLY, Amount(calls=1), at=50.0)
-    ledger.recall(HOURLY, Amount(calls=1), at=20.0)
+    ledger.charge_window(HOURLY, Amount(calls=1), at=50.0)
+    ledger.charge_window(HOURLY, Amount(calls=1), at=20.0)
     ledger.open("run", windows=[HOURLY])
     ledger.charge("run", Amount(calls=1), now=30.0)
 
@@ -588,7 +599,7 @@ def priced(input: int, output: int) -> Amount:
 class Known:
     """What a test knows of one account: enough to say how it must stand, by the definition and without the ledger."""
 
-    def __init__(self, opened: Opened, parent: Known | None) -> None:
+    def __init__(self, opened: AccountOpened, parent: Known | None) -> None:
         self.id = opened.account
         self.caps = opened.caps
         self.reserved = opened.reserved
@@ -654,7 +665,7 @@ class Families(RuleBasedStateMachine):
         super().__init__()
         self.ledger = Ledger()
         session = self.ledger.open("session", Caps(tokens=1500, cost=6000))
-        assert isinstance(session, Opened)
+        assert isinstance(session, AccountOpened)
         self.accounts = [Known(session, None)]
 
     def pick(self, which: int) -> Known:
@@ -668,11 +679,11 @@ class Families(RuleBasedStateMachine):
         return flying[which % len(flying)]
 
     @precondition(lambda self: len(self.accounts) < 9)
-    @rule(parent=st.integers(0, 99), caps=some_caps, carve=st.none() | some_caps)
-    def open(self, parent: int, caps: Caps, carve: Caps | None) -> None:
+    @rule(parent=st.integers(0, 99), caps=some_caps, reserve=st.none() | some_caps)
+    def open(self, parent: int, caps: Caps, reserve: Caps | None) -> None:
         above = self.pick(parent)
-        answer = self.ledger.open(f"run-{len(self.accounts)}", caps, parent=above.id, carve=carve)
-        if isinstance(answer, NoRoom):
+        answer = self.ledger.open(f"run-{len(self.accounts)}", caps, parent=above.id, reserve=reserve)
+        if isinstance(answer, InsufficientBudget):
             left = six(self.ledger.left(above.id, now=0.0))[DIMENSIONS.index(answer.dimension)]
             assert (answer.left, left) == (0, 0)
             assert answer.asked > 0
@@ -728,7 +739,7 @@ class Families(RuleBasedStateMachine):
     @rule(which=st.integers(0, 99), input=st.integers(0, 60), output=st.integers(0, 60))
     def set_aside(self, which: int, input: int, output: int) -> None:
         account = self.pick(which)
-        if not account.closed and self.ledger.set_aside(account.id, priced(input, output)) is None:
+        if not account.closed and self.ledger.reserve_wrap_up(account.id, priced(input, output)) is None:
             account.reserve = six(priced(input, output))
 
     @rule(which=st.integers(1, 99))
@@ -741,10 +752,10 @@ class Families(RuleBasedStateMachine):
     @invariant()
     def every_account_stands_as_the_facts_say(self) -> None:
         for account in self.accounts:
-            standing = self.ledger.standing(account.id)
+            standing = self.ledger.account_state(account.id)
             promised = account.promised()
             reserved = Caps(**{DIMENSIONS[d]: promised[d] for d, _ in account.limits()})
-            assert standing == Standing(account.caps, standing.spent, standing.held, reserved)
+            assert standing == AccountState(account.caps, standing.spent, standing.held, reserved)
             assert (six(standing.spent), six(standing.held)) == (account.spent(), account.held())
             assert min(six(standing.held) + six(reserved)) >= 0
 
@@ -764,24 +775,26 @@ class Families(RuleBasedStateMachine):
             self.ledger.close(account.id)
         for account in self.accounts:
             nothing = Caps(**{DIMENSIONS[d]: 0 for d, _ in account.limits()})
-            standing = self.ledger.standing(account.id)
-            assert standing == Standing(account.caps, standing.spent, NOTHING, nothing)
+            standing = self.ledger.account_state(account.id)
+            assert standing == AccountState(account.caps, standing.spent, NOTHING, nothing)
 
     def rebuilding_from_the_facts_gives_the_same_accounts(self) -> None:
         rebuilt = Ledger()
         for account in self.accounts:
             above = account.parent.id if account.parent else None
-            carve = None if account.closed else account.reserved
-            assert rebuilt.open(account.id, account.caps, parent=above, carve=carve) == Opened(
-                account.id, account.caps, carve or Caps()
+            reserve = None if account.closed else account.reserved
+            assert rebuilt.open(account.id, account.caps, parent=above, reserve=reserve) == AccountOpened(
+                account.id, account.caps, reserve or Caps()
             )
             if not account.closed:
-                self.ledger.set_aside(account.id, NOTHING)  # a reserve is no fact: whoever rebuilds sets it aside again
+                self.ledger.reserve_wrap_up(
+                    account.id, NOTHING
+                )  # a reserve is no fact: whoever rebuilds sets it aside again
         for account in self.accounts:
             for input, output, _, cost, turns, calls in account.own_spent:
                 rebuilt.charge(account.id, Amount(input, output, cost, turns, calls), now=0.0)
         for account in self.accounts:
-            assert rebuilt.standing(account.id) == self.ledger.standing(account.id)
+            assert rebuilt.account_state(account.id) == self.ledger.account_state(account.id)
             assert rebuilt.left(account.id, now=0.0) == self.ledger.left(account.id, now=0.0)
 
 
@@ -844,9 +857,9 @@ class Crowd:
         self.ended: dict[str, str] = {}
         self.most_flying = 0
         for number in range(50):
-            carve = Caps(tokens=self.chance.randint(100, 400)) if reserved and number % 2 else None
+            reserve = Caps(tokens=self.chance.randint(100, 400)) if reserved and number % 2 else None
             child = f"child-{number}"
-            if isinstance(self.ledger.open(child, parent="root", carve=carve), Opened):
+            if isinstance(self.ledger.open(child, parent="root", reserve=reserve), AccountOpened):
                 self.calls_left[child] = self.chance.randint(1, 6)
                 self.ready.append(child)
 
@@ -898,9 +911,9 @@ def test_fifty_children_in_parallel_stay_within_the_limits_and_none_is_left_wait
     assert crowd.most_flying > 5
     assert crowd.waiting == []
     assert set(crowd.ended) == set(crowd.calls_left)
-    root, session = crowd.ledger.standing("root"), crowd.ledger.standing("session")
-    assert root == Standing(Caps(tokens=12_000), session.spent, NOTHING, Caps(tokens=0))
-    assert session == Standing(Caps(cost=60_000), root.spent, NOTHING, Caps(cost=0))
+    root, session = crowd.ledger.account_state("root"), crowd.ledger.account_state("session")
+    assert root == AccountState(Caps(tokens=12_000), session.spent, NOTHING, Caps(tokens=0))
+    assert session == AccountState(Caps(cost=60_000), root.spent, NOTHING, Caps(cost=0))
     assert root.spent.tokens <= 12_000
     assert session.spent.cost <= 60_000
     # Nor do holds waste the limit: on one pot, who was turned away could not have fitted even its smallest call.

@@ -18,8 +18,8 @@ from retinue.core.policy import (
     DEFAULT_AUTO_APPROVE,
     NO_TOOLS,
     Autonomy,
-    Decision,
     Policy,
+    PolicyDecision,
     Risk,
     Verdict,
     inherit,
@@ -504,7 +504,7 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"excluded_tools": ["shell"], "allowed_tools": ["shell"], "auto_approve": ["shell"]},
             Risk.LOW,
-            Decision(REFUSE, "Security policy: 'shell' is excluded (excluded_tools); do without it"),
+            PolicyDecision(REFUSE, "Security policy: 'shell' is excluded (excluded_tools); do without it"),
         ),
         (
             {
@@ -513,7 +513,7 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
                 "auto_approve": ["shell"],
             },
             Risk.LOW,
-            Decision(
+            PolicyDecision(
                 REFUSE,
                 "Security policy: 'shell' is not among the allowed tools (allowed_tools); "
                 "use one of: file_read, web_fetch",
@@ -522,7 +522,7 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"allowed_tools": NO_TOOLS},
             Risk.LOW,
-            Decision(
+            PolicyDecision(
                 REFUSE,
                 "Security policy: 'shell' is not among the allowed tools (allowed_tools); use one of: (none)",
             ),
@@ -530,12 +530,12 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"autonomy": "readonly", "auto_approve": ["shell"], "always_ask": ["shell"]},
             Risk.MEDIUM,
-            Decision(REFUSE, "Security policy: read-only mode, cannot perform 'shell'"),
+            PolicyDecision(REFUSE, "Security policy: read-only mode, cannot perform 'shell'"),
         ),
         (
             {"autonomy": "full", "auto_approve": ["shell"], "always_ask": ["shell"]},
             Risk.HIGH,
-            Decision(
+            PolicyDecision(
                 REFUSE,
                 "Security policy: 'shell': high-risk calls are blocked (block_high_risk_commands); find a safer way",
             ),
@@ -543,18 +543,18 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"autonomy": "full", "always_ask": ["shell"], "auto_approve": ["shell"]},
             Risk.LOW,
-            Decision(ASK, "Security policy: 'shell' needs approval every time (always_ask)"),
+            PolicyDecision(ASK, "Security policy: 'shell' needs approval every time (always_ask)"),
         ),
         (
             {"auto_approve": ["shell"], "block_high_risk_commands": False},
             Risk.HIGH,
-            Decision(ALLOW, "'shell' is approved ahead (auto_approve)"),
+            PolicyDecision(ALLOW, "'shell' is approved ahead (auto_approve)"),
         ),
-        ({"allowed_tools": ["shell"]}, Risk.LOW, Decision(ALLOW, "'shell' is low risk")),
+        ({"allowed_tools": ["shell"]}, Risk.LOW, PolicyDecision(ALLOW, "'shell' is low risk")),
         (
             {},
             Risk.MEDIUM,
-            Decision(
+            PolicyDecision(
                 ASK,
                 "Security policy: 'shell': this medium-risk call needs approval (require_approval_for_medium_risk)",
             ),
@@ -562,21 +562,21 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"require_approval_for_medium_risk": False},
             Risk.MEDIUM,
-            Decision(ALLOW, "'shell' may be called at medium risk without approval"),
+            PolicyDecision(ALLOW, "'shell' may be called at medium risk without approval"),
         ),
         (
             {"block_high_risk_commands": False},
             Risk.HIGH,
-            Decision(ASK, "Security policy: 'shell': this high-risk call needs approval (autonomy = supervised)"),
+            PolicyDecision(ASK, "Security policy: 'shell': this high-risk call needs approval (autonomy = supervised)"),
         ),
         (
             {"block_high_risk_commands": False, "autonomy": "full"},
             Risk.HIGH,
-            Decision(ALLOW, "'shell' may be called at high risk (autonomy = full)"),
+            PolicyDecision(ALLOW, "'shell' may be called at high risk (autonomy = full)"),
         ),
     ],
 )
-def test_a_decision_says_which_setting_decided(fields: dict[str, Any], risk: Risk, decision: Decision) -> None:
+def test_a_decision_says_which_setting_decided(fields: dict[str, Any], risk: Risk, decision: PolicyDecision) -> None:
     assert verdict(Policy(**fields), tool="shell", risk=risk) == decision
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from retinue.core.budget import Caps, Window
 from retinue.core.policy import Autonomy, Policy, Risk, Verdict, intersect, verdict
-from retinue.core.profiles import DAY, HOUR, Rules, tightened, windows_of
+from retinue.core.profiles import DAY, HOUR, Rules, narrowed_windows, windows_of
 
 READS, WRITES = Policy(autonomy=Autonomy.READONLY), Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50)
 
@@ -24,7 +24,7 @@ READS, WRITES = Policy(autonomy=Autonomy.READONLY), Policy(autonomy=Autonomy.FUL
 def test_an_agent_has_what_was_written_for_it_and_for_everyone(
     rules: Rules, given: Policy | None, ceiling: Policy
 ) -> None:
-    assert (rules.given_to("reader"), rules.ceiling_of("reader")) == (given, ceiling)
+    assert (rules.policy_for("reader"), rules.ceiling_of("reader")) == (given, ceiling)
 
 
 def test_the_windows_of_a_policy_count_actions_by_the_hour_and_nanodollars_by_the_day() -> None:
@@ -46,7 +46,7 @@ def test_windows_are_tightened_by_a_narrower_policy_never_loosened_and_others_st
 
     narrower = Policy(max_actions_per_hour=3, max_cost_per_day_cents=900)
 
-    assert tightened(before, narrower) == (
+    assert narrowed_windows(before, narrower) == (
         *windows_of("reader", Policy(max_actions_per_hour=3, max_cost_per_day_cents=300)),
         other,
     )

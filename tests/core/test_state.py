@@ -26,7 +26,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import LEFT_OUT, NOT_MADE, NOT_OFFERED, STILL_OPEN, UNFINISHED, History
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
+from retinue.core.inbox import ApprovalAnswer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, HistoryRef, LimitMet, Outcome
 from retinue.core.state import Run, apply, fold
@@ -65,8 +65,8 @@ def taken(*items: Item, at: float = 3.0) -> MailTaken:
     return MailTaken(at=at, items=items)
 
 
-def answer(index: int, *, turn: int = 1, allow: bool = True) -> Answer:
-    return Answer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=allow)
+def answer(index: int, *, turn: int = 1, allow: bool = True) -> ApprovalAnswer:
+    return ApprovalAnswer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=allow)
 
 
 def result(name: str, text: str, *, failed: bool = False) -> ToolMessage:
@@ -90,7 +90,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "accepted": accepted,
         "run_spec": BRIEF,
         "adopted_seq": 0,
-        "answering": True,
+        "in_exchange": True,
         "calls_made": 0,
         "closing": False,
         "compactions": 0,
@@ -101,7 +101,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "exchanges": [],
         "failure": None,
         "final": False,
-        "heard": 0,
+        "counted_messages": 0,
         "history": [UserMessage("find it")],
         "inputs": dict[str, int](),
         "latest_input": "",
@@ -123,7 +123,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "turns": 0,
         "unreturned": 0,
         "usage": Usage(),
-        "wrapping": None,
+        "wrap_up_limit": None,
     }
     assert run.run_id == "run"
 
@@ -260,7 +260,7 @@ def test_a_call_that_a_person_allows_after_an_adoption_was_never_started_and_is_
     run = run_after(reply("", "a"), parked(0, 2.0), RunAdopted(at=2.0, driver_id="other"), taken(answer(0)))
 
     assert not run.is_stale(run.open[0])
-    assert not run.open[0].waits_for_a_person
+    assert not run.open[0].awaits_approval
 
 
 def test_a_call_that_a_person_allowed_before_an_adoption_may_have_been_started() -> None:
@@ -307,12 +307,12 @@ def test_an_answer_when_nothing_is_open_is_ignored() -> None:
 
 def test_a_parked_call_that_has_returned_waits_for_nobody() -> None:
     run = run_after(reply("", "a", "b"), parked(0, 2.0), parked(1, 2.0))
-    assert [call.waits_for_a_person for call in run.open] == [True, True]
-    assert [call.why_parked for call in run.open] == ["it may do harm", "it may do harm"]
+    assert [call.awaits_approval for call in run.open] == [True, True]
+    assert [call.parked_reason for call in run.open] == ["it may do harm", "it may do harm"]
 
     apply(run, run.seq + 1, returned(0, "yes"))
 
-    assert [call.waits_for_a_person for call in run.open] == [False, True]
+    assert [call.awaits_approval for call in run.open] == [False, True]
 
 
 def test_calls_parked_together_wait_together() -> None:
@@ -371,11 +371,11 @@ def test_words_during_the_work_are_read_next_and_the_answer_before_is_not_the_la
 def test_an_idle_run_begins_a_new_exchange_with_what_it_hears(item: Item) -> None:
     idle = (reply("done"), ExchangeEnded(at=2.0, exchange=ANSWERED))
     run = run_after(*idle)
-    assert (run.answering, run.exchange_turns, run.text) == (False, 1, "done")
+    assert (run.in_exchange, run.exchange_turns, run.text) == (False, 1, "done")
 
     apply(run, run.seq + 1, taken(item))
 
-    assert (run.answering, run.exchange_turns, run.text, run.final) == (True, 0, "", False)
+    assert (run.in_exchange, run.exchange_turns, run.text, run.final) == (True, 0, "", False)
     assert (run.turns, run.exchanges, run.tools_on) == (1, [ANSWERED], True)
     assert run.history[-1].text == "next"
 
@@ -436,7 +436,7 @@ def test_a_repair_is_counted_in_its_exchange_and_asked_for_in_words_of_the_engin
         AssistantMessage("nine"),
         UserMessage("once more", "engine"),
     ]
-    assert (run.repairs, run.final, run.answering) == (2, False, True)
+    assert (run.repairs, run.final, run.in_exchange) == (2, False, True)
     assert later.repairs == 0
 
 
@@ -455,7 +455,7 @@ def test_a_wrap_up_repairs_open_calls_and_asks_without_tools() -> None:
         result("b", NOT_MADE, failed=True),
         UserMessage("what have you got?", "engine"),
     ]
-    assert (run.open, run.wrapping, run.tools_on, run.final, run.calls_made) == ([], TURNS, False, False, 0)
+    assert (run.open, run.wrap_up_limit, run.tools_on, run.final, run.calls_made) == ([], TURNS, False, False, 0)
 
 
 def test_an_exchange_that_ends_at_a_limit_leaves_no_open_calls_and_its_wrap_up_is_over() -> None:
@@ -467,7 +467,7 @@ def test_an_exchange_that_ends_at_a_limit_leaves_no_open_calls_and_its_wrap_up_i
     )
 
     assert run.history[-1] == result("a", NOT_OFFERED, failed=True)
-    assert (run.open, run.answering, run.exchanges, run.wrapping) == ([], False, [exhausted], None)
+    assert (run.open, run.in_exchange, run.exchanges, run.wrap_up_limit) == ([], False, [exhausted], None)
 
 
 def test_an_exchange_that_ends_at_a_limit_says_so_to_its_open_calls() -> None:
@@ -539,7 +539,7 @@ def test_what_a_summary_used_is_used_by_the_run_but_is_no_turn() -> None:
     run = run_after(reply("one", usage=Usage(input=80, output=10, reasoning=4), cost=4), compacted)
 
     assert (run.usage, run.cost, run.turns) == (Usage(input=110, output=15, reasoning=4), 11, 1)
-    assert (run.context, run.heard, run.compactions) == (20, 1, 1)
+    assert (run.context, run.counted_messages, run.compactions) == (20, 1, 1)
 
 
 def test_a_reply_says_how_long_the_conversation_is_and_begins_a_new_count_of_compactions() -> None:
@@ -549,7 +549,7 @@ def test_a_reply_says_how_long_the_conversation_is_and_begins_a_new_count_of_com
         reply("two", usage=Usage(input=80, output=10, reasoning=4)),
     )
 
-    assert (run.context, run.heard, run.compactions) == (86, 3, 0)
+    assert (run.context, run.counted_messages, run.compactions) == (86, 3, 0)
 
 
 def test_a_second_acceptance_changes_only_the_sequence_number() -> None:

@@ -21,20 +21,20 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import STILL_OPEN
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
+from retinue.core.inbox import ApprovalAnswer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import EndReason, Exchange, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.state import Run, apply, fold
 from retinue.core.step import (
     MODEL,
-    Ask,
-    End,
+    AlreadyEnded,
+    CallModel,
     EndExchange,
-    Perform,
-    Rest,
+    EndRun,
+    RunTools,
     Step,
     StepInput,
-    Take,
+    TakeInbox,
     Wait,
     WrapUp,
     next_step,
@@ -69,8 +69,8 @@ def taken(*items: Item) -> MailTaken:
     return MailTaken(at=3.0, items=items)
 
 
-def answer(index: int = 0, *, turn: int = 1) -> Answer:
-    return Answer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=True)
+def answer(index: int = 0, *, turn: int = 1) -> ApprovalAnswer:
+    return ApprovalAnswer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=True)
 
 
 def words(text: str = "hear me") -> TextMessage:
@@ -99,7 +99,7 @@ def busy(*indices: int) -> frozenset[int]:
 
 
 def test_a_run_begins_by_asking_the_model() -> None:
-    assert step(run_after()) == Ask(tools=True)
+    assert step(run_after()) == CallModel(tools=True)
 
 
 def test_a_question_in_flight_is_waited_for() -> None:
@@ -110,11 +110,11 @@ def test_a_question_in_flight_is_waited_for() -> None:
 
 
 def test_results_are_read_by_asking_again() -> None:
-    assert step(run_after(reply("", "a"), returned())) == Ask(tools=True)
+    assert step(run_after(reply("", "a"), returned())) == CallModel(tools=True)
 
 
 def test_a_reply_that_asks_for_nothing_ends_the_run() -> None:
-    assert next_step(run_after(reply("done")), StepInput()) == End(ANSWERED)
+    assert next_step(run_after(reply("done")), StepInput()) == EndRun(ANSWERED)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_answer_is_what_the_last_reply_says_and_an_empty_one_is_not_dressed_
     run = run_after(reply("let me look", "a"), returned(), last)
 
     exchange = Exchange(result=result, reason=reason, text=text, error=error, turns=2)
-    assert step(run) == End(exchange)
+    assert step(run) == EndRun(exchange)
     assert run.outcome_as(exchange).ok == (reason in ("answered", "length"))
 
 
@@ -143,46 +143,46 @@ def test_an_answer_is_held_until_the_children_that_count_have_ended() -> None:
     run = run_after(reply("done"))
 
     assert step(run, children=2) == Wait("child")
-    assert step(run, NOTICE, children=1) == Take((NOTICE,))
-    assert step(run, children=0) == End(ANSWERED)
+    assert step(run, NOTICE, children=1) == TakeInbox((NOTICE,))
+    assert step(run, children=0) == EndRun(ANSWERED)
 
 
 def test_the_end_of_a_child_gives_one_more_turn() -> None:
-    assert step(run_after(reply("done"), taken(NOTICE)), children=1) == Ask(tools=True)
+    assert step(run_after(reply("done"), taken(NOTICE)), children=1) == CallModel(tools=True)
 
 
 def test_children_do_not_keep_a_run_from_working() -> None:
-    assert step(run_after(), children=3) == Ask(tools=True)
+    assert step(run_after(), children=3) == CallModel(tools=True)
 
 
 def test_an_ended_run_rests_whatever_happens() -> None:
     run = run_after(RunEnded(at=1.0, outcome=Outcome(result="cancelled", reason="cancelled")))
 
-    assert step(run, Cancel(key="c"), words(), spent=SPENT) == Rest()
+    assert step(run, Cancel(key="c"), words(), spent=SPENT) == AlreadyEnded()
 
 
 # ---- calls ----------------------------------------------------------------------------------------------------------
 
 
 def test_all_calls_of_a_reply_are_made_at_once() -> None:
-    assert step(run_after(reply("", "a", "b"))) == Perform((0, 1))
+    assert step(run_after(reply("", "a", "b"))) == RunTools((0, 1))
 
 
 def test_calls_that_are_in_flight_or_have_returned_are_not_made_again() -> None:
     run = run_after(reply("", "a", "b", "c"), returned(1))
 
     assert step(run, busy=busy(0, 2)) == Wait("calls")
-    assert step(run, busy=busy(0)) == Perform((2,))
+    assert step(run, busy=busy(0)) == RunTools((2,))
 
 
 def test_after_a_crash_the_calls_without_a_result_are_made_again() -> None:
-    assert step(run_after(reply("", "a", "b", "c"), returned(1))) == Perform((0, 2))
+    assert step(run_after(reply("", "a", "b", "c"), returned(1))) == RunTools((0, 2))
 
 
 def test_a_parked_call_waits_for_its_answer_and_not_for_the_others() -> None:
     run = run_after(reply("", "a", "b"), parked(0))
 
-    assert step(run) == Perform((1,))
+    assert step(run) == RunTools((1,))
     assert step(run, busy=busy(1)) == Wait("calls")
     assert step(run_after(reply("", "a", "b"), parked(0), returned(1))) == Wait("approval")
 
@@ -190,33 +190,33 @@ def test_a_parked_call_waits_for_its_answer_and_not_for_the_others() -> None:
 def test_an_answer_is_taken_while_other_calls_are_in_flight_and_lets_its_call_start() -> None:
     run = run_after(reply("", "a", "b"), parked(0))
 
-    assert step(run, words(), answer(0), busy=busy(1)) == Take((answer(0),))
+    assert step(run, words(), answer(0), busy=busy(1)) == TakeInbox((answer(0),))
 
     apply(run, run.seq + 1, taken(answer(0)))
-    assert step(run, words(), busy=busy(1)) == Perform((0,))
+    assert step(run, words(), busy=busy(1)) == RunTools((0,))
 
 
 def test_an_answer_to_nothing_is_taken_out_of_the_way() -> None:
     late = answer(7, turn=3)
 
-    assert step(run_after(reply("", "a")), late) == Take((late,))
-    assert step(run_after(), late) == Take((late,))
-    assert step(run_after(taken(late))) == Ask(tools=True)
+    assert step(run_after(reply("", "a")), late) == TakeInbox((late,))
+    assert step(run_after(), late) == TakeInbox((late,))
+    assert step(run_after(taken(late))) == CallModel(tools=True)
 
 
 def test_words_do_not_come_between_calls_and_their_results() -> None:
     assert step(run_after(reply("", "a")), words(), busy=busy(0)) == Wait("calls")
-    assert step(run_after(reply("", "a")), words()) == Perform((0,))
+    assert step(run_after(reply("", "a")), words()) == RunTools((0,))
 
 
 def test_an_unexpected_exception_is_for_the_model_to_read() -> None:
-    assert step(run_after(reply("", "a"), returned(crashed=True))) == Ask(tools=True)
+    assert step(run_after(reply("", "a"), returned(crashed=True))) == CallModel(tools=True)
 
 
 def test_an_unexpected_exception_fails_a_run_whose_manner_says_so_at_once() -> None:
     run = run_after(reply("hm", "a", "b"), returned(1, crashed=True), lifecycle=Lifecycle(crash_fails=True))
 
-    assert step(run, busy=busy(0)) == End(
+    assert step(run, busy=busy(0)) == EndRun(
         Exchange(result="failed", reason="tool_error", text="hm", error="result", turns=1)
     )
 
@@ -224,14 +224,14 @@ def test_an_unexpected_exception_fails_a_run_whose_manner_says_so_at_once() -> N
 def test_an_announced_failure_never_fails_the_run() -> None:
     failed = CallReturned(at=2.0, turn=1, index=0, text="no such file", failed=True)
 
-    assert step(run_after(reply("", "a"), failed, lifecycle=Lifecycle(crash_fails=True))) == Ask(tools=True)
+    assert step(run_after(reply("", "a"), failed, lifecycle=Lifecycle(crash_fails=True))) == CallModel(tools=True)
 
 
 def test_a_turn_that_failed_ends_the_run_with_what_had_arrived() -> None:
     failed = TurnFailed(at=2.0, turn=1, fault="cut", error="the line was cut", partial="half a")
 
     for lifecycle in (Lifecycle(), STAYS):
-        assert step(run_after(failed, lifecycle=lifecycle), words()) == End(
+        assert step(run_after(failed, lifecycle=lifecycle), words()) == EndRun(
             Exchange(result="failed", reason="model_error", text="half a", error="the line was cut")
         )
 
@@ -242,7 +242,7 @@ def test_a_turn_that_failed_ends_the_run_with_what_had_arrived() -> None:
 def test_news_is_taken_at_the_boundary_all_at_once_and_in_order() -> None:
     inbox = (words("one"), NEXT_INPUT, NOTICE, Close(key="close"), words("two"), answer())
 
-    expected = Take((words("one"), NOTICE, words("two"), answer()))
+    expected = TakeInbox((words("one"), NOTICE, words("two"), answer()))
 
     assert step(run_after(), *inbox) == expected
     assert step(run_after(reply("done")), *inbox) == expected
@@ -252,12 +252,12 @@ def test_news_is_taken_at_the_boundary_all_at_once_and_in_order() -> None:
 def test_an_input_or_a_close_waits_for_the_exchange_before_to_end() -> None:
     inbox = (NEXT_INPUT, Close(key="close"))
 
-    assert step(run_after(lifecycle=STAYS), *inbox) == Ask(tools=True)
+    assert step(run_after(lifecycle=STAYS), *inbox) == CallModel(tools=True)
     assert step(run_after(reply("done"), lifecycle=STAYS), *inbox) == EndExchange(ANSWERED)
 
 
 def test_a_run_that_does_not_stay_never_takes_an_input() -> None:
-    assert step(run_after(reply("done")), NEXT_INPUT) == End(ANSWERED)
+    assert step(run_after(reply("done")), NEXT_INPUT) == EndRun(ANSWERED)
 
 
 def test_an_idle_run_waits_for_mail() -> None:
@@ -268,9 +268,9 @@ def test_an_idle_run_whose_turns_are_used_up_ends_with_the_news_that_it_cannot_a
     said = TextMessage(key="w", text="hello?")
     limits = Limits(max_turns=1)
 
-    assert step(run_after(*idle(), limits=limits, lifecycle=STAYS), said) == Take((said,))
+    assert step(run_after(*idle(), limits=limits, lifecycle=STAYS), said) == TakeInbox((said,))
     ended = step(run_after(*idle(), taken(said), limits=limits, lifecycle=STAYS))
-    assert isinstance(ended, End)
+    assert isinstance(ended, EndRun)
     assert (ended.exchange.result, ended.exchange.reason) == ("exhausted", "max_turns")
 
 
@@ -279,34 +279,34 @@ def test_an_idle_run_takes_one_input_at_a_time_and_closes_after_the_last() -> No
     close = Close(key="close")
     run = run_after(*idle(), lifecycle=STAYS)
 
-    assert step(run, close, NEXT_INPUT, later) == Take((NEXT_INPUT,))
-    assert step(run, close) == Take((close,))
+    assert step(run, close, NEXT_INPUT, later) == TakeInbox((NEXT_INPUT,))
+    assert step(run, close) == TakeInbox((close,))
 
     apply(run, run.seq + 1, taken(close))
-    assert step(run) == End(ANSWERED)
+    assert step(run) == EndRun(ANSWERED)
 
 
 def test_words_begin_an_exchange_before_an_input_that_came_later() -> None:
     run = run_after(*idle(), lifecycle=STAYS)
 
-    assert step(run, words(), NEXT_INPUT) == Take((words(),))
-    assert step(run, NOTICE, NEXT_INPUT, words()) == Take((NOTICE, words()))
+    assert step(run, words(), NEXT_INPUT) == TakeInbox((words(),))
+    assert step(run, NOTICE, NEXT_INPUT, words()) == TakeInbox((NOTICE, words()))
 
 
 def test_words_said_after_an_input_belong_to_the_exchange_that_it_begins() -> None:
     run = run_after(*idle(), lifecycle=STAYS)
     inbox = (NEXT_INPUT, words("about that"))
-    assert step(run, *inbox) == Take((NEXT_INPUT,))
+    assert step(run, *inbox) == TakeInbox((NEXT_INPUT,))
 
     apply(run, run.seq + 1, taken(NEXT_INPUT))
 
-    assert step(run, words("about that")) == Take((words("about that"),))
+    assert step(run, words("about that")) == TakeInbox((words("about that"),))
 
 
 def test_an_input_may_be_answered_without_tools() -> None:
     run = run_after(*idle(), taken(Input(key="i", text="sum up", tools=False)), lifecycle=STAYS)
 
-    assert step(run) == Ask(tools=False)
+    assert step(run) == CallModel(tools=False)
 
 
 def test_calls_of_a_reply_to_which_no_tool_was_offered_are_not_made_and_its_words_are_the_answer() -> None:
@@ -322,7 +322,7 @@ def test_calls_of_a_reply_to_which_no_tool_was_offered_are_not_made_and_its_word
 def test_a_closed_run_still_answers_what_it_was_told() -> None:
     run = run_after(*idle(), taken(Close(key="close")), lifecycle=STAYS)
 
-    assert step(run, words()) == Take((words(),))
+    assert step(run, words()) == TakeInbox((words(),))
 
     for event in (taken(words()), reply("also done")):
         apply(run, run.seq + 1, event)
@@ -330,7 +330,7 @@ def test_a_closed_run_still_answers_what_it_was_told() -> None:
     assert step(run) == EndExchange(last)
 
     apply(run, run.seq + 1, ExchangeEnded(at=9.0, exchange=last))
-    assert step(run) == End(last)
+    assert step(run) == EndRun(last)
 
 
 @pytest.mark.parametrize(
@@ -356,14 +356,14 @@ def test_a_cancel_and_a_deadline_stop_a_run_wherever_it_stands(run: Run) -> None
     )
     flying = busy(MODEL, 0, 1)
 
-    assert step(run, words(), cancel, deadline, busy=flying, children=1) == End(stopped, (cancel,))
-    assert step(run, answer(), deadline, cancel, busy=flying, spent=SPENT) == End(late, (deadline,))
+    assert step(run, words(), cancel, deadline, busy=flying, children=1) == EndRun(stopped, (cancel,))
+    assert step(run, answer(), deadline, cancel, busy=flying, spent=SPENT) == EndRun(late, (deadline,))
 
 
 def test_a_cancel_without_a_note_still_says_what_happened() -> None:
     cancel = Cancel(key="c")
 
-    assert step(run_after(), cancel) == End(
+    assert step(run_after(), cancel) == EndRun(
         Exchange(result="cancelled", reason="cancelled", error="cancelled"), (cancel,)
     )
 
@@ -383,41 +383,41 @@ def out_of_turns(used: int, limit: int, *, turns: int | None = None, text: str =
 
 
 def test_the_last_allowed_turn_may_answer() -> None:
-    assert step(run_after(reply("done"), limits=Limits(max_turns=1))) == End(ANSWERED)
+    assert step(run_after(reply("done"), limits=Limits(max_turns=1))) == EndRun(ANSWERED)
 
 
 def test_calls_of_the_last_allowed_reply_are_not_made() -> None:
     run = run_after(reply("hm", "a"), limits=Limits(max_turns=1))
 
-    assert step(run) == End(out_of_turns(1, 1, text="hm"))
+    assert step(run) == EndRun(out_of_turns(1, 1, text="hm"))
 
 
 def test_words_that_come_after_the_last_allowed_turn_find_no_turn_to_be_read_in() -> None:
     run = run_after(reply("done"), taken(words()), limits=Limits(max_turns=1))
 
-    assert step(run) == End(out_of_turns(1, 1, text="done"))
+    assert step(run) == EndRun(out_of_turns(1, 1, text="done"))
 
 
 def test_calls_whose_turn_was_within_the_limit_are_finished_after_a_crash() -> None:
     run = run_after(reply("", "a", "b"), returned(0), limits=Limits(max_calls=2, max_turns=2))
 
-    assert step(run) == Perform((1,))
+    assert step(run) == RunTools((1,))
 
 
 def test_a_run_of_no_turns_asks_nothing() -> None:
     for wraps in (False, True):
-        assert step(run_after(limits=Limits(max_turns=0, wrap_up=wraps))) == End(out_of_turns(0, 0))
+        assert step(run_after(limits=Limits(max_turns=0, wrap_up=wraps))) == EndRun(out_of_turns(0, 0))
 
 
 def test_so_many_calls_are_made_and_the_reply_that_would_exceed_them_makes_none() -> None:
     limits = Limits(max_calls=3)
     explained = "the tool call budget is spent"
-    assert step(run_after(reply("", "a", "b", "c"), limits=limits)) == Perform((0, 1, 2))
+    assert step(run_after(reply("", "a", "b", "c"), limits=limits)) == RunTools((0, 1, 2))
 
     run = run_after(reply("", "a", "b"), returned(0), returned(1), reply("two more", "a", "b"), limits=limits)
 
     limit = LimitMet("max_calls", 4, 3)
-    assert step(run) == End(exhausted(limit, turns=2, explained=explained, text="two more"))
+    assert step(run) == EndRun(exhausted(limit, turns=2, explained=explained, text="two more"))
     assert run.calls_made == 2
 
 
@@ -431,14 +431,14 @@ def test_so_many_calls_are_made_and_the_reply_that_would_exceed_them_makes_none(
 )
 def test_a_spent_allowance_ends_the_run_with_the_numbers(reason: EndReason, explained: str) -> None:
     limit = LimitMet(reason, 12, 10)
-    ended = End(exhausted(limit, turns=1, explained=explained, text="hm"))
+    ended = EndRun(exhausted(limit, turns=1, explained=explained, text="hm"))
 
     for lifecycle in (Lifecycle(), STAYS):
         assert step(run_after(reply("hm", "a"), returned(), lifecycle=lifecycle), spent=limit) == ended
 
 
 def test_an_answer_that_is_there_already_needs_no_allowance() -> None:
-    assert step(run_after(reply("done")), spent=SPENT) == End(ANSWERED)
+    assert step(run_after(reply("done")), spent=SPENT) == EndRun(ANSWERED)
 
 
 def test_each_exchange_of_a_run_that_stays_has_its_own_turns() -> None:
@@ -448,23 +448,23 @@ def test_each_exchange_of_a_run_that_stays_has_its_own_turns() -> None:
     assert step(run) == EndExchange(ended)
 
     apply(run, run.seq + 1, ExchangeEnded(at=2.0, exchange=ended))
-    assert step(run, NEXT_INPUT) == Take((NEXT_INPUT,))
+    assert step(run, NEXT_INPUT) == TakeInbox((NEXT_INPUT,))
 
     apply(run, run.seq + 1, taken(NEXT_INPUT))
-    assert step(run) == Ask(tools=True)
+    assert step(run) == CallModel(tools=True)
 
 
 def test_the_turns_of_an_exchange_bound_a_run_that_does_not_stay_too() -> None:
     run = run_after(reply("hm", "a"), limits=Limits(exchange_turns=1))
 
-    assert step(run) == End(out_of_turns(1, 1, text="hm"))
+    assert step(run) == EndRun(out_of_turns(1, 1, text="hm"))
 
 
 def test_the_turns_of_the_whole_run_end_a_run_that_stays() -> None:
     limits = Limits(max_turns=2, exchange_turns=2)
     run = run_after(reply("", "a"), returned(), reply("hm", "a"), limits=limits, lifecycle=STAYS)
 
-    assert step(run) == End(out_of_turns(2, 2, text="hm"))
+    assert step(run) == EndRun(out_of_turns(2, 2, text="hm"))
 
 
 def test_the_calls_of_the_whole_run_end_a_run_that_stays() -> None:
@@ -472,13 +472,13 @@ def test_the_calls_of_the_whole_run_end_a_run_that_stays() -> None:
     run = run_after(reply("hm", "a", "b"), limits=limits, lifecycle=STAYS)
     limit = LimitMet("max_calls", 2, 1)
 
-    assert step(run) == End(exhausted(limit, turns=1, explained="the tool call budget is spent", text="hm"))
+    assert step(run) == EndRun(exhausted(limit, turns=1, explained="the tool call budget is spent", text="hm"))
 
 
 def test_an_input_for_which_no_turn_is_left_ends_a_run_that_stays() -> None:
     run = run_after(*idle(), taken(NEXT_INPUT), limits=Limits(max_turns=1, exchange_turns=3), lifecycle=STAYS)
 
-    assert step(run) == End(out_of_turns(1, 1, turns=0))
+    assert step(run) == EndRun(out_of_turns(1, 1, turns=0))
 
 
 # ---- the wrap-up turn -----------------------------------------------------------------------------------------------
@@ -489,16 +489,16 @@ TWO_OF_THREE = LimitMet("max_turns", 2, 3)
 
 def test_the_wrap_up_turn_is_inside_the_limit_and_reads_the_results_before_it() -> None:
     run = run_after(reply("", "a"), returned(), reply("hm", "a"), limits=WRAPS)
-    assert step(run) == Perform((0,))
+    assert step(run) == RunTools((0,))
 
     apply(run, run.seq + 1, returned())
     assert step(run) == WrapUp(TWO_OF_THREE)
 
     apply(run, run.seq + 1, wrap_up(TWO_OF_THREE))
-    assert step(run) == Ask(tools=False, wrap_up=True)
+    assert step(run) == CallModel(tools=False, wrap_up=True)
 
     apply(run, run.seq + 1, reply("this is what I have"))
-    assert step(run) == End(
+    assert step(run) == EndRun(
         exhausted(
             TWO_OF_THREE,
             turns=3,
@@ -522,7 +522,7 @@ def test_calls_of_the_wrap_up_reply_are_not_made_and_the_model_is_not_asked_agai
 
     ended = step(run)
 
-    assert isinstance(ended, End)
+    assert isinstance(ended, EndRun)
     assert (ended.exchange.result, ended.exchange.limit, ended.exchange.text) == ("exhausted", limit, "hm")
 
 
@@ -532,17 +532,17 @@ def test_a_wrap_up_for_which_there_is_no_allowance_is_not_made() -> None:
 
     apply(run, run.seq + 1, wrap_up(SPENT))
 
-    assert step(run, spent=SPENT) == End(exhausted(SPENT, turns=1, explained="the token budget is spent", text="hm"))
+    assert step(run, spent=SPENT) == EndRun(exhausted(SPENT, turns=1, explained="the token budget is spent", text="hm"))
 
 
 def test_news_does_not_disturb_a_wrap_up() -> None:
     run = run_after(wrap_up(SPENT), limits=Limits(wrap_up=True))
-    assert step(run, words(), NOTICE, answer()) == Ask(tools=False, wrap_up=True)
+    assert step(run, words(), NOTICE, answer()) == CallModel(tools=False, wrap_up=True)
 
     apply(run, run.seq + 1, reply("this is it"))
 
     assert step(run, words(), children=1) == Wait("child")
-    assert isinstance(step(run, words()), End)
+    assert isinstance(step(run, words()), EndRun)
 
 
 def test_a_wrapped_up_exchange_does_not_end_a_run_that_stays() -> None:
@@ -563,8 +563,8 @@ def test_a_wrapped_up_exchange_does_not_end_a_run_that_stays() -> None:
 
     for event in (ExchangeEnded(at=4.0, exchange=ended), taken(NEXT_INPUT)):
         apply(run, run.seq + 1, event)
-    assert step(run, words()) == Take((words(),))
-    assert step(run) == Ask(tools=True)
+    assert step(run, words()) == TakeInbox((words(),))
+    assert step(run) == CallModel(tools=True)
 
 
 @pytest.mark.parametrize("limit", [SPENT, LimitMet("max_turns", 2, 3), LimitMet("max_calls", 4, 3)])
@@ -577,7 +577,7 @@ def test_a_run_that_stays_ends_after_wrapping_up_a_limit_of_the_whole_run(limit:
 
     ended = step(run)
 
-    assert isinstance(ended, End)
+    assert isinstance(ended, EndRun)
     assert (ended.exchange.limit, ended.exchange.text) == (limit, "so far")
 
 
@@ -605,7 +605,7 @@ def test_a_run_that_obeys_keeps_every_promise_until_it_ends(seed: int) -> None:
     assert max(world.performed.values(), default=0) <= 2 + world.crashes  # once, again after a yes, again after a crash
     assert run.turns == sum(isinstance(event, ReplyReceived) for _, event in world.log)
     assert run.outcome is not None
-    assert run.outcome.exchanges == len(run.exchanges) + (1 if run.answering else 0)
+    assert run.outcome.exchanges == len(run.exchanges) + (1 if run.in_exchange else 0)
     if world.run_spec.output is not None and run.outcome.result == "completed":
         assert run.outcome.structured is not None
 

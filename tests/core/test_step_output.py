@@ -11,14 +11,14 @@ from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall
 from retinue.core.run import Exchange, Lifecycle, LimitMet, Limits
 from retinue.core.state import Run, fold
 from retinue.core.step import (
-    Ask,
-    End,
+    CallModel,
     EndExchange,
+    EndRun,
     Repair,
     StepInput,
-    Take,
+    TakeInbox,
     Wait,
-    answer_to_judge,
+    answer_to_validate,
     next_step,
 )
 from tests.core.random_runs import DEMANDING, acceptance
@@ -43,18 +43,18 @@ def test_only_words_that_would_be_the_answer_are_judged() -> None:
     idle = (reply(), ExchangeEnded(at=2.0, exchange=Exchange(result="completed", reason="answered")))
     without_tools = MailTaken(at=3.0, items=(Input(key="more", text="more", tools=False),))
 
-    assert answer_to_judge(run_after()) is None
-    assert answer_to_judge(run_after(reply("let me look", "a"))) is None
-    assert answer_to_judge(run_after(reply())) == "42"
-    assert answer_to_judge(run_after(reply(), REPAIR)) is None
-    assert answer_to_judge(run_after(*idle, lifecycle=STAYS)) is None
-    assert answer_to_judge(run_after(*idle, without_tools, reply("43", "a"), lifecycle=STAYS)) == "43"
+    assert answer_to_validate(run_after()) is None
+    assert answer_to_validate(run_after(reply("let me look", "a"))) is None
+    assert answer_to_validate(run_after(reply())) == "42"
+    assert answer_to_validate(run_after(reply(), REPAIR)) is None
+    assert answer_to_validate(run_after(*idle, lifecycle=STAYS)) is None
+    assert answer_to_validate(run_after(*idle, without_tools, reply("43", "a"), lifecycle=STAYS)) == "43"
 
 
 def test_a_good_answer_ends_the_run_with_its_value() -> None:
     ended = Exchange(result="completed", reason="answered", text="42", turns=1, structured={"n": 42})
 
-    assert next_step(run_after(reply()), StepInput(validated=GOOD)) == End(ended)
+    assert next_step(run_after(reply()), StepInput(validated=GOOD)) == EndRun(ended)
     assert next_step(run_after(reply(), lifecycle=STAYS), StepInput(validated=GOOD)) == EndExchange(ended)
 
 
@@ -62,9 +62,9 @@ def test_a_bad_answer_is_asked_for_again_twice_and_then_fails() -> None:
     bad = StepInput(validated=BAD)
 
     assert next_step(run_after(reply()), bad) == Repair("it is not JSON")
-    assert next_step(run_after(reply(), REPAIR), StepInput()) == Ask(tools=True)
+    assert next_step(run_after(reply(), REPAIR), StepInput()) == CallModel(tools=True)
     assert next_step(run_after(reply(), REPAIR, reply()), bad) == Repair("it is not JSON")
-    assert next_step(run_after(reply(), REPAIR, reply(), REPAIR, reply("43")), bad) == End(
+    assert next_step(run_after(reply(), REPAIR, reply(), REPAIR, reply("43")), bad) == EndRun(
         Exchange(result="failed", reason="bad_output", text="43", error=FAILED, turns=3)
     )
 
@@ -78,20 +78,20 @@ def test_the_model_hears_that_its_answer_was_cut_off() -> None:
 def test_a_refusal_is_no_answer_to_repair() -> None:
     ended = Exchange(result="failed", reason="refusal", text="42", error="the model declined to answer", turns=1)
 
-    assert next_step(run_after(reply(stop="refusal")), StepInput(validated=BAD)) == End(ended)
+    assert next_step(run_after(reply(stop="refusal")), StepInput(validated=BAD)) == EndRun(ended)
 
 
 def test_news_and_children_come_before_the_verdict() -> None:
     words = TextMessage(key="words", text="hear me")
 
-    assert next_step(run_after(reply()), StepInput(inbox=(words,), validated=BAD)) == Take((words,))
+    assert next_step(run_after(reply()), StepInput(inbox=(words,), validated=BAD)) == TakeInbox((words,))
     assert next_step(run_after(reply()), StepInput(children=1, validated=BAD)) == Wait("child")
 
 
 def test_without_a_turn_left_a_bad_answer_fails_at_once() -> None:
     run = run_after(reply(), limits=Limits(max_turns=1))
 
-    assert next_step(run, StepInput(validated=BAD)) == End(
+    assert next_step(run, StepInput(validated=BAD)) == EndRun(
         Exchange(result="failed", reason="bad_output", text="42", error=FAILED, turns=1)
     )
 
@@ -100,7 +100,7 @@ def test_the_turn_that_is_set_aside_may_be_used_on_a_repair() -> None:
     limits = Limits(max_turns=2, wrap_up=True)
 
     assert next_step(run_after(reply(), limits=limits), StepInput(validated=BAD)) == Repair("it is not JSON")
-    assert next_step(run_after(reply(), REPAIR, limits=limits), StepInput()) == Ask(tools=True)
+    assert next_step(run_after(reply(), REPAIR, limits=limits), StepInput()) == CallModel(tools=True)
 
 
 @pytest.mark.parametrize(("validated", "value"), [(GOOD, {"n": 42}), (BAD, None)])
@@ -110,5 +110,5 @@ def test_an_answer_to_a_wrap_up_is_taken_as_it_is(validated: ValidatedOutput, va
 
     step = next_step(run, StepInput(validated=validated))
 
-    assert isinstance(step, End)
+    assert isinstance(step, EndRun)
     assert (step.exchange.result, step.exchange.text, step.exchange.structured) == ("exhausted", "42", value)

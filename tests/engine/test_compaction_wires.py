@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.core.compaction import SUMMARISER
+from retinue.core.compaction import SUMMARY_SYSTEM_PROMPT
 from retinue.core.events import HistoryCompacted
 from retinue.core.run import Outcome
 from retinue.providers.catalog import provider_config, reach
@@ -57,7 +57,7 @@ class Script:
     def __call__(self, heard: Heard) -> Line | Answer:
         """What it says to a request, or that this is too much."""
         text = msgspec.json.encode(heard.body).decode()
-        if SUMMARISER in text:
+        if SUMMARY_SYSTEM_PROMPT in text:
             self.summaries.append(text)
             return says("Some files were read.")
         if len(text) > MOST:

@@ -28,7 +28,17 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
+from retinue.core.inbox import (
+    ApprovalAnswer,
+    Cancel,
+    ChildEnded,
+    Close,
+    Deadline,
+    DependencyEnded,
+    Input,
+    Item,
+    TextMessage,
+)
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
@@ -96,7 +106,7 @@ _ITEMS: tuple[Item, ...] = (
     Close(key="k3"),
     Cancel(key="k4", reason="parent_ended", note="no longer needed"),
     Deadline(key="k5", seconds=600.5),
-    Answer(key="k6", turn=3, index=1, allow=True, note="go on"),
+    ApprovalAnswer(key="k6", turn=3, index=1, allow=True, note="go on"),
     ChildEnded(key="k7", run_id="r2", result="completed", notice="r2 is done"),
     DependencyEnded(key="k8", run_id="r3", name="t_03", ok=True, text="found it"),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.core.commands import Change, Decide, Written
+from retinue.core.commands import Change, Decide, WriteResult
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
@@ -46,7 +46,7 @@ class DirectShelf:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         (answer,) = self.store.commit(None, [Change(space=space, decide=decide, key=key, session_id=session_id)])
         return answer
 
@@ -61,7 +61,7 @@ class LateShelf:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         key_value = JournalKeyValue(self.harness.retinue.supervisor.engine)
         return await key_value.change(space, decide, key=key, session_id=session_id)
 

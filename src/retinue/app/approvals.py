@@ -7,7 +7,7 @@ import logging
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName
 from retinue.core.ids import RunId
-from retinue.core.inbox import Answer
+from retinue.core.inbox import ApprovalAnswer
 from retinue.core.run import Approval
 from retinue.engine.approvals import answer_to, open_questions
 from retinue.engine.supervisor import Supervisor
@@ -44,7 +44,7 @@ class Approvals:
             return open_questions(live.run)
         run = await self._supervisor.replay(run_id)
         inbox = await self._engine.journal.read(self._engine.store.inbox, run_id)
-        answered = {(item.turn, item.index) for item in inbox if isinstance(item, Answer)}
+        answered = {(item.turn, item.index) for item in inbox if isinstance(item, ApprovalAnswer)}
         return [each for each in open_questions(run) if (each.turn, each.index) not in answered]
 
     async def find(self, name: str) -> Approval:

@@ -120,5 +120,5 @@ def remembering(run_spec: RunSpec, agent: str, rules: Rules) -> RunSpec:
     """A brief that was made under other settings gives no memory to read that those of today take away."""
     if not run_spec.memory_from:
         return run_spec
-    kept = rules.still_readable(run_spec.identity or agent, run_spec.memory_from)
+    kept = rules.readable_memories(run_spec.identity or agent, run_spec.memory_from)
     return run_spec if kept == run_spec.memory_from else replace(run_spec, memory_from=kept)

@@ -12,7 +12,7 @@ from typing import cast
 
 from retinue.core.commands import Post
 from retinue.core.errors import StoreError
-from retinue.core.inbox import Answer
+from retinue.core.inbox import ApprovalAnswer
 from retinue.core.run import Approval
 from retinue.core.state import Run
 from retinue.engine.context import Approver, EngineContext
@@ -38,16 +38,16 @@ def open_questions(run: Run) -> list[Approval]:
             index=call.index,
             tool=call.call.name,
             arguments=call.call.arguments,
-            reason=call.why_parked,
+            reason=call.parked_reason,
         )
         for call in run.open
-        if call.waits_for_a_person
+        if call.awaits_approval
     ]
 
 
-def answer_to(question: Approval, *, allow: bool, note: str = "") -> Answer:
+def answer_to(question: Approval, *, allow: bool, note: str = "") -> ApprovalAnswer:
     """The item that answers a question; a second answer to the same question is the same item."""
-    return Answer(
+    return ApprovalAnswer(
         key=f"answer/{question.turn}/{question.index}", turn=question.turn, index=question.index, allow=allow, note=note
     )
 

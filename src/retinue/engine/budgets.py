@@ -14,7 +14,7 @@ from retinue.core.commands import Charge
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
-from retinue.core.ledger import Exhausted, Held, Ledger, MustWait, NoRoom
+from retinue.core.ledger import Exhausted, Held, InsufficientBudget, Ledger, MustWait
 from retinue.core.messages import Reply
 from retinue.core.ports import Clock, Store
 from retinue.core.run import EndReason, LimitMet, Limits
@@ -67,7 +67,7 @@ class Accounts:
                 charges = await self._journal.peek(self._store.charges, window.name, since)
                 for charge in known.news(charges, since):
                     amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
-                    self.ledger.recall(window, amount, charge.at)
+                    self.ledger.charge_window(window, amount, charge.at)
                 known.read_at = now
 
     def open(self, run: RunAccepted, *, above: RunId | None = None) -> None:
@@ -80,15 +80,15 @@ class Accounts:
         parent = above if above in self._windows else None
         if parent is None and caps == UNLIMITED and not run.windows:
             return
-        carve = caps if run.reserved else None
-        answer = self.ledger.open(run.run_id, caps, parent=parent, windows=run.windows, carve=carve)
-        if isinstance(answer, NoRoom):
+        reserve = caps if run.reserved else None
+        answer = self.ledger.open(run.run_id, caps, parent=parent, windows=run.windows, reserve=reserve)
+        if isinstance(answer, InsufficientBudget):
             raise NoAllowance(account=answer.account, dimension=answer.dimension, asked=answer.asked, left=answer.left)
         inherited = self._windows[parent] if parent is not None else ()
         known = {(window.name, window.span_seconds): window for window in (*inherited, *run.windows)}
         self._windows[run.run_id] = tuple(known.values())
         if run.limits.wrap_up:
-            self.ledger.set_aside(run.run_id, _wrap_up_share(answer.caps))
+            self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
 
     def close(self, run_id: RunId) -> None:
         """Give back what the run did not use."""
@@ -166,7 +166,7 @@ class Accounts:
 
     def has_overdrawn(self, run_id: RunId) -> bool:
         """Whether more actions were taken than a window of the run allows: by several processes in the same moment."""
-        return run_id in self._windows and self.ledger.over(run_id, self._clock.now()) is not None
+        return run_id in self._windows and self.ledger.overdrawn(run_id, self._clock.now()) is not None
 
     def _remembered(self, charges: Iterable[Charge]) -> tuple[Charge, ...]:
         """Charges that the ledger has counted already, so that they are not news when they are read back."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from retinue.core.commands import Write, Written
+from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import CommitsAtOnce, Store
@@ -36,7 +36,7 @@ class CommitFuture:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._answers: list[Written] | None = None
+        self._answers: list[WriteResult] | None = None
         self._error: Exception | None = None
         self._waiting: list[asyncio.Future[None]] | None = None
         """Whoever waits, each on their own: one who gives up must not end the wait of others."""
@@ -46,7 +46,7 @@ class CommitFuture:
         """Whether the store has answered."""
         return self._answers is not None or self._error is not None
 
-    async def wait(self) -> list[Written]:
+    async def wait(self) -> list[WriteResult]:
         """What the store answered; raises what it refused with."""
         await self.answered()
         if self._error is not None:
@@ -63,7 +63,7 @@ class CommitFuture:
             self._waiting.append(waiter)
             await waiter
 
-    def _settle(self, answers: list[Written] | None, error: Exception | None) -> None:
+    def _settle(self, answers: list[WriteResult] | None, error: Exception | None) -> None:
         self._answers, self._error = answers, error
         for waiter in self._waiting or ():
             if not waiter.done():
@@ -89,7 +89,7 @@ class Journal:
         self._writer = ThreadPoolExecutor(1, "retinue-writer") if store.blocking else None
         self._reader = ThreadPoolExecutor(1, "retinue-reader") if store.blocking else None
         self._timer: asyncio.Handle | None = None
-        self._committing: asyncio.Future[list[Written]] | None = None
+        self._committing: asyncio.Future[list[WriteResult]] | None = None
         self._hurried = False
         self._alone = 0
         """How many of the queued groups are committed one by one, because one of them failed their common commit."""
@@ -109,7 +109,7 @@ class Journal:
                 self._timer = asyncio.get_running_loop().call_later(LINGER, self._flush)
         return commit_future
 
-    async def commit(self, *writes: Write) -> list[Written]:
+    async def commit(self, *writes: Write) -> list[WriteResult]:
         """Queue writes and wait for their answers."""
         return await self.write(*writes).wait()
 
@@ -194,11 +194,11 @@ class Journal:
             self._committing = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
         self._committing.add_done_callback(partial(self._committed, batch))
 
-    def _commit_at_once(self, writes: list[Write]) -> asyncio.Future[list[Written]] | None:
+    def _commit_at_once(self, writes: list[Write]) -> asyncio.Future[list[WriteResult]] | None:
         """The answers, if the store has them in a moment; waking a thread and being woken by it takes longer."""
         if self._prompt is None:
             return None
-        commit: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        commit: asyncio.Future[list[WriteResult]] = asyncio.get_running_loop().create_future()
         try:
             answers = self._prompt.commit_at_once(self.driver_id, writes, durable=self._durable)
         except Exception as error:
@@ -210,7 +210,7 @@ class Journal:
         return commit
 
     def _committed(
-        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], commit: asyncio.Future[list[Written]]
+        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], commit: asyncio.Future[list[WriteResult]]
     ) -> None:
         self._committing = None
         if commit.cancelled():
@@ -241,7 +241,7 @@ class Journal:
             self._queue = [*batch, *self._queue]
             self._alone = len(batch)
 
-    def _store_commit(self, writes: list[Write]) -> list[Written]:
+    def _store_commit(self, writes: list[Write]) -> list[WriteResult]:
         # All of them, not only those that somebody waits for: who waits a moment later has to find it synced, too.
         return self._store.commit(self.driver_id, writes, durable=self._durable)
 
@@ -255,7 +255,7 @@ class Journal:
             commit_future._settle(answers, None)  # pyright: ignore[reportPrivateUsage]
 
     def _answer(
-        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], answers: list[Written], error: StoreError | None
+        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], answers: list[WriteResult], error: StoreError | None
     ) -> None:
         start = 0
         if error is not None:

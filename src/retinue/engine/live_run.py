@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from retinue.core.agent import ToolSpec, ValidatedOutput
-from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, Written
+from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, WriteResult
 from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken
@@ -24,7 +24,7 @@ from retinue.core.messages import Delta, TextDelta
 from retinue.core.ports import HasCompanion, Provider, Tool
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
-from retinue.core.step import MODEL, StepInput, answer_to_judge
+from retinue.core.step import MODEL, StepInput, answer_to_validate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import in_code, is_its_own_doing
 from retinue.engine.journal import CommitFuture
@@ -157,7 +157,7 @@ class LiveRun:
         """Where the run stands, for people."""
         if self.run.outcome is not None:
             return "ended"
-        if not self.run.answering:
+        if not self.run.in_exchange:
             return "idle"
         if self.waits is not None:
             return "waiting"
@@ -176,7 +176,7 @@ class LiveRun:
 
     def _judgment(self) -> ValidatedOutput | None:
         """The verdict on the run's answer; asked for once, however often the loop looks at the situation."""
-        text, output = answer_to_judge(self.run), self.run.run_spec.output
+        text, output = answer_to_validate(self.run), self.run.run_spec.output
         if text is None or output is None:
             return None
         if self._validated is None or self._validated[0] is not text:
@@ -254,9 +254,9 @@ class LiveRun:
             else "pending"
             if run.accepted.after and run.is_pending
             else "idle"
-            if not run.answering
+            if not run.in_exchange
             else "parked"
-            if run.parked_since is not None and any(call.waits_for_a_person for call in run.open)
+            if run.parked_since is not None and any(call.awaits_approval for call in run.open)
             else "working"
         )
         return Progress(
@@ -270,7 +270,7 @@ class LiveRun:
 
     # Birth
 
-    def hear_acceptance(self, answers: list[Written]) -> bool:
+    def hear_acceptance(self, answers: list[WriteResult]) -> bool:
         """Hear what the store said to the run's acceptance: the handle it was given, or that it does not exist."""
         self.acceptance = None
         (answer,) = answers
@@ -381,7 +381,7 @@ class LiveRun:
         run = self.run
         if not run.context:
             return self.expected_input()
-        return run.context + total(run.history[run.heard :]) // CHARACTERS_PER_TOKEN + 1
+        return run.context + total(run.history[run.counted_messages :]) // CHARACTERS_PER_TOKEN + 1
 
     def window(self, name: str, model: str, provider: Provider) -> int | None:
         """How many tokens a model can read and write at once, if its provider knows; asked once."""

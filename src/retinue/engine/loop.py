@@ -16,14 +16,14 @@ from retinue.core.ports import does_wait
 from retinue.core.run import Exchange, Outcome, WaitingFor
 from retinue.core.step import (
     MODEL,
-    Ask,
+    AlreadyEnded,
+    CallModel,
     Compact,
-    End,
     EndExchange,
-    Perform,
+    EndRun,
     Repair,
-    Rest,
-    Take,
+    RunTools,
+    TakeInbox,
     Wait,
     WaitsFor,
     WrapUp,
@@ -77,7 +77,7 @@ async def drive(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
             raise  # nobody's bug: the run stays as the store knows it
         log.exception("run %s ended by a bug", live.run_id)
         failed = Exchange(result="failed", reason="bug", error=f"internal error: {in_code(bug)}", text=live.run.text)
-        await _end(live, End(failed), engine, hooks)
+        await _end(live, EndRun(failed), engine, hooks)
 
 
 async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
@@ -87,14 +87,14 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
             raise live.trouble
         step = next_step(live.run, live.step_input())
         match step:
-            case Ask():
+            case CallModel():
                 if live.acceptance is not None and not await _is_born(live):
                     await _end(live, _unborn(), engine, hooks)
                     return
                 live.start(MODEL, ask(live, step, engine), _follows)
             case Compact():
                 live.start(MODEL, compact(live, step, engine), _follows)
-            case Perform(indices=indices):
+            case RunTools(indices=indices):
                 for index in indices:
                     live.start(index, perform(live, index, engine), _follows)
             case Wait(why="dependency") if live.held and not live.run.is_pending:
@@ -103,7 +103,7 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
                     await live.wait("dependency")
             case Wait(why=why):
                 await live.wait(_what_for(live, why, engine))
-            case Take(items=items):
+            case TakeInbox(items=items):
                 live.take(items)
             case WrapUp(limit=limit):
                 live.spent = None
@@ -114,10 +114,10 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
             case EndExchange(exchange=exchange):
                 live.record(ExchangeEnded(at=engine.clock.now(), exchange=exchange))
                 hooks.exchange_ended(live)
-            case End():
+            case EndRun():
                 await _end(live, step, engine, hooks)
                 return
-            case Rest():
+            case AlreadyEnded():
                 return
             case _:
                 assert_never(step)
@@ -130,11 +130,11 @@ def _follows(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
     if live.waits is not None:
         return None  # the loop has said what the run waits for, and has to take it back
     match next_step(live.run, live.step_input()):
-        case Ask() as step:
+        case CallModel() as step:
             return MODEL, ask(live, step, engine)
         case Compact() as step:
             return MODEL, compact(live, step, engine)
-        case Perform(indices=(index,)) if not _waits(live, index):
+        case RunTools(indices=(index,)) if not _waits(live, index):
             return index, perform(live, index, engine)
         case _:
             return None
@@ -168,12 +168,12 @@ async def _is_born(live: LiveRun) -> bool:
     return live.hear_acceptance(await live.acceptance.wait())
 
 
-def _unborn() -> End:
+def _unborn() -> EndRun:
     error = "cancelled before it could begin"
-    return End(Exchange(result="cancelled", reason="cancelled", error=error))
+    return EndRun(Exchange(result="cancelled", reason="cancelled", error=error))
 
 
-async def _end(live: LiveRun, end: End, engine: EngineContext, hooks: Hooks) -> None:
+async def _end(live: LiveRun, end: EndRun, engine: EngineContext, hooks: Hooks) -> None:
     """Stop what is in flight, then record how the run ended; nothing is recorded after it."""
     unstopped = await live.stop()
     born = live.acceptance is None or await _is_born(live)

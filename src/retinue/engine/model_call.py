@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge
-from retinue.core.compaction import ContextOverflow, is_near, reserved
+from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
 from retinue.core.ports import Prices, Provider, Request
 from retinue.core.run import LimitMet, Limits
-from retinue.core.step import Ask
+from retinue.core.step import CallModel
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_its_own_doing, kind_and_words_of
@@ -89,7 +89,7 @@ Forms: TypeAlias = Callable[[str, str, Provider], Question | ContextOverflow]
 """The question for a provider (its name and itself) and a model; or that this one cannot be asked so much."""
 
 
-async def ask(live: LiveRun, step: Ask, engine: EngineContext) -> None:
+async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
     """Ask once, and record the reply or the failure; or find that the allowance is spent or the history too long."""
 
     def form(name: str, model: str, provider: Provider) -> Question | ContextOverflow:
@@ -127,7 +127,9 @@ def _crowded(live: LiveRun, window: int) -> ContextOverflow | None:
     if run.compactions or live.left_alone == run.seq:
         return None
     kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think)
-    return ContextOverflow(window=window, reserved=kept_free) if is_near(live.context(), window, kept_free) else None
+    return (
+        ContextOverflow(window=window, reserved=kept_free) if is_near_limit(live.context(), window, kept_free) else None
+    )
 
 
 def _refused(live: LiveRun, answer: NoReply, partial: str, engine: EngineContext) -> ContextOverflow:
@@ -264,7 +266,7 @@ async def _room(provider: Provider, question: Question, live: LiveRun, engine: E
     )
 
 
-def _request(provider: str, model: str, live: LiveRun, step: Ask) -> Request:
+def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Request:
     run, run_spec = live.run, live.run.run_spec
     return Request(
         model=model,

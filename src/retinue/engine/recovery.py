@@ -15,7 +15,7 @@ from retinue.core.errors import BadInput, NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.core.ids import DriverId, RandomIds, RunId
 from retinue.core.policy import Policy, intersect
-from retinue.core.profiles import ACTIONS, tightened, windows_of
+from retinue.core.profiles import ACTIONS, narrowed_windows, windows_of
 from retinue.core.state import Run
 from retinue.engine.admission import remembering
 from retinue.engine.live_run import LiveRun, ToolSet
@@ -150,10 +150,10 @@ class Recovery:
 
     def _windows_of_today(self, run: Run) -> tuple[Window, ...]:
         """A run's windows under its policy of today, and those of a policy that was written down only since."""
-        windows = {window.name: window for window in tightened(run.accepted.windows, run.policy)}
+        windows = {window.name: window for window in narrowed_windows(run.accepted.windows, run.policy)}
         agent = run.run_spec.identity or run.accepted.agent
         rules = self._engine.rules
-        given = rules.given_to(agent) if _bound_by(run) is None else rules.agents.get(agent)
+        given = rules.policy_for(agent) if _bound_by(run) is None else rules.agents.get(agent)
         if given is not None:
             for window in windows_of(agent, run.policy):
                 windows.setdefault(window.name, window)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.commands import Accept, Accepted, CancelTree, NotCreated, Post, RunQuery, RunRow, Written
+from retinue.core.commands import Accept, Accepted, CancelTree, NotCreated, Post, RunQuery, RunRow, WriteResult
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, StoreError, TooManyRunning, TreeCancelled, UnknownName
 from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded, RunLeft
 from retinue.core.history import History
@@ -195,7 +195,7 @@ class Supervisor:
             if live.run.outcome is None:
                 await live.stop()
 
-    def _answered(self, accepted: RunAccepted, answers: list[Written]) -> Started:
+    def _answered(self, accepted: RunAccepted, answers: list[WriteResult]) -> Started:
         (answer,) = answers
         if isinstance(answer, NotCreated):
             if answer.why == "cancelled":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from retinue.core.commands import Write, Written
+from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import StoreError
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
@@ -37,12 +37,14 @@ class CrashingStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self.inner, name)
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         """Commit as long as the process lives."""
         if self.limit is None and self._on_write is None:
             self.written += len(writes)
             return self.inner.commit(driver_id, writes, durable=durable)
-        answers: list[Written] = []
+        answers: list[WriteResult] = []
         for write in writes:
             if self.limit is not None and self.written >= self.limit:
                 raise Killed(self.written)
@@ -54,7 +56,7 @@ class CrashingStore:
 
     def commit_at_once(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None:
+    ) -> list[WriteResult] | None:
         """Never: all that is written goes through `commit`, where it is counted."""
         return None
 

@@ -25,7 +25,17 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
+from retinue.core.inbox import (
+    ApprovalAnswer,
+    Cancel,
+    ChildEnded,
+    Close,
+    Deadline,
+    DependencyEnded,
+    Input,
+    Item,
+    TextMessage,
+)
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
 from retinue.dialects.text import rfc3339
@@ -120,7 +130,7 @@ def _mail(at: str, item: Item) -> Iterator[Entry]:
             yield Entry(at=at, kind="note", text=f"cancelled: {note or reason}")
         case Deadline(seconds=seconds):
             yield Entry(at=at, kind="note", text=f"its {seconds:g} seconds are over")
-        case Answer(allow=allow, note=note):
+        case ApprovalAnswer(allow=allow, note=note):
             yield Entry(
                 at=at, kind="note", text=f"a person said {'yes' if allow else 'no'}{f': {note}' if note else ''}"
             )

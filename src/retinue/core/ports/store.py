@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from retinue.core.agent import RunSpec
-from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, Written
+from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, WriteResult
 from retinue.core.events import Event
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
@@ -31,7 +31,9 @@ class Store(Protocol):
         """Whether other processes can reach this store."""
         ...
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         """Make these writes happen, in order, as one; `durable` asks for the disk to have them."""
         ...
 
@@ -106,7 +108,7 @@ class CommitsAtOnce(Protocol):
 
     def commit_at_once(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None:
+    ) -> list[WriteResult] | None:
         """The same as `commit`, if that waits for nobody: neither another process nor the disk. Else None, and nothing
         happened.
         """

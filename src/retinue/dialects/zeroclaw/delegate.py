@@ -167,7 +167,7 @@ class DelegateTool(DialectTool):
         if agent is None:  # it was there when the call was made, before a crash
             raise NotMet(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
         policy, independent = await self._grants(agent, context)
-        given = self._supervisor.engine.rules.given_to(agent.name)
+        given = self._supervisor.engine.rules.policy_for(agent.name)
         return admission.SpawnRequest(
             agent=agent.name,
             run_spec=self._brief(agent, context),

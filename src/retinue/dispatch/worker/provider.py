@@ -182,7 +182,7 @@ class ProcessProvider:
         seconds = self._surroundings.seconds
         if not accounts.is_capped(run_id):
             return Limits(seconds=seconds)
-        standing = accounts.ledger.standing(run_id)
+        standing = accounts.ledger.account_state(run_id)
         caps, spent = standing.caps, standing.spent
         return Limits(
             max_input_tokens=_left(caps.input, spent.input),

@@ -31,7 +31,7 @@ from retinue.core.commands import (
     SessionRow,
     UnregisterDriver,
     Write,
-    Written,
+    WriteResult,
 )
 from retinue.core.errors import Fenced
 from retinue.core.events import RunAccepted
@@ -51,7 +51,7 @@ class Writing:
         self._tables = tables
         self._undo = undo
 
-    def write(self, driver_id: DriverId | None, write: Write) -> Written:
+    def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
         """Check and apply one write of the driver, and answer it."""
         match write:
             case Record():

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from retinue.core.agent import RunSpec
-from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, Written
+from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, WriteResult
 from retinue.core.errors import Fenced, StoreCorrupt
 from retinue.core.events import Event
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -46,7 +46,9 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         """Make these writes happen, in order, as one."""
         with self._lock:
             if driver_id is not None and not self._tables.lives(driver_id) and not rules.enlists(writes, driver_id):

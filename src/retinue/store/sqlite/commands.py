@@ -35,7 +35,7 @@ from retinue.core.commands import (
     Retire,
     UnregisterDriver,
     Write,
-    Written,
+    WriteResult,
 )
 from retinue.core.events import RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -120,11 +120,11 @@ class Writing:
         """Whether the driver has enlisted and was not declared dead."""
         return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
 
-    def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[Written]:
+    def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[WriteResult]:
         """Check and apply these writes of the driver, in order, and answer them."""
         if len(writes) == 1:
             return [self.write(driver_id, writes[0])]
-        answers: list[Written] = []
+        answers: list[WriteResult] = []
         for only_events, group in groupby(writes, _only_adds_events):
             if only_events:
                 records = cast("list[Record]", list(group))
@@ -134,7 +134,7 @@ class Writing:
                 answers.extend(self.write(driver_id, write) for write in group)
         return answers
 
-    def write(self, driver_id: DriverId | None, write: Write) -> Written:
+    def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
         """Check and apply one write of the driver, and answer it."""
         match write:
             case Record():

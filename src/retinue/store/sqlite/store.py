@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from retinue.core.commands import Write, Written
+from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreNotOpened, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.store import rules
@@ -91,7 +91,9 @@ class SqliteStore(Reading):
         """Whether calls take real time: a commit waits for the disk and for other processes."""
         return self._threaded
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         """Make these writes happen, in order, as one."""
         with self._one_writer, self._my_turn():
             try:
@@ -106,7 +108,7 @@ class SqliteStore(Reading):
 
     def commit_at_once(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None:
+    ) -> list[WriteResult] | None:
         """The same, if it waits for nobody: a commit that need not reach the disk is a few writes into memory of the
         system. None when another process has its turn, when the disk has to be waited for, or when it is time for a
         checkpoint, which `commit` makes.
@@ -154,7 +156,7 @@ class SqliteStore(Reading):
             raise StoreUnavailable(f"{self._file} was closed")
         return self._turns
 
-    def _transact(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[Written]:
+    def _transact(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[WriteResult]:
         writing = self._writing
         self._writer.execute("BEGIN IMMEDIATE")
         try:

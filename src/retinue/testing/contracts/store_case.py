@@ -18,7 +18,7 @@ from retinue.core.commands import (
     RegisterDriver,
     RunRow,
     Write,
-    Written,
+    WriteResult,
 )
 from retinue.core.events import Event, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -128,7 +128,7 @@ def end(store: Store, run_id: RunId, driver_id: DriverId = "alice") -> None:
     store.commit(driver_id, [record(run_id, 2, over())])
 
 
-def one(store: Store, write: Write, driver_id: DriverId | None = None) -> Written:
+def one(store: Store, write: Write, driver_id: DriverId | None = None) -> WriteResult:
     """Commit one write and return its answer."""
     (answer,) = store.commit(driver_id, [write])
     return answer

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from retinue.core.commands import Charge, Post, Progress, Record
 from retinue.core.errors import Fenced, StoreCorrupt
 from retinue.core.events import CallReturned, MailTaken, RunEnded
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Input, TextMessage
+from retinue.core.inbox import ApprovalAnswer, Cancel, ChildEnded, Input, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import Outcome
 from retinue.core.usage import Usage
@@ -243,7 +243,7 @@ class LogContract(StoreCase):
     def test_a_driver_reads_the_mail_of_all_its_unfinished_runs(self, store: Store) -> None:
         tree(store)
         born(store, accept("of bob", driver_id="bob"))
-        words, answer = TextMessage(key="w", text="hello"), Answer(key="a", turn=1, index=0, allow=True)
+        words, answer = TextMessage(key="w", text="hello"), ApprovalAnswer(key="a", turn=1, index=0, allow=True)
         for run_id in ("two", "root", "one", "of bob"):
             one(store, Post(run_id=run_id, item=words))
         one(store, Post(run_id="root", item=answer))
