@@ -1,7 +1,7 @@
-"""What every stored thing looks like, with each field filled: the objects that the files of the corpus have to become.
+"""The expected values of the corpus files: every stored class with all fields filled.
 
-A format that was released keeps its files as they are, for ever. Until then, and when fields are added,
-`python -m tests.store.samples` writes the files that are missing for the newest format.
+The files of a released format never change. Until the release, and when fields are added,
+`python -m tests.store.samples` writes the missing files of the newest format.
 """
 
 from pathlib import Path
@@ -181,7 +181,7 @@ _EVENTS: tuple[Event, ...] = (
     ResultCollected(at=1763200011.0, key="r1/3/0", run_id="r2"),
     RunEnded(at=1763200012.0, outcome=_OUTCOME),
 )
-BRIEF = RunSpec(
+RUN_SPEC = RunSpec(
     agent="researcher",
     system="You look things up.",
     offered=("search", "shell"),
@@ -204,7 +204,7 @@ LOG: tuple[Event, ...] = (
         run_id="r1",
         session_id="s1",
         root_id="r1",
-        run_spec=BRIEF.digest(),
+        run_spec=RUN_SPEC.digest(),
         task="What is six times seven?",
         policy=_POLICY,
     ),
@@ -227,18 +227,18 @@ def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Ite
 
 
 EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
-    1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": BRIEF},
+    1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": RUN_SPEC},
 }
-"""By format and name: what the file of that name has to become today."""
+"""By format and name: the value to which the file of that name must decode."""
 
 
 def folder_of(format: int) -> Path:
-    """Where the files of a format are."""
+    """The folder of a format's files."""
     return CORPUS / f"format_{format}"
 
 
 def write_missing() -> None:
-    """Write the files of the newest format that are not there yet."""
+    """Write the missing files of the newest format."""
     folder = folder_of(FORMAT)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {f"{name}.json": _pretty(value) + b"\n" for name, value in EXPECTED[FORMAT].items()}
