@@ -27,13 +27,13 @@ DIALECT_SECTIONS: dict[str, Section] = {
         name=xzatoma_settings.SECTION,
         type=xzatoma_settings.XzatomaSettings,
         about="The dialect xzatoma (--dialect xzatoma).",
-        strangers=lambda section, providers: _unknown_provider(section, providers),
+        unknown_providers=lambda section, providers: _unknown_provider(section, providers),
     ),
     "meerkat": Section(
         name=meerkat_settings.SECTION,
         type=meerkat_settings.MeerkatSettings,
         about="The dialect meerkat (--dialect meerkat).",
-        mistakes=meerkat_settings.mistakes,
+        cross_key_errors=meerkat_settings.mistakes,
     ),
     "buzzllm": Section(
         name=buzzllm_settings.SECTION,
@@ -44,14 +44,14 @@ DIALECT_SECTIONS: dict[str, Section] = {
         name=spec_settings.SECTION,
         type=spec_settings.SpecSettings,
         about="The dialect spec (--dialect spec, the default).",
-        mistakes=spec_settings.mistakes,
+        cross_key_errors=spec_settings.mistakes,
     ),
 }
 """The section of each dialect that has one, by the dialect's name."""
 
 SECTIONS: tuple[Section, ...] = (
     AGENTS,
-    providers_section(tuple(WIRES), mistakes=lambda settled: _wrong_of_provider(settled)),
+    providers_section(tuple(WIRES), cross_key_errors=lambda settled: _wrong_of_provider(settled)),
     TOOLS,
     *DIALECT_SECTIONS.values(),
     RISK_PROFILES,
