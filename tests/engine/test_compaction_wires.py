@@ -17,7 +17,7 @@ from retinue.providers.catalog import provider_config, reach
 from retinue.providers.scripted.provider import Line, calls, says, together
 from retinue.testing import fake_chat
 from retinue.testing.fake_chat import FakeChat
-from retinue.testing.fake_server import Answer, Heard
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from retinue.testing.harness import Harness
 from tests.providers.fakes import anthropic, gemini, responses
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -25,9 +25,9 @@ from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
 
 Vendor: TypeAlias = FakeChat | FakeAnthropic | FakeResponses | FakeGemini
-Played: TypeAlias = Callable[[Heard], Line | Answer]
+Played: TypeAlias = Callable[[ReceivedRequest], Line | FakeResponse]
 
-VENDORS: dict[str, tuple[Callable[[Played], Vendor], Callable[..., Answer]]] = {
+VENDORS: dict[str, tuple[Callable[[Played], Vendor], Callable[..., FakeResponse]]] = {
     "openai-chat": (FakeChat, fake_chat.failed),
     "anthropic": (FakeAnthropic, anthropic.failed),
     "openai-responses": (FakeResponses, responses.failed),
@@ -46,7 +46,7 @@ async def read(name: str) -> str:
 class Script:
     """A model that reads six files and then says which of them it still knows; it counts its own turns."""
 
-    def __init__(self, refuse: Callable[..., Answer], words: int) -> None:
+    def __init__(self, refuse: Callable[..., FakeResponse], words: int) -> None:
         self.refuse = refuse
         self.words = words
         self.turn = 0
@@ -54,7 +54,7 @@ class Script:
         self.summaries: list[str] = []
         self.last = ""
 
-    def __call__(self, heard: Heard) -> Line | Answer:
+    def __call__(self, heard: ReceivedRequest) -> Line | FakeResponse:
         """What it says to a request, or that this is too much."""
         text = msgspec.json.encode(heard.body).decode()
         if SUMMARY_SYSTEM_PROMPT in text:

@@ -16,7 +16,7 @@ from retinue.dialects.buzzllm.settings import BuzzllmSettings
 from retinue.dispatch.worker import process
 from retinue.dispatch.worker.grant import Grant, Tally, last_tally
 from retinue.providers.scripted.script import Line, Speaks, calls, hangs, says, streams
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import Command
 from tests.dialects.buzzllm.stage import (
     CHAT,
@@ -153,7 +153,7 @@ async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.Mo
 
 @pytest.mark.promise("BZ-KILLED", "BZ-USAGE")
 async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() -> None:
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> Speaks:
         if len(cast.children) == 1:
             return Speaks(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
         for pid in callers():
@@ -174,7 +174,7 @@ async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() 
 async def test_a_cancelled_call_leaves_no_process() -> None:
     heard = asyncio.Event()
 
-    def child(_: Heard) -> Line:
+    def child(_: ReceivedRequest) -> Line:
         heard.set()
         return hangs("Let me ")
 
@@ -277,7 +277,7 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
 
     assert (code, tally.turns, tally.usage.output >= 3) == (0, 2, True)
     assert b"the pool" in said
-    assert [tool["function"]["name"] for tool in vendor.heard[0].body["tools"]] == ["bash_read"]
+    assert [tool["function"]["name"] for tool in vendor.requests[0].body["tools"]] == ["bash_read"]
 
 
 @pytest.mark.promise("BZ-GRANT")
