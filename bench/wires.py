@@ -28,7 +28,7 @@ from retinue.providers.catalog import provider_config, reach
 from retinue.providers.http import HttpProvider
 from retinue.providers.scripted.script import Speaks, streams
 from retinue.testing import fake_chat
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes import anthropic, gemini, responses
 
 EVENTS = 400
@@ -49,10 +49,10 @@ class WireCost(Struct, frozen=True):
 def answer_pieces(wire: str, line: Speaks) -> Sequence[bytes]:
     """What a vendor sends for this line, event by event."""
     body: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "messages": []}
-    heard = Heard(method="POST", path="/", headers={}, raw=b"", body=body | {"input": [], "contents": []})
+    heard = ReceivedRequest(method="POST", path="/", headers={}, raw=b"", body=body | {"input": [], "contents": []})
     match wire:
         case "openai-chat":
-            return fake_chat.answer_of(line, heard).pieces
+            return fake_chat.response_for(line, heard).pieces
         case "openai-responses":
             return responses.answer_of(line, heard).pieces
         case "gemini":

@@ -10,7 +10,7 @@ from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings
 from retinue.core.errors import BadInput
 from retinue.providers.catalog import WIRES, Wire
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 
 VENDOR = "https://api.openai.com/v1"
 NOT_THERE = "http://127.0.0.1:9/v1"
@@ -66,9 +66,9 @@ async def test_what_is_missing_is_said(flags: Flags, environ: dict[str, str], co
         await choose_model(flags, Settings(), environ=environ)
 
 
-def models(*names: str) -> Answer:
+def models(*names: str) -> FakeResponse:
     listed = ",".join(f'{{"id":"{name}"}}' for name in names)
-    return Answer(headers={"Content-Type": "application/json"}, pieces=(f'{{"data":[{listed}]}}'.encode(),))
+    return FakeResponse(headers={"Content-Type": "application/json"}, pieces=(f'{{"data":[{listed}]}}'.encode(),))
 
 
 @pytest.mark.real_time
@@ -83,13 +83,13 @@ async def test_a_local_server_that_answers_is_asked_for_its_first_model(monkeypa
         assert await found(Flags()) == ("lmstudio", f"{one.url}/v1", "", "qwen3:8b")
         assert await found(Flags(model="big")) == ("vllm", f"{two.url}/v1", "", "big")
         assert await found(Flags(provider="vllm")) == ("vllm", f"{two.url}/v1", "", "big")
-    assert {(heard.method, heard.path) for heard in one.heard} == {("GET", "/v1/models")}
+    assert {(heard.method, heard.path) for heard in one.requests} == {("GET", "/v1/models")}
 
 
 @pytest.mark.real_time
 async def test_a_server_without_models_or_sense_is_no_answerer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def play(heard: Heard) -> Answer:
-        return Answer(pieces=(b"<html>",))
+    def play(heard: ReceivedRequest) -> FakeResponse:
+        return FakeResponse(pieces=(b"<html>",))
 
     async with FakeServer(play) as server:
         monkeypatch.setitem(WIRES, "ollama", Wire(WIRES["ollama"].place, f"{server.url}/v1", ""))

@@ -16,7 +16,7 @@ from msgspec import inspect
 
 from retinue.app.settings_file import SECTIONS
 from retinue.cli.main import app
-from retinue.config.validation import wanted
+from retinue.config.validation import expected_type
 from retinue.providers.catalog import SCRIPTED_NAME, WIRES
 from tests.docs.pages import DOCS, PAGES, README, ROOT, Page, read
 
@@ -87,7 +87,7 @@ def test_every_setting_is_explained() -> None:
 def keys_of(declared: inspect.Type, above: str = "") -> Iterator[str]:
     assert isinstance(declared, inspect.StructType)
     for field in declared.fields:
-        inner = wanted(field.type).type
+        inner = expected_type(field.type).type
         if isinstance(inner, inspect.StructType):
             yield from keys_of(inner, f"{above}{field.name}.")
         else:

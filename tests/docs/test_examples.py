@@ -216,4 +216,4 @@ def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: Provi
         reader.follow(block)
     reader.wait_for_the_background()
     if page.path.parent.name == "providers":
-        assert page.path.stem in {heard.path.split("/")[1] for heard in vendors.heard}, "somebody else was asked"
+        assert page.path.stem in {request.path.split("/")[1] for request in vendors.requests}, "somebody else was asked"

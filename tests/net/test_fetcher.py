@@ -18,7 +18,7 @@ from retinue.net.fetcher import (
     TooSlow,
 )
 from retinue.net.guard import FetchFailed, Guard, Unreachable, UrlRefused
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from retinue.version import __version__
 
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
@@ -29,7 +29,9 @@ def reading(server: FakeServer, bounds: Bounds = SMALL) -> Fetcher:
     return Fetcher(Guard(trusted=[server.url]), bounds)
 
 
-async def failure(answer: Answer | Callable[[Heard], Answer], bounds: Bounds = SMALL) -> FetchFailed:
+async def failure(
+    answer: FakeResponse | Callable[[ReceivedRequest], FakeResponse], bounds: Bounds = SMALL
+) -> FetchFailed:
     async with FakeServer(answer if callable(answer) else lambda _: answer) as server:
         with pytest.raises(FetchFailed) as failed:
             await reading(server, bounds).get(f"{server.url}/page")
@@ -37,21 +39,21 @@ async def failure(answer: Answer | Callable[[Heard], Answer], bounds: Bounds = S
 
 
 async def test_a_page_comes_with_what_it_is_and_where_it_was() -> None:
-    async with FakeServer(lambda _: Answer(headers=TEXT, pieces=(b"hel", b"lo"))) as server:
+    async with FakeServer(lambda _: FakeResponse(headers=TEXT, pieces=(b"hel", b"lo"))) as server:
         page = await reading(server).get(f"{server.url}/a%20b?q=1#part")
 
         assert page == Fetched(url=f"{server.url}/a%20b?q=1", content_type="text/plain", charset="utf-8", body=b"hello")
 
 
 async def test_nothing_is_sent_that_says_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with FakeServer(lambda _: Answer(headers={**TEXT, "Set-Cookie": "who=me"})) as server:
+    async with FakeServer(lambda _: FakeResponse(headers={**TEXT, "Set-Cookie": "who=me"})) as server:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
             monkeypatch.setenv(name, "http://127.0.0.1:9")
         reads = reading(server)
         await reads.get(server.url)
         await reads.get(server.url)
 
-        for heard in server.heard:
+        for heard in server.requests:
             assert {name: value for name, value in heard.headers.items() if name not in ("host", "accept")} == {
                 "accept-encoding": "gzip",
                 "user-agent": f"Mozilla/5.0 (compatible; retinue/{__version__})",
@@ -60,11 +62,11 @@ async def test_nothing_is_sent_that_says_who_asks(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_redirects_are_followed_and_the_last_address_is_told() -> None:
-    def answering(heard: Heard) -> Answer:
+    def answering(heard: ReceivedRequest) -> FakeResponse:
         step = int(heard.path.removeprefix("/"))
         if step < 5:
-            return Answer(status=(301, 302, 303, 307, 308)[step], headers={"Location": f"{step + 1}"})
-        return Answer(headers=TEXT, pieces=(b"here",))
+            return FakeResponse(status=(301, 302, 303, 307, 308)[step], headers={"Location": f"{step + 1}"})
+        return FakeResponse(headers=TEXT, pieces=(b"here",))
 
     async with FakeServer(answering) as server:
         page = await reading(server).get(f"{server.url}/0")
@@ -75,9 +77,9 @@ async def test_redirects_are_followed_and_the_last_address_is_told() -> None:
 async def test_redirects_that_do_not_end_are_left() -> None:
     asked: list[str] = []
 
-    def around(heard: Heard) -> Answer:
+    def around(heard: ReceivedRequest) -> FakeResponse:
         asked.append(heard.path)
-        return Answer(status=302, headers={"Location": "/page"})
+        return FakeResponse(status=302, headers={"Location": "/page"})
 
     failed = await failure(around)
 
@@ -86,11 +88,11 @@ async def test_redirects_that_do_not_end_are_left() -> None:
 
 
 async def test_a_request_with_a_key_follows_no_redirect() -> None:
-    async with FakeServer(lambda _: Answer(status=302, headers={"Location": "/elsewhere"})) as server:
+    async with FakeServer(lambda _: FakeResponse(status=302, headers={"Location": "/elsewhere"})) as server:
         with pytest.raises(UrlRefused, match="a key does not travel"):
             await reading(server).get(server.url, headers={"X-Key": "secret"})
 
-        assert [(heard.path, heard.headers.get("x-key")) for heard in server.heard] == [("/", "secret")]
+        assert [(heard.path, heard.headers.get("x-key")) for heard in server.requests] == [("/", "secret")]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ async def test_a_request_with_a_key_follows_no_redirect() -> None:
     ],
 )
 async def test_any_other_answer_than_a_page_is_an_error(status: int, said: str) -> None:
-    failed = await failure(Answer(status=status, headers=TEXT))
+    failed = await failure(FakeResponse(status=status, headers=TEXT))
 
     assert isinstance(failed, BadStatus)
     assert (str(failed), failed.status) == (said, status)
@@ -113,14 +115,14 @@ async def test_any_other_answer_than_a_page_is_an_error(status: int, said: str) 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(status=0, ending="silence"),
-        Answer(headers=TEXT, pieces=(b"begun",), ending="silence"),
-        Answer(headers=TEXT, delay=60.0),
-        Answer(headers=TEXT, pieces=(b"drop",) * 30, every=1.0),
+        FakeResponse(status=0, ending="silence"),
+        FakeResponse(headers=TEXT, pieces=(b"begun",), ending="silence"),
+        FakeResponse(headers=TEXT, delay=60.0),
+        FakeResponse(headers=TEXT, pieces=(b"drop",) * 30, every=1.0),
     ],
     ids=["says nothing", "stops in the middle", "starts late", "drips"],
 )
-async def test_a_slow_server_is_left_after_its_time(answer: Answer) -> None:
+async def test_a_slow_server_is_left_after_its_time(answer: FakeResponse) -> None:
     failed = await failure(answer)
 
     assert isinstance(failed, TooSlow)
@@ -128,7 +130,7 @@ async def test_a_slow_server_is_left_after_its_time(answer: Answer) -> None:
 
 
 async def test_all_redirects_together_have_one_time() -> None:
-    failed = await failure(lambda _: Answer(status=302, headers={"Location": "/page"}, delay=6.0))
+    failed = await failure(lambda _: FakeResponse(status=302, headers={"Location": "/page"}, delay=6.0))
 
     assert isinstance(failed, TooSlow)
 
@@ -141,18 +143,18 @@ BOMB_IN_MEMORY = gzip.compress(bytes(100_001), mtime=0)
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(headers={**TEXT, "Content-Length": "100001"}, ending="silence"),
-        Answer(headers=TEXT, pieces=(b"x" * 100_001,)),
-        Answer(headers=TEXT, pieces=(b"x" * 1000,) * 101),
-        Answer(headers=PACKED, pieces=(BOMB,)),
-        Answer(headers=PACKED, pieces=(BOMB_IN_MEMORY,)),
-        Answer(
+        FakeResponse(headers={**TEXT, "Content-Length": "100001"}, ending="silence"),
+        FakeResponse(headers=TEXT, pieces=(b"x" * 100_001,)),
+        FakeResponse(headers=TEXT, pieces=(b"x" * 1000,) * 101),
+        FakeResponse(headers=PACKED, pieces=(BOMB,)),
+        FakeResponse(headers=PACKED, pieces=(BOMB_IN_MEMORY,)),
+        FakeResponse(
             headers=PACKED, pieces=(b"\x1f\x8b\x08" + bytes(7) + b"\x00\x00\x00\xff\xff" * 20_001,), ending="silence"
         ),
     ],
     ids=["says so", "in one piece", "in many", "a bomb", "a byte too much", "packed emptiness without end"],
 )
-async def test_a_large_page_is_left_at_its_limit_however_it_is_packed(answer: Answer) -> None:
+async def test_a_large_page_is_left_at_its_limit_however_it_is_packed(answer: FakeResponse) -> None:
     failed = await failure(answer)
 
     assert isinstance(failed, TooLarge)
@@ -162,7 +164,7 @@ async def test_a_large_page_is_left_at_its_limit_however_it_is_packed(answer: An
 async def test_a_bomb_is_not_unpacked_before_it_is_counted() -> None:
     tracemalloc.start()
     try:
-        assert isinstance(await failure(Answer(headers=PACKED, pieces=(BOMB,))), TooLarge)
+        assert isinstance(await failure(FakeResponse(headers=PACKED, pieces=(BOMB,))), TooLarge)
         assert tracemalloc.get_traced_memory()[1] < 5_000_000  # of 30 that it would be
     finally:
         tracemalloc.stop()
@@ -170,7 +172,7 @@ async def test_a_bomb_is_not_unpacked_before_it_is_counted() -> None:
 
 async def test_a_page_of_exactly_the_limit_is_read() -> None:
     for headers, body in ((TEXT, bytes(100_000)), (PACKED, gzip.compress(bytes(100_000), mtime=0))):
-        async with FakeServer(lambda _, h=headers, b=body: Answer(headers=h, pieces=(b,), chunk=7000)) as server:
+        async with FakeServer(lambda _, h=headers, b=body: FakeResponse(headers=h, pieces=(b,), chunk=7000)) as server:
             assert (await reading(server).get(server.url)).body == bytes(100_000)
 
 
@@ -184,7 +186,7 @@ async def test_a_page_of_exactly_the_limit_is_read() -> None:
 )
 async def test_a_broken_body_is_an_error(headers: dict[str, str], body: bytes, said: str) -> None:
     failed = await failure(
-        Answer(headers=headers, pieces=(body,), ending="cut" if "Content-Length" in headers else "whole")
+        FakeResponse(headers=headers, pieces=(body,), ending="cut" if "Content-Length" in headers else "whole")
     )
 
     assert (type(failed), str(failed)) == (Unreachable, said)
@@ -206,7 +208,7 @@ async def test_a_broken_body_is_an_error(headers: dict[str, str], body: bytes, s
     ids=lambda headers: ", ".join(headers.values()),
 )
 async def test_what_is_no_text_is_not_even_read(headers: dict[str, str]) -> None:
-    failed = await failure(Answer(headers=headers, pieces=(zlib.compress(b"x"),), ending="silence"))
+    failed = await failure(FakeResponse(headers=headers, pieces=(zlib.compress(b"x"),), ending="silence"))
 
     assert isinstance(failed, NotText)
 
@@ -217,15 +219,15 @@ async def test_what_is_no_text_is_not_even_read(headers: dict[str, str]) -> None
      "application/rss+xml", "application/xhtml+xml", "application/yaml"],
 )  # fmt: skip
 async def test_text_of_many_kinds_is_read(kind: str) -> None:
-    async with FakeServer(lambda _: Answer(headers={"Content-Type": kind}, pieces=(b"x",))) as server:
+    async with FakeServer(lambda _: FakeResponse(headers={"Content-Type": kind}, pieces=(b"x",))) as server:
         page = await reading(server).get(server.url)
 
         assert (page.body, page.content_type) == (b"x", kind.partition(";")[0].lower())
 
 
 async def test_a_server_that_is_not_there_and_one_that_hangs_up_are_unreachable() -> None:
-    hung_up = await failure(Answer(status=0))
-    async with FakeServer(lambda _: Answer()) as server:
+    hung_up = await failure(FakeResponse(status=0))
+    async with FakeServer(lambda _: FakeResponse()) as server:
         reads, gone = reading(server), server.url
     with pytest.raises(Unreachable) as not_there:
         await reads.get(gone)

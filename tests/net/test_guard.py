@@ -14,7 +14,7 @@ from yarl import URL
 
 from retinue.net.fetcher import Fetcher
 from retinue.net.guard import AddressRefused, FetchFailed, Guard, Unreachable, UrlRefused, is_public
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.net.pages_example import client_tls, server_tls
 
 PUBLIC = "93.184.216.34"
@@ -176,9 +176,9 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 @asynccontextmanager
-async def a_server(answer: Answer | None = None) -> AsyncGenerator[tuple[FakeServer, int]]:
+async def a_server(answer: FakeResponse | None = None) -> AsyncGenerator[tuple[FakeServer, int]]:
     async with FakeServer(
-        lambda _: answer or Answer(headers={"Content-Type": "text/plain"}, pieces=(b"secret",))
+        lambda _: answer or FakeResponse(headers={"Content-Type": "text/plain"}, pieces=(b"secret",))
     ) as server:
         yield server, URL(server.url).port or 0
 
@@ -195,18 +195,18 @@ async def test_no_form_of_a_private_address_is_connected_to(form: str, attempts:
         with pytest.raises((UrlRefused, AddressRefused)):
             await fetcher(port, names).get(form.replace("PORT", str(port)))
 
-        assert (attempts, server.heard, names.asked) == ([], [], [])
+        assert (attempts, server.requests, names.asked) == ([], [], [])
 
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_no_redirect_leads_to_one_either(form: str, attempts: list[tuple[str, int]]) -> None:
     async with a_server() as (victim, port):
         target = form.replace("PORT", str(port))
-        async with a_server(Answer(status=302, headers={"Location": target})) as (page, _):
+        async with a_server(FakeResponse(status=302, headers={"Location": target})) as (page, _):
             with pytest.raises((UrlRefused, AddressRefused)):
                 await fetcher(port, trusted=[page.url]).get(f"{page.url}/start")
 
-            assert (len(page.heard), victim.heard, len(attempts)) == (1, [], 1)
+            assert (len(page.requests), victim.requests, len(attempts)) == (1, [], 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -215,7 +215,7 @@ async def test_no_name_leads_to_one(name: str, attempts: list[tuple[str, int]]) 
         with pytest.raises(AddressRefused) as refused:
             await fetcher(port).get(f"http://{name}:{port}/")
 
-        assert (attempts, server.heard) == ([], [])
+        assert (attempts, server.requests) == ([], [])
         assert refused.value.address in NAMES[name]
         assert str(refused.value) == f"{name} is not on the public web"
 
@@ -224,12 +224,12 @@ async def test_no_name_leads_to_one(name: str, attempts: list[tuple[str, int]]) 
 async def test_no_redirect_to_a_name_leads_to_one(name: str, attempts: list[tuple[str, int]]) -> None:
     async with (
         a_server() as (victim, port),
-        a_server(Answer(status=307, headers={"Location": f"//{name}:{port}/"})) as (page, _),
+        a_server(FakeResponse(status=307, headers={"Location": f"//{name}:{port}/"})) as (page, _),
     ):
         with pytest.raises(AddressRefused):
             await fetcher(port, trusted=[page.url]).get(page.url)
 
-        assert (len(page.heard), victim.heard, len(attempts)) == (1, [], 1)
+        assert (len(page.requests), victim.requests, len(attempts)) == (1, [], 1)
 
 
 async def test_a_name_is_looked_up_once_and_what_it_says_later_is_not_heard(attempts: list[tuple[str, int]]) -> None:
@@ -243,7 +243,7 @@ async def test_a_name_is_looked_up_once_and_what_it_says_later_is_not_heard(atte
 
         with pytest.raises(AddressRefused):
             await reads.get(f"http://rebinds.example:{port}/")
-        assert (attempts, server.heard) == ([(PUBLIC, port)], [])
+        assert (attempts, server.requests) == ([(PUBLIC, port)], [])
 
 
 async def test_a_connection_is_opened_to_nothing_but_the_checked_address(attempts: list[tuple[str, int]]) -> None:
@@ -254,7 +254,7 @@ async def test_a_connection_is_opened_to_nothing_but_the_checked_address(attempt
             with pytest.raises(aiohttp.ClientConnectorError, match="was not checked"):
                 await session.get(server.url)
 
-        assert (attempts, server.heard) == ([], [])
+        assert (attempts, server.requests) == ([], [])
 
 
 @pytest.mark.parametrize("form", ["http://127.0.0.1:PORT/", "http://127。0。0。1:PORT/", "http://①②⑦.⓪.⓪.①:PORT/"])
@@ -265,7 +265,7 @@ async def test_the_same_forms_reach_the_server_through_a_plain_client(
         async with session.get(form.replace("PORT", str(port))) as response:
             assert await response.text() == "secret"
 
-        assert (len(attempts), len(server.heard)) == (1, 1)
+        assert (len(attempts), len(server.requests)) == (1, 1)
 
 
 async def test_an_origin_that_a_person_trusts_is_reached_at_that_port_alone(attempts: list[tuple[str, int]]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from yarl import URL
 
 from retinue.net.http import Http, UnknownProxy, environment_proxy, named_proxies
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.version import __version__
 
 
@@ -16,14 +16,14 @@ async def fetch(http: Http, url: str, body: bytes = b"{}") -> bytes:
 
 
 async def test_a_body_is_sent_with_its_length_and_the_connection_is_used_again() -> None:
-    async with FakeServer(lambda heard: Answer(pieces=(b"%d" % len(heard.raw),))) as server:
+    async with FakeServer(lambda heard: FakeResponse(pieces=(b"%d" % len(heard.raw),))) as server:
         http = Http()
         small, large = await fetch(http, server.url, b"x" * 10), await fetch(http, server.url, b"x" * 3_000_000)
         await http.close()
 
         assert (small, large) == (b"10", b"3000000")
-        first, second = server.heard
-        assert [heard.headers["content-length"] for heard in server.heard] == ["10", "3000000"]
+        first, second = server.requests
+        assert [heard.headers["content-length"] for heard in server.requests] == ["10", "3000000"]
         assert first.port == second.port
         assert {name: first.headers.get(name) for name in ("x-mine", "user-agent", "accept-encoding", "cookie")} == {
             "x-mine": "1",
@@ -34,7 +34,7 @@ async def test_a_body_is_sent_with_its_length_and_the_connection_is_used_again()
 
 
 async def test_a_closed_session_opens_again_when_it_is_needed() -> None:
-    async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+    async with FakeServer(lambda _: FakeResponse(pieces=(b"here",))) as server:
         http = Http()
         assert await fetch(http, server.url) == b"here"
         await http.close()
@@ -42,25 +42,25 @@ async def test_a_closed_session_opens_again_when_it_is_needed() -> None:
         await http.close()
         await http.close()
 
-        first, second = server.heard
+        first, second = server.requests
         assert first.port != second.port
 
 
 async def test_cookies_are_not_kept() -> None:
-    async with FakeServer(lambda _: Answer(headers={"Set-Cookie": "who=me"})) as server:
+    async with FakeServer(lambda _: FakeResponse(headers={"Set-Cookie": "who=me"})) as server:
         http = Http()
         await fetch(http, server.url)
         await fetch(http, server.url)
         await http.close()
 
-        assert [heard.headers.get("cookie") for heard in server.heard] == [None, None]
+        assert [heard.headers.get("cookie") for heard in server.requests] == [None, None]
 
 
 def test_one_session_serves_several_event_loops_one_after_the_other() -> None:
     http = Http()
 
     async def once() -> bytes:
-        async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+        async with FakeServer(lambda _: FakeResponse(pieces=(b"here",))) as server:
             return await fetch(http, server.url)
 
     assert [asyncio.run(once()), asyncio.run(once())] == [b"here", b"here"]
@@ -76,7 +76,7 @@ async def test_a_session_of_another_thread_is_closed_too() -> None:
         here.call_soon_threadsafe(opened.set)
         await leave.wait()
 
-    async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+    async with FakeServer(lambda _: FakeResponse(pieces=(b"here",))) as server:
         other = asyncio.new_event_loop()
         leave = asyncio.Event()
         thread = asyncio.create_task(asyncio.to_thread(other.run_until_complete, elsewhere(server, leave)))
@@ -86,7 +86,7 @@ async def test_a_session_of_another_thread_is_closed_too() -> None:
         await thread
         other.close()
 
-        assert len(server.heard) == 1
+        assert len(server.requests) == 1
 
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -166,7 +166,7 @@ def surround(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> No
 
 
 async def test_a_request_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with FakeServer(lambda _: Answer(pieces=(b"through the proxy",))) as proxy:
+    async with FakeServer(lambda _: FakeResponse(pieces=(b"through the proxy",))) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
@@ -174,4 +174,4 @@ async def test_a_request_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch)
         assert await fetch(http, "http://api.example/v1") == b"through the proxy"
         await http.close()
 
-        assert [heard.headers["host"] for heard in proxy.heard] == ["api.example"]
+        assert [heard.headers["host"] for heard in proxy.requests] == ["api.example"]

@@ -7,8 +7,8 @@ import pytest
 
 from retinue.core.errors import ProviderError, ProviderFault
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.testing.contracts.provider import Listener, question
-from retinue.testing.fake_chat import FakeChat, Played
+from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.fake_chat import FakeChat, Playable
 
 KEY = "s3cret-and-long-enough"
 VARIABLE = "FAKE_VENDOR_KEY"
@@ -16,11 +16,11 @@ VARIABLE = "FAKE_VENDOR_KEY"
 
 async def failure_of(provider: OpenAIChatProvider, listener: Listener | None = None) -> ProviderError:
     with pytest.raises(ProviderError) as failure:
-        await provider.answer(question(), (listener or Listener()).publish)
+        await provider.answer(sample_request(), (listener or Listener()).publish)
     return failure.value
 
 
-async def failure(played: Played, listener: Listener | None = None) -> ProviderError:
+async def failure(played: Playable, listener: Listener | None = None) -> ProviderError:
     """What asking a vendor comes to that answers so; its address reads `VENDOR`, whatever its port."""
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE) as provider:
         with patch.dict(os.environ, {VARIABLE: KEY}):

@@ -26,10 +26,10 @@ from retinue.core.usage import Usage
 from retinue.providers.anthropic.provider import AnthropicProvider
 from retinue.providers.pricing import Priced, Rates, Tariff
 from retinue.providers.scripted.provider import Line, calls, fails, says, together
-from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, question
+from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, sample_request
 from retinue.testing.fake_chat import EVENTS
 from retinue.testing.fake_prompts import Prompt
-from retinue.testing.fake_server import Answer, Heard
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.anthropic import FakeAnthropic, answer_of, event, failed, replies
 from tests.providers.fakes.anthropic_rules import signature_of
 
@@ -56,7 +56,7 @@ async def test_the_wire_keeps_them_one_byte_at_a_time(promise: Promise) -> None:
     await promise(stage_of_single_bytes)
 
 
-def unstreamed(heard: Heard) -> Heard:
+def unstreamed(heard: ReceivedRequest) -> ReceivedRequest:
     return replace(heard, body=heard.body | {"stream": False})
 
 
@@ -80,9 +80,9 @@ async def test_a_request_has_the_key_the_version_and_its_length(monkeypatch: pyt
         FakeAnthropic(says("yes")) as vendor,
         AnthropicProvider(vendor.base_url, "MY_KEY", {"x-team": "ours"}) as provider,
     ):
-        await provider.answer(question(), unheard)
+        await provider.answer(sample_request(), unheard)
 
-    (heard,) = vendor.heard
+    (heard,) = vendor.requests
     names = ("x-api-key", "anthropic-version", "x-team", "content-type", "content-length", "authorization")
     assert (heard.method, heard.path) == ("POST", "/v1/messages")
     assert [heard.headers.get(name) for name in names] == [
@@ -98,9 +98,9 @@ async def test_a_request_has_the_key_the_version_and_its_length(monkeypatch: pyt
 @pytest.mark.parametrize("tail", ["", "/", "/v1", "/v1/", "/v1/messages"])
 async def test_an_address_may_be_given_in_any_usual_way(tail: str) -> None:
     async with FakeAnthropic(says("yes")) as vendor, AnthropicProvider(vendor.base_url + tail) as provider:
-        await provider.answer(question(), unheard)
+        await provider.answer(sample_request(), unheard)
 
-    assert vendor.heard[0].path == "/v1/messages"
+    assert vendor.requests[0].path == "/v1/messages"
 
 
 async def test_another_version_can_be_asked_for() -> None:
@@ -108,9 +108,9 @@ async def test_another_version_can_be_asked_for() -> None:
         FakeAnthropic(says("yes")) as vendor,
         AnthropicProvider(vendor.base_url, headers={"Anthropic-Version": "2030-01-01"}) as provider,
     ):
-        await provider.answer(question(), unheard)
+        await provider.answer(sample_request(), unheard)
 
-    assert vendor.heard[0].headers["anthropic-version"] == "2030-01-01"
+    assert vendor.requests[0].headers["anthropic-version"] == "2030-01-01"
 
 
 # ---- conversations --------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ async def test_another_version_can_be_asked_for() -> None:
 
 async def talk(vendor: FakeAnthropic, messages: list[Message], *, turns: int, think: bool = False) -> list[Reply]:
     """Ask, answer every call with its number, and ask again."""
-    request = replace(question(), messages=messages, think=think)
+    request = replace(sample_request(), messages=messages, think=think)
     said: list[Reply] = []
     async with AnthropicProvider(vendor.base_url) as provider:
         for _ in range(turns):
@@ -145,7 +145,7 @@ async def test_thoughts_come_back_to_the_vendor_as_it_signed_them() -> None:
         (Thinking(text, signature_of(text)),) for text in ("Logs first. 🦆", "Now files.", "Clear.")
     ]
     assert [reply.message.text for reply in said] == ["", "Hm.", "The pool."]
-    blocks = [block["type"] for message in vendor.heard[2].body["messages"] for block in message["content"]]
+    blocks = [block["type"] for message in vendor.requests[2].body["messages"] for block in message["content"]]
     assert blocks == ["text", "thinking", "tool_use", "tool_result", "thinking", "text", "tool_use", "tool_result"]
 
 
@@ -170,11 +170,11 @@ async def test_a_fork_reads_what_its_parent_had_read_from_the_cache() -> None:
     async with FakeAnthropic(lambda heard: says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
         parent = History()
         parent.append(UserMessage("Why is it slow? " * 100))
-        asked = await provider.answer(replace(question(), messages=parent), unheard)
+        asked = await provider.answer(replace(sample_request(), messages=parent), unheard)
         parent.append(AssistantMessage("", tuple(ToolCall("search", f'{{"query":"{n}"}}', f"c{n}") for n in range(30))))
         child = forked(parent)
         child.append(UserMessage("Look at the pool."))
-        reply = await provider.answer(replace(question(), messages=child), unheard)
+        reply = await provider.answer(replace(sample_request(), messages=child), unheard)
 
     assert asked.usage is not None
     assert reply.usage is not None
@@ -187,15 +187,17 @@ async def test_a_fork_with_one_more_message_has_the_same_marks_before_it_and_rea
         parent.append(UserMessage("Why is it slow? " * 100))
         parent.append(AssistantMessage("Because.", (ToolCall("search", "{}", "c1"),)))
         parent.append(ToolMessage("search", "3 lines", "c1"))
-        asked = await provider.answer(replace(question(), messages=parent), unheard)
+        asked = await provider.answer(replace(sample_request(), messages=parent), unheard)
         children = [forked(parent) for _ in range(3)]
         for number, child in enumerate(children):
             child.append(UserMessage(f"Look at part {number}."))
-        said = [await provider.answer(replace(question(), messages=child, memo={}), unheard) for child in children]
+        said = [
+            await provider.answer(replace(sample_request(), messages=child, memo={}), unheard) for child in children
+        ]
 
     whole = (asked.usage or Usage()).input
     assert [(reply.usage or Usage()).cached for reply in said] == [whole, whole, whole]
-    first, *others = ([*heard.body["tools"], *heard.body["system"]] for heard in vendor.heard)
+    first, *others = ([*heard.body["tools"], *heard.body["system"]] for heard in vendor.requests)
     assert others == [first, first, first]
 
 
@@ -203,8 +205,8 @@ async def test_what_the_vendor_is_to_remember_is_counted_and_paid_for() -> None:
     tariff = Tariff({"model": Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)})
     async with FakeAnthropic(says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
         priced = Priced(provider, tariff)
-        first = await priced.answer(question(), unheard)
-        second = await priced.answer(question(), unheard)
+        first = await priced.answer(sample_request(), unheard)
+        second = await priced.answer(sample_request(), unheard)
 
     read = (first.usage or Usage()).input
     assert first.usage == Usage(input=read, output=1, written=read)
@@ -220,12 +222,12 @@ async def test_a_turn_without_tools_has_those_of_the_turns_before_and_may_use_no
         FakeAnthropic(lambda heard: lines[replies(heard)]) as vendor,
         AnthropicProvider(vendor.base_url) as provider,
     ):
-        with_tools = replace(question(), messages=messages, memo=memo)
+        with_tools = replace(sample_request(), messages=messages, memo=memo)
         first = await provider.answer(with_tools, unheard)
         messages += [first.message, ToolMessage("search", "x", first.message.calls[0].id), UserMessage("Sum up.")]
         last = await provider.answer(replace(with_tools, tools=()), unheard)
 
-    before, after = (heard.body for heard in vendor.heard)
+    before, after = (heard.body for heard in vendor.requests)
     assert after["tools"] == before["tools"]
     assert (before.get("tool_choice"), after["tool_choice"]) == (None, {"type": "none"})
     declared = len(before["tools"]) + len(before["system"])
@@ -237,13 +239,13 @@ async def test_a_turn_without_tools_has_those_of_the_turns_before_and_may_use_no
 async def test_an_agent_without_tools_or_a_conversation_without_calls_declares_none() -> None:
     memo: dict[str, object] = {}
     async with FakeAnthropic(says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
-        await provider.answer(replace(question(), memo=memo), unheard)
-        await provider.answer(replace(question(), memo=memo, tools=()), unheard)
+        await provider.answer(replace(sample_request(), memo=memo), unheard)
+        await provider.answer(replace(sample_request(), memo=memo, tools=()), unheard)
         called = [UserMessage("hi"), AssistantMessage("", (ToolCall("search", "{}", "a"),)), ToolMessage("search", "x")]
-        await provider.answer(replace(question(), memo={}, tools=(), messages=called), unheard)
+        await provider.answer(replace(sample_request(), memo={}, tools=(), messages=called), unheard)
 
-    assert ["tools" in heard.body for heard in vendor.heard] == [True, False, False]
-    assert not any("tool_choice" in heard.body for heard in vendor.heard)
+    assert ["tools" in heard.body for heard in vendor.requests] == [True, False, False]
+    assert not any("tool_choice" in heard.body for heard in vendor.requests)
 
 
 async def test_other_tools_lose_the_cache_and_another_system_text_keeps_the_tools() -> None:
@@ -251,10 +253,10 @@ async def test_other_tools_lose_the_cache_and_another_system_text_keeps_the_tool
         said = [
             await provider.answer(request, unheard)
             for request in (
-                question(),
-                replace(question(), tools=TOOLS[:1]),
-                replace(question(), system="Be long."),
-                question(),
+                sample_request(),
+                replace(sample_request(), tools=TOOLS[:1]),
+                replace(sample_request(), system="Be long."),
+                sample_request(),
             )
         ]
 
@@ -269,9 +271,9 @@ async def test_other_tools_lose_the_cache_and_another_system_text_keeps_the_tool
 async def test_a_thought_is_published_as_it_comes() -> None:
     async with FakeAnthropic(says("yes", thinking="hm")) as vendor, AnthropicProvider(vendor.base_url) as provider:
         listener = Listener()
-        await provider.answer(question(), listener.publish)
+        await provider.answer(sample_request(), listener.publish)
 
-    start, *said = listener.heard
+    start, *said = listener.deltas
     assert (isinstance(start, StartDelta), said) == (True, [ThinkingDelta("hm"), TextDelta("yes")])
 
 
@@ -282,7 +284,7 @@ async def test_an_answer_that_is_no_stream_is_understood() -> None:
         AnthropicProvider(vendor.base_url) as provider,
     ):
         listener = Listener()
-        reply = await provider.answer(question(), listener.publish)
+        reply = await provider.answer(sample_request(), listener.publish)
 
     made = (ToolCall("search", '{"query":"a"}', "toolu_fake_1_0"), ToolCall("list_files", "{}", "toolu_fake_1_1"))
     assert reply.message == AssistantMessage("Let me look.", made, (Thinking("hm", signature_of("hm")),))
@@ -307,8 +309,8 @@ async def test_an_answer_that_is_no_stream_is_understood() -> None:
 async def test_an_error_inside_the_stream_says_whether_to_try_again(kind: str, fault: str) -> None:
     begun = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "It is"})
     told = event("error", error={"type": kind, "message": "No, sorry."})
-    async with FakeAnthropic(Answer(headers=EVENTS, pieces=(begun, told))) as vendor:
-        error = await failure(vendor, question())
+    async with FakeAnthropic(FakeResponse(headers=EVENTS, pieces=(begun, told))) as vendor:
+        error = await failure(vendor, sample_request())
 
     assert (error.fault, error.partial) == (fault, "It is")
     assert "No, sorry." in str(error)
@@ -320,7 +322,7 @@ async def test_an_error_inside_the_stream_says_whether_to_try_again(kind: str, f
 async def test_a_wrong_key_names_its_variable_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "my-secret")
     async with FakeAnthropic(failed(401, "invalid x-api-key my-secret", kind="authentication_error")) as vendor:
-        error = await failure(vendor, question(), api_key_env="MY_KEY")
+        error = await failure(vendor, sample_request(), api_key_env="MY_KEY")
 
     assert (error.fault, error.status) == ("auth", 401)
     assert "invalid x-api-key [key]" in str(error)
@@ -330,9 +332,9 @@ async def test_a_wrong_key_names_its_variable_and_is_not_shown(monkeypatch: pyte
 async def test_a_missing_key_is_noticed_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     async with FakeAnthropic(says("yes")) as vendor:
-        error = await failure(vendor, question(), api_key_env="MY_KEY")
+        error = await failure(vendor, sample_request(), api_key_env="MY_KEY")
 
-    assert (error.fault, vendor.heard) == ("auth", [])
+    assert (error.fault, vendor.requests) == ("auth", [])
     assert "MY_KEY is not set" in str(error)
 
 
@@ -349,9 +351,9 @@ async def test_a_missing_key_is_noticed_before_anything_is_sent(monkeypatch: pyt
         (failed(403, "not yours", kind="permission_error"), "auth"),
     ],
 )
-async def test_a_refusal_says_why(answer: Answer, fault: str) -> None:
+async def test_a_refusal_says_why(answer: FakeResponse, fault: str) -> None:
     async with FakeAnthropic(answer) as vendor:
-        error = await failure(vendor, question())
+        error = await failure(vendor, sample_request())
 
     assert (error.fault, error.status) == (fault, answer.status)
     assert error.retry_after == (7.0 if answer.status == 429 else None)
@@ -361,14 +363,14 @@ async def test_a_refusal_says_why(answer: Answer, fault: str) -> None:
 async def test_after_failures_the_same_bytes_are_answered() -> None:
     line = fails(ProviderError("busy", fault="overloaded", status=529), times=2, then=says("at last"))
     async with FakeAnthropic(line) as vendor, AnthropicProvider(vendor.base_url) as provider:
-        request = question()
+        request = sample_request()
         for _ in range(2):
             with pytest.raises(ProviderError, match="busy"):
                 await provider.answer(request, unheard)
         reply = await provider.answer(request, unheard)
 
     assert reply.message.text == "at last"
-    assert len({heard.raw for heard in vendor.heard}) == 1
+    assert len({heard.raw for heard in vendor.requests}) == 1
 
 
 def test_an_address_that_is_none_is_refused_at_once() -> None:

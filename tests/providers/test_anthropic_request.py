@@ -14,7 +14,7 @@ from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.anthropic.provider import Decoder, encode
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes.anthropic_rules import objection, signature_of
 
 MARK = {"type": "ephemeral"}
@@ -355,7 +355,9 @@ def test_any_history_is_accepted_and_told_the_same_way_at_every_turn(history: li
         raw = encode(request)
         assert raw == encode(replace(request, messages=list(growing), memo={}))
         headers = {"anthropic-version": "2023-06-01"}
-        heard = Heard(method="POST", path="/v1/messages", headers=headers, raw=raw, body=json.loads(raw), attempt=1)
+        heard = ReceivedRequest(
+            method="POST", path="/v1/messages", headers=headers, raw=raw, body=json.loads(raw), attempt=1
+        )
         assert objection(heard) is None
         # What was said stays; only what had to be added at the end, for want of something better, may give way.
         now = blocks_of(raw)

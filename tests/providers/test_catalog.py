@@ -184,7 +184,7 @@ async def test_a_setting_says_how_calls_are_written(
         await provider.answer(Request(model="m", system="", messages=history), Listener().publish)
         await table.close()
 
-    assert vendor.heard[0].body["input"][1]["type"] == written
+    assert vendor.requests[0].body["input"][1]["type"] == written
     assert msgspec.json.decode(LaunchConfig(provider_configs=(where,)).text(), type=LaunchConfig).provider_configs == (
         where,
     )
@@ -206,9 +206,9 @@ async def test_a_provider_can_be_reached_that_spells_everything_out() -> None:
                 messages += [(await provider.answer(request, Listener().publish)).message, UserMessage("more")]
             await provider.close()
 
-    assert [heard.body["reasoning_effort"] for heard in chat.heard] == ["none", "none"]
-    assert [heard.body["reasoning"] for heard in responses.heard] == [{"effort": "none"}, {"effort": "none"}]
-    assert [heard.body.get("previous_response_id") for heard in responses.heard] == [None, "resp_1"]
+    assert [heard.body["reasoning_effort"] for heard in chat.requests] == ["none", "none"]
+    assert [heard.body["reasoning"] for heard in responses.requests] == [{"effort": "none"}, {"effort": "none"}]
+    assert [heard.body.get("previous_response_id") for heard in responses.requests] == [None, "resp_1"]
 
 
 def test_the_setting_is_for_responses_alone() -> None:

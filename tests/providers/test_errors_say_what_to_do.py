@@ -18,8 +18,8 @@ from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
 from retinue.providers.scripted.provider import says
 from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import Listener
-from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_chat import FakeChat, Playable
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.providers.fakes import anthropic, gemini
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
@@ -29,20 +29,20 @@ pytestmark = pytest.mark.real_time
 
 KEY, VARIABLE = "s3cret-and-long-enough", "FAKE_VENDOR_KEY"
 
-Refuse = Callable[[int, str], Answer]
+Refuse = Callable[[int, str], FakeResponse]
 
 
 class Wire(NamedTuple):
     """A wire, its fake vendor, where that is below its address, and how it words a refusal."""
 
-    vendor: Callable[[Played], FakeServer]
+    vendor: Callable[[Playable], FakeServer]
     reach: Callable[[str, str | None], AbstractAsyncContextManager[Provider]]
     base: str
     path: str
     refuse: Refuse
 
 
-def googles(status: int, message: str) -> Answer:
+def googles(status: int, message: str) -> FakeResponse:
     kinds = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
     return gemini.failed(status, message, kinds.get(status, "INVALID_ARGUMENT"))
 
@@ -56,8 +56,8 @@ WIRES: dict[str, Wire] = {
         "/publishers/anthropic/models/some-model:streamRawPredict",
         anthropic.failed,
     ),
-    "openai-chat": Wire(FakeChat, OpenAIChatProvider, "/v1", "/chat/completions", fake_chat.failed),
-    "openai-responses": Wire(FakeResponses, OpenAIResponsesProvider, "/v1", "/responses", fake_chat.failed),
+    "openai-chat": Wire(FakeChat, OpenAIChatProvider, "/v1", "/chat/completions", fake_chat.error_response),
+    "openai-responses": Wire(FakeResponses, OpenAIResponsesProvider, "/v1", "/responses", fake_chat.error_response),
     "gemini": Wire(FakeGemini, GeminiProvider, "", "/v1beta/models/some-model:streamGenerateContent", googles),
 }
 
@@ -71,7 +71,7 @@ async def error_of(wire: Wire, url: str, variable: str | None = VARIABLE) -> Pro
     return caught.value
 
 
-async def told(name: str, played: Played, variable: str | None = VARIABLE) -> tuple[str, str, int | None]:
+async def told(name: str, played: Playable, variable: str | None = VARIABLE) -> tuple[str, str, int | None]:
     """What asking comes to; the vendor's address reads VENDOR, and with what the wire adds to it BASE."""
     wire = WIRES[name]
     async with wire.vendor(played) as vendor:
@@ -184,7 +184,7 @@ async def test_nobody_listens(name: str) -> None:
 
 @pytest.mark.parametrize("name", WIRES)
 async def test_an_answer_that_is_something_else(name: str) -> None:
-    page = Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>Please log in</html>",))
+    page = FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<html>Please log in</html>",))
 
     assert await told(name, page) == (
         "BASE: the answer (text/html) is no stream of events: <html>Please log in</html>. Check the base URL",
@@ -197,7 +197,7 @@ async def test_an_answer_that_is_something_else(name: str) -> None:
 async def test_an_event_that_is_no_json(name: str) -> None:
     nonsense: dict[str, Any] = {"headers": fake_chat.EVENTS, "pieces": (b"data: oops\n\n",)}
 
-    assert await told(name, Answer(**nonsense)) == (
+    assert await told(name, FakeResponse(**nonsense)) == (
         "BASE: an event of the stream cannot be read: oops",
         "cut",
         None,
@@ -206,7 +206,9 @@ async def test_an_event_that_is_no_json(name: str) -> None:
 
 @pytest.mark.parametrize("name", WIRES)
 async def test_an_answer_that_breaks_off(name: str) -> None:
-    words, fault, status = await told(name, Answer(headers=fake_chat.EVENTS, pieces=(b": hello\n\n",), ending="cut"))
+    words, fault, status = await told(
+        name, FakeResponse(headers=fake_chat.EVENTS, pieces=(b": hello\n\n",), ending="cut")
+    )
 
     assert (words, fault, status) == ("BASE: the stream ended without an answer", "cut", None)
 
@@ -215,7 +217,7 @@ async def test_an_answer_that_breaks_off(name: str) -> None:
 async def test_a_key_that_is_refused_inside_of_an_answer(name: str) -> None:
     refused = b'{"error":{"message":"wrong key","type":"authentication_error"}}'
 
-    assert await told(name, Answer(headers=fake_chat.JSON, pieces=(refused,))) == (
+    assert await told(name, FakeResponse(headers=fake_chat.JSON, pieces=(refused,))) == (
         f"BASE: wrong key. Check the key in {VARIABLE}",
         "auth",
         None,

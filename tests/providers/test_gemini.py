@@ -15,7 +15,7 @@ from retinue.providers.catalog import provider_config, reach
 from retinue.providers.gemini.provider import GeminiProvider
 from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
-from retinue.testing.fake_server import Answer, Heard
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.gemini import FakeGemini, failed, retry_in
 
 
@@ -52,7 +52,7 @@ async def answered(provider: Provider, request: Request) -> AssistantMessage:
 def by_turn(*lines: Speaks) -> Any:
     """A line for each request of a conversation, told by how often the model has spoken."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: ReceivedRequest) -> Speaks:
         return lines[sum(content["role"] == "model" for content in heard.body["contents"])]
 
     return play
@@ -70,12 +70,15 @@ async def test_signatures_come_back_on_their_calls_over_several_turns() -> None:
             history += [reply, *(ToolMessage(call.name, "3 lines", call.id) for call in reply.calls)]
 
     told = [
-        part for content in vendor.heard[-1].body["contents"] if content["role"] == "model" for part in content["parts"]
+        part
+        for content in vendor.requests[-1].body["contents"]
+        if content["role"] == "model"
+        for part in content["parts"]
     ]
     assert [(part.get("text"), part.get("thoughtSignature")) for part in told] == [
         ("Let me look.", None), (None, "c2ln0"), (None, None), (None, "c2ln1"),
     ]  # fmt: skip
-    assert vendor.heard[2].raw.startswith(vendor.heard[1].raw.removesuffix(b"]}"))
+    assert vendor.requests[2].raw.startswith(vendor.requests[1].raw.removesuffix(b"]}"))
 
 
 async def test_a_conversation_that_another_model_began_is_accepted() -> None:
@@ -92,14 +95,14 @@ async def test_the_model_is_in_the_address_and_the_key_in_a_header(monkeypatch: 
                 for model in ("gemini-2.5-flash", "models/gemini-2.5-flash", "tunedModels/mine", "gemini-2.5-flash"):
                     await answered(provider, asking(model=model))
 
-    assert [heard.path for heard in vendor.heard] == 3 * [
+    assert [heard.path for heard in vendor.requests] == 3 * [
         "/v1beta/models/gemini-2.5-flash:streamGenerateContent",
         "/v1beta/models/gemini-2.5-flash:streamGenerateContent",
         "/v1beta/tunedModels/mine:streamGenerateContent",
         "/v1beta/models/gemini-2.5-flash:streamGenerateContent",
     ]
-    assert {heard.query for heard in vendor.heard} == {"alt=sse"}
-    sent = vendor.heard[0].headers
+    assert {heard.query for heard in vendor.requests} == {"alt=sse"}
+    sent = vendor.requests[0].headers
     assert (sent["x-goog-api-key"], sent["x-extra"], sent.get("authorization")) == ("AIza-secret-key", "1", None)
 
 
@@ -114,7 +117,7 @@ async def test_usage_tells_what_was_cached_and_thought() -> None:
 # ---- what the vendor says no to -------------------------------------------------------------------------------------
 
 
-async def refused(answer: Answer, key: str | None = None) -> ProviderError:
+async def refused(answer: FakeResponse, key: str | None = None) -> ProviderError:
     async with FakeGemini(answer) as vendor, GeminiProvider(vendor.base_url, key) as provider:
         with pytest.raises(ProviderError) as error:
             await answered(provider, asking())
@@ -154,7 +157,7 @@ async def test_an_error_inside_the_stream_has_its_wish_to_wait() -> None:
 
 async def test_an_answer_in_one_piece_is_read_too() -> None:
     body = {"candidates": [{"content": {"parts": [{"text": "hello"}]}, "finishReason": "STOP"}]}
-    whole = Answer(headers={"Content-Type": "application/json"}, pieces=(msgspec.json.encode(body),))
+    whole = FakeResponse(headers={"Content-Type": "application/json"}, pieces=(msgspec.json.encode(body),))
     async with FakeGemini(whole) as vendor, GeminiProvider(vendor.base_url) as provider:
         assert await answered(provider, asking()) == AssistantMessage("hello")
 

@@ -12,8 +12,8 @@ from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.scripted.provider import says
 from retinue.testing.contracts.provider import Listener
-from retinue.testing.fake_chat import DONE, JSON, FakeChat, event, failed
-from retinue.testing.fake_server import Answer
+from retinue.testing.fake_chat import DONE, JSON, FakeChat, error_response, event
+from retinue.testing.fake_server import FakeResponse
 from tests.providers.chat_events import saying
 from tests.providers.chat_stage import KEY, VARIABLE, facts, failure, failure_of
 
@@ -111,7 +111,7 @@ async def test_a_proxy_of_an_unknown_kind_is_told_once_and_not_gone_round(monkey
 
 
 async def test_a_server_that_hangs_up() -> None:
-    assert facts(await failure(Answer(status=0, ending="cut"))) == (
+    assert facts(await failure(FakeResponse(status=0, ending="cut"))) == (
         "VENDOR:PORT (base URL VENDOR/v1) closed the connection before it had answered",
         "cut",
         None,
@@ -141,41 +141,51 @@ WORDS = event(saying(content="It is bec"))
 @pytest.mark.parametrize(
     ("answer", "message", "fault", "partial"),
     [
-        (Answer(pieces=(WORDS,), ending="cut"), "the stream ended in the middle of the answer", "cut", "It is bec"),
-        (Answer(pieces=(WORDS,)), "the stream ended in the middle of the answer", "cut", "It is bec"),
-        (Answer(pieces=(WORDS, b'data: {"cho')), 'an event of the stream cannot be read: {"cho', "cut", "It is bec"),
         (
-            Answer(pieces=(WORDS, b"data: nonsense\n\n")),
+            FakeResponse(pieces=(WORDS,), ending="cut"),
+            "the stream ended in the middle of the answer",
+            "cut",
+            "It is bec",
+        ),
+        (FakeResponse(pieces=(WORDS,)), "the stream ended in the middle of the answer", "cut", "It is bec"),
+        (
+            FakeResponse(pieces=(WORDS, b'data: {"cho')),
+            'an event of the stream cannot be read: {"cho',
+            "cut",
+            "It is bec",
+        ),
+        (
+            FakeResponse(pieces=(WORDS, b"data: nonsense\n\n")),
             "an event of the stream cannot be read: nonsense",
             "cut",
             "It is bec",
         ),
         (
-            Answer(pieces=(WORDS, event({"error": {"message": "Overloaded", "type": "overloaded_error"}}))),
+            FakeResponse(pieces=(WORDS, event({"error": {"message": "Overloaded", "type": "overloaded_error"}}))),
             "Overloaded",
             "overloaded",
             "It is bec",
         ),
         (
-            Answer(pieces=(WORDS, event({"error": {"message": "Bad tool", "type": "invalid_request_error"}}))),
+            FakeResponse(pieces=(WORDS, event({"error": {"message": "Bad tool", "type": "invalid_request_error"}}))),
             "Bad tool",
             "bad_request",
             "It is bec",
         ),
-        (Answer(), "the answer is empty", "cut", ""),
-        (Answer(pieces=(DONE,)), "the stream ended without an answer", "cut", ""),
+        (FakeResponse(), "the answer is empty", "cut", ""),
+        (FakeResponse(pieces=(DONE,)), "the stream ended without an answer", "cut", ""),
         (
-            Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>Welcome</html>" * 50,)),
+            FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<html>Welcome</html>" * 50,)),
             f"the answer (text/html) is no stream of events: {'<html>Welcome</html>' * 10}. Check the base URL",
             "cut",
             "",
         ),
-        (Answer(headers=JSON, pieces=(b'{"error":{"message":"no","code":503}}',)), "no", "overloaded", ""),
-        (Answer(headers=JSON, pieces=(b'{"hello":"there"}',)), "the stream ended without an answer", "cut", ""),
-        (Answer(headers=JSON, pieces=(b'{"hel',)), 'an event of the stream cannot be read: {"hel', "cut", ""),
+        (FakeResponse(headers=JSON, pieces=(b'{"error":{"message":"no","code":503}}',)), "no", "overloaded", ""),
+        (FakeResponse(headers=JSON, pieces=(b'{"hello":"there"}',)), "the stream ended without an answer", "cut", ""),
+        (FakeResponse(headers=JSON, pieces=(b'{"hel',)), 'an event of the stream cannot be read: {"hel', "cut", ""),
     ],
 )
-async def test_an_answer_that_is_none(answer: Answer, message: str, fault: ProviderFault, partial: str) -> None:
+async def test_an_answer_that_is_none(answer: FakeResponse, message: str, fault: ProviderFault, partial: str) -> None:
     listener = Listener()
     error = await failure(answer, listener)
 
@@ -185,7 +195,7 @@ async def test_an_answer_that_is_none(answer: Answer, message: str, fault: Provi
 
 @pytest.mark.parametrize("pieces", [(b'{"choices":[',), ()])
 async def test_an_answer_that_is_cut_before_anything_can_be_read(pieces: tuple[bytes, ...]) -> None:
-    assert facts(await failure(Answer(pieces=pieces, ending="cut"))) == (
+    assert facts(await failure(FakeResponse(pieces=pieces, ending="cut"))) == (
         "VENDOR:PORT (base URL VENDOR/v1) closed the connection before it had answered",
         "cut",
         None,
@@ -195,7 +205,7 @@ async def test_an_answer_that_is_cut_before_anything_can_be_read(pieces: tuple[b
 @pytest.mark.parametrize("body", [b"\x00" * 1000, b"data: {}\n\n" * 1000, b"\r" * 1000, b"{" * 1000, b"data", b"[1]"])
 @pytest.mark.parametrize("status", [200, 204, 500])
 async def test_garbage_is_a_provider_error(body: bytes, status: int) -> None:
-    assert str(await failure(Answer(status=status, pieces=(body,) if status != 204 else ())))
+    assert str(await failure(FakeResponse(status=status, pieces=(body,) if status != 204 else ())))
 
 
 # ---- what cannot even be asked --------------------------------------------------------------------------------------
@@ -231,7 +241,7 @@ def test_headers_that_cannot_be_sent() -> None:
 
 
 async def test_an_address_with_a_query_is_asked_with_it_and_shown_without() -> None:
-    async with FakeChat(failed(404, "gone")) as vendor:
+    async with FakeChat(error_response(404, "gone")) as vendor:
         async with OpenAIChatProvider(f"{vendor.base_url}/?api-version=1&key={KEY}") as provider:
             request = Request(model="m", system="", messages=[UserMessage("hi")])
             with pytest.raises(ProviderError) as failure:
@@ -241,4 +251,4 @@ async def test_an_address_with_a_query_is_asked_with_it_and_shown_without() -> N
             f"{vendor.base_url} answered 404: gone. Check the model name 'm' and the base URL "
             f"(asked: {vendor.base_url}/chat/completions)"
         )
-        assert vendor.heard[0].path == "/v1/chat/completions"
+        assert vendor.requests[0].path == "/v1/chat/completions"

@@ -11,8 +11,8 @@ from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
 from retinue.providers.scripted.provider import says
 from retinue.testing.contracts.provider import Listener
-from retinue.testing.fake_chat import FakeChat, Played, failed
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_chat import FakeChat, Playable, error_response
+from retinue.testing.fake_server import ReceivedRequest
 
 
 def asking(model: str, *, think: bool = False) -> Request:
@@ -51,24 +51,24 @@ def test_the_chatting_one_of_a_family_that_thinks_does_not() -> None:
     assert told(body) == {"orders": "system", "max_completion_tokens": 100, "temperature": 0.5}
 
 
-def picky(**refusals: str) -> Played:
+def picky(**refusals: str) -> Playable:
     """A vendor that refuses options with these words, one after the other."""
 
-    def play(heard: Heard) -> Any:
+    def play(heard: ReceivedRequest) -> Any:
         orders = heard.body["messages"][0]["role"]
         for option, words in refusals.items():
             if option in heard.body or option == orders:
-                return failed(400, words)
+                return error_response(400, words)
         return says("fine")
 
     return play
 
 
-async def bodies(played: Played, *requests: Request) -> list[dict[str, Any]]:
+async def bodies(played: Playable, *requests: Request) -> list[dict[str, Any]]:
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         for request in requests:
             await provider.answer(request, Listener().publish)
-        return [told(heard.body) for heard in vendor.heard]
+        return [told(heard.body) for heard in vendor.requests]
 
 
 @pytest.mark.real_time
@@ -122,7 +122,7 @@ async def test_one_refusal_after_another_is_heeded_and_other_models_are_not_conc
     *_, last = await bodies(vendor, asking("strange"))
     async with FakeChat(says("fine")) as fine, OpenAIChatProvider(fine.base_url) as provider:
         await provider.answer(asking("other"), Listener().publish)
-        other = told(fine.heard[0].body)
+        other = told(fine.requests[0].body)
 
     assert last == {"orders": "system"}
     assert other == {"orders": "system", "max_tokens": 100, "temperature": 0.5}
@@ -139,18 +139,18 @@ async def test_one_refusal_after_another_is_heeded_and_other_models_are_not_conc
     ],
 )
 async def test_a_refusal_that_names_none_of_the_options_is_final(status: int, words: str) -> None:
-    async with FakeChat(failed(status, words)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+    async with FakeChat(error_response(status, words)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         with pytest.raises(ProviderError):
             await provider.answer(asking("m"), Listener().publish)
 
-        assert len(vendor.heard) == 1
+        assert len(vendor.requests) == 1
 
 
 @pytest.mark.real_time
 async def test_a_server_that_refuses_what_was_left_out_is_not_asked_for_ever() -> None:
-    stubborn = failed(400, "Unsupported parameter: 'temperature'")
+    stubborn = error_response(400, "Unsupported parameter: 'temperature'")
     async with FakeChat(stubborn) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         with pytest.raises(ProviderError, match="Unsupported parameter"):
             await provider.answer(asking("m"), Listener().publish)
 
-        assert len(vendor.heard) == 2
+        assert len(vendor.requests) == 2

@@ -14,9 +14,9 @@ import pytest
 from retinue.core.errors import ProviderFault
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.scripted.provider import says
-from retinue.testing.contracts.provider import question
-from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, event, failed
-from retinue.testing.fake_server import Answer, Heard
+from retinue.testing.contracts.provider import sample_request
+from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, error_response, event
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.chat_stage import KEY, VARIABLE, facts, failure, failure_of
 
 # ---- statuses -------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ from tests.providers.chat_stage import KEY, VARIABLE, facts, failure, failure_of
     ],
 )
 async def test_a_status_is_told_with_its_fault(status: int, said: str, expected: str, fault: ProviderFault) -> None:
-    assert facts(await failure(failed(status, said))) == (expected, fault, status)
+    assert facts(await failure(error_response(status, said))) == (expected, fault, status)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_a_status_is_told_with_its_fault(status: int, said: str, expected:
     ],
 )
 async def test_a_conversation_that_is_too_long_is_told_as_such(said: dict[str, object]) -> None:
-    error = await failure(Answer(status=400, headers=JSON, pieces=(msgspec.json.encode({"error": said}),)))
+    error = await failure(FakeResponse(status=400, headers=JSON, pieces=(msgspec.json.encode({"error": said}),)))
 
     assert (error.fault, error.transient) == ("too_long", False)
 
@@ -88,7 +88,7 @@ async def test_a_conversation_that_is_too_long_is_told_as_such(said: dict[str, o
 async def test_a_filtered_request_is_refused() -> None:
     body = msgspec.json.encode({"error": {"message": "flagged", "code": "content_filter"}})
 
-    assert (await failure(Answer(status=400, headers=JSON, pieces=(body,)))).fault == "refused"
+    assert (await failure(FakeResponse(status=400, headers=JSON, pieces=(body,)))).fault == "refused"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_a_filtered_request_is_refused() -> None:
     ],
 )
 async def test_a_vendors_words_are_found_wherever_they_are_and_not_too_many(body: bytes, said: str) -> None:
-    assert str(await failure(Answer(status=400, pieces=(body,)))) == f"VENDOR/v1 answered 400: {said}"
+    assert str(await failure(FakeResponse(status=400, pieces=(body,)))) == f"VENDOR/v1 answered 400: {said}"
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ async def test_a_vendors_words_are_found_wherever_they_are_and_not_too_many(body
     ],
 )
 async def test_a_wish_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert (await failure(Answer(status=429, headers=headers))).retry_after == seconds
+    assert (await failure(FakeResponse(status=429, headers=headers))).retry_after == seconds
 
 
 async def test_a_wish_to_wait_may_be_a_date() -> None:
-    error = await failure(Answer(status=503, headers={"Retry-After": formatdate(time.time() + 100, usegmt=True)}))
+    error = await failure(FakeResponse(status=503, headers={"Retry-After": formatdate(time.time() + 100, usegmt=True)}))
 
     assert error.retry_after is not None
     assert 90 < error.retry_after <= 100
@@ -140,7 +140,7 @@ async def test_a_wish_to_wait_may_be_a_date() -> None:
 async def test_a_redirect_is_not_followed() -> None:
     target = f"https://someone:{KEY}@elsewhere.example/v1?key={KEY}#{KEY}"
 
-    assert facts(await failure(Answer(status=307, headers={"Location": target}))) == (
+    assert facts(await failure(FakeResponse(status=307, headers={"Location": target}))) == (
         "VENDOR/v1 answered 307 and points to https://elsewhere.example/v1; redirects are not followed: "
         "set the base URL to where the API is",
         "bad_request",
@@ -149,7 +149,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 async def test_an_error_that_never_ends_is_told_as_far_as_it_came() -> None:
-    error = await failure(Answer(status=500, pieces=(b"still thinking",), ending="silence"))
+    error = await failure(FakeResponse(status=500, pieces=(b"still thinking",), ending="silence"))
 
     assert facts(error) == ("VENDOR/v1 answered 500: still thinking", "overloaded", 500)
 
@@ -160,11 +160,11 @@ async def test_an_error_that_never_ends_is_told_as_far_as_it_came() -> None:
 async def test_the_key_is_read_at_each_request_and_sent_as_a_bearer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     async with FakeChat(says("hi")) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE) as provider:
-        await provider.answer(question(), print)
+        await provider.answer(sample_request(), print)
         monkeypatch.setenv(VARIABLE, " another \n")
-        await provider.answer(question(), print)
+        await provider.answer(sample_request(), print)
 
-        assert [heard.headers["authorization"] for heard in vendor.heard] == [f"Bearer {KEY}", "Bearer another"]
+        assert [heard.headers["authorization"] for heard in vendor.requests] == [f"Bearer {KEY}", "Bearer another"]
 
 
 async def test_without_a_variable_no_key_is_sent_and_a_refusal_says_so(
@@ -173,10 +173,10 @@ async def test_without_a_variable_no_key_is_sent_and_a_refusal_says_so(
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login me password mine\n")
     monkeypatch.setenv("NETRC", str(netrc))
-    async with FakeChat(failed(401, "no")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+    async with FakeChat(error_response(401, "no")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         error = await failure_of(provider)
 
-        assert "authorization" not in vendor.heard[0].headers
+        assert "authorization" not in vendor.requests[0].headers
         assert str(error) == (
             f"{vendor.base_url} answered 401: no. No key was sent: name the variable that holds it (api_key_env)"
         )
@@ -201,35 +201,37 @@ async def test_a_key_that_is_missing_or_cannot_be_one_is_told_before_anything_is
         error = await failure_of(provider)
 
         told = f"the environment variable {VARIABLE} {complaint.format(vendor.base_url)}"
-        assert (facts(error), vendor.heard) == ((told, "auth", None), [])
+        assert (facts(error), vendor.requests) == ((told, "auth", None), [])
 
 
-def echo_in_an_error(heard: Heard) -> Answer:
-    return failed(401, f"Wrong key: {heard.headers['authorization']}, {heard.headers['x-api-key']}, sk-abcdefgh")
+def echo_in_an_error(heard: ReceivedRequest) -> FakeResponse:
+    return error_response(
+        401, f"Wrong key: {heard.headers['authorization']}, {heard.headers['x-api-key']}, sk-abcdefgh"
+    )
 
 
-def echo_in_a_long_error(heard: Heard) -> Answer:
-    return failed(400, "x" * 495 + heard.headers["authorization"].removeprefix("Bearer "))
+def echo_in_a_long_error(heard: ReceivedRequest) -> FakeResponse:
+    return error_response(400, "x" * 495 + heard.headers["authorization"].removeprefix("Bearer "))
 
 
-def echo_in_a_stream(heard: Heard) -> Answer:
-    return Answer(headers=EVENTS, pieces=(event({"error": {"message": heard.headers["authorization"]}}),))
+def echo_in_a_stream(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(headers=EVENTS, pieces=(event({"error": {"message": heard.headers["authorization"]}}),))
 
 
-def echo_nonsense(heard: Heard) -> Answer:
-    return Answer(headers=EVENTS, pieces=(b"data: " + heard.headers["authorization"].encode() + b"\n\n",))
+def echo_nonsense(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(headers=EVENTS, pieces=(b"data: " + heard.headers["authorization"].encode() + b"\n\n",))
 
 
-def echo_something_else(heard: Heard) -> Answer:
-    return Answer(headers={"Content-Type": "text/html"}, pieces=(heard.headers["authorization"].encode(),))
+def echo_something_else(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(headers={"Content-Type": "text/html"}, pieces=(heard.headers["authorization"].encode(),))
 
 
-def echo_elsewhere(heard: Heard) -> Answer:
-    return Answer(status=302, headers={"Location": f"http://x/{heard.headers['x-api-key']}/{KEY}"})
+def echo_elsewhere(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(status=302, headers={"Location": f"http://x/{heard.headers['x-api-key']}/{KEY}"})
 
 
-def hang_up(_: Heard) -> Answer:
-    return Answer(status=0, ending="cut")
+def hang_up(_: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(status=0, ending="cut")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,9 @@ def hang_up(_: Heard) -> Answer:
     ],
 )
 async def test_no_key_appears_in_any_error_or_log(
-    indiscreet: Callable[[Heard], Answer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    indiscreet: Callable[[ReceivedRequest], FakeResponse],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     caplog.set_level(logging.DEBUG)

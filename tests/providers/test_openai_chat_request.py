@@ -13,7 +13,7 @@ from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import encode
-from retinue.testing.fake_chat import objection
+from retinue.testing.fake_chat import request_error
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')
 
@@ -310,7 +310,7 @@ MESSAGES = st.one_of(
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12))
 def test_any_history_becomes_one_that_vendors_accept(history: list[Message]) -> None:
-    assert objection(body(asking(*history))) is None
+    assert request_error(body(asking(*history))) is None
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), st.sets(st.integers(1, 12)))

@@ -14,7 +14,7 @@ from retinue.providers.catalog import provider_config, reach
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
 from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes.responses import FakeResponses
 
 
@@ -57,7 +57,7 @@ async def test_the_responses_wire_keeps_them_in_the_other_spelling(promise: Prom
 def by_turn(*lines: Speaks) -> Any:
     """A line for each request of a conversation, told by how many calls it has."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: ReceivedRequest) -> Speaks:
         return lines[sum(item.get("type") in ("function_call", "tool_call") for item in heard.body["input"])]
 
     return play
@@ -96,7 +96,7 @@ async def test_thoughts_go_back_before_their_calls_byte_for_byte(spelling: Any) 
         ),
         "tool_call": (b',{"type":"tool_call","id":"fc_1_0",', b',{"type":"tool_result","tool_call_id":'),
     }[spelling]
-    first, second = vendor.heard
+    first, second = vendor.requests
     assert second.raw.startswith(first.raw.removesuffix(b"]}") + b"," + thought + call)
     assert result in second.raw
     assert [getattr(message, "text", "") for message in history] == ["why?", "", "3 lines", "Because."]
@@ -106,7 +106,7 @@ async def test_each_request_has_the_whole_conversation_and_asks_for_thoughts_in_
     async with FakeResponses(says("yes")) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
         await conversed(provider)
 
-    (heard,) = vendor.heard
+    (heard,) = vendor.requests
     assert heard.path == "/v1/responses"
     assert "authorization" not in heard.headers
     assert heard.headers["content-length"] == str(len(heard.raw))
@@ -128,7 +128,7 @@ async def test_the_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeResponses(says("yes")) as vendor, OpenAIResponsesProvider(vendor.base_url, "SOME_KEY") as provider:
         await conversed(provider)
 
-    assert vendor.heard[0].headers["authorization"] == "Bearer sk-secret-key"
+    assert vendor.requests[0].headers["authorization"] == "Bearer sk-secret-key"
 
 
 async def test_an_answer_that_fails_in_the_middle_is_an_error_with_its_fault() -> None:

@@ -9,7 +9,7 @@ from retinue.core.ports import Provider, Request
 from retinue.providers.openai_responses.provider import Continuing, OpenAIResponsesProvider, Spelling
 from retinue.providers.scripted.script import Speaks, calls, says, together
 from retinue.testing.contracts.provider import TOOLS, Listener
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes.responses import FakeResponses
 from tests.providers.responses_events import decoded
 
@@ -21,7 +21,7 @@ BOTH = together(says("Let me look.", thinking="hm"), calls("search", query="a"),
 def by_turn(*lines: Speaks) -> Any:
     """A line for each turn, told by how many results the conversation has."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: ReceivedRequest) -> Speaks:
         results = sum(item.get("type") in ("function_call_output", "tool_result") for item in heard.body["input"])
         return lines[{0: 0, 2: 1, 3: 2}[results]]
 
@@ -45,7 +45,7 @@ async def conversed(provider: Provider, memo: dict[str, object] | None = None) -
 
 
 def told(vendor: FakeResponses) -> list[tuple[str | None, list[Any]]]:
-    return [(heard.body.get("previous_response_id"), heard.body["input"]) for heard in vendor.heard]
+    return [(heard.body.get("previous_response_id"), heard.body["input"]) for heard in vendor.requests]
 
 
 ASKED = {"role": "user", "content": [{"type": "input_text", "text": "why?"}]}
@@ -74,7 +74,7 @@ async def test_from_the_response_before_only_what_is_new_is_sent(spelling: Spell
         ),
         ("resp_2", [result(spelling, f"{prefix}_7_0", "search!")]),
     ]
-    assert all(heard.body["store"] is False for heard in vendor.heard)
+    assert all(heard.body["store"] is False for heard in vendor.requests)
     assert history[-1] == AssistantMessage("Because.")
 
 

@@ -130,22 +130,22 @@ class MixesUp(Broken):
         (DressesUp, contract.an_empty_answer_stays_empty),
         (SortsCalls, contract.several_calls_keep_their_order),
         (LosesUsage, contract.usage_is_what_the_model_reports),
-        (Whispers, contract.what_is_published_adds_up_to_the_reply),
-        (Whispers, contract.a_broken_answer_leaves_what_had_arrived),
-        (Repeats, contract.what_is_published_adds_up_to_the_reply),
+        (Whispers, contract.deltas_add_up_to_the_reply),
+        (Whispers, contract.a_broken_stream_keeps_the_partial_text),
+        (Repeats, contract.deltas_add_up_to_the_reply),
         (SpeaksLate, contract.nothing_is_published_after_the_reply),
         (ForgetsWhy, contract.a_failure_is_a_provider_error_with_its_fault),
-        (ForgetsWhy, contract.a_wish_to_wait_is_passed_on),
-        (SwallowsCancel, contract.cancelling_lets_go_at_once),
-        (HoldsOn, contract.cancelling_lets_go_at_once),
+        (ForgetsWhy, contract.retry_after_is_passed_on),
+        (SwallowsCancel, contract.cancellation_is_prompt),
+        (HoldsOn, contract.cancellation_is_prompt),
         (Jams, contract.after_a_cancelled_call_the_next_is_answered),
-        (MixesUp, contract.answers_at_the_same_time_do_not_mix),
+        (MixesUp, contract.concurrent_answers_do_not_mix),
     ],
 )
 async def test_a_provider_that_breaks_a_promise_is_caught(broken: type[Broken], promise: contract.Promise) -> None:
     @asynccontextmanager
     async def stage(line: Line) -> AsyncGenerator[Provider]:
-        yield broken(ScriptedProvider(Script().play(contract.ASKER, line)))
+        yield broken(ScriptedProvider(Script().play(contract.AGENT, line)))
 
     with pytest.raises(AssertionError):
         await promise(stage)

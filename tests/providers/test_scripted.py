@@ -41,14 +41,14 @@ from retinue.providers.scripted.provider import (
     streams,
     together,
 )
-from retinue.testing.contracts.provider import ASKER, PROMISES, Promise
+from retinue.testing.contracts.provider import AGENT, PROMISES, Promise
 
 BUSY = ProviderError("busy", fault="overloaded", status=503)
 
 
 @asynccontextmanager
 async def stage(line: Line) -> AsyncGenerator[Provider]:
-    yield ScriptedProvider(Script().play(ASKER, line))
+    yield ScriptedProvider(Script().play(AGENT, line))
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)

@@ -21,8 +21,8 @@ from retinue.providers.scripted.provider import says
 from retinue.providers.unsupported_options import complained_of
 from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import TOOLS, Listener
-from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.testing.fake_chat import FakeChat, Playable
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes import anthropic as fake_anthropic
 from tests.providers.fakes import gemini as fake_gemini
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -38,9 +38,9 @@ SCHEMA = Output(mode="json_schema", schema='{"type":"object"}')
 class Case:
     """A vendor, and the words with which it refuses an option."""
 
-    vendor: Callable[[Played], FakeServer]
+    vendor: Callable[[Playable], FakeServer]
     reach: Callable[[Any], AbstractAsyncContextManager[Provider]]
-    refusal: Answer
+    refusal: FakeResponse
     wanted: Callable[[dict[str, Any]], object]
     """What the option is in a body; nothing where it is not sent."""
     sent: object
@@ -49,8 +49,8 @@ class Case:
     output: Output | None = None
 
 
-def openai_error(message: str, param: str | None = None, code: str | None = None) -> Answer:
-    return fake_chat.failed(400, message, param=param, code=code)
+def openai_error(message: str, param: str | None = None, code: str | None = None) -> FakeResponse:
+    return fake_chat.error_response(400, message, param=param, code=code)
 
 
 def config(body: dict[str, Any], name: str) -> object:
@@ -267,10 +267,10 @@ CASES: dict[str, Case] = {
 }
 
 
-def picky(case: Case) -> Played:
+def picky(case: Case) -> Playable:
     """A vendor that refuses the option, as it was first sent."""
 
-    def play(heard: Heard) -> Any:
+    def play(heard: ReceivedRequest) -> Any:
         return case.refusal if case.wanted(heard.body) == case.sent else says("fine")
 
     return play
@@ -303,7 +303,7 @@ async def test_an_option_that_is_refused_is_left_out_at_once_and_from_then_on(na
     case = CASES[name]
     async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
         replies = [await provider.answer(asking(case), Listener().publish) for _ in range(2)]
-        bodies = [heard.body for heard in vendor.heard]
+        bodies = [heard.body for heard in vendor.requests]
 
     assert [reply.message.text for reply in replies] == ["fine", "fine"]
     sent, *others = (case.wanted(body) for body in bodies)
@@ -323,7 +323,7 @@ async def test_a_server_that_refuses_what_was_left_out_is_not_asked_for_ever(nam
         with pytest.raises(ProviderError):
             await provider.answer(asking(case), Listener().publish)
 
-    assert len(vendor.heard) <= 4
+    assert len(vendor.requests) <= 4
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "form of the answer" in name])
@@ -332,7 +332,7 @@ async def test_a_form_that_has_no_field_is_demanded_in_words(name: str) -> None:
     async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
         await provider.answer(asking(case), Listener().publish)
 
-    first, second = (heard.raw.decode() for heard in vendor.heard)
+    first, second = (heard.raw.decode() for heard in vendor.requests)
     demand = "Give your final answer as"
     assert (demand in first, demand in second) == (False, True)
 
@@ -350,7 +350,7 @@ async def test_a_schema_that_the_server_cannot_use_does_not_cost_others_theirs()
         for output in (SCHEMA, strict):
             await provider.answer(replace(asking(loose), output=output), Listener().publish)
 
-    assert [loose.wanted(heard.body) for heard in vendor.heard] == [
+    assert [loose.wanted(heard.body) for heard in vendor.requests] == [
         {"type": "object"},
         None,
         {"type": "object", "additionalProperties": False},
@@ -363,7 +363,7 @@ async def test_another_model_of_the_same_provider_is_not_concerned(name: str) ->
     async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
         await provider.answer(asking(case), Listener().publish)
         await provider.answer(asking(replace(case, model="other")), Listener().publish)
-        told = [(heard.body["model"], case.wanted(heard.body)) for heard in vendor.heard]
+        told = [(heard.body["model"], case.wanted(heard.body)) for heard in vendor.requests]
 
     assert told == [("m", 0.5), ("m", None), ("other", 0.5), ("other", None)]
 
@@ -385,15 +385,15 @@ async def test_another_model_of_the_same_provider_is_not_concerned(name: str) ->
 )
 async def test_what_carries_the_conversation_and_what_is_too_much_is_never_left_out(
     reach: Callable[[Any], AbstractAsyncContextManager[Provider]],
-    vendor: Callable[[Played], FakeServer],
-    refusal: Answer,
+    vendor: Callable[[Playable], FakeServer],
+    refusal: FakeResponse,
 ) -> None:
     question = replace(asking(CASES["chat: temperature"]), think=True)
     async with vendor(refusal) as server, reach(server) as provider:
         with pytest.raises(ProviderError, match="answered 400"):
             await provider.answer(question, Listener().publish)
 
-        assert len(server.heard) == 1
+        assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from retinue.net.http import Http
 from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_googles
 from retinue.providers.catalog import WIRES, provider_config, reach
 from retinue.providers.scripted.provider import Line, says
-from retinue.testing.contracts.provider import PROMISES, Promise, question
-from retinue.testing.fake_server import Answer
+from retinue.testing.contracts.provider import PROMISES, Promise, sample_request
+from retinue.testing.fake_server import FakeResponse
 from tests.providers.fakes.anthropic import FakeAnthropic
 
 
@@ -40,14 +40,14 @@ async def test_the_wire_keeps_the_promises_of_a_provider(promise: Promise) -> No
 
 async def test_the_model_is_in_the_address_and_the_version_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "ya29.secret")
-    request = replace(question(), model="claude-sonnet-4-5@20250929")
+    request = replace(sample_request(), model="claude-sonnet-4-5@20250929")
     async with (
         FakeAnthropic(says("yes")) as vendor,
         VertexAIAnthropicProvider(vendor.google_url, "MY_TOKEN") as provider,
     ):
         await provider.answer(request, unheard)
 
-    (heard,) = vendor.heard
+    (heard,) = vendor.requests
     path = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-sonnet-4-5@20250929:streamRawPredict"
     assert heard.path == path
     assert heard.headers["authorization"] == "Bearer ya29.secret"
@@ -58,9 +58,9 @@ async def test_the_model_is_in_the_address_and_the_version_in_the_body(monkeypat
 async def test_a_token_goes_to_google_alone_unless_its_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "ya29.secret")
     async with FakeAnthropic(says("yes")) as vendor, VertexAIAnthropicProvider(vendor.google_url) as provider:
-        await provider.answer(question(), unheard)
+        await provider.answer(sample_request(), unheard)
 
-    assert "authorization" not in vendor.heard[0].headers
+    assert "authorization" not in vendor.requests[0].headers
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,19 @@ def test_googles_addresses_are_known_by_their_host(address: str, googles: bool) 
 async def test_a_name_that_is_no_models_is_not_made_part_of_an_address() -> None:
     async with FakeAnthropic(says("yes")) as vendor, VertexAIAnthropicProvider(vendor.google_url) as provider:
         with pytest.raises(ProviderError, match="not the name of a model"):
-            await provider.answer(replace(question(), model="../../x:predict?"), unheard)
+            await provider.answer(replace(sample_request(), model="../../x:predict?"), unheard)
 
-    assert vendor.heard == []
+    assert vendor.requests == []
 
 
 async def test_googles_own_errors_are_understood() -> None:
     told = b'[{"error":{"code":429,"message":"Quota exceeded","status":"RESOURCE_EXHAUSTED"}}]'
     async with (
-        FakeAnthropic(Answer(status=429, pieces=(told,))) as vendor,
+        FakeAnthropic(FakeResponse(status=429, pieces=(told,))) as vendor,
         VertexAIAnthropicProvider(vendor.google_url) as provider,
     ):
         with pytest.raises(ProviderError, match="Quota exceeded") as caught:
-            await provider.answer(question(), unheard)
+            await provider.answer(sample_request(), unheard)
 
     assert (caught.value.fault, caught.value.status) == ("rate_limited", 429)
 
@@ -175,7 +175,7 @@ class Wiretap(Http):
 
 async def sent_to_google(provider: VertexAIAnthropicProvider, http: Wiretap) -> tuple[str, str | None]:
     with pytest.raises(ProviderError, match="closed the connection"):
-        await provider.answer(replace(question(), model="claude-sonnet-4-5"), unheard)
+        await provider.answer(replace(sample_request(), model="claude-sonnet-4-5"), unheard)
     return http.sent[-1]
 
 
@@ -215,7 +215,7 @@ async def test_at_google_without_any_token_nothing_is_sent_and_the_reason_says_w
     monkeypatch.setitem(sys.modules, "google.auth", None)
     http = Wiretap()
     with pytest.raises(ProviderError) as caught:
-        await VertexAIAnthropicProvider(GOOGLES, http=http).answer(question(), unheard)
+        await VertexAIAnthropicProvider(GOOGLES, http=http).answer(sample_request(), unheard)
 
     assert (str(caught.value), caught.value.fault, http.sent) == (
         "no Google access token: set GOOGLE_ACCESS_TOKEN (gcloud auth print-access-token prints one), name another "

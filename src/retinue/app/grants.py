@@ -9,7 +9,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError
 from retinue.core.policy import Policy, inherit, intersect
-from retinue.core.profiles import tightened, windows_of
+from retinue.core.profiles import narrowed_windows, windows_of
 from retinue.core.state import Run
 from retinue.dialects import registry
 from retinue.dialects.base import PolicyTexts
@@ -25,7 +25,7 @@ class Grants:
 
     def windows(self, identity: str, policy: Policy | None) -> tuple[Window, ...]:
         """Limits by the hour and day, where somebody wrote down a policy."""
-        given = policy if policy is not None else self._rules.given_to(identity)
+        given = policy if policy is not None else self._rules.policy_for(identity)
         return () if given is None else windows_of(identity, given)
 
     async def of_fork(self, origin: Run, policy: Policy | None) -> Policy:
@@ -46,7 +46,7 @@ class Grants:
                 windows.setdefault(window.name, window)
             parent_id = above.accepted.parent_id
             above = await self._supervisor.replay(parent_id) if parent_id is not None else None
-        return tightened(tuple(windows.values()), grants)
+        return narrowed_windows(tuple(windows.values()), grants)
 
 
 def escalation(refused: PolicyError) -> PolicyError:

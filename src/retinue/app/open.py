@@ -202,10 +202,10 @@ def open_read_only(*, home: str | Path | None = None, store: Store | None = None
     """
     unwritable = None
     if store is None and home != MEMORY:
-        from retinue.store.sqlite import LookingStore, open_or_look
+        from retinue.store.sqlite import ReadOnlySqliteStore, open_or_read_only
 
-        store = open_or_look((Path(home) if home is not None else default_home()) / STORE)
-        unwritable = store.why if isinstance(store, LookingStore) else None
+        store = open_or_read_only((Path(home) if home is not None else default_home()) / STORE)
+        unwritable = store.why if isinstance(store, ReadOnlySqliteStore) else None
     supervisor, _ = build_engine(
         store if store is not None else _open_store(home, "process"),
         ToolRegistry(()),

@@ -27,9 +27,9 @@ def _section(declared: SettingsSection) -> Section:
         name=declared.name,
         type=declared.type,
         about=declared.about,
-        mistakes=declared.mistakes,
-        strangers=declared.unknown_providers,
-        has_complete_complaints=declared.has_complete_complaints,
+        cross_key_errors=declared.cross_key_errors,
+        unknown_providers=declared.unknown_providers,
+        has_complete_messages=declared.has_complete_messages,
     )
 
 
@@ -43,7 +43,7 @@ DIALECT_SECTIONS: dict[str, Section] = {
 
 SECTIONS: tuple[Section, ...] = (
     AGENTS,
-    providers_section(tuple(WIRES), mistakes=lambda settled: _wrong_of_provider(settled)),
+    providers_section(tuple(WIRES), cross_key_errors=lambda settled: _wrong_of_provider(settled)),
     TOOLS,
     *DIALECT_SECTIONS.values(),
     RISK_PROFILES,

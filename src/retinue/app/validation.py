@@ -74,7 +74,7 @@ def unknown_in_settings(settings: Settings, own: Collection[str]) -> list[Proble
     """The names in a settings file that are neither built in, nor a dialect's, nor one of its `own` tools."""
     return [
         replace(named, complaint=_complaint(named.found, own))
-        for named in settings.tools_named
+        for named in settings.tool_references
         if not _is_known(named.found, own)
     ]
 
@@ -104,6 +104,6 @@ def _is_known(name: str, own: Collection[str]) -> bool:
 
 
 def _complaint(name: str, own: Collection[str]) -> str:
-    meant = messages.nearest(name, (*own, *BUILTIN, *tool_names()))
+    meant = messages.closest_match(name, (*own, *BUILTIN, *tool_names()))
     hint = f"; did you mean {meant}?" if meant else ""
-    return f"there is no tool named {messages.found(name, with_kind=False)}, so this has no effect{hint}"
+    return f"there is no tool named {messages.describe_value(name, with_kind=False)}, so this has no effect{hint}"

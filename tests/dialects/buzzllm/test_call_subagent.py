@@ -18,7 +18,7 @@ from retinue.dialects.buzzllm.requests import CATALOG, parse, subset
 from retinue.providers.catalog import provider_config
 from retinue.providers.scripted.provider import Script, ScriptedProvider
 from retinue.providers.scripted.script import Speaks, calls, calls_verbatim, fails, says, streams, together
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from retinue.tools.dependencies import ToolOptions
 from tests.dialects.buzzllm.stage import (
     CHAT,
@@ -84,7 +84,7 @@ async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> No
 async def test_a_call_is_answered_by_a_process_that_asks_the_same_model(wire: Wire) -> None:
     seen: list[int] = []
 
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> Speaks:
         seen.append(len(callers()))
         return streams("It is ", "the pool.")
 
@@ -359,7 +359,7 @@ async def test_calls_of_one_reply_work_at_the_same_time_and_share_what_is_left()
 async def test_after_the_first_call_a_process_waits_ready_and_none_is_left_at_the_end() -> None:
     seen: list[set[int]] = []
 
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> Speaks:
         seen.append(callers())
         return says("Hi.")
 
@@ -379,7 +379,7 @@ async def test_after_the_first_call_a_process_waits_ready_and_none_is_left_at_th
 async def test_a_process_that_was_started_with_another_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[str | None] = []
 
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> Speaks:
         keys.append(heard.headers.get("authorization"))
         monkeypatch.setenv("MY_KEY", "second")
         return says("Hi.")

@@ -15,7 +15,7 @@ from retinue.core.usage import Usage
 from retinue.dialects.buzzllm import BuzzllmSettings, process_pool
 from retinue.dialects.child_process import Grant, Tally, last_tally
 from retinue.providers.scripted.script import Line, Speaks, calls, hangs, says, streams
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import Command
 from tests.dialects.buzzllm.stage import (
     CHAT,
@@ -152,7 +152,7 @@ async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.Mo
 
 @pytest.mark.promise("BZ-KILLED", "BZ-USAGE")
 async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() -> None:
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> Speaks:
         if len(cast.children) == 1:
             return Speaks(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
         for pid in callers():
@@ -173,7 +173,7 @@ async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() 
 async def test_a_cancelled_call_leaves_no_process() -> None:
     heard = asyncio.Event()
 
-    def child(_: Heard) -> Line:
+    def child(_: ReceivedRequest) -> Line:
         heard.set()
         return hangs("Let me ")
 
@@ -283,7 +283,7 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
 
     assert (code, tally.turns, tally.usage.output >= 3) == (0, 2, True)
     assert b"the pool" in said
-    assert [tool["function"]["name"] for tool in vendor.heard[0].body["tools"]] == ["bash_read"]
+    assert [tool["function"]["name"] for tool in vendor.requests[0].body["tools"]] == ["bash_read"]
 
 
 @pytest.mark.promise("BZ-GRANT")

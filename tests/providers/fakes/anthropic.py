@@ -22,9 +22,9 @@ from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
 from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, JSON, Played
+from retinue.testing.fake_chat import EVENTS, JSON, Playable
 from retinue.testing.fake_prompts import Block, Prompt, PromptCache
-from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
+from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic_rules import objection, signature_of
 
 _STOPS: dict[Stop, str] = {"end": "end_turn", "calls": "tool_use", "length": "max_tokens", "refusal": "refusal"}
@@ -44,8 +44,8 @@ class FakeAnthropic(FakeServer):
     `chunk` sends every answer in pieces of so many bytes. `heard` has all requests, refused ones too.
     """
 
-    def __init__(self, played: Played, *, chunk: int | None = None, host: str = HOST, port: int = 0) -> None:
-        super().__init__(self._answer, host=host, port=port)
+    def __init__(self, played: Playable, *, chunk: int | None = None, host: str = HOST, port: int = 0) -> None:
+        super().__init__(self._response, host=host, port=port)
         self._played = played
         self._chunk = chunk
         self._cache = PromptCache(wants_marks=True)
@@ -64,7 +64,7 @@ class FakeAnthropic(FakeServer):
         await self.open()
         return self
 
-    def _answer(self, heard: Heard) -> Answer:
+    def _response(self, heard: ReceivedRequest) -> FakeResponse:
         if not heard.path.endswith(("/v1/messages", ":streamRawPredict")):
             return failed(404, f"Not found: {heard.method} {heard.path}", kind="not_found_error")
         if wrong := objection(heard):
@@ -72,13 +72,13 @@ class FakeAnthropic(FakeServer):
         played = self._played
         if callable(played):
             played = played(heard)
-        if not isinstance(played, Answer):
+        if not isinstance(played, FakeResponse):
             whom = f"{heard.path} {heard.body.get('model')}"
             played = answer_of(played, heard, self._cache.read(whom, _blocks(heard.body)))
         return played if played.chunk else replace(played, chunk=self._chunk)
 
 
-def replies(heard: Heard) -> int:
+def replies(heard: ReceivedRequest) -> int:
     """How many replies the model has made in this conversation."""
     return sum(message["role"] == "assistant" for message in heard.body["messages"])
 
@@ -108,20 +108,20 @@ def event(kind: str, **fields: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind} | fields))
 
 
-def failed(status: int, message: str, *, kind: str = "invalid_request_error", **headers: str) -> Answer:
+def failed(status: int, message: str, *, kind: str = "invalid_request_error", **headers: str) -> FakeResponse:
     """An error as the vendor tells it; headers as `retry_after="7"`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
-    return Answer(status=status, headers=JSON | named, pieces=(msgspec.json.encode(body),))
+    return FakeResponse(status=status, headers=JSON | named, pieces=(msgspec.json.encode(body),))
 
 
-def answer_of(line: Line, heard: Heard, prompt: Prompt) -> Answer:
+def answer_of(line: Line, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
     """A line as this wire tells it."""
     match line:
         case Speaks():
             return _streamed(line, heard, prompt) if heard.body.get("stream") else _whole(line, heard, prompt)
         case Hangs(pieces=pieces):
-            return Answer(headers=EVENTS, pieces=_words(*pieces), ending="silence")
+            return FakeResponse(headers=EVENTS, pieces=_words(*pieces), ending="silence")
         case Fails(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), prompt)
@@ -130,17 +130,17 @@ def answer_of(line: Line, heard: Heard, prompt: Prompt) -> Answer:
                 spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
                 return failed(error.status, str(error), kind=kind, **spawn_request)
             if error.fault == "unreachable":
-                return Answer(status=0, ending="cut")
+                return FakeResponse(status=0, ending="cut")
             partial = _words(error.partial) if error.partial else ()
             if error.fault == "cut":
-                return Answer(headers=EVENTS, pieces=partial, ending="cut")
+                return FakeResponse(headers=EVENTS, pieces=partial, ending="cut")
             told = event("error", error={"type": kind, "message": str(error)})
-            return Answer(headers=EVENTS, pieces=(*partial, told))
+            return FakeResponse(headers=EVENTS, pieces=(*partial, told))
         case _:
             assert_never(line)
 
 
-def _streamed(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
+def _streamed(line: Speaks, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
     usage = _usage(line, prompt)
     pieces = [_start(usage and usage | {"output_tokens": 1}), event("ping")]
     number = 0
@@ -166,10 +166,10 @@ def _streamed(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
         pieces.append(_end(index))
     counted = {} if usage is None else {"usage": usage}
     pieces.append(event("message_delta", delta={"stop_reason": _stop(line), "stop_sequence": None}, **counted))
-    return Answer(headers=EVENTS, pieces=(*pieces, event("message_stop")), every=line.every)
+    return FakeResponse(headers=EVENTS, pieces=(*pieces, event("message_stop")), every=line.every)
 
 
-def _whole(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
+def _whole(line: Speaks, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
     content: list[dict[str, object]] = []
     if line.thinking:
         content.append({"type": "thinking", "thinking": line.thinking, "signature": signature_of(line.thinking)})
@@ -179,7 +179,7 @@ def _whole(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
         made = msgspec.Raw(call.arguments.encode())
         content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": made})
     body = _envelope() | {"content": content, "stop_reason": _stop(line), "usage": _usage(line, prompt)}
-    return Answer(headers=JSON, pieces=(msgspec.json.encode(body),))
+    return FakeResponse(headers=JSON, pieces=(msgspec.json.encode(body),))
 
 
 def _envelope() -> dict[str, object]:
@@ -211,7 +211,7 @@ def _words(*pieces: str) -> tuple[bytes, ...]:
     return (_start(None), _begin(0, type="text", text=""), *grown)
 
 
-def _calls(line: Speaks, heard: Heard) -> Iterable[ToolCall]:
+def _calls(line: Speaks, heard: ReceivedRequest) -> Iterable[ToolCall]:
     turn = replies(heard) + 1
     return (
         msgspec.structs.replace(call, id=call.id or f"toolu_fake_{turn}_{index}")

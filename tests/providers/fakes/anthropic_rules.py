@@ -7,7 +7,7 @@ import hashlib
 import re
 from typing import Any, cast
 
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 
 Block = dict[str, Any]
 
@@ -22,12 +22,12 @@ def signature_of(thinking: str) -> str:
     return base64.b64encode(hashlib.sha256(thinking.encode()).digest()).decode()
 
 
-def objection(heard: Heard) -> str | None:
+def objection(heard: ReceivedRequest) -> str | None:
     """Why the vendor would refuse this request, or None."""
     return _envelope(heard) or _options(heard.body) or _marks(heard.body) or _tools(heard.body) or _talk(heard.body)
 
 
-def _envelope(heard: Heard) -> str | None:
+def _envelope(heard: ReceivedRequest) -> str | None:
     body = heard.body
     if heard.path.endswith(":streamRawPredict"):
         if "model" in body:

@@ -19,8 +19,8 @@ import msgspec
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop
 from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, JSON, Played, counted, event
-from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
+from retinue.testing.fake_chat import EVENTS, JSON, Playable, estimated_usage, event
+from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
 _PATH = re.compile(r"/v1beta/(?:models|tunedModels)/[^/:]+:streamGenerateContent")
 _FINISH: dict[Stop, str] = {"end": "STOP", "calls": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
@@ -41,9 +41,9 @@ class FakeGemini(FakeServer):
     """
 
     def __init__(
-        self, played: Played, *, signs: bool = False, chunk: int | None = None, host: str = HOST, port: int = 0
+        self, played: Playable, *, signs: bool = False, chunk: int | None = None, host: str = HOST, port: int = 0
     ) -> None:
-        super().__init__(self._answer, host=host, port=port)
+        super().__init__(self._response, host=host, port=port)
         self._played = played
         self._signs = signs
         self._chunk = chunk
@@ -57,7 +57,7 @@ class FakeGemini(FakeServer):
         await self.open()
         return self
 
-    def _answer(self, heard: Heard) -> Answer:
+    def _response(self, heard: ReceivedRequest) -> FakeResponse:
         if not _PATH.fullmatch(heard.path) or heard.query != "alt=sse":
             return failed(404, f"no such method: {heard.path}?{heard.query}", "NOT_FOUND")
         if wrong := objection(heard.body, signs=self._signs):
@@ -65,13 +65,15 @@ class FakeGemini(FakeServer):
         played = self._played
         if callable(played):
             played = played(heard)
-        answer = played if isinstance(played, Answer) else answer_of(played, heard, signs=self._signs)
+        answer = played if isinstance(played, FakeResponse) else answer_of(played, heard, signs=self._signs)
         return answer if answer.chunk else replace(answer, chunk=self._chunk)
 
 
-def failed(status: int, message: str, kind: str, *, details: list[dict[str, Any]] | None = None) -> Answer:
+def failed(status: int, message: str, kind: str, *, details: list[dict[str, Any]] | None = None) -> FakeResponse:
     """An error as this vendor tells it."""
-    return Answer(status=status, headers=JSON, pieces=(msgspec.json.encode(error_of(status, message, kind, details)),))
+    return FakeResponse(
+        status=status, headers=JSON, pieces=(msgspec.json.encode(error_of(status, message, kind, details)),)
+    )
 
 
 def error_of(code: int, message: str, kind: str, details: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -87,13 +89,17 @@ def retry_in(seconds: float) -> list[dict[str, Any]]:
     ]
 
 
-def answer_of(line: Line, heard: Heard, *, signs: bool = False) -> Answer:
+def answer_of(line: Line, heard: ReceivedRequest, *, signs: bool = False) -> FakeResponse:
     """A line as this wire tells it."""
     match line:
         case Speaks():
-            return Answer(headers=EVENTS, pieces=tuple(map(event, chunks_of(line, heard, signs))), every=line.every)
+            return FakeResponse(
+                headers=EVENTS, pieces=tuple(map(event, chunks_of(line, heard, signs))), every=line.every
+            )
         case Hangs(pieces=pieces):
-            return Answer(headers=EVENTS, pieces=tuple(event(_chunk({"text": p})) for p in pieces), ending="silence")
+            return FakeResponse(
+                headers=EVENTS, pieces=tuple(event(_chunk({"text": p})) for p in pieces), ending="silence"
+            )
         case Fails(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), signs=signs)
@@ -102,16 +108,16 @@ def answer_of(line: Line, heard: Heard, *, signs: bool = False) -> Answer:
             if error.status is not None:
                 return failed(error.status, str(error), kind, details=details)
             if error.fault == "unreachable":
-                return Answer(status=0, ending="cut")
+                return FakeResponse(status=0, ending="cut")
             partial = (event(_chunk({"text": error.partial})),) if error.partial else ()
             if error.fault == "cut":
-                return Answer(headers=EVENTS, pieces=partial, ending="cut")
-            return Answer(headers=EVENTS, pieces=(*partial, event(error_of(500, str(error), kind, details))))
+                return FakeResponse(headers=EVENTS, pieces=partial, ending="cut")
+            return FakeResponse(headers=EVENTS, pieces=(*partial, event(error_of(500, str(error), kind, details))))
         case _:
             assert_never(line)
 
 
-def chunks_of(line: Speaks, heard: Heard, signs: bool = False) -> list[dict[str, Any]]:
+def chunks_of(line: Speaks, heard: ReceivedRequest, signs: bool = False) -> list[dict[str, Any]]:
     """The events of an answer."""
     chunks: list[dict[str, Any]] = []
     if line.thinking:
@@ -133,8 +139,8 @@ def _chunk(part: dict[str, Any]) -> dict[str, Any]:
     return {"candidates": [content], "modelVersion": "fake-1", "responseId": "resp_1"}
 
 
-def _usage(line: Speaks, heard: Heard) -> dict[str, Any] | None:
-    usage = counted(line, heard, 0)
+def _usage(line: Speaks, heard: ReceivedRequest) -> dict[str, Any] | None:
+    usage = estimated_usage(line, heard, 0)
     if usage is None:
         return None
     return {

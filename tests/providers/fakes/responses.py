@@ -17,9 +17,9 @@ from typing import Any, assert_never, cast
 from retinue.core.messages import ToolCall
 from retinue.providers.openai_responses.provider import Spelling
 from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, Played, blocks_of, counted, event, failed
+from retinue.testing.fake_chat import EVENTS, Playable, error_response, estimated_usage, event, prompt_blocks
 from retinue.testing.fake_prompts import PromptCache
-from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
+from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
 
 class FakeResponses(FakeServer):
@@ -32,7 +32,7 @@ class FakeResponses(FakeServer):
 
     def __init__(
         self,
-        played: Played,
+        played: Playable,
         *,
         spelling: Spelling = "function_call",
         remembers: bool = True,
@@ -40,7 +40,7 @@ class FakeResponses(FakeServer):
         host: str = HOST,
         port: int = 0,
     ) -> None:
-        super().__init__(self._answer, host=host, port=port)
+        super().__init__(self._response, host=host, port=port)
         self._played = played
         self._spelling: Spelling = spelling
         self._chunk = chunk
@@ -57,12 +57,12 @@ class FakeResponses(FakeServer):
         await self.open()
         return self
 
-    def _answer(self, heard: Heard) -> Answer:
+    def _response(self, heard: ReceivedRequest) -> FakeResponse:
         if not heard.path.endswith("/responses"):
-            return failed(404, f"Unknown request URL: {heard.method} {heard.path}")
+            return error_response(404, f"Unknown request URL: {heard.method} {heard.path}")
         previous = heard.body.get("previous_response_id")
         if previous is not None and previous not in self._known:
-            return failed(
+            return error_response(
                 400,
                 f"Previous response with id '{previous}' not found.",
                 param="previous_response_id",
@@ -71,17 +71,17 @@ class FakeResponses(FakeServer):
         items = [*self._known.get(previous or "", ()), *(heard.body.get("input") or ())]
         heard = replace(heard, body=heard.body | {"input": items})
         if wrong := objection(heard.body, self._spelling):
-            return failed(400, wrong)
+            return error_response(400, wrong)
         played = self._played
         if callable(played):
             played = played(heard)
-        if not isinstance(played, Answer):
+        if not isinstance(played, FakeResponse):
             played = self._answer_of(played, heard)
         return played if played.chunk else replace(played, chunk=self._chunk)
 
-    def _answer_of(self, line: Line, heard: Heard) -> Answer:
+    def _answer_of(self, line: Line, heard: ReceivedRequest) -> FakeResponse:
         items, response_id = heard.body["input"], f"resp_{len(self._known) + 1}"
-        blocks = blocks_of(heard.body.get("tools"), [heard.body.get("instructions")], items)
+        blocks = prompt_blocks(heard.body.get("tools"), [heard.body.get("instructions")], items)
         cached = self._cache.read(heard.body["model"], blocks).cached
         answer = answer_of(line, heard, self._spelling, response_id=response_id, cached=cached)
         if self._remembers and isinstance(line, Speaks):
@@ -92,34 +92,34 @@ class FakeResponses(FakeServer):
 
 def answer_of(
     line: Line,
-    heard: Heard,
+    heard: ReceivedRequest,
     spelling: Spelling = "function_call",
     *,
     response_id: str = "resp_1",
     cached: int = 0,
-) -> Answer:
+) -> FakeResponse:
     """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
     match line:
         case Speaks():
             events = events_of(line, heard, spelling, response_id=response_id, cached=cached)
-            return Answer(headers=EVENTS, pieces=tuple(map(event, events)), every=line.every)
+            return FakeResponse(headers=EVENTS, pieces=tuple(map(event, events)), every=line.every)
         case Hangs(pieces=pieces):
-            return Answer(headers=EVENTS, pieces=_begun(pieces), ending="silence")
+            return FakeResponse(headers=EVENTS, pieces=_begun(pieces), ending="silence")
         case Fails(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 again = replace(heard, attempt=heard.attempt - times)
                 return answer_of(then, again, spelling, response_id=response_id, cached=cached)
             if error.status is not None:
                 spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
-                return failed(error.status, str(error), **spawn_request)
+                return error_response(error.status, str(error), **spawn_request)
             if error.fault == "unreachable":
-                return Answer(status=0, ending="cut")
+                return FakeResponse(status=0, ending="cut")
             partial = _begun((error.partial,) if error.partial else ())
             if error.fault == "cut":
-                return Answer(headers=EVENTS, pieces=partial, ending="cut")
+                return FakeResponse(headers=EVENTS, pieces=partial, ending="cut")
             code = {"rate_limited": "rate_limit_exceeded", "overloaded": "server_error"}.get(error.fault, error.fault)
             told = {"error": {"code": code, "message": str(error)}, "status": "failed"}
-            return Answer(
+            return FakeResponse(
                 headers=EVENTS, pieces=(*partial, event({"type": "response.failed", "response": _response() | told}))
             )
         case _:
@@ -128,7 +128,7 @@ def answer_of(
 
 def events_of(
     line: Speaks,
-    heard: Heard,
+    heard: ReceivedRequest,
     spelling: Spelling = "function_call",
     *,
     response_id: str = "resp_1",
@@ -211,8 +211,8 @@ def _response(response_id: str = "resp_1") -> dict[str, Any]:
     }
 
 
-def _usage(line: Speaks, heard: Heard, cached: int) -> dict[str, Any] | None:
-    usage = counted(line, heard, cached)
+def _usage(line: Speaks, heard: ReceivedRequest, cached: int) -> dict[str, Any] | None:
+    usage = estimated_usage(line, heard, cached)
     if usage is None:
         return None
     return {

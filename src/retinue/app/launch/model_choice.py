@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from retinue.app.launch.local_servers import Server, answering
 from retinue.app.settings_file import provider_configs
-from retinue.config.precedence import Choice, Flags, layer
+from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput, UnknownName
@@ -63,8 +63,8 @@ async def choose_model(
 ) -> ModelChoice:
     """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
     environ = os.environ if environ is None else environ
-    choice = layer(
-        flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(called, settled=settings.providers)
+    choice = resolve(
+        flags, environ, settings, agent=agent, wires=tuple(WIRES), canonical=partial(called, settled=settings.providers)
     )
     settled = provider_configs(settings)
     chosen = _named(choice, settled) or _by_key(choice, environ)
@@ -114,7 +114,7 @@ def _place_of(model: str, model_choice: ModelChoice) -> tuple[str, str]:
     return (model_choice.provider_config.name if provider is None else provider), name
 
 
-def _named(choice: Choice, settled: Sequence[ProviderConfig]) -> ProviderConfig | None:
+def _named(choice: ModelSelection, settled: Sequence[ProviderConfig]) -> ProviderConfig | None:
     """The provider that was named; else the first of the settings file, else the wire that an address is spoken to."""
     name = choice.provider
     if name is None and settled and choice.base_url is None:
@@ -131,7 +131,7 @@ def _named(choice: Choice, settled: Sequence[ProviderConfig]) -> ProviderConfig 
     return moved(known, choice.base_url, choice.api_key_env)
 
 
-def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None:
+def _by_key(choice: ModelSelection, environ: Mapping[str, str]) -> ProviderConfig | None:
     """The vendor whose key is in the environment, or in the variable that was named: a key goes to nobody else."""
     named = choice.api_key_env
     check_variable(named)
@@ -148,7 +148,7 @@ def _local(settled: Sequence[ProviderConfig]) -> list[ProviderConfig]:
     return [known.get(name) or provider_config(name) for name in LOCAL]
 
 
-def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
+def _nobody(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput:
     nobody = NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
     provider, _ = split_model(choice.model or "")
     hint = "" if provider is None else f". {provider!r} is not a provider; known: {', '.join(WIRES)}"
@@ -207,7 +207,7 @@ def instead(stored: ProviderConfig, flags: Flags, settings: Settings) -> Provide
     if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
         return stored
     named = None if flags.provider is None else called(flags.provider, settings.providers)
-    choice = Choice(provider=named, base_url=flags.base_url, api_key_env=flags.api_key_env)
+    choice = ModelSelection(provider=named, base_url=flags.base_url, api_key_env=flags.api_key_env)
     if flags.provider is None:
         choice = replace(choice, provider=stored.name)
         chosen = _named(choice, [stored])

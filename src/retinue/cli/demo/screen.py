@@ -18,7 +18,6 @@ from retinue.cli.output.json_rows import name_of, status_of
 from retinue.cli.output.live import LiveTree
 from retinue.cli.output.terminal import can_redraw, console
 from retinue.core.events import (
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -84,7 +83,7 @@ def _told(event: Event, view: RunView, turns: int) -> Iterator[Line]:
                 yield Line(at, who, f"{outcome.result}: {outcome.error}")
         case CallParked() | WrapUpAsked() | RepairAsked() | ExchangeEnded() | HistoryCompacted():
             pass
-        case AgentDefined() | ResultCollected() | RunLeft():
+        case ResultCollected() | RunLeft():
             pass
         case _:
             assert_never(event)
