@@ -24,9 +24,9 @@ from bench.replaying import replaying
 from retinue.core.messages import Delta, UserMessage
 from retinue.core.ports import Request
 from retinue.net.sse import EventReader
-from retinue.providers.catalog import provider_config, reach
+from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.http import HttpProvider
-from retinue.providers.scripted.script import Speaks, streams
+from retinue.providers.scripted import ScriptedReply, streams
 from retinue.testing import fake_chat
 from retinue.testing.fake_server import Heard
 from tests.providers.fakes import anthropic, gemini, responses
@@ -46,7 +46,7 @@ class WireCost(Struct, frozen=True):
     """How they compare without a network, each event in a piece of its own."""
 
 
-def answer_pieces(wire: str, line: Speaks) -> Sequence[bytes]:
+def answer_pieces(wire: str, line: ScriptedReply) -> Sequence[bytes]:
     """What a vendor sends for this line, event by event."""
     body: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}, "messages": []}
     heard = Heard(method="POST", path="/", headers={}, raw=b"", body=body | {"input": [], "contents": []})
@@ -67,7 +67,7 @@ async def cost_of(wire: str, *, rounds: int) -> WireCost:
     pieces = answer_pieces(wire, line)
     request = Request(model="fake-1", system="", messages=[UserMessage("Go on.")])
     async with replaying(pieces) as url, aiohttp.ClientSession() as session:
-        provider: Any = reach(provider_config(wire, base_url=url, api_key_env=""))
+        provider: Any = create_provider(provider_config(wire, base_url=url, api_key_env=""))
 
         async def bare() -> str:
             words: list[str] = []

@@ -3,7 +3,7 @@
 Open one, and work with it:
 
 >>> import asyncio, retinue
->>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+>>> from retinue.providers.scripted import Script, ScriptedProvider, says
 >>> model = ScriptedProvider(Script().play("main", says("It was the connection pool.")))
 >>> async def main() -> str:
 ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:

@@ -5,7 +5,7 @@ import re
 from retinue.app.handle import RunHandle
 from retinue.core.events import CallReturned
 from retinue.core.ports import Request
-from retinue.providers.scripted.provider import Speaks, calls, says
+from retinue.providers.scripted import ScriptedReply, calls, says
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from retinue.tools.artifacts import artifact_id
@@ -21,7 +21,7 @@ async def log() -> str:
     return LOG
 
 
-def reads_on(request: Request) -> Speaks:
+def reads_on(request: Request) -> ScriptedReply:
     """Ask for the rest of the first result in the history, as its notice says."""
     told = next(found for message in request.messages if (found := re.search(r'"id": "(a_\w+)"', message.text)))
     return calls("artifact_read", id=told[1], offset=495)

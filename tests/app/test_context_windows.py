@@ -8,13 +8,13 @@ import pytest
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request, Windows
-from retinue.providers.catalog import ProviderConfig, provider_config, reach
+from retinue.providers.catalog import ProviderConfig, create_provider, provider_config
 from retinue.providers.context_windows import ContextWindows, listed_windows
-from retinue.providers.pricing import Priced, Tariff, list_prices
+from retinue.providers.pricing import ModelPrices, PricedProvider, list_prices
 
 
 def window(where: ProviderConfig, model: str) -> int | None:
-    provider = reach(where)
+    provider = create_provider(where)
     assert isinstance(provider, Windows)
     return provider.window(model)
 
@@ -70,5 +70,5 @@ class Knows:
 
 
 def test_a_provider_of_ones_own_is_asked_where_nothing_is_said() -> None:
-    assert Priced(Knows(), Tariff()).window("m") == 1234
-    assert Priced(Knows(), Tariff(), ContextWindows(99)).window("m") == 99
+    assert PricedProvider(Knows(), ModelPrices()).window("m") == 1234
+    assert PricedProvider(Knows(), ModelPrices(), ContextWindows(99)).window("m") == 99

@@ -22,7 +22,7 @@ from retinue.core.ports import CallContext, Request
 from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.state import Run
-from retinue.providers.scripted.provider import Speaks, calls, hangs, says, together
+from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from tests.core.test_policy import is_within, policies, variations
@@ -39,7 +39,7 @@ async def run_of(r: Harness, agent: str) -> Run:
     return await r.retinue.supervisor.replay(r.run_of(agent))
 
 
-def hands_over(agent: str) -> Speaks:
+def hands_over(agent: str) -> ScriptedReply:
     return calls("subagent", action="spawn", agent=agent, task="work")
 
 
@@ -435,10 +435,10 @@ def test_a_delegates_bound_is_its_own_profile_and_on_request_its_callers_too(tar
 async def test_a_model_hands_out_what_the_policy_allows_whatever_itself_is_offered() -> None:
     heard: list[object] = []
 
-    def defines(name: str, tool: str) -> Speaks:
+    def defines(name: str, tool: str) -> ScriptedReply:
         return calls("subagent", action="define", name=name, description="d", system_prompt="p", tools=[tool])
 
-    def listening(request: Request) -> Speaks:
+    def listening(request: Request) -> ScriptedReply:
         heard.extend(json.loads(message.text) for message in request.messages if isinstance(message, ToolMessage))
         return says("done")
 

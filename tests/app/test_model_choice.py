@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.app.launch.model_choice import choose_model, instead, unpriced
 from retinue.config.precedence import Flags
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings
 from retinue.core.errors import BadInput
-from retinue.providers.catalog import WIRES, Wire
+from retinue.providers.catalog import WIRES
 from retinue.testing.fake_server import Answer, FakeServer, Heard
 
 VENDOR = "https://api.openai.com/v1"
@@ -19,7 +20,7 @@ NOT_THERE = "http://127.0.0.1:9/v1"
 @pytest.fixture(autouse=True)
 def nobody_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ollama", "lmstudio", "llamacpp", "vllm"):
-        monkeypatch.setitem(WIRES, name, Wire(WIRES[name].place, NOT_THERE, ""))
+        monkeypatch.setitem(WIRES, name, replace(WIRES[name], base_url=NOT_THERE))
 
 
 NOTHING = Settings()
@@ -77,8 +78,8 @@ async def test_a_local_server_that_answers_is_asked_for_its_first_model(monkeypa
         FakeServer(lambda heard: models("qwen3:8b", "other")) as one,
         FakeServer(lambda heard: models("big")) as two,
     ):
-        monkeypatch.setitem(WIRES, "lmstudio", Wire(WIRES["lmstudio"].place, f"{one.url}/v1", ""))
-        monkeypatch.setitem(WIRES, "vllm", Wire(WIRES["vllm"].place, f"{two.url}/v1", ""))
+        monkeypatch.setitem(WIRES, "lmstudio", replace(WIRES["lmstudio"], base_url=f"{one.url}/v1"))
+        monkeypatch.setitem(WIRES, "vllm", replace(WIRES["vllm"], base_url=f"{two.url}/v1"))
 
         assert await found(Flags()) == ("lmstudio", f"{one.url}/v1", "", "qwen3:8b")
         assert await found(Flags(model="big")) == ("vllm", f"{two.url}/v1", "", "big")
@@ -92,7 +93,7 @@ async def test_a_server_without_models_or_sense_is_no_answerer(monkeypatch: pyte
         return Answer(pieces=(b"<html>",))
 
     async with FakeServer(play) as server:
-        monkeypatch.setitem(WIRES, "ollama", Wire(WIRES["ollama"].place, f"{server.url}/v1", ""))
+        monkeypatch.setitem(WIRES, "ollama", replace(WIRES["ollama"], base_url=f"{server.url}/v1"))
         with pytest.raises(BadInput, match=f"no model at {server.url}/v1"):
             await found(Flags())
 

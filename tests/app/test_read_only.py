@@ -8,7 +8,7 @@ from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import open_read_only
 from retinue.core.errors import SessionClosed, UnknownName
 from retinue.core.messages import TextDelta
-from retinue.providers.scripted.provider import Script, ScriptedProvider, hangs, says
+from retinue.providers.scripted import Script, ScriptedProvider, hangs, says
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.core.text import rfc3339
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.tools.memory.backend import Note
 from retinue.tools.memory.memory_tools import open_memory

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, Played
 from retinue.testing.fake_server import Answer, FakeServer, Heard
 from tests.cli.conftest import Cli
@@ -78,7 +78,7 @@ def unkind(elsewhere: str) -> Iterator[tuple[str, Answer]]:
     yield "[key]", Answer(headers=EVENTS, pieces=(b"data: " + msgspec.json.encode({"error": ECHO}) + b"\n\n",))
     for at in (10, 95, 105):
         yield "cannot be read", nonsense(at)
-    yield "is no stream", Answer(headers={"Content-Type": "text/html"}, pieces=(b"<p>" * 61 + KEY.encode(),))
+    yield "is not an event stream", Answer(headers={"Content-Type": "text/html"}, pieces=(b"<p>" * 61 + KEY.encode(),))
     yield "[key]", Answer(headers=JSON, pieces=(msgspec.json.encode({"error": {"message": ECHO}}),))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.usage import Usage
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import Answer
 from tests.cli.conftest import Cli

@@ -18,7 +18,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
 from retinue.engine import model_call
 from retinue.providers.catalog import provider_config
-from retinue.providers.scripted.script import calls, calls_verbatim, fails, says
+from retinue.providers.scripted import calls, calls_verbatim, fails, says
 from retinue.testing.fake_chat import ChatScript, Played, failed
 from retinue.testing.fake_server import Answer
 from tests.cli.conftest import Cli

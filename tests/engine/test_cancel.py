@@ -16,7 +16,7 @@ from retinue.core.run import Lifecycle, Outcome
 from retinue.core.usage import Usage
 from retinue.engine.admission import SpawnRequest
 from retinue.engine.run_view import RunView
-from retinue.providers.scripted.provider import Hangs, Line, calls, hangs, says, streams, together
+from retinue.providers.scripted import Line, ScriptedHang, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import in_turn
@@ -47,7 +47,7 @@ async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_within
     r, _ = with_delegation()
     asked = asyncio.Event()
 
-    def never(_: Request) -> Hangs:
+    def never(_: Request) -> ScriptedHang:
         asked.set()
         return hangs("I was about to")
 

@@ -16,7 +16,7 @@ from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Publish, Request, ToolResult
 from retinue.core.run import Approval
 from retinue.engine.foreign_errors import in_code, is_its_own_doing, words_of
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.harness import Harness
 
 

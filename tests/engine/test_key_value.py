@@ -13,7 +13,7 @@ from retinue.core.run import HandleRef
 from retinue.engine.admission import SpawnRequest
 from retinue.engine.key_value import JournalKeyValue
 from retinue.engine.supervisor import Started
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness

@@ -19,7 +19,7 @@ from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine import registry, subscriptions
 from retinue.engine.run_view import RunView
-from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, calls, hangs, says, streams, together
+from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import NEW_YEAR
 from tests.engine.delegation import delegates, with_delegation
@@ -93,7 +93,7 @@ async def test_an_answer_that_was_cut_off_or_declined_says_so(stop: Stop, result
 async def test_the_model_reads_system_text_task_and_tools_of_its_agent() -> None:
     heard: list[Request] = []
 
-    def listen(request: Request) -> Speaks:
+    def listen(request: Request) -> ScriptedReply:
         heard.append(request)
         return says("yes")
 
@@ -491,7 +491,7 @@ async def test_a_run_that_another_process_drives_cannot_be_resumed_here() -> Non
 async def test_a_fork_begins_with_the_history_of_another_run() -> None:
     heard: list[list[str]] = []
 
-    def listen(request: Request) -> Speaks:
+    def listen(request: Request) -> ScriptedReply:
         heard.append([message.text for message in request.messages])
         return says("forked", usage=TWO)
 

@@ -17,7 +17,7 @@ from retinue.core.events import RepairAsked, ReplyReceived
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.core.run import Exchange, Limits
-from retinue.providers.scripted.provider import Line, calls, says
+from retinue.providers.scripted import Line, calls, says
 from retinue.testing.harness import Harness
 
 PARIS = '{"capital":"Paris","country":"France"}'

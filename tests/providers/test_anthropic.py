@@ -24,8 +24,8 @@ from retinue.core.messages import (
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
 from retinue.providers.anthropic.provider import AnthropicProvider
-from retinue.providers.pricing import Priced, Rates, Tariff
-from retinue.providers.scripted.provider import Line, calls, fails, says, together
+from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
+from retinue.providers.scripted import Line, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, question
 from retinue.testing.fake_chat import EVENTS
 from retinue.testing.fake_prompts import Prompt
@@ -200,9 +200,9 @@ async def test_a_fork_with_one_more_message_has_the_same_marks_before_it_and_rea
 
 
 async def test_what_the_vendor_is_to_remember_is_counted_and_paid_for() -> None:
-    tariff = Tariff({"model": Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)})
+    tariff = ModelPrices({"model": Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)})
     async with FakeAnthropic(says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
-        priced = Priced(provider, tariff)
+        priced = PricedProvider(provider, tariff)
         first = await priced.answer(question(), unheard)
         second = await priced.answer(question(), unheard)
 

@@ -18,17 +18,17 @@ from retinue.providers.catalog import (
     ALIASES,
     WIRES,
     ProviderConfig,
-    called,
+    canonical_name,
+    create_provider,
     family,
-    family_called,
-    moved,
+    family_by_name,
+    model_prices,
     provider_config,
-    reach,
-    tariff,
+    with_address,
 )
 from retinue.providers.openai_responses.provider import Spelling
-from retinue.providers.pricing import Priced, Rates
-from retinue.providers.scripted.provider import says
+from retinue.providers.pricing import PricedProvider, Rates
+from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import FakeChat
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -52,7 +52,7 @@ def test_a_vendor_is_known_by_what_people_call_it(name: str, wire: str) -> None:
 
 
 def test_openai_means_responses() -> None:
-    assert repr(reach(provider_config("gpt"))) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
+    assert repr(create_provider(provider_config("gpt"))) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
 
 
 def test_a_name_of_ones_own_goes_before_what_others_mean_by_it() -> None:
@@ -69,7 +69,7 @@ def test_what_nobody_is_called_is_still_unknown_and_a_model_with_a_colon_is_a_mo
         provider_config("llama")
     assert ProviderRegistry({}).split("qwen3:8b", "ollama") == ("ollama", "qwen3:8b")
     assert set(ALIASES.values()) <= set(WIRES)
-    assert called("qwen3") == "qwen3"
+    assert canonical_name("qwen3") == "qwen3"
 
 
 async def test_a_program_may_call_vendors_as_people_do() -> None:
@@ -85,12 +85,15 @@ async def test_a_program_may_call_vendors_as_people_do() -> None:
 
 
 def test_only_a_local_server_at_its_own_machine_is_free() -> None:
-    assert tariff(provider_config("ollama")).price("qwen3") == (0, 0)
-    assert tariff(provider_config("vllm", base_url="http://127.0.0.1:9/v1")).price("qwen3") == (0, 0)
-    assert tariff(provider_config("vllm", base_url="http://gpu.example/v1")).price("qwen3") is None
-    assert tariff(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("qwen3") is None
-    assert tariff(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("gpt-5") == (1250, 10_000)
-    assert tariff(provider_config("ollama", prices={"qwen3": Rates(input=1.0, output=2.0)})).price("qwen3") == (
+    assert model_prices(provider_config("ollama")).price("qwen3") == (0, 0)
+    assert model_prices(provider_config("vllm", base_url="http://127.0.0.1:9/v1")).price("qwen3") == (0, 0)
+    assert model_prices(provider_config("vllm", base_url="http://gpu.example/v1")).price("qwen3") is None
+    assert model_prices(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("qwen3") is None
+    assert model_prices(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("gpt-5") == (
+        1250,
+        10_000,
+    )
+    assert model_prices(provider_config("ollama", prices={"qwen3": Rates(input=1.0, output=2.0)})).price("qwen3") == (
         1000,
         2000,
     )
@@ -158,7 +161,7 @@ def test_every_wire_that_asks_somebody_has_a_family() -> None:
     ],
 )  # fmt: skip
 def test_a_family_is_meant_by_seven_names_and_no_others(name: str, meant: str | None) -> None:
-    assert family_called(name) == meant
+    assert family_by_name(name) == meant
 
 
 # ---- how responses are written --------------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ async def test_a_setting_says_how_calls_are_written(
     assert msgspec.json.decode(LaunchConfig(provider_configs=(where,)).text(), type=LaunchConfig).provider_configs == (
         where,
     )
-    assert moved(where, "http://elsewhere/v1", None).responses_wire == setting
+    assert with_address(where, "http://elsewhere/v1", None).responses_wire == setting
 
 
 @pytest.mark.real_time
@@ -197,8 +200,8 @@ async def test_a_provider_can_be_reached_that_spells_everything_out() -> None:
             provider_config("openai-chat", base_url=chat.base_url),
             provider_config("openai-responses", base_url=responses.base_url),
         ):
-            provider = reach(where, spelled_out=True)
-            assert isinstance(provider, Priced)
+            provider = create_provider(where, explicit=True)
+            assert isinstance(provider, PricedProvider)
             messages: list[Message] = [UserMessage("hi")]
             request = Request(model="gpt-5.1", system="", messages=messages)
             for _ in range(2):
@@ -215,7 +218,7 @@ def test_the_setting_is_for_responses_alone() -> None:
         provider_config("mine", wire="openai-chat", responses_wire="seed")
 
     assert str(wrong.value) == (
-        "responses_wire of 'mine' says how the wire openai-responses writes; its wire is openai-chat"
+        "responses_wire applies to the wire openai-responses only; the wire of 'mine' is openai-chat"
     )
 
 
@@ -236,4 +239,4 @@ def test_a_script_has_no_address_and_no_key() -> None:
     with pytest.raises(BadInput) as wrong:
         provider_config("scripted", base_url="http://localhost/v1")
 
-    assert str(wrong.value) == "scripted asks nobody: it has no base URL; its model is the file that it plays"
+    assert str(wrong.value) == "scripted takes no base URL: it makes no requests, its model is a script file"

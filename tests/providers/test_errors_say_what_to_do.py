@@ -15,7 +15,7 @@ from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
 from retinue.providers.gemini.provider import GeminiProvider
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import FakeChat, Played
@@ -36,7 +36,7 @@ class Wire(NamedTuple):
     """A wire, its fake vendor, where that is below its address, and how it words a refusal."""
 
     vendor: Callable[[Played], FakeServer]
-    reach: Callable[[str, str | None], AbstractAsyncContextManager[Provider]]
+    create_provider: Callable[[str, str | None], AbstractAsyncContextManager[Provider]]
     base: str
     path: str
     refuse: Refuse
@@ -65,7 +65,7 @@ QUESTION = Request(model="some-model", system="", messages=[UserMessage("hi")])
 
 
 async def error_of(wire: Wire, url: str, variable: str | None = VARIABLE) -> ProviderError:
-    async with wire.reach(url + wire.base, variable) as provider:
+    async with wire.create_provider(url + wire.base, variable) as provider:
         with pytest.raises(ProviderError) as caught:
             await provider.answer(QUESTION, Listener().publish)
     return caught.value
@@ -187,7 +187,7 @@ async def test_an_answer_that_is_something_else(name: str) -> None:
     page = Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>Please log in</html>",))
 
     assert await told(name, page) == (
-        "BASE: the answer (text/html) is no stream of events: <html>Please log in</html>. Check the base URL",
+        "BASE: the answer (text/html) is not an event stream: <html>Please log in</html>. Check the base URL",
         "cut",
         None,
     )

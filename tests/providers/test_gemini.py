@@ -11,9 +11,9 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.catalog import provider_config, reach
+from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.gemini.provider import GeminiProvider
-from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
+from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
 from retinue.testing.fake_server import Answer, Heard
 from tests.providers.fakes.gemini import FakeGemini, failed, retry_in
@@ -49,10 +49,10 @@ async def answered(provider: Provider, request: Request) -> AssistantMessage:
     return (await provider.answer(request, Listener().publish)).message
 
 
-def by_turn(*lines: Speaks) -> Any:
+def by_turn(*lines: ScriptedReply) -> Any:
     """A line for each request of a conversation, told by how often the model has spoken."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: Heard) -> ScriptedReply:
         return lines[sum(content["role"] == "model" for content in heard.body["contents"])]
 
     return play
@@ -168,4 +168,4 @@ def test_the_wire_is_known_by_its_name() -> None:
     where = provider_config("gemini")
 
     assert (where.base_url, where.api_key_env) == ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY")
-    assert repr(reach(where)) == "<GeminiProvider https://generativelanguage.googleapis.com>"
+    assert repr(create_provider(where)) == "<GeminiProvider https://generativelanguage.googleapis.com>"

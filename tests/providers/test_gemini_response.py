@@ -222,7 +222,7 @@ def test_an_answer_that_the_vendor_gave_up_is_an_error(finish: str, fault: Provi
     with pytest.raises(ProviderError) as given_up:
         decoded(engine(text("Let me"), call("ls")), end)
 
-    assert str(given_up.value) == f"the model's answer was given up ({finish}): Malformed function call: ls("
+    assert str(given_up.value) == f"the server gave up the model's answer ({finish}): Malformed function call: ls("
     assert (given_up.value.fault, given_up.value.partial) == (fault, "Let me")
 
 

@@ -19,8 +19,8 @@ from bench.wires import answer_pieces
 from retinue.core.messages import Delta, Reply, TextDelta, UserMessage
 from retinue.core.ports import Request
 from retinue.engine.rate_limiter import open_file_room
-from retinue.providers.catalog import provider_config, reach
-from retinue.providers.scripted.script import streams
+from retinue.providers.catalog import create_provider, provider_config
+from retinue.providers.scripted import streams
 
 STREAMS = 500
 WORDS = [f"word{number} " for number in range(20)]
@@ -110,7 +110,7 @@ async def test_with_few_files_allowed_they_take_turns() -> None:
 async def test_a_provider_alone_streams_as_many_to_as_many_listeners(wire: str) -> None:
     pieces = answer_pieces(wire, streams(*WORDS))
     async with replaying(pieces, every=0.01) as url:
-        provider: Any = reach(provider_config(wire, base_url=url, api_key_env=""))
+        provider: Any = create_provider(provider_config(wire, base_url=url, api_key_env=""))
         heard: list[list[str]] = [[] for _ in range(STREAMS)]
 
         async def listen(number: int) -> str:

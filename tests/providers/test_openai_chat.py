@@ -16,7 +16,7 @@ from retinue.core.messages import AssistantMessage, Reply, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.net.http import Http
 from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
-from retinue.providers.scripted.provider import Line, calls, fails, says, streams, together
+from retinue.providers.scripted import Line, calls, fails, says, streams, together
 from retinue.testing.contracts.provider import PROMISES, Listener, Promise, question
 from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Played, event
 from retinue.testing.fake_server import Answer

@@ -10,7 +10,7 @@ from retinue.core.errors import BadInput, ProviderError, ProviderFault
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import DONE, JSON, FakeChat, event, failed
 from retinue.testing.fake_server import Answer
@@ -77,7 +77,7 @@ async def test_a_server_without_tls_is_asked_with_it() -> None:
     assert (error.fault, error.status) == ("unreachable", None)
     assert re.fullmatch(
         rf"cannot make a secure connection to {address} \(base URL https://{address}/v1\): .+\. "
-        "Check the server's certificate, and whether it wants https at all",
+        "Check the server's certificate, and whether it speaks https at all",
         str(error),
     )
 
@@ -130,7 +130,7 @@ async def test_a_server_that_speaks_something_else() -> None:
             error = await failure_of(provider)
 
     assert error.fault == "cut"
-    assert str(error).startswith(f"127.0.0.1:{port} (base URL http://127.0.0.1:{port}/v1) does not answer in HTTP: ")
+    assert str(error).startswith(f"127.0.0.1:{port} (base URL http://127.0.0.1:{port}/v1) did not answer in HTTP: ")
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ WORDS = event(saying(content="It is bec"))
         (Answer(pieces=(DONE,)), "the stream ended without an answer", "cut", ""),
         (
             Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>Welcome</html>" * 50,)),
-            f"the answer (text/html) is no stream of events: {'<html>Welcome</html>' * 10}. Check the base URL",
+            f"the answer (text/html) is not an event stream: {'<html>Welcome</html>' * 10}. Check the base URL",
             "cut",
             "",
         ),

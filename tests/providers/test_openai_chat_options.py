@@ -9,7 +9,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import FakeChat, Played, failed
 from retinue.testing.fake_server import Heard

@@ -13,7 +13,7 @@ import pytest
 
 from retinue.core.errors import ProviderFault
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import question
 from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, event, failed
 from retinue.testing.fake_server import Answer, Heard
@@ -254,5 +254,5 @@ async def test_no_key_appears_in_any_error_or_log(
         error = await failure_of(provider)
 
     told = [str(error), repr(error), repr(error.__dict__), repr(error.__context__), repr(provider), caplog.text]
-    shown = "\n".join([*told, *traceback.format_exception(error)])
-    assert re.findall(r"s3c|sk-abc", shown) == []
+    display_text = "\n".join([*told, *traceback.format_exception(error)])
+    assert re.findall(r"s3c|sk-abc", display_text) == []

@@ -198,8 +198,8 @@ def test_a_result_whose_call_is_gone_is_told_in_words() -> None:
 def test_arguments_that_are_no_json_object_are_sent_inside_of_one(written: str) -> None:
     reply, _ = sent(AssistantMessage(calls=(ToolCall("ls", written, "1"),)))
 
-    sound = written.replace("\ud83d", "?")
-    assert msgspec.json.decode(reply["tool_calls"][0]["function"]["arguments"]) == {"not_a_json_object": sound}
+    utf8_safe = written.replace("\ud83d", "?")
+    assert msgspec.json.decode(reply["tool_calls"][0]["function"]["arguments"]) == {"not_a_json_object": utf8_safe}
 
 
 def test_thoughts_are_sent_back_only_beside_calls_and_only_if_wanted() -> None:

@@ -10,9 +10,9 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Message, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.catalog import provider_config, reach
+from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
-from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
+from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
 from retinue.testing.fake_server import Heard
 from tests.providers.fakes.responses import FakeResponses
@@ -54,10 +54,10 @@ async def test_the_responses_wire_keeps_them_in_the_other_spelling(promise: Prom
     await promise(stage_in_the_other_spelling)
 
 
-def by_turn(*lines: Speaks) -> Any:
+def by_turn(*lines: ScriptedReply) -> Any:
     """A line for each request of a conversation, told by how many calls it has."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: Heard) -> ScriptedReply:
         return lines[sum(item.get("type") in ("function_call", "tool_call") for item in heard.body["input"])]
 
     return play
@@ -156,4 +156,4 @@ def test_the_wire_is_known_by_its_names(name: str) -> None:
     where = provider_config(name)
 
     assert (where.base_url, where.api_key_env) == ("https://api.openai.com/v1", "OPENAI_API_KEY")
-    assert repr(reach(where)) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
+    assert repr(create_provider(where)) == "<OpenAIResponsesProvider https://api.openai.com/v1>"

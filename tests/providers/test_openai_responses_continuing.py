@@ -6,8 +6,8 @@ import pytest
 
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
-from retinue.providers.openai_responses.provider import Continuing, OpenAIResponsesProvider, Spelling
-from retinue.providers.scripted.script import Speaks, calls, says, together
+from retinue.providers.openai_responses.provider import Continuation, OpenAIResponsesProvider, Spelling
+from retinue.providers.scripted import ScriptedReply, calls, says, together
 from retinue.testing.contracts.provider import TOOLS, Listener
 from retinue.testing.fake_server import Heard
 from tests.providers.fakes.responses import FakeResponses
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.real_time
 BOTH = together(says("Let me look.", thinking="hm"), calls("search", query="a"), calls("list_files"))
 
 
-def by_turn(*lines: Speaks) -> Any:
+def by_turn(*lines: ScriptedReply) -> Any:
     """A line for each turn, told by how many results the conversation has."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: Heard) -> ScriptedReply:
         results = sum(item.get("type") in ("function_call_output", "tool_result") for item in heard.body["input"])
         return lines[{0: 0, 2: 1, 3: 2}[results]]
 
@@ -80,7 +80,7 @@ async def test_from_the_response_before_only_what_is_new_is_sent(spelling: Spell
 
 async def test_both_ways_come_to_the_same() -> None:
     histories: list[list[Message]] = []
-    ways: tuple[Continuing, ...] = ("whole", "previous")
+    ways: tuple[Continuation, ...] = ("whole", "previous")
     for way in ways:
         async with (
             FakeResponses(LINES) as vendor,

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import Prices, Publish, Request
 from retinue.core.usage import NANO, Usage
-from retinue.providers.pricing import FREE, Long, Priced, Rates, Tariff, cost, list_prices, price
+from retinue.providers.pricing import (
+    FREE,
+    LongContextRates,
+    ModelPrices,
+    PricedProvider,
+    Rates,
+    cost,
+    list_prices,
+    price,
+)
 
 LIST = list_prices()
 COUNTS = st.integers(0, 10**7)
@@ -102,7 +111,9 @@ def test_in_a_long_prompt_what_is_remembered_costs_more_in_proportion() -> None:
 
 
 def test_a_long_prompt_costs_more_from_its_first_token_on() -> None:
-    rates = Rates(input=1.25, output=10.0, cached=0.125, long=Long(above=200_000, input=2.5, output=15.0, cached=0.25))
+    rates = Rates(
+        input=1.25, output=10.0, cached=0.125, long=LongContextRates(above=200_000, input=2.5, output=15.0, cached=0.25)
+    )
 
     assert rates.cost(Usage(input=200_000, output=1)) == 200_000 * 1_250 + 10_000
     assert rates.cost(Usage(input=200_001, output=1, cached=1)) == 200_000 * 2_500 + 250 + 15_000
@@ -110,7 +121,7 @@ def test_a_long_prompt_costs_more_from_its_first_token_on() -> None:
 
 def test_a_hold_is_for_the_most_that_a_token_may_cost() -> None:
     assert price("claude-sonnet-4-5") == (3_750, 15_000), "what the vendor is to remember costs more"
-    assert Rates(input=0.0004, output=0.0006).most() == (1, 1), "never less than it costs"
+    assert Rates(input=0.0004, output=0.0006).highest() == (1, 1), "never less than it costs"
 
 
 @given(st.sampled_from(sorted(LIST.models)), COUNTS, COUNTS, COUNTS, COUNTS)
@@ -159,13 +170,13 @@ def said(usage: Usage | None = A_THOUSAND, *, model: str = "", cost: int | None 
     return Wire(Reply(AssistantMessage("hi"), usage=usage, model=model, cost=cost))
 
 
-async def charged(wire: Wire, model: str, tariff: Tariff) -> int | None:
+async def charged(wire: Wire, model: str, tariff: ModelPrices) -> int | None:
     request = Request(model=model, system="", messages=[])
-    return (await Priced(wire, tariff).answer(request, lambda delta: None)).cost
+    return (await PricedProvider(wire, tariff).answer(request, lambda delta: None)).cost
 
 
 async def test_a_reply_is_priced_by_what_the_user_says_then_by_the_list_then_not_at_all() -> None:
-    own = Tariff({"gpt-5": Rates(input=7.0, output=7.0), "mine": Rates(input=0.5, output=0.5)})
+    own = ModelPrices({"gpt-5": Rates(input=7.0, output=7.0), "mine": Rates(input=0.5, output=0.5)})
 
     assert await charged(said(), "gpt-5-2025-08-07", own) == 7_000_000
     assert await charged(said(), "mine", own) == 500_000
@@ -177,7 +188,7 @@ async def test_a_reply_is_priced_by_what_the_user_says_then_by_the_list_then_not
 
 
 async def test_what_runs_on_ones_own_machine_costs_nothing_unless_it_is_priced() -> None:
-    free = Tariff({"metered": Rates(input=1.0, output=1.0)}, free=True)
+    free = ModelPrices({"metered": Rates(input=1.0, output=1.0)}, free=True)
 
     assert await charged(said(), "qwen3", free) == 0
     assert await charged(said(), "metered", free) == NANO // 1000
@@ -186,7 +197,7 @@ async def test_what_runs_on_ones_own_machine_costs_nothing_unless_it_is_priced()
 
 async def test_a_priced_provider_is_still_the_provider_and_is_closed_with_it() -> None:
     wire = said()
-    priced = Priced(wire, Tariff({"mine": Rates(input=1.0, output=2.0)}))
+    priced = PricedProvider(wire, ModelPrices({"mine": Rates(input=1.0, output=2.0)}))
 
     assert isinstance(priced, Prices)
     assert (repr(priced), priced.price("mine"), priced.price("other")) == ("<Wire>", (1000, 2000), None)

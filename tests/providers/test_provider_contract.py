@@ -10,7 +10,7 @@ import pytest
 
 from retinue.core.messages import AssistantMessage, Delta, Reply, TextDelta
 from retinue.core.ports import Provider, Publish, Request
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider
+from retinue.providers.scripted import Line, Script, ScriptedProvider
 from retinue.testing.contracts import provider as contract
 
 

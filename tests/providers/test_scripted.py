@@ -27,8 +27,8 @@ from retinue.core.messages import (
 )
 from retinue.core.ports import Prices, Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.scripted.provider import (
-    Asked,
+from retinue.providers.scripted import (
+    AskedTurn,
     Line,
     Script,
     ScriptedProvider,
@@ -36,7 +36,7 @@ from retinue.providers.scripted.provider import (
     calls_verbatim,
     fails,
     hangs,
-    played,
+    logged_turns,
     says,
     streams,
     together,
@@ -167,13 +167,13 @@ async def test_lines_nobody_asked_for_are_named() -> None:
 
     left = [
         "'lead', line 2: says 'Look.' and calls ls '{\"path\":\"/\"}'",
-        f"'lead', line 3: whatever {improvised.__qualname__} answers",
+        f"'lead', line 3: whatever {improvised.__qualname__} returns",
         "'dig' with task 'find it', line 1: hangs",
         "'dig' with task 'find it', line 2: hangs after 'so'",
         "'dig' with task 'find it', line 3: fails with 'busy'",
     ]
-    assert script.unasked() == left
-    with pytest.raises(AssertionError, match=re.escape("\n  ".join(["lines nobody asked for:", *left]))):
+    assert script.unplayed() == left
+    with pytest.raises(AssertionError, match=re.escape("\n  ".join(["lines that were never requested:", *left]))):
         script.verify()
 
 
@@ -184,7 +184,7 @@ async def test_a_script_played_to_the_end_has_no_complaints() -> None:
     await answer(provider, asking("lead"))
     with pytest.raises(ProviderError):
         await answer(provider, asking("lead", 2))
-    assert script.unasked() == ["'lead', line 2, after its failures: says 'two'"]
+    assert script.unplayed() == ["'lead', line 2, after its failures: says 'two'"]
     await answer(provider, asking("lead", 2))
 
     script.verify()
@@ -205,7 +205,7 @@ async def test_a_turn_fails_as_often_as_it_was_told_and_then_goes_on() -> None:
             heard.append(f"{error.fault}: {error}")
 
     assert heard == ["overloaded: busy", "overloaded: busy", "unreachable: down", "ok"]
-    assert provider.asked == [Asked("lead", "lead", 1)] * 4
+    assert provider.asked == [AskedTurn("lead", "lead", 1)] * 4
 
 
 async def test_attempts_are_counted_for_each_run() -> None:
@@ -341,7 +341,7 @@ async def test_every_question_is_counted_and_only_finished_answers_are_logged(tm
     log = tmp_path / "played"
     script = Script().play("lead", says("one"), fails(BUSY), hangs("so"))
     provider = ScriptedProvider(script, log=log)
-    assert played(log) == []
+    assert logged_turns(log) == []
 
     await answer(provider, asking("lead", 1, path="lead"))
     with pytest.raises(ProviderError):
@@ -351,8 +351,8 @@ async def test_every_question_is_counted_and_only_finished_answers_are_logged(tm
             await answer(provider, asking("lead", 3))
     await answer(ScriptedProvider(script, log=log), asking("lead", 1, path="lead/a b\tc"))
 
-    assert provider.asked == [Asked("lead", "lead", turn) for turn in (1, 2, 3)]
-    assert played(log) == [("lead", 1), ("lead/a b\tc", 1)]
+    assert provider.asked == [AskedTurn("lead", "lead", turn) for turn in (1, 2, 3)]
+    assert logged_turns(log) == [("lead", 1), ("lead/a b\tc", 1)]
 
 
 PLAY = """
@@ -379,6 +379,6 @@ def test_several_processes_share_one_log(tmp_path: Path) -> None:
     ]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
 
-    rows = played(log)
+    rows = logged_turns(log)
     assert len(rows) == 150
     assert [[turn for path, turn in rows if path == one] for one in paths] == [list(range(1, 51))] * 3

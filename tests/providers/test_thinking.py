@@ -57,12 +57,12 @@ def test_over_chat_a_thinker_has_a_developer_no_temperature_and_effort_when_aske
 
 @pytest.mark.parametrize("model", THINKERS)
 def test_over_chat_a_thinker_is_told_everything_where_that_is_wanted(model: str) -> None:
-    spelled_out = {"response_format": {"type": "text"}, "reasoning_effort": "high"}
-    idle = spelled_out | {"reasoning_effort": "none"} if model == "gpt-5.1" else spelled_out
+    explicit = {"response_format": {"type": "text"}, "reasoning_effort": "high"}
+    idle = explicit | {"reasoning_effort": "none"} if model == "gpt-5.1" else explicit
 
     assert chat(replace(PLAIN, model=model), explicit=True) == as_chat(model, "developer", **idle)
     assert chat(replace(SET, model=model, think=True), explicit=True) == as_chat(
-        model, "developer", max_completion_tokens=100, **spelled_out
+        model, "developer", max_completion_tokens=100, **explicit
     )
 
 

@@ -17,8 +17,8 @@ from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
 from retinue.providers.gemini.provider import GeminiProvider
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
-from retinue.providers.scripted.provider import says
-from retinue.providers.unsupported_options import complained_of
+from retinue.providers.scripted import says
+from retinue.providers.unsupported_options import rejected_option
 from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import TOOLS, Listener
 from retinue.testing.fake_chat import FakeChat, Played
@@ -39,7 +39,7 @@ class Case:
     """A vendor, and the words with which it refuses an option."""
 
     vendor: Callable[[Played], FakeServer]
-    reach: Callable[[Any], AbstractAsyncContextManager[Provider]]
+    create_provider: Callable[[Any], AbstractAsyncContextManager[Provider]]
     refusal: Answer
     wanted: Callable[[dict[str, Any]], object]
     """What the option is in a body; nothing where it is not sent."""
@@ -77,11 +77,11 @@ def gemini(vendor: Any) -> AbstractAsyncContextManager[Provider]:
     return GeminiProvider(vendor.base_url)
 
 
-CHAT: dict[str, Any] = {"vendor": FakeChat, "reach": chat}
-RESPONSES: dict[str, Any] = {"vendor": FakeResponses, "reach": responses}
-ANTHROPIC: dict[str, Any] = {"vendor": FakeAnthropic, "reach": anthropic}
-VERTEX: dict[str, Any] = {"vendor": FakeAnthropic, "reach": vertex}
-GEMINI: dict[str, Any] = {"vendor": FakeGemini, "reach": gemini}
+CHAT: dict[str, Any] = {"vendor": FakeChat, "create_provider": chat}
+RESPONSES: dict[str, Any] = {"vendor": FakeResponses, "create_provider": responses}
+ANTHROPIC: dict[str, Any] = {"vendor": FakeAnthropic, "create_provider": anthropic}
+VERTEX: dict[str, Any] = {"vendor": FakeAnthropic, "create_provider": vertex}
+GEMINI: dict[str, Any] = {"vendor": FakeGemini, "create_provider": gemini}
 
 
 def marks(body: dict[str, Any]) -> int:
@@ -301,7 +301,7 @@ def carried(body: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 async def test_an_option_that_is_refused_is_left_out_at_once_and_from_then_on(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
+    async with case.vendor(picky(case)) as vendor, case.create_provider(vendor) as provider:
         replies = [await provider.answer(asking(case), Listener().publish) for _ in range(2)]
         bodies = [heard.body for heard in vendor.heard]
 
@@ -319,7 +319,7 @@ async def test_an_option_that_is_refused_is_left_out_at_once_and_from_then_on(na
 @pytest.mark.parametrize("name", CASES)
 async def test_a_server_that_refuses_what_was_left_out_is_not_asked_for_ever(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(case.refusal) as vendor, case.reach(vendor) as provider:
+    async with case.vendor(case.refusal) as vendor, case.create_provider(vendor) as provider:
         with pytest.raises(ProviderError):
             await provider.answer(asking(case), Listener().publish)
 
@@ -329,7 +329,7 @@ async def test_a_server_that_refuses_what_was_left_out_is_not_asked_for_ever(nam
 @pytest.mark.parametrize("name", [name for name in CASES if "form of the answer" in name])
 async def test_a_form_that_has_no_field_is_demanded_in_words(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
+    async with case.vendor(picky(case)) as vendor, case.create_provider(vendor) as provider:
         await provider.answer(asking(case), Listener().publish)
 
     first, second = (heard.raw.decode() for heard in vendor.heard)
@@ -360,7 +360,7 @@ async def test_a_schema_that_the_server_cannot_use_does_not_cost_others_theirs()
 @pytest.mark.parametrize("name", ["chat: temperature", "responses: temperature", "anthropic: temperature"])
 async def test_another_model_of_the_same_provider_is_not_concerned(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
+    async with case.vendor(picky(case)) as vendor, case.create_provider(vendor) as provider:
         await provider.answer(asking(case), Listener().publish)
         await provider.answer(asking(replace(case, model="other")), Listener().publish)
         told = [(heard.body["model"], case.wanted(heard.body)) for heard in vendor.heard]
@@ -369,7 +369,7 @@ async def test_another_model_of_the_same_provider_is_not_concerned(name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("reach", "vendor", "refusal"),
+    ("create_provider", "vendor", "refusal"),
     [
         (chat, FakeChat, openai_error("Unsupported value: 'messages[0].role' does not support 'system'.")),
         (chat, FakeChat, openai_error("Unsupported parameter: 'tools' is not supported.", "tools")),
@@ -384,12 +384,12 @@ async def test_another_model_of_the_same_provider_is_not_concerned(name: str) ->
     ],
 )
 async def test_what_carries_the_conversation_and_what_is_too_much_is_never_left_out(
-    reach: Callable[[Any], AbstractAsyncContextManager[Provider]],
+    create_provider: Callable[[Any], AbstractAsyncContextManager[Provider]],
     vendor: Callable[[Played], FakeServer],
     refusal: Answer,
 ) -> None:
     question = replace(asking(CASES["chat: temperature"]), think=True)
-    async with vendor(refusal) as server, reach(server) as provider:
+    async with vendor(refusal) as server, create_provider(server) as provider:
         with pytest.raises(ProviderError, match="answered 400"):
             await provider.answer(question, Listener().publish)
 
@@ -412,4 +412,4 @@ async def test_what_carries_the_conversation_and_what_is_too_much_is_never_left_
 def test_an_option_is_known_by_its_path_its_own_name_or_what_it_is_part_of(words: str, meant: str | None) -> None:
     options = ["max_output_tokens", "reasoning.effort", "reasoning.summary"]
 
-    assert complained_of(options, ProviderError(words, fault="bad_request", status=400)) == meant
+    assert rejected_option(options, ProviderError(words, fault="bad_request", status=400)) == meant

@@ -12,12 +12,12 @@ from retinue.providers.gemini import provider as gemini
 from retinue.providers.openai_chat import provider as openai_chat
 from retinue.providers.openai_responses import provider as openai_responses
 from retinue.providers.pricing import Rates
-from retinue.providers.stream_decoder import AnswerDecoder
+from retinue.providers.stream_decoder import StreamDecoder
 
 RATES = Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)
 
 
-def counted(decoder: AnswerDecoder, *events: dict[str, Any]) -> Usage | None:
+def counted(decoder: StreamDecoder, *events: dict[str, Any]) -> Usage | None:
     for event in events:
         decoder.feed(msgspec.json.encode(event))
     return decoder.finish().usage

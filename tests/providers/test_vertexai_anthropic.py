@@ -15,9 +15,9 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Delta
 from retinue.core.ports import Provider
 from retinue.net.http import Http
-from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_googles
-from retinue.providers.catalog import WIRES, provider_config, reach
-from retinue.providers.scripted.provider import Line, says
+from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_google_address
+from retinue.providers.catalog import WIRES, create_provider, provider_config
+from retinue.providers.scripted import Line, says
 from retinue.testing.contracts.provider import PROMISES, Promise, question
 from retinue.testing.fake_server import Answer
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -75,7 +75,7 @@ async def test_a_token_goes_to_google_alone_unless_its_variable_is_named(monkeyp
     ],
 )
 def test_googles_addresses_are_known_by_their_host(address: str, googles: bool) -> None:
-    assert is_googles(address) is googles
+    assert is_google_address(address) is googles
 
 
 async def test_a_name_that_is_no_models_is_not_made_part_of_an_address() -> None:
@@ -136,14 +136,14 @@ async def test_a_token_is_asked_for_again_only_when_it_has_ended() -> None:
     google = Google()
     token = GoogleToken(google.load)
 
-    assert [await token.fresh(), await token.fresh()] == ["token 1", "token 1"]
+    assert [await token.valid_token(), await token.valid_token()] == ["token 1", "token 1"]
     google.valid = False
-    assert [await token.fresh(), await token.fresh()] == ["token 2", "token 2"]
+    assert [await token.valid_token(), await token.valid_token()] == ["token 2", "token 2"]
 
 
 async def test_without_credentials_the_reason_says_what_to_do() -> None:
     with pytest.raises(ProviderError, match="no credentials were found; set GOOGLE_ACCESS_TOKEN") as caught:
-        await GoogleToken(Google(works=False).load).fresh()
+        await GoogleToken(Google(works=False).load).valid_token()
 
     assert caught.value.fault == "auth"
 
@@ -153,7 +153,7 @@ async def test_without_the_package_the_reason_says_what_to_do() -> None:
         raise ImportError(name)
 
     with pytest.raises(ProviderError, match=r"set GOOGLE_ACCESS_TOKEN .* or install google-auth") as caught:
-        await GoogleToken(missing).fresh()
+        await GoogleToken(missing).valid_token()
 
     assert caught.value.fault == "auth"
 
@@ -230,7 +230,7 @@ async def test_at_google_without_any_token_nothing_is_sent_and_the_reason_says_w
 
 def test_the_wires_are_known_by_name_and_anthropics_key_is_looked_for_first() -> None:
     assert next(iter(WIRES)) == "anthropic"
-    assert repr(reach(provider_config("anthropic"))) == "<AnthropicProvider https://api.anthropic.com>"
+    assert repr(create_provider(provider_config("anthropic"))) == "<AnthropicProvider https://api.anthropic.com>"
     assert (
         provider_config("anthropic").api_key_env,
         provider_config("anthropic", base_url="http://x").api_key_env,
@@ -239,13 +239,13 @@ def test_the_wires_are_known_by_name_and_anthropics_key_is_looked_for_first() ->
         "",
     )
     assert (
-        repr(reach(provider_config("vertexai-anthropic", base_url="https://x/v1")))
+        repr(create_provider(provider_config("vertexai-anthropic", base_url="https://x/v1")))
         == "<VertexAIAnthropicProvider https://x/v1>"
     )
 
 
 def test_without_an_address_google_cannot_be_asked() -> None:
     with pytest.raises(
-        BadInput, match=r"vertexai-anthropic has no address of its own: give its base URL, such as https://"
+        BadInput, match=r"vertexai-anthropic has no default address: give its base URL, such as https://"
     ):
         provider_config("vertexai-anthropic")

@@ -30,7 +30,7 @@ from retinue.engine.journal import Journal
 from retinue.engine.key_value import JournalKeyValue
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.supervisor import Supervisor
-from retinue.providers.catalog import WIRES, ProviderConfig, called, moved, provider_config
+from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, provider_config, with_address
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import ToolDependencies, ToolOptions
 
@@ -91,7 +91,7 @@ def open(
     the disk.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
     >>> async def main() -> str:
     ...     model = ScriptedProvider(Script().play("main", says("Hello.")))
     ...     async with open(provider=model, home=MEMORY) as retinue:
@@ -229,8 +229,8 @@ def _providers(
     wire, colon, name = model.partition(":")
     if isinstance(provider, str) or provider is None:
         known = (*objects, *(each.name for each in provider_configs), *WIRES)
-        wire = called(wire, known)
-        chosen = called(provider, known) if provider else (wire if colon and wire in known else None)
+        wire = canonical_name(wire, known)
+        chosen = canonical_name(provider, known) if provider else (wire if colon and wire in known else None)
         if provider is None and chosen is not None:
             model = name
         if chosen is not None and chosen not in objects:
@@ -259,7 +259,7 @@ def _first(
     others = tuple(each for each in provider_configs if each.name != chosen)
     if settled is None:
         return (provider_config(chosen, base_url=base_url, api_key_env=api_key_env), *others)
-    return (moved(settled, base_url, api_key_env), *others)
+    return (with_address(settled, base_url, api_key_env), *others)
 
 
 def _engine(

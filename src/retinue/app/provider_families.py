@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from retinue.app.registries import ProviderRegistry
 from retinue.core.errors import BadInput
 from retinue.dialects.buzzllm import IN_PROCESS, process_provider_config
-from retinue.providers.catalog import LOCAL, WIRES, family, family_called, provider_config
+from retinue.providers.catalog import LOCAL_SERVERS, WIRES, family, family_by_name, provider_config
 
 _SECRET = re.compile("key|token|secret|auth", re.IGNORECASE)
 
@@ -34,7 +34,7 @@ class RegistryFamilies:
 
     def called(self, name: str) -> str | None:
         """The family that a model means by a name."""
-        return family_called(name)
+        return family_by_name(name)
 
     def member(self, family: str) -> str:
         """A provider of that family: an object or a contact of the settings, else the vendor's own wire."""
@@ -58,7 +58,7 @@ class RegistryFamilies:
     def is_local(self, provider: str) -> bool:
         """Whether it is a server of the user's own."""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
-        return (known.wire if known is not None else provider) in LOCAL
+        return (known.wire if known is not None else provider) in LOCAL_SERVERS
 
     def in_process(self, provider: str) -> str | None:
         """The provider that asks the same models from a process of its own, if a process could reach them."""

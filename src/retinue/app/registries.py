@@ -11,7 +11,7 @@ from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider, Tool
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config, reach
+from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, create_provider, provider_config
 from retinue.tools.builtin import BUILTIN, Builtin
 
 DIALECTS: dict[str, str] = {
@@ -135,7 +135,7 @@ class ProviderRegistry:
             return self._reached[name]
         name = self._called(name)
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
-            self._reached[name] = reach(self._provider_configs.get(name) or provider_config(name))
+            self._reached[name] = create_provider(self._provider_configs.get(name) or provider_config(name))
         kind, colon, other = name.partition(":")
         if name not in self._reached and colon and kind in self._lent:
             made = self._lent[kind](other)
@@ -152,7 +152,7 @@ class ProviderRegistry:
         return default, model
 
     def _called(self, name: str) -> str:
-        return called(name, (*self._reached, *self._provider_configs))
+        return canonical_name(name, (*self._reached, *self._provider_configs))
 
     def temperature(self, name: str) -> float | None:
         """What the settings say for a provider."""

@@ -18,7 +18,7 @@ from retinue.dialects.buzzllm import settings as buzzllm_settings
 from retinue.dialects.meerkat import settings as meerkat_settings
 from retinue.dialects.spec import settings as spec_settings
 from retinue.dialects.xzatoma import settings as xzatoma_settings
-from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config
+from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, provider_config
 
 log = logging.getLogger("retinue.config")
 
@@ -76,7 +76,7 @@ def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
 
 def _unknown_provider(section: xzatoma_settings.XzatomaSettings, providers: Sequence[str]) -> Sequence[tuple[str, str]]:
     known = tuple(dict.fromkeys((*WIRES, *providers)))
-    if section.provider is None or called(section.provider, known) in known:
+    if section.provider is None or canonical_name(section.provider, known) in known:
         return ()
     return (("provider", f"{PRESCRIBED}{xzatoma_settings.unknown_provider(section.provider, known)}"),)
 

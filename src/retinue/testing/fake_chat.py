@@ -21,7 +21,7 @@ import msgspec
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
-from retinue.providers.scripted import Fails, Hangs, Line, Speaks
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
 from retinue.testing.fake_prompts import Block, PromptCache
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
 
@@ -94,7 +94,7 @@ class ChatScript:
     Which line comes is read off the request alone: the number of replies in it. So a program that is killed and started
     again goes on at the right line.
 
-    >>> script = ChatScript().play(Speaks(pieces=("hello",))).play(Speaks(pieces=("42",)), words="find it")
+    >>> script = ChatScript().play(ScriptedReply(pieces=("hello",))).play(ScriptedReply(pieces=("42",)), words="find it")
     >>> body = {"messages": [{"role": "user", "content": "please find it"}]}
     >>> heard = Heard(method="POST", path="/", headers={}, raw=b"", body=body)
     >>> print(script(heard))
@@ -152,12 +152,12 @@ def failed(
 def answer_of(line: Line, heard: Heard, cached: int = 0) -> Answer:
     """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
     match line:
-        case Speaks():
+        case ScriptedReply():
             usage = counted(line, heard, cached)
             return _streamed(line, heard, usage) if heard.body.get("stream") else _whole(line, heard, usage)
-        case Hangs(pieces=pieces):
+        case ScriptedHang(pieces=pieces):
             return Answer(headers=EVENTS, pieces=tuple(map(_words, pieces)), ending="silence")
-        case Fails(times=times, then=then, error=error):
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), cached)
             if error.status is not None:
@@ -174,7 +174,7 @@ def answer_of(line: Line, heard: Heard, cached: int = 0) -> Answer:
             assert_never(line)
 
 
-def _streamed(line: Speaks, heard: Heard, used: Usage | None) -> Answer:
+def _streamed(line: ScriptedReply, heard: Heard, used: Usage | None) -> Answer:
     pieces = [_chunk({"role": "assistant", "content": ""})]
     if line.thinking:
         pieces.append(_chunk({"reasoning_content": line.thinking}))
@@ -194,7 +194,7 @@ def _streamed(line: Speaks, heard: Heard, used: Usage | None) -> Answer:
     return Answer(headers=EVENTS, pieces=(*pieces, DONE), every=line.every)
 
 
-def _whole(line: Speaks, heard: Heard, used: Usage | None) -> Answer:
+def _whole(line: ScriptedReply, heard: Heard, used: Usage | None) -> Answer:
     message: dict[str, object] = {"role": "assistant", "content": line.text}
     made = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -224,18 +224,18 @@ def _calling(index: int, **part: object) -> dict[str, object]:
     return {"tool_calls": [{"index": index} | part]}
 
 
-def _calls(line: Speaks, heard: Heard) -> Iterable[ToolCall]:
+def _calls(line: ScriptedReply, heard: Heard) -> Iterable[ToolCall]:
     turn = replies(heard) + 1
     return (
         msgspec.structs.replace(call, id=call.id or f"call_{turn}_{index}") for index, call in enumerate(line.calls)
     )
 
 
-def _finish(line: Speaks) -> str:
+def _finish(line: ScriptedReply) -> str:
     return _FINISH[line.stop or ("calls" if line.calls else "end")]
 
 
-def counted(line: Speaks, heard: Heard, cached: int) -> Usage | None:
+def counted(line: ScriptedReply, heard: Heard, cached: int) -> Usage | None:
     """The tokens of an answer: what the line says, else by the length of what was read and said."""
     if line.usage != "counted":
         return line.usage

@@ -26,12 +26,12 @@ import msgspec
 from msgspec import field
 
 from retinue.core.errors import BadInput
-from retinue.providers.scripted import WrittenLine
+from retinue.providers.scripted import ScriptFileLine
 from retinue.testing.fake_chat import ChatScript, FakeChat, answer_of, failed
 from retinue.testing.fake_server import HOST, Answer, Heard
 
 
-class ServedLine(WrittenLine, frozen=True, forbid_unknown_fields=True):
+class ServedLine(ScriptFileLine, frozen=True, forbid_unknown_fields=True):
     """A line in a script, as a server plays it."""
 
     then: ServedLine | None = None
@@ -45,7 +45,7 @@ class ServedLine(WrittenLine, frozen=True, forbid_unknown_fields=True):
         if self.status != 200:
             answer = failed(self.status, self.message, **self.headers)
             return replace(answer, delay=self.delay)
-        answer = answer_of(self.spoken(), heard)
+        answer = answer_of(self.reply(), heard)
         if self.ending != "whole":  # the last words are said; how the model stopped, and what it used, is not
             kept = sum(b'"finish_reason":null' in piece for piece in answer.pieces)
             answer = replace(answer, pieces=answer.pieces[:kept])

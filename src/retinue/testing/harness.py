@@ -18,7 +18,7 @@ from retinue.core.ids import RandomIds, RunId
 from retinue.core.ports import Store, Tool
 from retinue.core.run import Outcome
 from retinue.engine.journal import Journal
-from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
 from retinue.testing.crashing_store import CrashingStore
 from retinue.testing.virtual_time import VirtualClock, VirtualTimeLoop
@@ -28,7 +28,7 @@ class Harness:
     """Scripts, opens, kills and reopens a retinue.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import says
+    >>> from retinue.providers.scripted import says
     >>> async def story() -> str:
     ...     async with Harness(dialects=()) as retinue:
     ...         retinue.script("main", says("hello"))
@@ -75,7 +75,7 @@ class Harness:
         assert self._brittle is not None
         return self._brittle.written
 
-    def script(self, agent: str, *lines: Line | Improvised, task: str | None = None) -> None:
+    def script(self, agent: str, *lines: Line | LineFunction, task: str | None = None) -> None:
         """What an agent's model will say, turn by turn."""
         self.provider.script.play(agent, *lines, task=task)
 

@@ -11,7 +11,7 @@ from retinue.core.errors import StoreError
 from retinue.core.ports import Request, Store
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma.dialect import XzatomaDialect, XzatomaSettings
-from retinue.providers.scripted.provider import Line, hangs
+from retinue.providers.scripted import Line, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.xzatoma.stage import ROOT, TASK, Stage, answered, said, says, subagent, uses

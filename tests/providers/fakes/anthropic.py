@@ -21,7 +21,7 @@ import msgspec
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
-from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
 from retinue.testing.fake_chat import EVENTS, JSON, Played
 from retinue.testing.fake_prompts import Block, Prompt, PromptCache
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
@@ -118,11 +118,11 @@ def failed(status: int, message: str, *, kind: str = "invalid_request_error", **
 def answer_of(line: Line, heard: Heard, prompt: Prompt) -> Answer:
     """A line as this wire tells it."""
     match line:
-        case Speaks():
+        case ScriptedReply():
             return _streamed(line, heard, prompt) if heard.body.get("stream") else _whole(line, heard, prompt)
-        case Hangs(pieces=pieces):
+        case ScriptedHang(pieces=pieces):
             return Answer(headers=EVENTS, pieces=_words(*pieces), ending="silence")
-        case Fails(times=times, then=then, error=error):
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), prompt)
             kind = _KINDS.get(error.fault, "api_error")
@@ -140,7 +140,7 @@ def answer_of(line: Line, heard: Heard, prompt: Prompt) -> Answer:
             assert_never(line)
 
 
-def _streamed(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
+def _streamed(line: ScriptedReply, heard: Heard, prompt: Prompt) -> Answer:
     usage = _usage(line, prompt)
     pieces = [_start(usage and usage | {"output_tokens": 1}), event("ping")]
     number = 0
@@ -169,7 +169,7 @@ def _streamed(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
     return Answer(headers=EVENTS, pieces=(*pieces, event("message_stop")), every=line.every)
 
 
-def _whole(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
+def _whole(line: ScriptedReply, heard: Heard, prompt: Prompt) -> Answer:
     content: list[dict[str, object]] = []
     if line.thinking:
         content.append({"type": "thinking", "thinking": line.thinking, "signature": signature_of(line.thinking)})
@@ -211,7 +211,7 @@ def _words(*pieces: str) -> tuple[bytes, ...]:
     return (_start(None), _begin(0, type="text", text=""), *grown)
 
 
-def _calls(line: Speaks, heard: Heard) -> Iterable[ToolCall]:
+def _calls(line: ScriptedReply, heard: Heard) -> Iterable[ToolCall]:
     turn = replies(heard) + 1
     return (
         msgspec.structs.replace(call, id=call.id or f"toolu_fake_{turn}_{index}")
@@ -219,11 +219,11 @@ def _calls(line: Speaks, heard: Heard) -> Iterable[ToolCall]:
     )
 
 
-def _stop(line: Speaks) -> str:
+def _stop(line: ScriptedReply) -> str:
     return _STOPS[line.stop or ("calls" if line.calls else "end")]
 
 
-def _usage(line: Speaks, prompt: Prompt) -> dict[str, object] | None:
+def _usage(line: ScriptedReply, prompt: Prompt) -> dict[str, object] | None:
     usage, written = line.usage, 0
     if usage == "counted":
         said = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)

@@ -18,7 +18,7 @@ import msgspec
 
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop
-from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
 from retinue.testing.fake_chat import EVENTS, JSON, Played, counted, event
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
 
@@ -90,11 +90,11 @@ def retry_in(seconds: float) -> list[dict[str, Any]]:
 def answer_of(line: Line, heard: Heard, *, signs: bool = False) -> Answer:
     """A line as this wire tells it."""
     match line:
-        case Speaks():
+        case ScriptedReply():
             return Answer(headers=EVENTS, pieces=tuple(map(event, chunks_of(line, heard, signs))), every=line.every)
-        case Hangs(pieces=pieces):
+        case ScriptedHang(pieces=pieces):
             return Answer(headers=EVENTS, pieces=tuple(event(_chunk({"text": p})) for p in pieces), ending="silence")
-        case Fails(times=times, then=then, error=error):
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), signs=signs)
             kind = _STATUS.get(error.fault, "UNKNOWN")
@@ -111,7 +111,7 @@ def answer_of(line: Line, heard: Heard, *, signs: bool = False) -> Answer:
             assert_never(line)
 
 
-def chunks_of(line: Speaks, heard: Heard, signs: bool = False) -> list[dict[str, Any]]:
+def chunks_of(line: ScriptedReply, heard: Heard, signs: bool = False) -> list[dict[str, Any]]:
     """The events of an answer."""
     chunks: list[dict[str, Any]] = []
     if line.thinking:
@@ -133,7 +133,7 @@ def _chunk(part: dict[str, Any]) -> dict[str, Any]:
     return {"candidates": [content], "modelVersion": "fake-1", "responseId": "resp_1"}
 
 
-def _usage(line: Speaks, heard: Heard) -> dict[str, Any] | None:
+def _usage(line: ScriptedReply, heard: Heard) -> dict[str, Any] | None:
     usage = counted(line, heard, 0)
     if usage is None:
         return None

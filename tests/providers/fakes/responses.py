@@ -16,7 +16,7 @@ from typing import Any, assert_never, cast
 
 from retinue.core.messages import ToolCall
 from retinue.providers.openai_responses.provider import Spelling
-from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
 from retinue.testing.fake_chat import EVENTS, Played, blocks_of, counted, event, failed
 from retinue.testing.fake_prompts import PromptCache
 from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
@@ -84,7 +84,7 @@ class FakeResponses(FakeServer):
         blocks = blocks_of(heard.body.get("tools"), [heard.body.get("instructions")], items)
         cached = self._cache.read(heard.body["model"], blocks).cached
         answer = answer_of(line, heard, self._spelling, response_id=response_id, cached=cached)
-        if self._remembers and isinstance(line, Speaks):
+        if self._remembers and isinstance(line, ScriptedReply):
             said = events_of(line, heard, self._spelling)[-1]["response"]["output"]
             self._known[response_id] = [*items, *said]
         return answer
@@ -100,12 +100,12 @@ def answer_of(
 ) -> Answer:
     """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
     match line:
-        case Speaks():
+        case ScriptedReply():
             events = events_of(line, heard, spelling, response_id=response_id, cached=cached)
             return Answer(headers=EVENTS, pieces=tuple(map(event, events)), every=line.every)
-        case Hangs(pieces=pieces):
+        case ScriptedHang(pieces=pieces):
             return Answer(headers=EVENTS, pieces=_begun(pieces), ending="silence")
-        case Fails(times=times, then=then, error=error):
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 again = replace(heard, attempt=heard.attempt - times)
                 return answer_of(then, again, spelling, response_id=response_id, cached=cached)
@@ -127,7 +127,7 @@ def answer_of(
 
 
 def events_of(
-    line: Speaks,
+    line: ScriptedReply,
     heard: Heard,
     spelling: Spelling = "function_call",
     *,
@@ -211,7 +211,7 @@ def _response(response_id: str = "resp_1") -> dict[str, Any]:
     }
 
 
-def _usage(line: Speaks, heard: Heard, cached: int) -> dict[str, Any] | None:
+def _usage(line: ScriptedReply, heard: Heard, cached: int) -> dict[str, Any] | None:
     usage = counted(line, heard, cached)
     if usage is None:
         return None

@@ -17,16 +17,16 @@ from retinue.config.settings import Settings
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput, UnknownName
 from retinue.providers.catalog import (
-    LOCAL,
-    SCRIPTED_NAME,
+    LOCAL_SERVERS,
+    SCRIPTED,
     WIRES,
     ProviderConfig,
-    called,
-    check_variable,
-    keys_found,
-    moved,
+    api_key_variables,
+    canonical_name,
+    check_key_variable,
+    model_prices,
     provider_config,
-    tariff,
+    with_address,
 )
 
 NOBODY = (
@@ -64,7 +64,7 @@ async def choose_model(
     """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
     environ = os.environ if environ is None else environ
     choice = layer(
-        flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(called, settled=settings.providers)
+        flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(canonical_name, configured=settings.providers)
     )
     settled = provider_configs(settings)
     chosen = _named(choice, settled) or _by_key(choice, environ)
@@ -76,7 +76,7 @@ async def choose_model(
     else:
         check_key(chosen, environ)
         model = choice.model or await _only_model(chosen)
-        if chosen.wire == SCRIPTED_NAME:
+        if chosen.wire == SCRIPTED:
             model = script_of(model)
     others = tuple(each for each in settled if each.name != chosen.name)
     return ModelChoice(provider_config=chosen, model=model, others=others)
@@ -99,7 +99,7 @@ def unpriced(
         f"warning: nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
         f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
         for name, model in dict.fromkeys(asked)
-        if tariff(known.get(name) or _usual(name)).price(model) is None
+        if model_prices(known.get(name) or _usual(name)).price(model) is None
     ]
 
 
@@ -111,7 +111,7 @@ def _place_of(model: str, model_choice: ModelChoice) -> tuple[str, str]:
     """Provider and name of a model of an agent."""
     names = tuple(each.name for each in model_choice.everyone)
     wire, colon, name = model.partition(":")
-    wire = called(wire, names)
+    wire = canonical_name(wire, names)
     return (wire, name) if colon and (wire in names or wire in WIRES) else (model_choice.provider_config.name, model)
 
 
@@ -129,13 +129,13 @@ def _named(choice: Choice, settled: Sequence[ProviderConfig]) -> ProviderConfig 
         if name not in WIRES:
             raise UnknownName("provider", name, (*(each.name for each in settled), *WIRES))
         return provider_config(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
-    return moved(known, choice.base_url, choice.api_key_env)
+    return with_address(known, choice.base_url, choice.api_key_env)
 
 
 def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None:
     """The vendor whose key is in the environment, or in the variable that was named: a key goes to nobody else."""
     named = choice.api_key_env
-    check_variable(named)
+    check_key_variable(named)
     for name, wire in WIRES.items():
         if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
             return provider_config(name)
@@ -146,11 +146,11 @@ def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None
 
 def _local(settled: Sequence[ProviderConfig]) -> list[ProviderConfig]:
     known = {each.name: each for each in settled}
-    return [known.get(name) or provider_config(name) for name in LOCAL]
+    return [known.get(name) or provider_config(name) for name in LOCAL_SERVERS]
 
 
 def _nobody(choice: Choice, environ: Mapping[str, str]) -> BadInput:
-    nobody = NOBODY.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
+    nobody = NOBODY.format(keys=" or ".join(api_key_variables(environ)), local=", ".join(LOCAL_SERVERS))
     wire, colon, _ = (choice.model or "").partition(":")
     return BadInput(f"{nobody}. {wire!r} is not a provider; known: {', '.join(WIRES)}" if colon else nobody)
 
@@ -172,7 +172,7 @@ async def _only_model(chosen: ProviderConfig) -> str:
     for server in await answering([chosen]):
         if server.models:
             return server.models[0]
-    if chosen.wire == SCRIPTED_NAME:
+    if chosen.wire == SCRIPTED:
         raise BadInput("no script is named: say --model FILE, or set RETINUE_MODEL to scripted:FILE")
     raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
 
@@ -206,7 +206,7 @@ def instead(stored: ProviderConfig, flags: Flags, settings: Settings) -> Provide
     """A stored run's provider with what the flags say on top; it keeps its name, by which the run asks for it."""
     if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
         return stored
-    named = None if flags.provider is None else called(flags.provider, settings.providers)
+    named = None if flags.provider is None else canonical_name(flags.provider, settings.providers)
     choice = Choice(provider=named, base_url=flags.base_url, api_key_env=flags.api_key_env)
     if flags.provider is None:
         choice = replace(choice, provider=stored.name)

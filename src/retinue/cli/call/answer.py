@@ -50,7 +50,7 @@ from retinue.dispatch.worker import (
 )
 from retinue.engine.admission import SpawnRequest
 from retinue.engine.tool_calls import NO_ACTIONS_LEFT
-from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, reach
+from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
@@ -146,7 +146,9 @@ def _is_wanted(granted: int) -> bool:
 
 def _make_ready() -> None:
     """Load what may be needed, while nobody waits for it."""
-    for name in (*(WIRES[provider].place.partition(":")[0] for provider in PROVIDERS), *NEEDED_LATER):
+    for provider in PROVIDERS:
+        WIRES[provider].load()
+    for name in NEEDED_LATER:
         with suppress(ImportError):
             import_module(name)
 
@@ -181,7 +183,7 @@ def _provider(order: CallOrder, known: Reaching | None) -> ProviderConfig:
         headers=known.headers if known is not None else None,
         prices=known.prices if known is not None else None,
         responses_wire=known.responses_wire if known is not None else None,
-        whole_url=True,
+        full_url=True,
     )
     return replace(reached, base_url=order.url)
 
@@ -191,7 +193,7 @@ async def _answer(
 ) -> int:
     retinue = open_retinue(
         provider=where.name,
-        providers={where.name: reach(where, spelled_out=True, whole_url=True)},
+        providers={where.name: create_provider(where, explicit=True, full_url=True)},
         tools=_tools(order, grant, parent),
         tool_options=grant.tool_options,
         policy=grant.policy,

@@ -28,7 +28,7 @@ class CallContext:
     `key` is the same when the call is entered again after a crash; `again` says that this may be such a time.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, calls, says
     >>> @retinue.tool(kind="pure")
     ... def whoami(context: retinue.CallContext) -> str:
     ...     return f"{context.agent} at depth {context.depth}, turn {context.turn}"

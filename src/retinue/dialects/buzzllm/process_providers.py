@@ -11,8 +11,7 @@ from retinue.core.errors import BadInput
 from retinue.core.ports import Prices, Provider
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.engine.supervisor import Supervisor
-from retinue.providers.catalog import IN_PROCESS as WIRES_APART
-from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, whole_url
+from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, request_url
 from retinue.tools.dependencies import ToolOptions
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def process_provider_config(table: ProviderRegistry, name: str) -> ProviderConfi
         reached = known or provider_config(name)
     except BadInput:
         return None
-    return reached if WIRES[reached.wire].place in WIRES_APART and sys.platform != "win32" else None
+    return reached if WIRES[reached.wire].call_name and sys.platform != "win32" else None
 
 
 class ProcessProviders:
@@ -85,8 +84,8 @@ def _reaching(where: ProviderConfig, model: str) -> Reaching:
     from retinue.dispatch.worker import Reaching
 
     return Reaching(
-        wire=WIRES_APART[WIRES[where.wire].place],
-        url=whole_url(where, model),
+        wire=WIRES[where.wire].call_name,
+        url=request_url(where, model),
         api_key_env=where.api_key_env,
         settled=where.wire,
         headers=where.headers,
