@@ -55,7 +55,7 @@ async def test_flags_go_before_the_environment_and_that_before_the_settings() ->
 @pytest.mark.parametrize(
     ("flags", "environ", "complaint"),
     [
-        (Flags(), {}, "nobody to ask"),
+        (Flags(), {}, "no model is configured"),
         (Flags(model="antropic:m"), {}, "'antropic' is not a provider; known: anthropic, "),
         (Flags(), {"OPENAI_API_KEY": "k"}, f"no model is named for {VENDOR}"),
         (Flags(provider="openai-chat", model="m"), {}, "OPENAI_API_KEY is not set"),
@@ -133,7 +133,7 @@ async def test_a_key_that_is_named_alone_goes_to_the_vendor_whose_it_is_and_to_n
     )  # fmt: skip
     with pytest.raises(BadInput, match="GEMINI_API_KEY is not set"):
         await found(Flags(model="m", api_key_env="GEMINI_API_KEY"), NOTHING, **keys)
-    with pytest.raises(BadInput, match="nobody knows whose key is in HOUSE_KEY"):
+    with pytest.raises(BadInput, match="cannot tell whose key is in HOUSE_KEY"):
         await found(Flags(model="m", api_key_env="HOUSE_KEY"), NOTHING, **keys)
 
 

@@ -442,6 +442,6 @@ async def test_a_run_that_does_not_stay_cannot_be_asked() -> None:
     async with slow() as r:
         r.script("main", says("done"))
         handle = await r.retinue.spawn("go")
-        with pytest.raises(BadInput, match="does not stay for more input"):
+        with pytest.raises(BadInput, match="takes no more input: start it with keep_alive=True"):
             await handle.ask("and now?")
         await handle.wait()

@@ -665,5 +665,5 @@ def test_the_sync_wrapper_says_when_it_is_not_open_and_closes_when_it_cannot_ope
         closed.list()
     closed._loop.close()
 
-    with pytest.raises(retinue.RetinueError, match="nobody to ask"), retinue.open_sync(home=retinue.MEMORY):
+    with pytest.raises(retinue.RetinueError, match="no model is configured"), retinue.open_sync(home=retinue.MEMORY):
         pass

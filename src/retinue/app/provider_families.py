@@ -1,4 +1,4 @@
-"""Whose models the providers of a process have, for dialects in which a model names a vendor."""
+"""The vendor families of a process's providers, for dialects in which a model names a vendor."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from retinue.providers.catalog import LOCAL_SERVERS, WIRES, family, family_by_na
 _SECRET = re.compile("key|token|secret|auth", re.IGNORECASE)
 
 SHORTEST_KEY = 8
-"""Characters from which a value is taken for a key; shorter ones occur in ordinary words."""
+"""Values from this length on count as keys; shorter ones occur in ordinary text."""
 
 
 class RegistryFamilies:
-    """Reads a table of providers, and the environment for keys."""
+    """Reads the registry of providers, and the environment for keys."""
 
     def __init__(self, table: ProviderRegistry) -> None:
         self._table = table
 
     def names(self) -> Sequence[str]:
-        """The wires and local servers, and whoever was handed in or settled."""
+        """The wires, the local servers, and all given and configured providers."""
         return tuple(dict.fromkeys((*WIRES, *self._table.names)))
 
     def family(self, provider: str) -> str | None:
-        """Whose way of talking a provider speaks."""
+        """The vendor family of a provider."""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
         return family(known.wire if known is not None else provider)
 
     def called(self, name: str) -> str | None:
-        """The family that a model means by a name."""
+        """The vendor family with this name or alias."""
         return family_by_name(name)
 
     def member(self, family: str) -> str:
-        """A provider of that family: an object or a contact of the settings, else the vendor's own wire."""
+        """A provider of this family: a given or configured one, else the vendor's own wire."""
         if self._table.has(family):
             return family
         return next((each.name for each in self._table.provider_configs if self.family(each.name) == family), family)
 
     def complaint(self, provider: str) -> str:
-        """That its key is missing, if so."""
+        """An error message if the provider cannot be used or its key is not set; otherwise empty."""
         if self._table.is_reached(provider):
             return ""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
@@ -56,12 +56,12 @@ class RegistryFamilies:
         return ""
 
     def is_local(self, provider: str) -> bool:
-        """Whether it is a server of the user's own."""
+        """Whether the provider is a model server on the user's own machine."""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
         return (known.wire if known is not None else provider) in LOCAL_SERVERS
 
     def in_process(self, provider: str) -> str | None:
-        """The provider that asks the same models from a process of its own, if a process could reach them."""
+        """The name of the provider that calls the same models from a child process, if one can."""
         return f"{IN_PROCESS}:{provider}" if process_provider_config(self._table, provider) is not None else None
 
     def wire(self, provider: str) -> str:
@@ -70,7 +70,7 @@ class RegistryFamilies:
         return provider if known is None else known.wire
 
     def secrets(self) -> Sequence[str]:
-        """The keys in the environment and in headers, those of vendors that nobody has asked yet included."""
+        """All keys in the environment and in headers, including those of vendors that are not in use."""
         names = {each.api_key_env for each in (*self._table.provider_configs, *WIRES.values())}
         keys = [os.environ.get(name, "") for name in sorted(names) if name]
         for known in self._table.provider_configs:

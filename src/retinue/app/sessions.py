@@ -1,4 +1,4 @@
-"""Sessions as an operator sees them: created, listed, archived, deleted, and their shared context inspected."""
+"""Sessions as an operator manages them: create, list, archive and delete, and inspect their shared context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinue.dialects.shared_context import TakeSnapshot, admin, decide, label_o
 from retinue.engine.supervisor import Supervisor
 
 OPERATOR = "operator"
-"""Who takes a snapshot that no participant asked for."""
+"""The participant name of snapshots that an operator takes."""
 
 
 class _Taken(msgspec.Struct):
@@ -27,7 +27,7 @@ class _Refusal(msgspec.Struct):
 
 
 class Sessions:
-    """The sessions of a store; these are operations of the system, never tools of an agent."""
+    """The sessions of a store. These are operations of the program, never tools of an agent."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._engine = engine = supervisor.engine
@@ -35,21 +35,21 @@ class Sessions:
         self._clock: Clock = engine.clock
 
     async def create(self, session_id: SessionId) -> None:
-        """Begin an empty session; one that exists is an error."""
+        """Create an empty session; raises `BadInput` if it exists."""
         if not await self.ensure(session_id):
             raise BadInput(f"session {session_id!r} already exists")
 
     async def ensure(self, session_id: SessionId) -> bool:
-        """Begin a session unless it is there; whether it is new."""
+        """Create a session unless it exists; whether it is new."""
         (new,) = await self._engine.journal.commit(OpenSession(session_id=session_id, at=self._clock.now()))
         return bool(new)
 
     async def archive(self, session_id: SessionId) -> None:
-        """Make a session read-only."""
+        """Make a session read-only; raises `UnknownName` if there is none."""
         await self._close(CloseSession(session_id=session_id, how="archive"))
 
     async def delete(self, session_id: SessionId) -> None:
-        """Let a session go, with its shared context, defined agents and handles; its runs stay on record."""
+        """Delete a session with its shared context, defined agents and handles; its runs stay in the store."""
         await self._close(CloseSession(session_id=session_id, how="delete"))
         self._handles.forget()
 
@@ -60,7 +60,7 @@ class Sessions:
         return [admin.overview(row, await self._key_value(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
-        """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
+        """The shared context of a session with its values, now or as of the snapshot with this label."""
         row = await self._engine.journal.read(self._engine.store.session, session_id)
         if row is None:
             raise UnknownName("session", session_id)
@@ -69,7 +69,7 @@ class Sessions:
         return admin.contents(row, await self._key_value(row), self._clock.now())
 
     async def snapshot(self, session_id: SessionId, label: str) -> int:
-        """Keep a session's shared context as it is now under a label; how many entries that are."""
+        """Store the current shared context of a session under a label; returns the number of entries."""
         try:
             action = TakeSnapshot(label_of(label))
         except Coded as refusal:

@@ -30,8 +30,8 @@ from retinue.providers.catalog import (
 )
 
 NOBODY = (
-    "nobody to ask: no provider is named, no key is set and no model server answers on this machine. "
-    "Set {keys}, or start a local server ({local}), or say --provider W --base-url URL --model M"
+    "no model is configured: no provider is named, no key is set and no model server answers on this machine. "
+    "Set {keys}, or start a local server ({local}), or give --provider W --base-url URL --model M"
 )
 
 
@@ -64,7 +64,12 @@ async def choose_model(
     """Who answers: flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
     environ = os.environ if environ is None else environ
     choice = layer(
-        flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(canonical_name, configured=settings.providers)
+        flags,
+        environ,
+        settings,
+        agent=agent,
+        wires=tuple(WIRES),
+        called=partial(canonical_name, configured=settings.providers),
     )
     settled = provider_configs(settings)
     chosen = _named(choice, settled) or _by_key(choice, environ)
@@ -96,8 +101,8 @@ def unpriced(
     asked = [(model_choice.provider_config.name, model_choice.model)] if first else []
     asked += [_place_of(model, model_choice) for model in wished]
     return [
-        f"warning: nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
-        f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
+        f"warning: no price known for model {model} (provider {name}), so a limit on cost cannot be enforced; "
+        f"set it in the settings ([providers.{name}] prices), or limit --max-tokens instead"
         for name, model in dict.fromkeys(asked)
         if model_prices(known.get(name) or _usual(name)).price(model) is None
     ]
@@ -140,7 +145,7 @@ def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None
         if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
             return provider_config(name)
     if named:
-        raise BadInput(f"nobody knows whose key is in {named}: say --provider W or --base-url URL as well")
+        raise BadInput(f"cannot tell whose key is in {named}: give --provider W or --base-url URL as well")
     return None
 
 
