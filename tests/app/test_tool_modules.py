@@ -106,7 +106,7 @@ def test_what_a_module_prints_does_not_get_among_the_answers(
 @pytest.mark.parametrize(
     ("text", "rest"),
     [
-        ("", ": there are no tools in it; decorate a function with @retinue.tool"),
+        ("", ": it defines no tools; decorate a function with @retinue.tool"),
         ("import os\n\nos.environ['NOT_SET_ANYWHERE']\n", ":3: cannot be imported: KeyError: 'NOT_SET_ANYWHERE'"),
         ("def f(:\n", ":1: cannot be imported: SyntaxError: invalid syntax"),
         ("import nobody_has_this\n", ":1: cannot be imported: ModuleNotFoundError: No module named 'nobody_has_this'"),

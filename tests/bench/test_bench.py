@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from bench.cases import Row, compared
+from bench.cases import Row, compare
 from bench.fake_model import Replies
 from bench.processes import FLOOR, MEMORY, SQLITE, SQLITE_ONCE, FakeModel, Side, cost_of, fake_model
 from bench.run import as_table
@@ -56,7 +56,7 @@ def test_ratios_are_taken_between_neighbours_and_a_broken_promise_stands_out() -
 
     found = {"floor": costs(1.0, 2.0, 4.0), "memory": costs(1.5, 3.0, 6.0), "SQLite": costs(2.0, 4.0, 8.4)}
 
-    row = compared("wall time", "s", found, lambda cost: cost.wall, {"memory": 1.5, "SQLite": 1.9})
+    row = compare("wall time", "s", found, lambda cost: cost.wall, {"memory": 1.5, "SQLite": 1.9})
 
     assert row == Row(
         what="wall time",
@@ -73,5 +73,5 @@ def test_ratios_are_taken_between_neighbours_and_a_broken_promise_stands_out() -
 
 
 def test_a_side_that_fails_says_so() -> None:
-    with fake_model() as model, pytest.raises(RuntimeError, match="ended with status 1 and said nothing"):
+    with fake_model() as model, pytest.raises(RuntimeError, match="ended with status 1 and no output"):
         cost_of(Side("broken", "bench.nowhere"), model, SMALL)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import retinue
-from bench.replaying import replaying
+from bench.replay_server import replay_server
 from bench.wires import answer_pieces
 from retinue.core.messages import Delta, Reply, TextDelta, UserMessage
 from retinue.core.ports import Request
@@ -58,13 +58,13 @@ async def test_five_hundred_answers_stream_at_once(wire: str) -> None:
     pieces = answer_pieces(wire, streams(*WORDS))
     most = {"files": 0, "heard": 0}
     async with (
-        replaying(pieces) as url,
+        replay_server(pieces) as url,
         retinue.open(model=f"{wire}:fake-1", base_url=url, home=retinue.MEMORY, dialects=()) as opened,
     ):
         await opened.run("warm up")
     with open_file_limit(STREAMS + 256):
         async with (
-            replaying(pieces, every=EVERY, together=STREAMS) as url,
+            replay_server(pieces, every=EVERY, min_requests=STREAMS) as url,
             retinue.open(model=f"{wire}:fake-1", base_url=url, home=retinue.MEMORY, dialects=()) as opened,
         ):
             gc.collect()
@@ -97,7 +97,7 @@ async def test_with_few_files_allowed_they_take_turns() -> None:
     with open_file_limit(allowed):
         assert open_file_room() < STREAMS
         async with (
-            replaying(pieces, every=0.01) as url,
+            replay_server(pieces, every=0.01) as url,
             retinue.open(model="openai-chat:fake-1", base_url=url, home=retinue.MEMORY, dialects=()) as opened,
         ):
             runs = [await opened.spawn(f"task {number}") for number in range(STREAMS)]
@@ -109,7 +109,7 @@ async def test_with_few_files_allowed_they_take_turns() -> None:
 @pytest.mark.parametrize("wire", ["openai-chat", "anthropic"])
 async def test_a_provider_alone_streams_as_many_to_as_many_listeners(wire: str) -> None:
     pieces = answer_pieces(wire, streams(*WORDS))
-    async with replaying(pieces, every=0.01) as url:
+    async with replay_server(pieces, every=0.01) as url:
         provider: Any = create_provider(provider_config(wire, base_url=url, api_key_env=""))
         heard: list[list[str]] = [[] for _ in range(STREAMS)]
 
