@@ -18,7 +18,7 @@ from msgspec import Struct
 LEAD = "You lead. Split the task into independent parts, delegate each of them, and answer from what comes back."
 WORKER = "You work on one part. Use the echo tool until you know enough, then answer with what you options."
 TASK = "Look into the whole of it."
-"""The task of the lead; the fake model tells a lead from a worker by its system prompt."""
+"""The task of the lead; the fake model distinguishes a lead from a worker by its system prompt."""
 
 DELEGATE = ("delegate", "Let a worker look into one part.", "task", "What the worker has to do.")
 ECHO = ("echo", "Say a text back.", "text", "The text.")

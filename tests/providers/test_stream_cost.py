@@ -32,7 +32,7 @@ def measured(wire: str) -> WireCost:
 
 
 @pytest.mark.parametrize("wire", ["openai-chat", "openai-responses", "anthropic", "vertexai-anthropic", "gemini"])
-def test_a_streamed_event_costs_little_more_than_reading_it(wire: str) -> None:
+def test_a_streamed_event_costs_little_more_than_a_bare_decoder(wire: str) -> None:
     ratios: list[float] = []
     while not ratios or (min(ratios) > MOST and len(ratios) < TIMES):
         cost = measured(wire)
