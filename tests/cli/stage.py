@@ -16,15 +16,15 @@ import msgspec
 
 from retinue.app.open import open as open_retinue
 from retinue.core.agent import Agent
-from retinue.providers.catalog import keys_found
-from retinue.providers.scripted.provider import ScriptedProvider
+from retinue.providers.catalog import api_key_variables
+from retinue.providers.scripted import ScriptedProvider
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeServer
 
 Vendor = TypeVar("Vendor", bound=FakeServer)
 
 VARIABLES = (
-    *keys_found({}),
+    *api_key_variables({}),
     "RETINUE_MODEL",
     "RETINUE_PROVIDER",
     "RETINUE_BASE_URL",

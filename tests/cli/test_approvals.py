@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, calls_verbatim, says, together
+from retinue.providers.scripted import Line, calls, calls_verbatim, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.conftest import Cli
 from tests.cli.person import Person

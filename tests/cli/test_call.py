@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import hangs, says, streams
+from retinue.providers.scripted import hangs, says, streams
 from retinue.testing.fake_chat import FakeChat
 from tests.cli.conftest import Cli
 from tests.cli.stage import Command, retinue

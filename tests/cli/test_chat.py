@@ -12,8 +12,7 @@ from retinue.app.chat.delegation import texts
 from retinue.app.chat.open_chats import Presence
 from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
-from retinue.providers.scripted.provider import ScriptedProvider
-from retinue.providers.scripted.script import Line, Script, calls, fails, says
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, fails, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, Playable
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.conftest import Cli

@@ -14,7 +14,7 @@ from retinue.cli.chat.loop_thread import unheard_signals
 from retinue.cli.chat.turn import Floor
 from retinue.cli.output.approval_prompt import AtTheTerminal
 from retinue.core.run import Approval
-from retinue.providers.scripted.script import Line, calls, hangs, says, together
+from retinue.providers.scripted import Line, calls, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.person import Person

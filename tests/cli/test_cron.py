@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.core.text import rfc3339
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.tools.memory.backend import Note
 from retinue.tools.memory.memory_tools import open_memory
@@ -266,7 +266,7 @@ def test_a_limit_on_cost_that_cannot_be_counted_is_in_the_log_of_a_job(
     assert (done.code, done.stdout) == (0, "Found it.\n")
     (line,) = done.stderr.splitlines()
     span = 'subagent category="cron" agent_alias=rare cron_job_id=dear spawn_site="cron"'
-    assert f"{span} nobody knows what m at openai-chat costs, so a limit on cost cannot be enforced; " in line
+    assert f"{span} no price known for model m (provider openai-chat), so a limit on cost cannot be enforced; " in line
 
 
 @pytest.mark.promise("ZC-CRON-RECALL")

@@ -21,7 +21,7 @@ from retinue.core.commands import Adopt, Decision, DriverRow, RegisterDriver
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron.jobs import SPACE, Owner
 from retinue.dispatch.cron.table import CronTable
-from retinue.providers.scripted.script import Line, hangs, says
+from retinue.providers.scripted import Line, hangs, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import ReceivedRequest

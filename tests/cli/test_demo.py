@@ -26,7 +26,7 @@ from retinue.cli.demo.screen import DemoScreen
 from retinue.cli.demo.viewer import FAST, WentWrong, last_words, play, worker_command
 from retinue.cli.demo.worker import log_of
 from retinue.core.errors import ToolError
-from retinue.providers.scripted.script import says
+from retinue.providers.scripted import says
 from tests.cli.conftest import Cli
 from tests.cli.screen import on_screen
 from tests.cli.stage import Ended, serving

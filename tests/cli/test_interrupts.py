@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, hangs, says
+from retinue.providers.scripted import Line, calls, hangs, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, count_replies
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import Command, Ended, retinue

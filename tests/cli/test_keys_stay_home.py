@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, Playable
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.conftest import Cli
@@ -79,7 +79,10 @@ def unkind(elsewhere: str) -> Iterator[tuple[str, FakeResponse]]:
     yield "[key]", FakeResponse(headers=EVENTS, pieces=(b"data: " + msgspec.json.encode({"error": ECHO}) + b"\n\n",))
     for at in (10, 95, 105):
         yield "cannot be read", nonsense(at)
-    yield "is no stream", FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<p>" * 61 + KEY.encode(),))
+    yield (
+        "is not an event stream",
+        FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<p>" * 61 + KEY.encode(),)),
+    )
     yield "[key]", FakeResponse(headers=JSON, pieces=(msgspec.json.encode({"error": {"message": ECHO}}),))
 
 

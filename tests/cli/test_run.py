@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.usage import Usage
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import FakeResponse
 from tests.cli.conftest import Cli
@@ -88,7 +88,7 @@ def test_a_limit_on_the_cost_of_a_model_without_a_price_is_warned_of_and_the_run
         unlimited = cli(*asking(vendor), "--quiet", "Is it?")
 
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
-    assert "warning: nobody knows what fake-1 at openai-chat costs" in ended.stderr
+    assert "warning: no price known for model fake-1 (provider openai-chat)" in ended.stderr
     assert unlimited == Ended(0, "Yes.\n", "")
 
 
@@ -118,8 +118,8 @@ model = "known"
     ("flags", "without_a_price"),
     [
         (("--dialect", "none"), []),
-        (("--dialect", "none", "--agent", "lead"), ["spare at priced"]),
-        ((), ["spare at priced", "unknown at priced", "gpt-of-tomorrow at openai"]),
+        (("--dialect", "none", "--agent", "lead"), ["spare (provider priced)"]),
+        ((), ["spare (provider priced)", "unknown (provider priced)", "gpt-of-tomorrow (provider openai)"]),
     ],
 )
 def test_every_model_that_may_be_asked_is_looked_at_for_its_price(
@@ -130,8 +130,8 @@ def test_every_model_that_may_be_asked_is_looked_at_for_its_price(
         ended = cli("run", "--quiet", "--model", "priced:known", *flags, "--max-cost", "1", "Is it?")
 
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
-    warned = [line.partition(" costs, so a limit")[0] for line in ended.stderr.splitlines()]
-    assert warned == [f"warning: nobody knows what {model}" for model in without_a_price]
+    warned = [line.partition(", so a limit")[0] for line in ended.stderr.splitlines()]
+    assert warned == [f"warning: no price known for model {model}" for model in without_a_price]
 
 
 BY_THE_DAY = """
@@ -157,8 +157,8 @@ description = "Rests"
 model = "priced:other"
 """
 UNKNOWN = (
-    "warning: nobody knows what unknown at priced costs, so a limit on cost cannot be enforced; "
-    "say its price in the settings ([providers.priced] prices), or limit --max-tokens instead\n"
+    "warning: no price known for model unknown (provider priced), so a limit on cost cannot be enforced; "
+    "set it in the settings ([providers.priced] prices), or limit --max-tokens instead\n"
 )
 
 

@@ -18,7 +18,7 @@ from retinue.cli.follow import what_went_wrong
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
 from retinue.providers.catalog import provider_config
-from retinue.providers.scripted.script import calls, calls_verbatim, fails, says
+from retinue.providers.scripted import calls, calls_verbatim, fails, says
 from retinue.testing.fake_chat import ChatScript, Playable, error_response
 from retinue.testing.fake_server import FakeResponse
 from tests.cli.conftest import Cli

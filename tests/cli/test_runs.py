@@ -15,7 +15,7 @@ from retinue.core.events import Event, MailTaken, RunAdopted, RunLeft
 from retinue.core.messages import TextDelta
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, fails, hangs, says
+from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
 from tests.cli.conftest import Cli
 from tests.cli.stage import serving, told
 

@@ -15,7 +15,7 @@ import pytest
 
 from retinue.cli.output.sse import sse
 from retinue.core.errors import ProviderError
-from retinue.providers.scripted.script import calls, fails, says, together
+from retinue.providers.scripted import calls, fails, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import FakeResponse
 from tests.cli.conftest import Cli

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from retinue.cli.output.sse import LiveReply, Piece, Teller
 from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, CallDelta, Delta, Reply, StartDelta, TextDelta, Thinking, ToolCall
-from retinue.providers.scripted.script import Line, calls, fails, hangs, says, streams, together
+from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.conftest import Cli

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import StoreNotOpened
-from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.store.sqlite import errors
 from retinue.store.sqlite.store import SqliteStore
 from tests.cli.conftest import Cli

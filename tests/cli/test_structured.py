@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retinue.providers.scripted.script import says
+from retinue.providers.scripted import says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, serving

@@ -261,8 +261,8 @@ def test_invalid_agent_names(tmp_path: Path, name: str) -> None:
         ),
         (
             "[providers.lab]\nwire = 'openai-chat'\nbase_url = 'http://host/v1'\nresponses_wire = 'seed'\n",
-            "4: providers.lab.responses_wire: responses_wire of 'openai-chat' says how the wire openai-responses "
-            "writes; its wire is openai-chat",
+            "4: providers.lab.responses_wire: responses_wire applies to the wire openai-responses only; "
+            "the wire of 'openai-chat' is openai-chat",
         ),
         ("[providers]\nvllm = 'x'\n", '2: providers.vllm: found "x" (a string); expected a table'),
         ("providers = []\n", "1: providers: found an array; expected tables [providers.<name>]"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, says
+from retinue.providers.scripted import Line, says
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import open_in_a_thread

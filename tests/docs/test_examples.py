@@ -26,7 +26,7 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.app.settings_file import load_settings
-from retinue.providers.catalog import WIRES, keys_found
+from retinue.providers.catalog import WIRES, api_key_variables
 from tests.docs.pages import PAGES, Block, Page
 from tests.docs.vendor import ProviderFamilies
 
@@ -194,7 +194,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = dict(os.environ)
     modules, path = dict(sys.modules), list(sys.path)
     monkeypatch.chdir(here)
-    for name in [name for name in os.environ if name.startswith("RETINUE_") or name in keys_found({})]:
+    for name in [name for name in os.environ if name.startswith("RETINUE_") or name in api_key_variables({})]:
         del os.environ[name]
     os.environ |= {"RETINUE_HOME": str(tmp_path / "home"), "COLUMNS": "120", "PWD": str(here)}
     yield here

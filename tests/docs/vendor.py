@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from retinue.providers.catalog import LOCAL, WIRES, Wire
-from retinue.providers.scripted.script import Line, calls, hangs, says
+from retinue.providers.catalog import LOCAL_SERVERS, WIRES
+from retinue.providers.scripted import Line, calls, hangs, says
+from retinue.providers.wire import Wire
 from retinue.testing.fake_chat import FakeChat, count_replies
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -69,7 +70,7 @@ class ProviderFamilies(FakeServer):
     def _response(self, heard: ReceivedRequest) -> FakeResponse:
         _, name, rest = heard.path.split("/", 2)
         heard = replace(heard, path=f"/{rest}")
-        if name in LOCAL and heard.method == "GET":
+        if name in LOCAL_SERVERS and heard.method == "GET":
             return FakeResponse(pieces=(b'{"data":[{"id":"qwen3"}]}',))
         return self._vendors.get(name, self._chat)._response(heard)
 

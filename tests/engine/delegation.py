@@ -18,7 +18,7 @@ from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits, Outcome
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
-from retinue.providers.scripted.provider import Speaks, calls
+from retinue.providers.scripted import ScriptedReply, calls
 from retinue.testing.harness import Harness
 from tests.internals import live_run
 
@@ -110,7 +110,7 @@ def in_words(outcome: Outcome) -> str:
     return f"{outcome.result}: {outcome.text or outcome.error}"
 
 
-def delegates(agent: str, **order: object) -> Speaks:
+def delegates(agent: str, **order: object) -> ScriptedReply:
     """A model lets `agent` work."""
     return calls("delegate", agent=agent, **order)
 

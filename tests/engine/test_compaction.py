@@ -24,12 +24,12 @@ from retinue.core.usage import Usage
 from retinue.engine import SpawnRequest
 from retinue.engine.compaction import NOTHING_LEFT
 from retinue.engine.model_call import MAX_ATTEMPTS
-from retinue.providers.scripted.provider import (
-    Improvised,
+from retinue.providers.scripted import (
     Line,
+    LineFunction,
     Script,
     ScriptedProvider,
-    Speaks,
+    ScriptedReply,
     calls,
     fails,
     hangs,
@@ -56,11 +56,11 @@ def harness(*, model: str = "small", script: Script | None = None, **options: ob
     return Harness(dialects=(), tools=[read], provider=mind, model=model, **options)  # pyright: ignore[reportArgumentType]
 
 
-def reads(size: int, words: int = 0) -> Speaks:
+def reads(size: int, words: int = 0) -> ScriptedReply:
     return together(says("w" * words), calls("read", size=size))
 
 
-def hearing(heard: list[Sequence[Message]], line: Line, *, at_most: int | None = None) -> Improvised:
+def hearing(heard: list[Sequence[Message]], line: Line, *, at_most: int | None = None) -> LineFunction:
     """A line whose speaker keeps what it was told, and refuses more than so many characters."""
 
     def listen(request: Request) -> Line:

@@ -13,8 +13,8 @@ import retinue
 from retinue.core.compaction import SUMMARY_SYSTEM_PROMPT
 from retinue.core.events import HistoryCompacted
 from retinue.core.run import Outcome
-from retinue.providers.catalog import provider_config, reach
-from retinue.providers.scripted.provider import Line, calls, says, together
+from retinue.providers.catalog import create_provider, provider_config
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing import fake_chat
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
@@ -74,7 +74,7 @@ async def tell(name: str, words: int) -> tuple[Script, Outcome, list[HistoryComp
     make, refuse = VENDORS[name]
     script = Script(refuse, words)
     async with make(script) as vendor:
-        provider = reach(provider_config(name, base_url=vendor.base_url))
+        provider = create_provider(provider_config(name, base_url=vendor.base_url))
         async with Harness(dialects=(), tools=[read], providers={"wire": provider}, model="wire:m") as r:
             handle = await r.retinue.spawn("Find the leak.", model="wire:m")
             outcome = await handle.wait()

@@ -22,7 +22,7 @@ from retinue.core.ports import Store
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.usage import Usage
 from retinue.engine.process_identity import identity_of, this_host, this_process
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, hangs, says, together
+from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness

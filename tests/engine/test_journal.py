@@ -22,7 +22,7 @@ from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
 from retinue.engine.journal import COMMIT_DELAY, MAX_INLINE_WRITES, Journal
-from retinue.providers.scripted.provider import calls, says, together
+from retinue.providers.scripted import calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness

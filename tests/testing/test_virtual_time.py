@@ -144,7 +144,7 @@ def test_waiting_for_what_never_comes_is_an_error_that_names_the_tasks_and_their
             tasks.create_task(never(), name="left")
             tasks.create_task(never(), name="right")
 
-    with pytest.raises(DeadlockError, match="could wake these tasks") as caught:
+    with pytest.raises(DeadlockError, match="can wake these tasks") as caught:
         run_in_virtual_time(main())
     line = f"never at {__file__}:{never.__code__.co_firstlineno + 1}"
     group, *members = caught.value.waiting

@@ -1,4 +1,4 @@
-"""The composition root: a retinue as a program holds it in its hand."""
+"""The composition root: a retinue as a program uses it, and what front ends share."""
 
 __all__ = [
     "active_time",

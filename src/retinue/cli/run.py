@@ -288,9 +288,9 @@ def _exclude(flags: dict[str, bool]) -> None:
 def _output(schema: str | None, any_object: bool) -> Output | None:
     if schema is None and not any_object:
         return None
-    from retinue.app.structured_output import demanded
+    from retinue.app.structured_output import make_output
 
-    return demanded(dict if schema is None else Path(schema))
+    return make_output(dict if schema is None else Path(schema))
 
 
 def _leave_to_background(run_id: str, order: Order) -> int:

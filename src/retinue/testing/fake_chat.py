@@ -26,7 +26,7 @@ from msgspec import field
 from retinue.core.errors import BadInput, ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
-from retinue.providers.scripted import Fails, Hangs, Line, Speaks, WrittenLine
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply, ScriptFileLine
 from retinue.testing.fake_prompts import Block, PromptCache
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
@@ -99,7 +99,7 @@ class ChatScript:
     The next line depends on the request alone, by the number of replies in it, so a program that is killed and
     restarted continues at the right line.
 
-    >>> script = ChatScript().play(Speaks(pieces=("hello",))).play(Speaks(pieces=("42",)), words="find it")
+    >>> script = ChatScript().play(ScriptedReply(pieces=("hello",))).play(ScriptedReply(pieces=("42",)), words="find it")
     >>> body = {"messages": [{"role": "user", "content": "please find it"}]}
     >>> print(script(ReceivedRequest(method="POST", path="/", headers={}, raw=b"", body=body)))
     says '42'
@@ -157,12 +157,12 @@ def error_response(
 def response_for(line: Line, request: ReceivedRequest, cached: int = 0) -> FakeResponse:
     """A line as a response; `cached` are the cached tokens of the prompt."""
     match line:
-        case Speaks():
+        case ScriptedReply():
             usage = estimated_usage(line, request, cached)
             return _streamed(line, request, usage) if request.body.get("stream") else _whole(line, request, usage)
-        case Hangs(pieces=pieces):
+        case ScriptedHang(pieces=pieces):
             return FakeResponse(headers=EVENTS, pieces=tuple(map(_text_chunk, pieces)), ending="silence")
-        case Fails(times=times, then=then, error=error):
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and request.attempt > times:
                 return response_for(then, replace(request, attempt=request.attempt - times), cached)
             if error.status is not None:
@@ -179,7 +179,7 @@ def response_for(line: Line, request: ReceivedRequest, cached: int = 0) -> FakeR
             assert_never(line)
 
 
-def _streamed(line: Speaks, request: ReceivedRequest, used: Usage | None) -> FakeResponse:
+def _streamed(line: ScriptedReply, request: ReceivedRequest, used: Usage | None) -> FakeResponse:
     pieces = [_chunk({"role": "assistant", "content": ""})]
     if line.thinking:
         pieces.append(_chunk({"reasoning_content": line.thinking}))
@@ -199,7 +199,7 @@ def _streamed(line: Speaks, request: ReceivedRequest, used: Usage | None) -> Fak
     return FakeResponse(headers=EVENTS, pieces=(*pieces, DONE), every=line.every)
 
 
-def _whole(line: Speaks, request: ReceivedRequest, used: Usage | None) -> FakeResponse:
+def _whole(line: ScriptedReply, request: ReceivedRequest, used: Usage | None) -> FakeResponse:
     message: dict[str, object] = {"role": "assistant", "content": line.text}
     made = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -229,18 +229,18 @@ def _call_delta(index: int, **part: object) -> dict[str, object]:
     return {"tool_calls": [{"index": index} | part]}
 
 
-def _calls(line: Speaks, request: ReceivedRequest) -> Iterable[ToolCall]:
+def _calls(line: ScriptedReply, request: ReceivedRequest) -> Iterable[ToolCall]:
     turn = count_replies(request) + 1
     return (
         msgspec.structs.replace(call, id=call.id or f"call_{turn}_{index}") for index, call in enumerate(line.calls)
     )
 
 
-def _finish(line: Speaks) -> str:
+def _finish(line: ScriptedReply) -> str:
     return _FINISH[line.stop or ("calls" if line.calls else "end")]
 
 
-def estimated_usage(line: Speaks, request: ReceivedRequest, cached: int) -> Usage | None:
+def estimated_usage(line: ScriptedReply, request: ReceivedRequest, cached: int) -> Usage | None:
     """The usage of a line: its own, or an estimate from the lengths of request and reply."""
     if line.usage != "counted":
         return line.usage
@@ -314,7 +314,7 @@ The file has lines by words: {"default": [...], "find it": [...]}. A conversatio
 """
 
 
-class ServedLine(WrittenLine, frozen=True, forbid_unknown_fields=True):
+class ServedLine(ScriptFileLine, frozen=True, forbid_unknown_fields=True):
     """A line of a script file, as the server plays it."""
 
     then: ServedLine | None = None
@@ -328,7 +328,7 @@ class ServedLine(WrittenLine, frozen=True, forbid_unknown_fields=True):
         if self.status != 200:
             response = error_response(self.status, self.message, **self.headers)
             return replace(response, delay=self.delay)
-        response = response_for(self.spoken(), request)
+        response = response_for(self.reply(), request)
         if self.ending != "whole":  # send the text, but neither the finish reason nor the usage
             kept = sum(b'"finish_reason":null' in piece for piece in response.pieces)
             response = replace(response, pieces=response.pieces[:kept])

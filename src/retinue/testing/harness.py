@@ -19,7 +19,7 @@ from retinue.core.ids import RandomIds, RunId
 from retinue.core.ports import Store, ToolLike
 from retinue.core.run import Outcome
 from retinue.dialects.registry import DEFAULT
-from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
 from retinue.testing.crashing_store import CrashingStore
 from retinue.testing.virtual_time import VirtualClock, VirtualTimeLoop
@@ -29,7 +29,7 @@ class Harness:
     """Opens, kills and reopens a retinue whose models follow a script; takes the options of `retinue.open`.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import says
+    >>> from retinue.providers.scripted import says
     >>> async def example() -> str:
     ...     async with Harness(dialects=()) as harness:
     ...         harness.script("main", says("hello"))
@@ -76,7 +76,7 @@ class Harness:
         assert self._crashing_store is not None
         return self._crashing_store.written
 
-    def script(self, agent: str, *lines: Line | Improvised, task: str | None = None) -> None:
+    def script(self, agent: str, *lines: Line | LineFunction, task: str | None = None) -> None:
         """Add the replies of an agent's model, one line for each turn; `task` selects runs by a part of their task."""
         self.provider.script.play(agent, *lines, task=task)
 

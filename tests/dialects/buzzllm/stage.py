@@ -20,7 +20,7 @@ import retinue
 from retinue.__main__ import main
 from retinue.app.retinue import Retinue
 from retinue.core.events import CallReturned
-from retinue.providers.scripted.script import Line, Speaks, calls
+from retinue.providers.scripted import Line, ScriptedReply, calls
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.stage import open_in_a_thread
@@ -135,7 +135,7 @@ def one_by_one(*lines: Line | FakeResponse) -> Callable[[ReceivedRequest], Line 
 # ---- call_subagent --------------------------------------------------------------------------------------------------
 
 
-def call_subagent(prompt: str = PROMPT, **more: object) -> Speaks:
+def call_subagent(prompt: str = PROMPT, **more: object) -> ScriptedReply:
     """The root calls."""
     return calls("call_subagent", prompt=prompt, **more)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import ProviderError
-from retinue.providers.scripted.script import Line, calls, fails, says, streams, together
+from retinue.providers.scripted import Line, calls, fails, says, streams, together
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.stage import open_in_a_thread
 from tests.dialects.buzzllm.stage import (

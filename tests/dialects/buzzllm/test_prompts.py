@@ -6,7 +6,7 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.dialects.buzzllm.prompts import PROMPTS
-from retinue.providers.scripted.script import says
+from retinue.providers.scripted import says
 from tests.dialects.buzzllm.stage import serving
 
 TOOLS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, hangs, says, together
+from retinue.providers.scripted import Line, calls, hangs, says, together
 from retinue.testing.fake_chat import FakeChat, count_replies
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import VARIABLES, Command, retinue

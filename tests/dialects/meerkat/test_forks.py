@@ -13,7 +13,7 @@ from retinue.core.history import STILL_OPEN
 from retinue.core.messages import AssistantMessage, ToolMessage, UserMessage
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.catalog import provider_config
-from retinue.providers.scripted.script import Line, calls, says, together
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import ReceivedRequest
 from tests.dialects.meerkat.stage import OWN, TASK, Stage, fork, grep, slowly, spawn

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.providers.scripted.script import Line, calls, says, together
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import ReceivedRequest
 from tests.dialects.meerkat.stage import COMMS, OWN, TASK, fork, grep, spawn

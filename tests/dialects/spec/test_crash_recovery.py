@@ -16,7 +16,7 @@ from retinue.core.ids import DriverId
 from retinue.core.ports import CallContext
 from retinue.dialects.spec.results import INTERRUPTED
 from retinue.dialects.spec.settings import SpecSettings
-from retinue.providers.scripted.provider import Line, says, together
+from retinue.providers.scripted import Line, says, together
 from retinue.store.memory.store import MemoryStore
 from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
 from tests.internals import tool_of

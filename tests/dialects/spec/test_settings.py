@@ -16,7 +16,7 @@ from retinue.dialects.spec.prompts import FURTHER, orchestrator_text
 from retinue.dialects.spec.requests import parse
 from retinue.dialects.spec.schema import spec_of
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
-from retinue.providers.scripted.provider import says, together
+from retinue.providers.scripted import says, together
 from tests.config.settings_files import error_message, settings
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 from tests.internals import tool_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, says, together
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import VARIABLES, Command, retinue, serving
 from tests.dialects.zeroclaw.stage import files

@@ -26,7 +26,7 @@ from retinue.core.messages import Reply
 from retinue.core.policy import Policy, intersect
 from retinue.core.ports import Provider, Publish, Request, price_of, window_of
 from retinue.engine import Approver
-from retinue.providers.catalog import SCRIPTED_NAME, ProviderConfig, reach
+from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
 
 
 def open_new(
@@ -84,11 +84,11 @@ def open_again(
     first = instead(first, flags, settings)
     check_key(first, os.environ)
     model_choice = ModelChoice(provider_config=first, model=flags.model or launch_config.model, others=tuple(others))
-    if first.wire == SCRIPTED_NAME:
+    if first.wire == SCRIPTED:
         script_of(model_choice.model)
     providers: dict[str, Provider] = {}
     if flags.model is not None and flags.model != launch_config.model:
-        providers[first.name] = OtherModel(reach(first), launch_config.model, flags.model)
+        providers[first.name] = OtherModel(create_provider(first), launch_config.model, flags.model)
     retinue = open_retinue(
         model=launch_config.model,
         provider=first.name,

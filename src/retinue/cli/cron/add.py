@@ -27,7 +27,7 @@ from retinue.dispatch.cron.jobs import (
     job_type,
 )
 from retinue.dispatch.cron.schedule import At, Cron, Schedule
-from retinue.providers.catalog import check_variable
+from retinue.providers.catalog import check_key_variable
 
 PLAIN = "main"
 """The agent that does what no agent of the settings is to do."""
@@ -144,7 +144,7 @@ def _place(wish: Wish, settings: Settings) -> Place:
     said["api_key_env"] = wish.flags.api_key_env
     if not any(said.values()):
         said = {name: os.environ.get(variable) or None for name, variable in VARIABLES.items()}
-    check_variable(said["api_key_env"])
+    check_key_variable(said["api_key_env"])
     return Place(
         workspace=str(Path.cwd()),
         config=str(settings.source or ""),

@@ -27,7 +27,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.events import ReplyReceived
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input
-from retinue.providers.scripted import played
+from retinue.providers.scripted import logged_turns
 
 Call: TypeAlias = tuple[str, int]
 """A model call: the path of its run in the tree, and its turn."""
@@ -148,7 +148,7 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
             screen.say(f"\nProcess {second.pid} finds the tree and goes on with it by itself.\n", style="bold")
             tree = await watch.until("the end", _is_over, second)
             await asyncio.wait_for(second.wait(), PATIENCE)
-        return Played(tree, count_calls(on_disk, played(log_of(home, 1)), played(log_of(home, 2))))
+        return Played(tree, count_calls(on_disk, logged_turns(log_of(home, 1)), logged_turns(log_of(home, 2))))
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""A fake chat vendor, and what asking it comes to when it will not answer."""
+"""Helpers that call a fake chat server and return the error."""
 
 import os
 from unittest.mock import patch
@@ -21,12 +21,12 @@ async def failure_of(provider: OpenAIChatProvider, listener: Listener | None = N
 
 
 async def failure(played: Playable, listener: Listener | None = None) -> ProviderError:
-    """What asking a vendor comes to that answers so; its address reads `VENDOR`, whatever its port."""
+    """The error of a request to a server that answers like this; its address is replaced by `VENDOR`."""
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE) as provider:
         with patch.dict(os.environ, {VARIABLE: KEY}):
             error = await failure_of(provider, listener)
-        told = str(error).replace(vendor.url, "VENDOR")
-        error.args = (told.replace(vendor.url.removeprefix("http://"), "VENDOR:PORT"),)
+        message = str(error).replace(vendor.url, "VENDOR")
+        error.args = (message.replace(vendor.url.removeprefix("http://"), "VENDOR:PORT"),)
         return error
 
 
