@@ -1,48 +1,63 @@
-# Needs Python 3.11 or newer and a package index; everything else goes into .venv.
+# Needs Python 3.11 or newer and a package index; everything else goes into .venv, or with VENV=FOLDER into that folder.
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.installed
 # What measuring is about; it slows tests down, so the others run without.
 MEASURED := tests/core tests/engine tests/dialects
 
+# Where the checkout cannot be written, the environment and what tools leave behind go to the user's cache folder.
+ifeq ($(shell test -w . && echo writable),)
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/retinue-$(firstword $(shell pwd | cksum))
+VENV ?= $(if $(wildcard .venv/.installed),.venv,$(CACHE)/venv)
+export COVERAGE_FILE := $(CACHE)/coverage
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
+export PYTEST_ADDOPTS := -o 'cache_dir=$(CACHE)/pytest' $(PYTEST_ADDOPTS)
+export PYTHONPYCACHEPREFIX := $(CACHE)/pycache
+export RUFF_CACHE_DIR := $(CACHE)/ruff
+endif
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
 .DEFAULT_GOAL := help
-.PHONY: help venv test check docs stress bench demo clean
+.PHONY: help venv python test check docs stress bench demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(READY)  ## make .venv, or bring it up to date
+# Not a rule for a file: make cannot name files whose path has spaces.
+venv:  ## make the environment, or bring it up to date
+	@test -e "$(READY)" && test -z "$$(find pyproject.toml constraints.txt -newer "$(READY)")" || { \
+	  { test -x "$(BIN)/python" || { \
+	    $(PYTHON) -c 'import sys; sys.exit("retinue needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)' \
+	    && $(PYTHON) -m venv "$(VENV)"; }; } \
+	  && "$(BIN)/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]" \
+	  && touch "$(READY)"; }
 
-$(READY): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || { \
-	  $(PYTHON) -c 'import sys; sys.exit("retinue needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)' \
-	  && $(PYTHON) -m venv .venv; }
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@touch $@
+python: venv  ## say which Python the environment has
+	@echo "$(BIN)/python"
 
-test: $(READY)  ## run the tests, with branch coverage
-	@$(BIN)/python -m pytest -q -n 2 --cov --cov-report= $(MEASURED)
-	@$(BIN)/coverage report
-	@$(BIN)/python -m pytest -q -n 2 $(MEASURED:%=--ignore=%)
+test: venv  ## run the tests, with branch coverage
+	@"$(BIN)/python" -m pytest -q -n 2 --cov --cov-report= $(MEASURED)
+	@"$(BIN)/coverage" report
+	@"$(BIN)/python" -m pytest -q -n 2 $(MEASURED:%=--ignore=%)
 
-check: $(READY)  ## lint, format, types and the direction of imports
-	@$(BIN)/ruff check -q
-	@$(BIN)/ruff format -q --check
-	@$(BIN)/basedpyright
-	@$(BIN)/lint-imports --no-logo
+check: venv  ## lint, format, types and the direction of imports
+	@"$(BIN)/ruff" check -q
+	@"$(BIN)/ruff" format -q --check
+	@"$(BIN)/basedpyright" --pythonpath "$(BIN)/python"
+	@"$(BIN)/lint-imports" --no-logo --no-cache
 
-docs: $(READY)  ## write the reference pages that follow from the code
-	@$(BIN)/python docs/generate.py
+docs: venv  ## write the reference pages that follow from the code
+	@"$(BIN)/python" docs/generate.py
 
-stress: $(READY)  ## run every test at full size
-	@RETINUE_STRESS=1 $(BIN)/python -m pytest -q -n 2 -m "stress or not stress"
+stress: venv  ## run every test at full size
+	@RETINUE_STRESS=1 "$(BIN)/python" -m pytest -q -n 2 -m "stress or not stress"
 
-bench: $(READY)  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
-	@$(BIN)/python -m bench.run $(ARGS)
+bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
+	@"$(BIN)/python" -m bench.run $(ARGS)
 
-demo: $(READY)  ## watch an incident, three agents and a crash; needs no model and no key
-	@$(BIN)/retinue demo
+demo: venv  ## watch an incident, three agents and a crash; needs no model and no key
+	@"$(BIN)/retinue" demo
 
-clean:  ## remove .venv and whatever the tools left behind
+clean:  ## remove .venv and what the tools left behind
 	@rm -rf .venv .coverage .coverage.* htmlcov dist build .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
