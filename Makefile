@@ -18,10 +18,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test check docs stress bench demo clean
+.PHONY: help venv python test check fix titles constraints docs site stress bench demo clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Not a rule for a file: make cannot name files whose path has spaces.
 venv:  ## make the environment, or bring it up to date
@@ -46,8 +46,22 @@ check: venv  ## lint, format, types and the direction of imports
 	@"$(BIN)/basedpyright" --pythonpath "$(BIN)/python"
 	@"$(BIN)/lint-imports" --no-logo --no-cache
 
+fix: venv  ## apply the fixes of the linter, and format
+	@"$(BIN)/ruff" check -q --fix --exit-zero
+	@"$(BIN)/ruff" format -q
+
+titles:  ## check the titles of commits (COMMITS=main..HEAD)
+	@$(PYTHON) scripts/commit_title.py --range $(or $(COMMITS),main..HEAD)
+
+constraints:  ## resolve the development environment anew and pin it (PYTHONS="python3.11 python3.14")
+	@$(PYTHON) scripts/constraints.py $(or $(PYTHONS),$(PYTHON))
+
 docs: venv  ## write the reference pages that follow from the code
 	@"$(BIN)/python" docs/generate.py
+
+site: venv  ## build the documentation site
+	@"$(BIN)/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@"$(BIN)/zensical" build --clean --strict
 
 stress: venv  ## run every test at full size
 	@RETINUE_STRESS=1 "$(BIN)/python" -m pytest -q -n 2 -m "stress or not stress"

@@ -1,1 +1,1 @@
-"""How much retinue costs next to a bare loop that does the same work; run by `make bench`."""
+"""The cost of retinue next to a bare loop that does the same work; run by `make bench`."""

@@ -1,6 +1,6 @@
-"""What decoding a stream costs at least: each wire's events as typed structs with the fields that words need, no more.
+"""Minimal stream decoders, one per wire: typed structs with the fields that text needs, and nothing else.
 
-No errors, no calls, no odd servers. They are what the real decoders are measured against.
+They handle no errors, no tool calls and no unusual servers. The real decoders are measured against them.
 """
 
 from __future__ import annotations
@@ -82,46 +82,46 @@ class Gemini(Struct, rename="camel"):
     usage_metadata: GeminiUsage | None = None
 
 
-class Bare(Generic[E]):
-    """Takes a stream piece by piece, and hands on each word."""
+class BareDecoder(Generic[E]):
+    """Decodes a stream piece by piece, and publishes each piece of text."""
 
-    def __init__(self, kind: type[E], word: Callable[[E], str | None], publish: Callable[[str], object]) -> None:
+    def __init__(self, kind: type[E], text_of: Callable[[E], str | None], publish: Callable[[str], object]) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
-        self._word = word
+        self._text_of = text_of
         self._publish = publish
         self._rest = b""
 
     def feed(self, chunk: bytes) -> None:
-        """Go on with some bytes."""
+        """Decode the events in the next bytes."""
         *blocks, self._rest = (self._rest + chunk).split(b"\n\n")
         for block in blocks:
             payload = block[block.index(b"data: ") + 6 :]
-            if payload != b"[DONE]" and (text := self._word(self._decode(payload))):
+            if payload != b"[DONE]" and (text := self._text_of(self._decode(payload))):
                 self._publish(text)
 
 
-def _chat_word(event: Chat) -> str | None:
+def _chat_text(event: Chat) -> str | None:
     return event.choices[0].delta.content if event.choices else None
 
 
-def _gemini_word(event: Gemini) -> str | None:
+def _gemini_text(event: Gemini) -> str | None:
     content = event.candidates[0].content
     return content.parts[0].text if content is not None and content.parts else None
 
 
-def _responses_word(event: Responses) -> str | None:
+def _responses_text(event: Responses) -> str | None:
     return event.delta if event.type == "response.output_text.delta" else None
 
 
-def _anthropic_word(event: Anthropic) -> str | None:
+def _anthropic_text(event: Anthropic) -> str | None:
     return event.delta.text if event.type == "content_block_delta" and event.delta else None
 
 
-BARE: dict[str, Callable[[Callable[[str], object]], Bare[Any]]] = {
-    "openai-chat": lambda publish: Bare(Chat, _chat_word, publish),
-    "openai-responses": lambda publish: Bare(Responses, _responses_word, publish),
-    "anthropic": lambda publish: Bare(Anthropic, _anthropic_word, publish),
-    "vertexai-anthropic": lambda publish: Bare(Anthropic, _anthropic_word, publish),
-    "gemini": lambda publish: Bare(Gemini, _gemini_word, publish),
+BARE_DECODERS: dict[str, Callable[[Callable[[str], object]], BareDecoder[Any]]] = {
+    "openai-chat": lambda publish: BareDecoder(Chat, _chat_text, publish),
+    "openai-responses": lambda publish: BareDecoder(Responses, _responses_text, publish),
+    "anthropic": lambda publish: BareDecoder(Anthropic, _anthropic_text, publish),
+    "vertexai-anthropic": lambda publish: BareDecoder(Anthropic, _anthropic_text, publish),
+    "gemini": lambda publish: BareDecoder(Gemini, _gemini_text, publish),
 }
-"""A new one for each answer, by the name of its wire."""
+"""Makes a decoder for one answer, by the name of the wire."""

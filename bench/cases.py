@@ -1,4 +1,4 @@
-"""What is measured: each case is some work, and the numbers that are read off its cost."""
+"""The benchmark cases: workloads, the rows computed from their costs, and the promised limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bench.wires import WireCost
 from bench.work import Cost, Work
 
 Costs = Mapping[str, Sequence[Cost]]
-"""By the name of the side, one for each time it did the work."""
+"""The measurements of each side, by its name."""
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """Some work, how often a side does it in one process, and how often everyone gets their turn."""
+    """A workload, its rounds per process, and the number of measurements per side."""
 
     name: str
     work: Work
@@ -60,64 +60,64 @@ TEN_THOUSAND = Case(
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of the report: a number for each side, how it compares, and how much it may be."""
+    """One line of the report: a value for each side, its ratio to the floor, and the promised limit."""
 
     what: str
     unit: str
     values: dict[str, float]
     ratios: dict[str, float] = {}
-    """To the floor, each the median of what was found side by side."""
+    """Ratios to the floor, each the median over adjacent measurements."""
     most: dict[str, float] = {}
-    """By side: the highest ratio, or with `absolute` the highest value, that was promised."""
+    """By side: the promised limit of the ratio, or with `absolute` of the value."""
     absolute: bool = False
 
     def keeps(self, side: str) -> bool | None:
-        """Whether a side keeps its promise; None if there is none."""
+        """Whether a side is within its limit; None if it has none."""
         if side not in self.most:
             return None
-        found = self.values if self.absolute else self.ratios
-        return found[side] <= self.most[side]
+        measured = self.values if self.absolute else self.ratios
+        return measured[side] <= self.most[side]
 
 
-def compared(what: str, unit: str, costs: Costs, read: Callable[[Cost], float], most: Mapping[str, float]) -> Row:
-    """A row of medians, with ratios between neighbours: what was measured at nearly the same time."""
-    found = {side: [read(cost) for cost in each] for side, each in costs.items()}
+def compare(what: str, unit: str, costs: Costs, read: Callable[[Cost], float], most: Mapping[str, float]) -> Row:
+    """A row of medians, with ratios between measurements that were made at nearly the same time."""
+    values = {side: [read(cost) for cost in measured] for side, measured in costs.items()}
     ratios = {
-        side: median(value / bare for value, bare in zip(values, found[FLOOR.name], strict=True))
-        for side, values in found.items()
+        side: median(value / bare for value, bare in zip(own, values[FLOOR.name], strict=True))
+        for side, own in values.items()
     }
     return Row(
         what=what,
         unit=unit,
-        values={side: median(values) for side, values in found.items()},
+        values={side: median(own) for side, own in values.items()},
         ratios=ratios,
         most=dict(most),
     )
 
 
 def rows_of(costs: Mapping[str, Costs]) -> list[Row]:
-    """What the cases' costs say, by the name of the case."""
+    """The rows for the costs of the cases, by the name of the case."""
     memory, sqlite = MEMORY.name, SQLITE.name
     rows = [
-        compared("CPU per model turn, one worker", "ms", costs[ONE.name], _cpu_ms, {memory: 2.0, sqlite: 2.5}),
-        compared("CPU per model turn, 100 workers", "ms", costs[HUNDRED.name], _cpu_ms, {sqlite: 1.5}),
-        compared(
+        compare("CPU per model turn, one worker", "ms", costs[ONE.name], _cpu_ms, {memory: 2.0, sqlite: 2.5}),
+        compare("CPU per model turn, 100 workers", "ms", costs[HUNDRED.name], _cpu_ms, {sqlite: 1.5}),
+        compare(
             "1,000 workers, 200 ms a reply: wall time",
             "s",
             costs[THOUSAND_SLOW.name],
             lambda cost: cost.wall,
             {memory: 1.5, sqlite: 2.2},
         ),
-        compared("1,000 workers, 200 ms a reply: CPU per turn", "ms", costs[THOUSAND_SLOW.name], _cpu_ms, {}),
+        compare("1,000 workers, 200 ms a reply: CPU per turn", "ms", costs[THOUSAND_SLOW.name], _cpu_ms, {}),
         _growth(costs[HUNDRED_SLOW.name], costs[THOUSAND_SLOW.name]),
-        compared("CPU per streamed event, 5 ms apart", "µs", costs[STREAM.name], _cpu_us_per_event, {}),
+        compare("CPU per streamed event, 5 ms apart", "µs", costs[STREAM.name], _cpu_us_per_event, {}),
     ]
     if TEN_THOUSAND.name in costs:
-        most = costs[TEN_THOUSAND.name]
+        largest = costs[TEN_THOUSAND.name]
         rows += [
-            compared("10,000 workers, 200 ms a reply: wall time", "s", most, lambda cost: cost.wall, {}),
-            compared("10,000 workers: CPU per turn", "ms", most, _cpu_ms, {}),
-            compared("10,000 workers: peak memory", "MB", most, lambda cost: cost.peak_kb / 1024, {}),
+            compare("10,000 workers, 200 ms a reply: wall time", "s", largest, lambda cost: cost.wall, {}),
+            compare("10,000 workers: CPU per turn", "ms", largest, _cpu_ms, {}),
+            compare("10,000 workers: peak memory", "MB", largest, lambda cost: cost.peak_kb / 1024, {}),
         ]
     return rows
 
@@ -131,7 +131,7 @@ def _cpu_us_per_event(cost: Cost) -> float:
 
 
 def _growth(few: Costs, many: Costs) -> Row:
-    """How much dearer a turn is among a thousand workers than among a hundred."""
+    """The cost of a turn among a thousand workers relative to one among a hundred."""
     values = {
         side: median(cost.cpu_per_turn for cost in many[side]) / median(cost.cpu_per_turn for cost in few[side])
         for side in few
@@ -150,11 +150,11 @@ IMPORTS = {
     MEMORY.name: "retinue",
     SQLITE.name: "retinue.app.open, retinue.providers.openai_chat.provider, retinue.store.sqlite.store",
 }
-"""What is loaded before the work can begin; in the column of SQLite everything that a run with a store needs."""
+"""What is imported before the work begins; in the column of SQLite everything that a run with a store needs."""
 
 
 def wire_rows(costs: Mapping[str, WireCost]) -> list[Row]:
-    """What each wire takes for an event of a stream, next to a bare typed decoder."""
+    """The cost of a streamed event by wire, next to a bare typed decoder."""
     over_http = [
         Row(
             what=f"CPU per event of a fast stream, {wire}",
@@ -176,7 +176,7 @@ def wire_rows(costs: Mapping[str, WireCost]) -> list[Row]:
 
 
 def import_row(seconds: Mapping[str, Sequence[float]]) -> Row:
-    """What loading takes."""
+    """The cost of imports."""
     return Row(
         what="CPU of importing (floor: aiohttp and msgspec; `import retinue`; all that a run needs)",
         unit="ms",
@@ -202,7 +202,7 @@ def sandbox_rows(seconds: float | None) -> list[Row]:
 
 
 def waiting_row(kilobytes: Mapping[str, Sequence[float]]) -> Row:
-    """What waiting workers weigh."""
+    """The memory of waiting workers."""
     return Row(
         what="memory per waiting worker",
         unit="KB",

@@ -1,10 +1,9 @@
-"""A fake model in a process of its own: the OpenAI chat wire over loopback, streamed, and as cheap as it can be.
+"""A fake model in a process of its own: the OpenAI chat wire over loopback, streamed, and as cheap as possible.
 
-It thinks nothing: all it may say is turned into bytes once for each kind of work, and a reply is chosen by a few
-searches in the request. What to do is in the name of the model, so one process serves every case: asked for the model
-`n100-k3-t20-l200-g0`, it lets the lead ask for 100 workers, and each of those call `echo` 3 times and then answer with
-20 tokens; 200 ms pass before each reply. `GET /stats` tells how much was asked so far. It prints its port, and ends
-when its standard input does.
+All replies are encoded once for each workload, and a reply is chosen by a few searches in the request. The workload is
+the name of the model, so one process serves every case: for the model `n100-k3-t20-l200-g0`, the lead starts 100
+workers, each of those calls `echo` 3 times and then answers with 20 tokens, and each reply is delayed by 200 ms.
+`GET /stats` returns the request counts. The program prints its port, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -21,65 +20,64 @@ from msgspec import Struct
 from bench.work import DELEGATE, ECHO, LEAD, Work
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-_LEADS = LEAD[:30].encode()
+_LEAD_PROMPT = LEAD[:30].encode()
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"]*)"')
 _RESULT = b'"tool_call_id"'
-"""Stands once in each result of a tool, however the rest of a request is written."""
+"""Occurs once in each tool result, however the rest of a request is written."""
 
 Pieces = tuple[bytes, ...]
 
 
 class Stats(Struct):
-    """How much the model was asked, and how many requests wait for their reply now."""
+    """The number of requests so far, and of those that wait for their reply now."""
 
     requests: int = 0
     waiting: int = 0
 
 
 class Replies:
-    """All that can be said in one kind of work, in pieces as they are sent."""
+    """All replies of one workload, in the pieces in which they are sent."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         part = '{{"task":"Part {}: look into it and say what you found."}}'
         self._delegates = _calls(DELEGATE[0], [part.format(number + 1) for number in range(work.workers)])
         self._echoes = [_calls(ECHO[0], [f'{{"text":"turn {turn + 1} of the work"}}']) for turn in range(work.turns)]
-        self.words = _words(work.tokens)
+        self.answer = _answer(work.tokens)
 
     def to(self, request: bytes | bytearray) -> Pieces:
         """The reply to a request: a lead delegates and then answers, a worker calls its tool and then answers."""
-        if _LEADS in request:
-            return self.words if _RESULT in request else self._delegates
+        if _LEAD_PROMPT in request:
+            return self.answer if _RESULT in request else self._delegates
         results = request.count(_RESULT)
-        return self._echoes[results] if results < self.work.turns else self.words
+        return self._echoes[results] if results < self.work.turns else self.answer
 
 
 @cache
 def replies_of(model: bytes) -> Replies:
-    """The replies of a model, made when it is first asked."""
-    return Replies(Work.named(model.decode()))
+    """The replies of a model, encoded on first use."""
+    return Replies(Work.from_model(model.decode()))
 
 
 class Connection(asyncio.Protocol):
-    """One client: requests come one after the other and are answered in order."""
+    """One client connection; requests are answered in order."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._buffer = bytearray()
         self._later = asyncio.get_running_loop().call_later
-        self._write: Callable[[bytes], None] = _nowhere
+        self._write: Callable[[bytes], None] = _discard
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
         assert isinstance(transport, asyncio.Transport)
         self._write = transport.write
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone; what would still be said is said to nobody."""
-        self._write = _nowhere
+        """Drop what is still to be sent."""
+        self._write = _discard
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request; answer it when it is whole."""
+        """Buffer a part of a request, and answer the request when it is complete."""
         buffer = self._buffer
         buffer += data
         end = buffer.find(b"\r\n\r\n")
@@ -92,17 +90,17 @@ class Connection(asyncio.Protocol):
         body = buffer[end + 4 : end + 4 + length]
         del buffer[: end + 4 + length]
         if head.startswith(b"GET /stats"):
-            self._tell(self._stats)
+            self._send_stats(self._stats)
         else:
-            self._answer(body)
+            self._reply(body)
 
-    def _answer(self, request: bytearray) -> None:
+    def _reply(self, request: bytearray) -> None:
         self._stats.requests += 1
         model = _MODEL.search(request)
         assert model is not None, "the request names no model"
         replies = replies_of(model[1])
         pieces, work = replies.to(request), replies.work
-        gap = work.gap_ms / 1000 if pieces is replies.words else 0
+        gap = work.gap_ms / 1000 if pieces is replies.answer else 0
         if work.latency_ms:
             self._stats.waiting += 1
             self._later(work.latency_ms / 1000, self._begin, pieces, gap)
@@ -125,13 +123,13 @@ class Connection(asyncio.Protocol):
         if at + 1 < len(pieces):
             self._later(gap, self._one_by_one, pieces, at + 1, gap)
 
-    def _tell(self, stats: Stats) -> None:
+    def _send_stats(self, stats: Stats) -> None:
         body = msgspec.json.encode(stats)
         self._write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
 
-def _nowhere(data: bytes) -> None:
-    """Where the words for somebody who has gone go."""
+def _discard(data: bytes) -> None:
+    """Ignore data for a client that has disconnected."""
 
 
 def _content_length(head: bytes) -> int:
@@ -139,10 +137,10 @@ def _content_length(head: bytes) -> int:
     return int(rest.split(b"\r\n", 1)[0]) if found else 0
 
 
-# What is said, in the vendor's words
+# ---- replies in the format of the wire ------------------------------------------------------------------------------
 
 
-def _words(tokens: int) -> Pieces:
+def _answer(tokens: int) -> Pieces:
     deltas: list[dict[str, object]] = [{"content": "word "} for _ in range(tokens)]
     return _stream([{"role": "assistant", "content": ""}, *deltas], "stop", tokens)
 
@@ -161,10 +159,10 @@ def _function(name: str, arguments: str) -> dict[str, str]:
 
 
 def _stream(deltas: list[dict[str, object]], finish: str, output: int) -> Pieces:
-    said = [_event([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
+    events = [_event([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
     ended = _event([{"index": 0, "delta": {}, "finish_reason": finish}])
     usage = _event([], {"prompt_tokens": 100, "completion_tokens": output, "total_tokens": 100 + output})
-    return (*said, ended, usage, _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+    return (*events, ended, usage, _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
 
 def _event(choices: list[dict[str, object]], usage: dict[str, int] | None = None) -> bytes:

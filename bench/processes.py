@@ -1,4 +1,4 @@
-"""The processes of a benchmark: the fake model, and a fresh one for each side each time."""
+"""The processes of a benchmark: the fake model, and a fresh process for each measurement of a side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Side(Struct, frozen=True):
-    """Someone who can do the work: a module of this folder, and how it is told to."""
+    """An implementation of the workload: a module of this folder, and its options."""
 
     name: str
     module: str
@@ -32,22 +32,22 @@ class Side(Struct, frozen=True):
     tool_kind: str = "pure"
 
 
-FLOOR = Side("floor", "bench.floor")
-MEMORY = Side("memory", "bench.retinue_side")
-SQLITE = Side("SQLite", "bench.retinue_side", on_disk=True)
-SQLITE_ONCE = Side("SQLite, tools with effects", "bench.retinue_side", on_disk=True, tool_kind="once")
+FLOOR = Side("floor", "bench.bare_loop")
+MEMORY = Side("memory", "bench.retinue_loop")
+SQLITE = Side("SQLite", "bench.retinue_loop", on_disk=True)
+SQLITE_ONCE = Side("SQLite, tools with effects", "bench.retinue_loop", on_disk=True, tool_kind="once")
 SIDES = (FLOOR, MEMORY, SQLITE)
 
 
 class FakeModel:
-    """The fake model's process, as seen from outside."""
+    """A client of the fake model's process."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.url = f"http://127.0.0.1:{port}/v1"
 
     def stats(self) -> Stats:
-        """How much it was asked so far."""
+        """The request counts so far."""
         connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request("GET", "/stats")
@@ -58,7 +58,7 @@ class FakeModel:
 
 @contextmanager
 def fake_model() -> Generator[FakeModel]:
-    """A fake model that lives as long as the block."""
+    """Start a fake model that ends with the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.fake_model"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -71,17 +71,17 @@ def fake_model() -> Generator[FakeModel]:
 
 
 @contextmanager
-def started(
+def start_side(
     side: Side, model: FakeModel, work: Work, *, rounds: int = 1, warm_ups: int = 1, uvloop: bool = False
 ) -> Generator[subprocess.Popen[str]]:
-    """A side at work, in a process of its own; its store, if it has one, is gone after the block."""
-    words = [model.url, work.model, "--rounds", str(rounds), "--warm-ups", str(warm_ups)]
-    with ExitStack() as left_behind:
+    """Start a side in a process of its own; its store, if it has one, is removed after the block."""
+    arguments = [model.url, work.model, "--rounds", str(rounds), "--warm-ups", str(warm_ups)]
+    with ExitStack() as cleanup:
         if side.on_disk:
-            words += ["--home", left_behind.enter_context(tempfile.TemporaryDirectory(prefix="retinue-bench-"))]
-        words += ["--tool-kind", side.tool_kind, *(["--uvloop"] if uvloop else [])]
+            arguments += ["--home", cleanup.enter_context(tempfile.TemporaryDirectory(prefix="retinue-bench-"))]
+        arguments += ["--tool-kind", side.tool_kind, *(["--uvloop"] if uvloop else [])]
         process = subprocess.Popen(
-            [sys.executable, "-m", side.module, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", side.module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         with process:
             yield process
@@ -90,33 +90,33 @@ def started(
 def cost_of(
     side: Side, model: FakeModel, work: Work, *, rounds: int = 1, warm_ups: int = 1, uvloop: bool = False
 ) -> Cost:
-    """What the work costs a side."""
-    with started(side, model, work, rounds=rounds, warm_ups=warm_ups, uvloop=uvloop) as process:
+    """Measure the work by a side."""
+    with start_side(side, model, work, rounds=rounds, warm_ups=warm_ups, uvloop=uvloop) as process:
         return msgspec.json.decode(_first_line(process), type=Cost)
 
 
 def kb_per_waiting_worker(side: Side, model: FakeModel, work: Work, *, uvloop: bool = False) -> float:
-    """How much a side's process grows for each worker that waits for its reply.
+    """The growth of a side's process for each worker that waits for its reply.
 
-    Seen from outside, by what the fake model has in its hands: first the lead's question alone, then all workers'.
+    Measured when the fake model holds the lead's request alone, and again when it holds those of all workers.
     """
-    with started(side, model, work, uvloop=uvloop) as process:
+    with start_side(side, model, work, uvloop=uvloop) as process:
         before = _resident_kb_when(1, process.pid, model)
         after = _resident_kb_when(work.workers, process.pid, model)
-        process.terminate()  # nobody needs the answers
+        process.terminate()  # the answers are not needed
     return (after - before) / work.workers
 
 
 def cpu_of_importing(modules: str) -> float:
-    """Seconds of CPU that a fresh interpreter takes to import these."""
+    """Seconds of CPU that a fresh interpreter takes to import these modules."""
     program = f"import time; t = time.process_time(); import {modules}; print(time.process_time() - t)"
     return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
 
 
 def cost_of_wires(*, rounds: int) -> dict[str, WireCost]:
-    """What each wire takes for a streamed event."""
-    words = [sys.executable, "-m", "bench.wires", "--rounds", str(rounds)]
-    ended = subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    """Measure each wire per streamed event."""
+    command = [sys.executable, "-m", "bench.wires", "--rounds", str(rounds)]
+    ended = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
     return msgspec.json.decode(ended.stdout, type=dict[str, WireCost])
 
 
@@ -128,12 +128,12 @@ def seconds_of_sandbox_start(*, rounds: int) -> float | None:
 
 
 def _resident_kb_when(waiting: int, pid: int, model: FakeModel) -> int:
-    give_up = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while model.stats().waiting != waiting:
-        if time.monotonic() > give_up:
-            raise RuntimeError(f"{waiting} requests were to wait at the same time, and never did")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"there were never {waiting} requests waiting at the same time")
         time.sleep(0.01)
-    time.sleep(0.2)  # whoever asked last has to come to rest
+    time.sleep(0.2)  # let the client settle after its last request
     return _resident_kb(pid)
 
 
@@ -154,16 +154,16 @@ def _first_line(process: subprocess.Popen[str]) -> str:
     assert output is not None
     line = output.readline()
     if not line:
-        raise RuntimeError(f"{process.args!r} ended with status {process.wait()} and said nothing")
+        raise RuntimeError(f"{process.args!r} ended with status {process.wait()} and no output")
     return line
 
 
 def open_files_allowed(wanted: int) -> int:
-    """How many files this process and those it starts may have open, after asking for all that may be asked for."""
+    """Raise the limit on open files for this process and its children; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(wanted, soft) if hard == resource.RLIM_INFINITY else hard
+    limit = max(wanted, soft) if hard == resource.RLIM_INFINITY else hard
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     except (ValueError, OSError):
         return soft
-    return most
+    return limit

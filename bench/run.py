@@ -1,7 +1,7 @@
-"""Measures retinue against the floor and prints a table: everyone in turn, each time in a fresh process, medians.
+"""Measure retinue against the floor and print a table of medians: all sides in turn, each time in a fresh process.
 
-Most of what is promised are ratios to the floor in the same run; absolute figures belong to the machine. The exit code
-is 1 if a promise was not kept.
+Most promised limits are ratios to the floor in the same run; absolute figures depend on the machine. The exit code is 1
+if a promise was not kept.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from bench.work import Cost
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds; under a minute, and noisier")
     parser.add_argument("--full", action="store_true", help="ten thousand workers as well")
     parser.add_argument("--uvloop", action="store_true", help="every side on uvloop, which has to be installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    wanted = parser.parse_args()
-    cases = (*CASES, TEN_THOUSAND) if wanted.full else CASES
+    options = parser.parse_args()
+    cases = (*CASES, TEN_THOUSAND) if options.full else CASES
     _check_open_files(max(case.work.workers for case in cases))
     with fake_model() as model:
         rows = [
-            *rows_of({case.name: _in_turns(case, model, wanted.quick, wanted.uvloop) for case in cases}),
-            *wire_rows(cost_of_wires(rounds=5 if wanted.quick else 21)),
-            waiting_row(_weighed(model, 1 if wanted.quick else 2, wanted.uvloop)),
+            *rows_of({case.name: _measure_case(case, model, options.quick, options.uvloop) for case in cases}),
+            *wire_rows(cost_of_wires(rounds=5 if options.quick else 21)),
+            waiting_row(_measure_waiting(model, 1 if options.quick else 2, options.uvloop)),
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
-            *sandbox_rows(seconds_of_sandbox_start(rounds=5 if wanted.quick else 20)),
+            *sandbox_rows(seconds_of_sandbox_start(rounds=5 if options.quick else 20)),
         ]
-    sys.stdout.write(f"{as_table(rows)}\n\n{_machine(wanted.uvloop)}\n")
-    if wanted.json is not None:
-        wanted.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+    sys.stdout.write(f"{as_table(rows)}\n\n{_machine(options.uvloop)}\n")
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
     sys.exit(broken_promises(rows))
 
 
@@ -72,13 +72,13 @@ def _check_open_files(workers: int) -> None:
     allowed = open_files_allowed(wanted)
     if allowed < wanted:
         sys.stderr.write(
-            f"at most {allowed} files may be open here, fewer than {workers} connections need: "
-            "the floor will fail there, and retinue take turns\n"
+            f"the limit on open files is {allowed}, fewer than {workers} connections need: "
+            "the floor will fail, and retinue will queue its connections\n"
         )
 
 
-def _in_turns(case: Case, model: FakeModel, quick: bool, uvloop: bool) -> Costs:
-    """Everyone's costs; everyone must have asked the model as often, and must have got the same answers."""
+def _measure_case(case: Case, model: FakeModel, quick: bool, uvloop: bool) -> Costs:
+    """The costs of all sides, measured in turn; raises if their answers differ."""
     costs: dict[str, list[Cost]] = {side.name: [] for side in case.sides}
     times, rounds = (case.quick_times, max(1, case.rounds // 2)) if quick else (case.times, case.rounds)
     for number in range(times):
@@ -87,12 +87,12 @@ def _in_turns(case: Case, model: FakeModel, quick: bool, uvloop: bool) -> Costs:
             cost = cost_of(side, model, case.work, rounds=rounds, warm_ups=case.warm_ups, uvloop=uvloop)
             costs[side.name].append(cost)
     sys.stderr.write("\r\033[K")
-    if len({cost.answers for each in costs.values() for cost in each}) != 1:
-        raise RuntimeError(f"{case.name}: not everyone got the same answers")
+    if len({cost.answers for measured in costs.values() for cost in measured}) != 1:
+        raise RuntimeError(f"{case.name}: the sides got different answers")
     return costs
 
 
-def _weighed(model: FakeModel, times: int, uvloop: bool) -> dict[str, list[float]]:
+def _measure_waiting(model: FakeModel, times: int, uvloop: bool) -> dict[str, list[float]]:
     kilobytes: dict[str, list[float]] = {side.name: [] for side in SIDES}
     for number in range(times):
         for side in SIDES:
@@ -103,14 +103,14 @@ def _weighed(model: FakeModel, times: int, uvloop: bool) -> dict[str, list[float
 
 
 def as_table(rows: list[Row]) -> str:
-    """The rows in Markdown; a promise that is not kept stands out."""
+    """The rows in Markdown; a limit that is exceeded is bold."""
     sides = list(dict.fromkeys(side for row in rows for side in row.values))
     lines = ["| | " + " | ".join(sides) + " | promised | kept |", "|---|" + "---:|" * len(sides) + "---|---|"]
     for row in rows:
         cells = [_cell(row, side) for side in sides]
-        promised = ", ".join(f"{side} ≤ {most:g}{_unit_of_promise(row)}" for side, most in row.most.items())
-        missed = _missed(row)
-        kept = "" if not row.most else f"**no: {', '.join(missed)}**" if missed else "yes"
+        promised = ", ".join(f"{side} ≤ {limit:g}{_unit_of_promise(row)}" for side, limit in row.most.items())
+        exceeded = _missed(row)
+        kept = "" if not row.most else f"**no: {', '.join(exceeded)}**" if exceeded else "yes"
         unit = f", {row.unit}" if row.unit != "x" else ""
         lines.append(f"| {row.what}{unit} | {' | '.join(cells)} | {promised} | {kept} |")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The work that every side does, and how its cost is taken: the same words, tools, sizes and clock for all of them."""
+"""The workload that every side runs, and the measurement of its cost: prompts, tools, sizes and clock."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import msgspec
 from msgspec import Struct
 
 LEAD = "You lead. Split the task into independent parts, delegate each of them, and answer from what comes back."
-WORKER = "You work on one part. Use the echo tool until you know enough, then answer with what you found."
+WORKER = "You work on one part. Use the echo tool until you know enough, then answer with what you options."
 TASK = "Look into the whole of it."
-"""What the lead is asked; the fake model tells it from a worker by its prompt."""
+"""The task of the lead; the fake model distinguishes a lead from a worker by its system prompt."""
 
 DELEGATE = ("delegate", "Let a worker look into one part.", "task", "What the worker has to do.")
 ECHO = ("echo", "Say a text back.", "text", "The text.")
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """One lead asks for so many workers in one turn; each makes its tool turns and then streams its answer.
+    """One lead starts `workers` in one turn; each makes `turns` tool turns and then streams `tokens`.
 
     >>> Work(workers=3, turns=1).model
     'n3-k1-t20-l0-g0'
-    >>> Work.named(_) == Work(workers=3, turns=1)
+    >>> Work.from_model(_) == Work(workers=3, turns=1)
     True
     """
 
@@ -37,48 +37,48 @@ class Work(Struct, frozen=True, kw_only=True):
     turns: int = 3
     tokens: int = 20
     latency_ms: int = 0
-    """Before each reply begins."""
+    """Delay before each reply."""
     gap_ms: int = 0
-    """Between the tokens of an answer; without it a reply is sent as one piece."""
+    """Delay between the tokens of an answer; without it a reply is sent as one piece."""
 
     @property
     def model_turns(self) -> int:
-        """How many requests this takes."""
+        """The number of model requests of this work."""
         return 2 + self.workers * (self.turns + 1)
 
     @property
     def model(self) -> str:
-        """The name under which the fake model plays its part in this work."""
+        """The model name that makes the fake model serve this work."""
         return f"n{self.workers}-k{self.turns}-t{self.tokens}-l{self.latency_ms}-g{self.gap_ms}"
 
     @classmethod
-    def named(cls, model: str) -> Work:
-        """The work that a model of that name is for."""
-        found = re.fullmatch(r"n(\d+)-k(\d+)-t(\d+)-l(\d+)-g(\d+)", model)
-        if found is None:
+    def from_model(cls, model: str) -> Work:
+        """The work that a model name stands for."""
+        match = re.fullmatch(r"n(\d+)-k(\d+)-t(\d+)-l(\d+)-g(\d+)", model)
+        if match is None:
             raise ValueError(f"no work is named {model!r}; expected something like n1-k3-t20-l0-g0")
-        workers, turns, tokens, latency_ms, gap_ms = map(int, found.groups())
+        workers, turns, tokens, latency_ms, gap_ms = map(int, match.groups())
         return cls(workers=workers, turns=turns, tokens=tokens, latency_ms=latency_ms, gap_ms=gap_ms)
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What some rounds of work cost the process that did them."""
+    """The cost of some rounds of work in one process."""
 
     cpu: float
     wall: float
     model_turns: int
     answers: str
-    """A digest of all that the workers and the lead answered, in order."""
+    """A digest of the answers of workers and lead, in order."""
     peak_kb: int
 
     @property
     def cpu_per_turn(self) -> float:
-        """Seconds of CPU for one request and all that belongs to it."""
+        """Seconds of CPU per model request."""
         return self.cpu / self.model_turns
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """What a side is told on its command line."""
+    """The command line of a side."""
 
     url: str
     work: Work
@@ -90,8 +90,8 @@ class Job(Struct, frozen=True, kw_only=True):
     profile: str
 
 
-def job_from_arguments(words: Sequence[str] | None = None) -> Job:
-    """Read the command line of a side."""
+def job_from_arguments(arguments: Sequence[str] | None = None) -> Job:
+    """Parse the command line of a side."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url", help="the fake model's address")
     parser.add_argument("model", help="the work, as the name of the model that it is done with")
@@ -100,36 +100,35 @@ def job_from_arguments(words: Sequence[str] | None = None) -> Job:
     parser.add_argument("--uvloop", action="store_true")
     parser.add_argument("--home", default=":memory:", help="the folder of retinue's store")
     parser.add_argument("--tool-kind", default="pure", help="the kind of retinue's echo tool")
-    parser.add_argument("--profile", default="", help="write what cProfile sees of the counted rounds to this file")
-    found = parser.parse_args(words)
+    parser.add_argument("--profile", default="", help="write a cProfile of the counted rounds to this file")
+    options = parser.parse_args(arguments)
     return Job(
-        url=found.url,
-        work=Work.named(found.model),
-        rounds=found.rounds,
-        warm_ups=found.warm_ups,
-        uvloop=found.uvloop,
-        home=found.home,
-        tool_kind=found.tool_kind,
-        profile=found.profile,
+        url=options.url,
+        work=Work.from_model(options.model),
+        rounds=options.rounds,
+        warm_ups=options.warm_ups,
+        uvloop=options.uvloop,
+        home=options.home,
+        tool_kind=options.tool_kind,
+        profile=options.profile,
     )
 
 
-Doing = Callable[[Work], Awaitable[list[str]]]
-"""Does the work once, and gives the answers of the workers in the order in which they were asked for, then the lead's.
-"""
+DoWork = Callable[[Work], Awaitable[list[str]]]
+"""Does the work once; returns the answers of the workers, in the order of the calls, then the lead's."""
 
 
-async def measured(job: Job, do: Doing) -> Cost:
-    """The cost of a side's rounds, after warm-ups that pay for imports, caches and the first connection."""
+async def measure(job: Job, do: DoWork) -> Cost:
+    """The cost of a side's rounds, after warm-ups for imports, caches and the first connection."""
     small = msgspec.structs.replace(job.work, workers=1, latency_ms=0)
     for _ in range(job.warm_ups):
         await do(small)
     gc.collect()
-    profile = _profile_into(job.profile)
+    end_profile = _begin_profile(job.profile)
     wall, cpu = time.perf_counter(), time.process_time()
     answers: list[list[str]] = [await do(job.work) for _ in range(job.rounds)]
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    profile()
+    end_profile()
     return Cost(
         cpu=cpu,
         wall=wall,
@@ -140,7 +139,7 @@ async def measured(job: Job, do: Doing) -> Cost:
 
 
 def run_side(job: Job, side: Callable[[], Awaitable[Cost]]) -> None:
-    """Run a side on the event loop it was told to use, and print its cost for whoever started it."""
+    """Run a side on the chosen event loop, and print its cost as JSON for the parent process."""
 
     async def main() -> Cost:
         return await side()
@@ -157,8 +156,8 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-def _profile_into(file: str) -> Callable[[], None]:
-    """Begin to profile, if a file was named; calling what comes back ends it."""
+def _begin_profile(file: str) -> Callable[[], None]:
+    """Begin to profile, if a file was named; the returned function ends it and writes the file."""
     if not file:
         return lambda: None
     import cProfile

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from retinue.app.open import builtin_tools
 from retinue.cli.main import app
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
-from retinue.config.template import fields_of, told, toml
+from retinue.config.template import description_and_example, fields_of, toml
 from retinue.core.errors import PolicyError
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
@@ -227,7 +227,7 @@ def _policy_field(field: str) -> Iterator[str]:
     key = "level" if field == "autonomy" else field
     section = RISK_PROFILES if key in RISK_PROFILES.type.__struct_fields__ else RUNTIME_PROFILES
     assert section.named is not None
-    about, example = told(next(each.type for each in fields_of(section.type) if each.name == key))
+    about, example = description_and_example(next(each.type for each in fields_of(section.type) if each.name == key))
     yield f"### {field}"
     yield f"{about} By default {_default(field)}."
     if field in NOTES:

@@ -7,7 +7,7 @@ import retinue
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.dialects.meerkat import MeerkatSettings
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, calls, says
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says
 
 
 def lead(request: Request) -> Line:

@@ -1,9 +1,7 @@
-"""Retinue gives any LLM agent a retinue: sub-agents it can spawn, fork, delegate to, message, wait for and cancel.
-
-Open one, and work with it:
+"""Sub-agents for any LLM agent: spawn, fork, delegate, message, wait, cancel, with budgets and crash recovery.
 
 >>> import asyncio, retinue
->>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+>>> from retinue.providers.scripted import Script, ScriptedProvider, says
 >>> model = ScriptedProvider(Script().play("main", says("It was the connection pool.")))
 >>> async def main() -> str:
 ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from retinue.core.usage import Usage as Usage
     from retinue.tools.function import tool as tool
 
-# Where each public name lives; imported when it is first used, so that `import retinue` stays light.
+# The home of each public name; imported on first use, so that `import retinue` stays light.
 _HOMES = {
     "MEMORY": "retinue.app.open:MEMORY",
     "open": "retinue.app.open:open",

@@ -1,4 +1,4 @@
-"""The command `retinue`: answers `--version` itself, and loads the command line only for everything else."""
+"""The command `retinue`: answers `--version` itself, and loads the command line for everything else."""
 
 import sys
 
@@ -8,18 +8,18 @@ INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Do what the command line asks, and return the exit status."""
+    """Run the command line and return the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:
         print(f"retinue {__version__}")
         return 0
-    if argv is None and arguments == ["call"]:  # somebody waits for it, and has no use for the rest
+    if argv is None and arguments == ["call"]:  # a parent process waits for it; the command line is not needed
         from retinue.cli.call import main as answer_call
 
         answer_call()
     try:
         from retinue.cli.main import main as command_line
-    except KeyboardInterrupt:  # what is loaded has nothing to save, and nobody wants to see how far it was
+    except KeyboardInterrupt:  # nothing is running yet, so a traceback would only confuse
         return INTERRUPTED
     return command_line(arguments)
 

@@ -1,11 +1,11 @@
-"""Long results that were cut: who can read on when a conversation goes on in another tree."""
+"""Truncated results can be read by runs that inherit the history from another tree, and by no others."""
 
 import re
 
 from retinue.app.handle import RunHandle
 from retinue.core.events import CallReturned
 from retinue.core.ports import Request
-from retinue.providers.scripted.provider import Speaks, calls, says
+from retinue.providers.scripted import ScriptedReply, calls, says
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from retinue.tools.artifacts import artifact_id
@@ -21,49 +21,50 @@ async def log() -> str:
     return LOG
 
 
-def reads_on(request: Request) -> Speaks:
-    """Ask for the rest of the first result in the history, as its notice says."""
-    told = next(found for message in request.messages if (found := re.search(r'"id": "(a_\w+)"', message.text)))
-    return calls("artifact_read", id=told[1], offset=495)
+def read_artifact(request: Request) -> ScriptedReply:
+    """Call the artifact tool for the first result in the history, as its notice says."""
+    texts = (message.text for message in request.messages)
+    notice = next(match for text in texts if (match := re.search(r'"id": "(a_\w+)"', text)))
+    return calls("artifact_read", id=notice[1], offset=495)
 
 
-def stage(store: MemoryStore) -> Harness:
+def open_harness(store: MemoryStore) -> Harness:
     return Harness(
         store=store, dialects=(), tools=[log, "artifact_read"], tool_options=ToolOptions(max_result=500, sandbox="off")
     )
 
 
-def returned(r: Harness, run: RunHandle) -> list[str]:
+def call_results(r: Harness, run: RunHandle) -> list[str]:
     return [event.text for event in r.events(run.run_id) if isinstance(event, CallReturned)]
 
 
-async def test_a_conversation_that_goes_on_elsewhere_can_still_read_what_was_cut() -> None:
+async def test_a_run_with_inherited_history_can_read_its_artifacts() -> None:
     store = MemoryStore()
-    async with stage(store) as first:
+    async with open_harness(store) as first:
         first.script("main", calls("log"), says("seen"))
         run = await first.retinue.spawn("look at the log")
         await run.wait()
-    async with stage(store) as second:
+    async with open_harness(store) as second:
         second.script("main", says("no"), task="wait for it")
-        second.script("main", reads_on, says("read"), task="and the rest?")
+        second.script("main", read_artifact, says("read"), task="and the rest?")
         between = await second.retinue.fork(run, "wait for it")
         await between.wait()
         last = await second.retinue.fork(between, "and the rest?")
         await last.wait()
-        assert returned(second, last) == [LOG[495:]]
+        assert call_results(second, last) == [LOG[495:]]
 
 
-async def test_another_conversation_cannot() -> None:
+async def test_an_unrelated_run_cannot_read_the_artifacts() -> None:
     store = MemoryStore()
-    async with stage(store) as r:
+    async with open_harness(store) as r:
         r.script("main", calls("log"), says("seen"), task="look at the log")
         run = await r.retinue.spawn("look at the log")
         await run.wait()
-        kept = artifact_id(f"{run.run_id}/1/0")
-        r.script("main", calls("artifact_read", id=kept), says("no"), task="what did others see?")
+        artifact = artifact_id(f"{run.run_id}/1/0")
+        r.script("main", calls("artifact_read", id=artifact), says("no"), task="what did others see?")
         other = await r.retinue.spawn("what did others see?")
         await other.wait()
-        assert f'"id": "{kept}"' in returned(r, run)[0]
-        assert returned(r, other) == [
-            f"There is no artifact {kept!r}. Artifacts belong to the tree of runs that made them."
+        assert f'"id": "{artifact}"' in call_results(r, run)[0]
+        assert call_results(r, other) == [
+            f"There is no artifact {artifact!r}. Artifacts belong to the tree of runs that made them."
         ]

@@ -1,4 +1,4 @@
-"""How much models can read: by the vendors' table, or by what the user says about a provider."""
+"""Context windows: from the vendors' table, or as configured for a provider."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ import pytest
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request, window_of
-from retinue.providers.catalog import ProviderConfig, provider_config, reach
+from retinue.providers.catalog import ProviderConfig, create_provider, provider_config
 from retinue.providers.context_windows import ContextWindows, listed_windows
-from retinue.providers.pricing import Priced, Tariff, list_prices
+from retinue.providers.pricing import ModelPrices, PricedProvider, list_prices
 
 
-def window(where: ProviderConfig, model: str) -> int | None:
-    return window_of(reach(where), model)
+def window(config: ProviderConfig, model: str) -> int | None:
+    return window_of(create_provider(config), model)
 
 
 @pytest.mark.parametrize(
@@ -30,43 +30,43 @@ def window(where: ProviderConfig, model: str) -> int | None:
         ("", None),
     ],
 )
-def test_a_model_has_its_window_under_every_name_of_a_version(model: str, expected: int | None) -> None:
+def test_a_context_window_is_found_by_any_version_name(model: str, expected: int | None) -> None:
     assert window(provider_config("openai-chat", base_url="http://proxy.example/v1"), model) == expected
 
 
-def test_every_model_with_a_price_has_a_window() -> None:
+def test_every_listed_model_with_a_price_has_a_window() -> None:
     assert [model for model in list_prices().models if listed_windows().window(model) is None] == []
     assert listed_windows().as_of == list_prices().as_of
 
 
-def test_a_model_on_ones_own_server_has_the_window_that_the_user_says() -> None:
+def test_a_local_model_has_only_the_configured_window() -> None:
     assert (window(provider_config("ollama"), "gpt-4o"), window(provider_config("vllm"), "qwen3")) == (None, None)
     assert window(provider_config("ollama", context_window=32_768), "qwen3") == 32_768
 
 
-def test_what_the_user_says_goes_before_the_table_and_outlives_the_process(tmp_path: Path) -> None:
+def test_a_configured_window_precedes_the_list_and_is_stored(tmp_path: Path) -> None:
     settings = tmp_path / "retinue.toml"
     settings.write_text("[providers.anthropic]\ncontext_window = 150000\n")
 
-    (settled,) = provider_configs(load_settings(settings))
-    stored = msgspec.json.decode(msgspec.json.encode(settled), type=ProviderConfig)
+    (configured,) = provider_configs(load_settings(settings))
+    stored = msgspec.json.decode(msgspec.json.encode(configured), type=ProviderConfig)
 
-    assert stored == settled
+    assert stored == configured
     assert window(stored, "claude-sonnet-4-5") == 150_000
 
 
-class Knows:
-    """A provider that knows its windows itself."""
+class WindowedProvider:
+    """A provider with context windows of its own."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """Nobody asks."""
+        """Never called."""
         raise NotImplementedError
 
     def window(self, model: str) -> int | None:
-        """The same for all."""
+        """The same window for all models."""
         return 1234
 
 
-def test_a_provider_of_ones_own_is_asked_where_nothing_is_said() -> None:
-    assert Priced(Knows(), Tariff()).window("m") == 1234
-    assert Priced(Knows(), Tariff(), ContextWindows(99).window).window("m") == 99
+def test_a_custom_providers_window_is_the_fallback() -> None:
+    assert PricedProvider(WindowedProvider(), ModelPrices()).window("m") == 1234
+    assert PricedProvider(WindowedProvider(), ModelPrices(), ContextWindows(99).window).window("m") == 99

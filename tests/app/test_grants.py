@@ -1,4 +1,4 @@
-"""Whose rights a run has: its agent's under the session's ceiling, never more than its parent's, and cut by today's."""
+"""The policy of a run: its agent's within the session's ceiling and its parent's, narrowed by current settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from retinue.core.ports import CallContext, Request
 from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.state import Run
-from retinue.providers.scripted.provider import Speaks, calls, hangs, says, together
+from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from tests.core.test_policy import is_within, policies, variations
@@ -40,7 +40,7 @@ async def run_of(r: Harness, agent: str) -> Run:
     return await r.retinue.supervisor.replay(r.run_of(agent))
 
 
-def hands_over(agent: str) -> Speaks:
+def spawns(agent: str) -> ScriptedReply:
     return calls("subagent", action="spawn", agent=agent, task="work")
 
 
@@ -64,7 +64,7 @@ async def nap() -> str:
         (Policy(allowed_tools=("a", "b")), Policy(allowed_tools=("b", "c")), Policy(allowed_tools=("b",))),
     ],
 )
-async def test_an_agent_that_a_person_starts_has_its_own_policy_under_the_sessions(
+async def test_a_root_run_has_its_agents_policy_within_the_ceiling(
     session: Policy | None, own: Policy | None, expected: Policy
 ) -> None:
     async with Harness(dialects=(), agents=[worker(policy=own)], policy=session) as r:
@@ -74,22 +74,22 @@ async def test_an_agent_that_a_person_starts_has_its_own_policy_under_the_sessio
         assert (await run_of(r, "worker")).accepted.policy == expected
 
 
-async def test_a_run_knows_its_workspace_its_name_and_whose_memory_it_may_read(tmp_path: Path) -> None:
-    settled = worker(workspace=str(tmp_path), memory_from=("lead",), think=True)
-    async with Harness(dialects=(), agents=[settled, worker("plain")]) as r:
+async def test_a_run_has_workspace_identity_and_memory_grants(tmp_path: Path) -> None:
+    configured = worker(workspace=str(tmp_path), memory_from=("lead",), think=True)
+    async with Harness(dialects=(), agents=[configured, worker("plain")]) as r:
         r.script("worker", says("done"))
         r.script("plain", says("done"))
         await r.run("go", agent="worker")
         await r.run("go", agent="plain")
-        briefs = [(await run_of(r, name)).run_spec for name in ("worker", "plain")]
+        specs = [(await run_of(r, name)).run_spec for name in ("worker", "plain")]
 
-    assert [(each.workspace, each.identity, each.memory_from, each.think) for each in briefs] == [
+    assert [(spec.workspace, spec.identity, spec.memory_from, spec.think) for spec in specs] == [
         (str(tmp_path), "worker", ("lead",), True),
         (os.getcwd(), "plain", (), False),
     ]
 
 
-async def test_asking_for_more_than_the_ceiling_is_refused_with_the_field_and_its_values() -> None:
+async def test_a_policy_above_the_ceiling_raises_with_field_and_values() -> None:
     async with Harness(dialects=(), policy=Policy(max_actions_per_hour=100)) as r:
         with pytest.raises(PolicyError) as refused:
             await r.retinue.spawn("go", policy=Policy(max_actions_per_hour=200))
@@ -101,7 +101,7 @@ async def test_asking_for_more_than_the_ceiling_is_refused_with_the_field_and_it
     assert (error.field, error.asked, error.allowed) == ("max_actions_per_hour", 200, 100)
 
 
-async def test_memory_can_be_narrowed_and_not_widened() -> None:
+async def test_memory_grants_can_only_be_narrowed() -> None:
     async with Harness(dialects=(), agents=[worker(memory_from=("a", "b"))]) as r:
         r.script("worker", says("done"))
         await (await r.retinue.spawn("go", agent="worker", memory_from=["b", "worker"])).wait()
@@ -118,10 +118,10 @@ async def test_memory_can_be_narrowed_and_not_widened() -> None:
 # ---- children -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_named_child_works_under_its_own_name_with_what_both_it_and_its_caller_may() -> None:
+async def test_a_named_child_has_the_intersection_of_both_policies() -> None:
     reader = worker("reader", Policy(autonomy=READONLY, max_actions_per_hour=90), workspace="/srv", memory_from=("a",))
     async with Harness(agents=[worker("lead"), reader], tools=[nap]) as r:
-        r.script("main", hands_over("reader"), calls("nap"), says("done"))
+        r.script("main", spawns("reader"), calls("nap"), says("done"))
         r.script("reader", says("done"))
         await r.run("go")
         child = await run_of(r, "reader")
@@ -132,11 +132,11 @@ async def test_a_named_child_works_under_its_own_name_with_what_both_it_and_its_
     assert (child.run_spec.workspace, child.run_spec.identity, child.run_spec.memory_from) == ("/srv", "reader", ("a",))
 
 
-async def test_an_agent_that_a_model_defines_works_for_its_definer_and_with_its_rights() -> None:
+async def test_a_defined_agent_has_the_rights_of_its_definer() -> None:
     define = calls("subagent", action="define", name="fresh", description="New.", system_prompt="Work.")
     policy = Policy(excluded_tools=("shell",))
     async with Harness(agents=[worker("lead", policy, memory_from=("a",), tools=("nap",))], tools=[nap]) as r:
-        r.script("lead", define, hands_over("fresh"), calls("nap"), says("done"))
+        r.script("lead", define, spawns("fresh"), calls("nap"), says("done"))
         r.script("fresh", says("done"))
         await r.run("go", agent="lead")
         child = await run_of(r, "fresh")
@@ -149,7 +149,7 @@ async def test_an_agent_that_a_model_defines_works_for_its_definer_and_with_its_
     )
 
 
-async def test_a_childs_call_is_refused_by_its_parents_policy_and_its_words_approve_nothing() -> None:
+async def test_only_a_person_approves_the_calls_of_a_child_and_its_parent() -> None:
     asked: list[Approval] = []
 
     @retinue.tool(risk="medium")
@@ -169,7 +169,7 @@ async def test_a_childs_call_is_refused_by_its_parents_policy_and_its_words_appr
         )
         await r.run("go")
 
-        assert [(each.path, each.tool, each.arguments) for each in asked] == [
+        assert [(approval.path, approval.tool, approval.arguments) for approval in asked] == [
             ("root/dig/1", "deploy", "{}"),
             ("root", "deploy", "{}"),
         ]
@@ -177,7 +177,7 @@ async def test_a_childs_call_is_refused_by_its_parents_policy_and_its_words_appr
         assert r.results("main")[-1] == "A person refused this call"
 
 
-async def test_nobody_is_asked_about_a_command_that_the_policy_closes_and_it_counts_as_no_action() -> None:
+async def test_a_forbidden_command_needs_no_approval_and_counts_as_no_action() -> None:
     asked: list[Approval] = []
 
     def person(question: Approval) -> bool:
@@ -200,7 +200,7 @@ async def test_nobody_is_asked_about_a_command_that_the_policy_closes_and_it_cou
         assert (asked, store.charges("actions/main", 0.0)) == ([], [])
 
 
-async def test_what_closes_a_tool_altogether_is_told_before_what_is_wrong_with_one_command() -> None:
+async def test_read_only_mode_is_reported_before_command_checks() -> None:
     async with Harness(dialects=(), tools=["shell"], policy=Policy(autonomy=READONLY)) as r:
         r.script("main", calls("shell", command="touch x"), says("done"))
         await r.run("go")
@@ -208,56 +208,56 @@ async def test_what_closes_a_tool_altogether_is_told_before_what_is_wrong_with_o
         assert r.results("main") == ["Security policy: read-only mode, cannot perform 'shell'"]
 
 
-# ---- later ----------------------------------------------------------------------------------------------------------
+# ---- resumed runs ---------------------------------------------------------------------------------------------------
 
 
 async def resumed_policies(
     before: dict[str, Any], today: dict[str, Any], agents: Sequence[str]
 ) -> tuple[list[Policy], list[Policy]]:
-    """What the runs of a tree were allowed, and what they are allowed when another process goes on with them."""
+    """The policies of a tree before and after another process resumes it."""
     store = MemoryStore()
     first = Harness(store=store, tools=[nap], **before)
     await first.open()
-    first.script("main", hands_over("worker"), hangs())
+    first.script("main", spawns("worker"), hangs())
     first.script("worker", hangs())
     root = await first.retinue.spawn("go")
     await asyncio.sleep(1)
-    were = [(await run_of(first, name)).policy for name in agents]
+    stored = [(await run_of(first, name)).policy for name in agents]
     await first.kill()
     second = Harness(store=store, tools=[nap], provider=first.provider, **today)
     await second.open()
     await second.retinue.resume(root.run_id)
-    are = [live_run(second.retinue, second.run_of(name)).policy for name in agents]
+    resumed = [live_run(second.retinue, second.run_of(name)).policy for name in agents]
     await second.close()
-    return were, are
+    return stored, resumed
 
 
-async def test_a_resumed_tree_is_cut_by_the_settings_of_today_and_never_widened() -> None:
+async def test_a_resumed_tree_is_narrowed_by_current_settings_only() -> None:
     wide, small = Policy(autonomy=FULL, max_actions_per_hour=50), Policy(max_actions_per_hour=5)
     plain, reader = worker(), worker(policy=Policy(autonomy=READONLY, max_actions_per_hour=50))
 
     _, narrower = await resumed_policies(
         {"policy": wide, "agents": [plain]}, {"policy": small, "agents": [plain]}, ["main", "worker"]
     )
-    were, wider = await resumed_policies(
+    stored, wider = await resumed_policies(
         {"policy": small, "agents": [plain]}, {"policy": wide, "agents": [plain]}, ["main", "worker"]
     )
-    _, cut = await resumed_policies(
+    _, restricted = await resumed_policies(
         {"policy": wide, "agents": [plain]}, {"policy": wide, "agents": [reader]}, ["main", "worker"]
     )
 
     assert narrower == [intersect(wide, small)] * 2
-    assert wider == were == [small] * 2
-    assert cut == [wide, intersect(wide, Policy(autonomy=READONLY, max_actions_per_hour=50))]
+    assert wider == stored == [small] * 2
+    assert restricted == [wide, intersect(wide, Policy(autonomy=READONLY, max_actions_per_hour=50))]
 
 
-async def test_a_resumed_run_of_an_agent_that_extends_another_is_cut_by_what_that_one_may_today() -> None:
+async def test_a_resumed_derived_agent_is_narrowed_by_its_base_policy() -> None:
     wide, reader = Policy(autonomy=FULL), Policy(autonomy=READONLY)
     store = MemoryStore()
     first = Harness(store=store, policy=wide, agents=[worker(policy=wide)])
     await first.open()
     defines = calls("subagent", action="define", name="fresh", extends="worker", system_prompt_append="Quickly.")
-    first.script("main", defines, hands_over("fresh"), hangs())
+    first.script("main", defines, spawns("fresh"), hangs())
     first.script("fresh", hangs())
     root = await first.retinue.spawn("go")
     await asyncio.sleep(1)
@@ -271,7 +271,7 @@ async def test_a_resumed_run_of_an_agent_that_extends_another_is_cut_by_what_tha
     assert policies == [wide, intersect(wide, reader)]
 
 
-async def test_whose_memory_a_run_may_read_is_cut_by_the_settings_of_today_and_never_widened() -> None:
+async def test_resumed_memory_grants_are_narrowed_by_current_settings_only() -> None:
     read: list[tuple[str, tuple[str, ...]]] = []
 
     @retinue.tool(kind="pure")
@@ -290,7 +290,7 @@ async def test_whose_memory_a_run_may_read_is_cut_by_the_settings_of_today_and_n
     store = MemoryStore()
     first = Harness(store=store, agents=agents("a", "b"), tools=[look, nap])
     await first.open()
-    first.script("lead", hands_over("reader"), calls("nap"), calls("look"), says("done"))
+    first.script("lead", spawns("reader"), calls("nap"), calls("look"), says("done"))
     first.script("reader", calls("nap"), calls("look"), says("done"))
     root = await first.retinue.spawn("go", agent="lead")
     await asyncio.sleep(1)
@@ -304,7 +304,7 @@ async def test_whose_memory_a_run_may_read_is_cut_by_the_settings_of_today_and_n
     assert sorted(read) == [("lead", ("b",)), ("lead", ("b",)), ("reader", ("a", "b"))]
 
 
-async def test_the_hours_actions_of_a_resumed_run_are_those_of_today() -> None:
+async def test_a_resumed_run_has_the_current_hourly_action_limit() -> None:
     @retinue.tool(acts=True)
     async def act() -> str:
         """Change something."""
@@ -325,7 +325,7 @@ async def test_the_hours_actions_of_a_resumed_run_are_those_of_today() -> None:
         assert second.results("main") == ["did", "slept", "did", "did", "Rate limit exceeded: action budget exhausted"]
 
 
-async def test_a_call_that_was_parked_under_a_wider_policy_is_refused_under_todays_whatever_a_person_says() -> None:
+async def test_a_parked_call_is_refused_under_a_narrower_current_policy() -> None:
     @retinue.tool(risk="medium")
     async def deploy() -> str:
         """Deploy."""
@@ -349,37 +349,35 @@ async def test_a_call_that_was_parked_under_a_wider_policy_is_refused_under_toda
         assert second.results("main") == ["Security policy: read-only mode, cannot perform 'deploy'"]
 
 
-# ---- for all policies -----------------------------------------------------------------------------------------------
+# ---- properties -----------------------------------------------------------------------------------------------------
 
 seeded = settings(max_examples=40, derandomize=True, deadline=None, database=None)
 
 
 @seeded
 @given(st.data(), policies)
-def test_whatever_is_asked_for_a_spawn_a_fork_or_a_resume_gets_no_more_than_its_parent(
-    data: st.DataObject, session: Policy
-) -> None:
+def test_spawn_fork_and_resume_never_widen_the_parents_policy(data: st.DataObject, session: Policy) -> None:
     own = data.draw(st.none() | variations(session) | policies)
     asked = data.draw(st.none() | variations(session))
     forked = data.draw(st.none() | variations(asked or session))
     today = data.draw(st.none() | variations(session) | policies)
-    theirs = data.draw(st.none() | policies)
+    of_child = data.draw(st.none() | policies)
 
-    asyncio.run(_story(session, own, asked, forked, today, theirs))
+    asyncio.run(_spawn_fork_resume(session, own, asked, forked, today, of_child))
 
 
-async def _story(
+async def _spawn_fork_resume(
     session: Policy,
     own: Policy | None,
     asked: Policy | None,
     forked: Policy | None,
     today: Policy | None,
-    theirs: Policy | None,
+    of_child: Policy | None,
 ) -> None:
     store = MemoryStore()
-    r = Harness(store=store, agents=[worker("lead", own), worker("child", theirs)], policy=session)
+    r = Harness(store=store, agents=[worker("lead", own), worker("child", of_child)], policy=session)
     await r.open()
-    r.script("lead", hands_over("child"), hangs())
+    r.script("lead", spawns("child"), hangs())
     r.script("child", hangs())
     ceiling = session if own is None else intersect(session, own)
     try:
@@ -396,7 +394,7 @@ async def _story(
     children = [live.run for live in supervisor.live_runs() if live.run.accepted.parent_id == root.run_id]
     assert is_within(parent.policy, ceiling)
     assert all(is_within(child.policy, parent.policy) for child in children)
-    assert all(theirs is None or is_within(child.policy, theirs) for child in children)
+    assert all(of_child is None or is_within(child.policy, of_child) for child in children)
     assert children or "subagent" not in parent.run_spec.offered
     r.script("lead", hangs(), task="again")
     try:
@@ -407,7 +405,7 @@ async def _story(
         assert is_within((await supervisor.replay(fork.run_id)).policy, parent.policy)
     await r.kill()
 
-    second = Harness(store=store, agents=[worker("lead", own), worker("child", theirs)], policy=today)
+    second = Harness(store=store, agents=[worker("lead", own), worker("child", of_child)], policy=today)
     second.provider.script.play("lead", hangs(), hangs())
     second.provider.script.play("child", hangs())
     await second.open()
@@ -424,28 +422,28 @@ async def _story(
 
 @seeded
 @given(policies, policies)
-def test_a_delegates_bound_is_its_own_profile_and_on_request_its_callers_too(target: Policy, caller: Policy) -> None:
+def test_a_delegates_policy_is_its_profile_and_optionally_its_callers(target: Policy, caller: Policy) -> None:
     assert delegated(target, caller) == target
     both = delegated(target, caller, ceiling="caller")
     assert is_within(both, target)
     assert is_within(both, caller)
 
 
-async def test_a_model_hands_out_what_the_policy_allows_whatever_itself_is_offered() -> None:
-    heard: list[object] = []
+async def test_a_run_may_grant_tools_that_it_is_not_offered_itself() -> None:
+    results: list[object] = []
 
-    def defines(name: str, tool: str) -> Speaks:
+    def defines(name: str, tool: str) -> ScriptedReply:
         return calls("subagent", action="define", name=name, description="d", system_prompt="p", tools=[tool])
 
-    def listening(request: Request) -> Speaks:
-        heard.extend(json.loads(message.text) for message in request.messages if isinstance(message, ToolMessage))
+    def record_results(request: Request) -> ScriptedReply:
+        results.extend(json.loads(message.text) for message in request.messages if isinstance(message, ToolMessage))
         return says("done")
 
     async with Harness(policy=retinue.Policy(excluded_tools=("fetch",))) as r:
-        r.script("main", together(defines("a", "fetch"), defines("b", "bash_find")), listening)
+        r.script("main", together(defines("a", "fetch"), defines("b", "bash_find")), record_results)
         await r.run("go")
 
-    assert heard == [
+    assert results == [
         {"error": "INVALID_TOOL", "message": "Tool not in application registry: 'fetch'"},
         {"defined": "b", "description": "d"},
     ]

@@ -1,31 +1,32 @@
-"""Who answers: the order in which flags, environment, settings, keys and local servers are listened to."""
+"""The choice of the model: precedence of flags, environment, settings, keys and local servers."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.app.launch.model_choice import choose_model, override_provider, unpriced
 from retinue.config.precedence import Flags
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings
 from retinue.core.errors import BadInput
-from retinue.providers.catalog import WIRES, Wire
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.providers.catalog import WIRES
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 
 VENDOR = "https://api.openai.com/v1"
-NOT_THERE = "http://127.0.0.1:9/v1"
+NO_SERVER = "http://127.0.0.1:9/v1"
 
 
 @pytest.fixture(autouse=True)
-def nobody_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_local_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ollama", "lmstudio", "llamacpp", "vllm"):
-        monkeypatch.setitem(WIRES, name, Wire(WIRES[name].place, NOT_THERE, ""))
+        monkeypatch.setitem(WIRES, name, replace(WIRES[name], base_url=NO_SERVER))
 
 
 NOTHING = Settings()
 
 
-async def found(flags: Flags, settings: Settings = NOTHING, **environ: str) -> tuple[str, str, str, str]:
+async def chosen(flags: Flags, settings: Settings = NOTHING, **environ: str) -> tuple[str, str, str, str]:
     model_choice = await choose_model(flags, settings, environ=environ)
     provider_config = model_choice.provider_config
     return provider_config.name, provider_config.base_url, provider_config.api_key_env, model_choice.model
@@ -35,70 +36,70 @@ NEAR = Settings(providers={"near": ProviderSettings(wire="openai-chat", base_url
 
 
 @pytest.mark.real_time
-async def test_flags_go_before_the_environment_and_that_before_the_settings() -> None:
+async def test_flags_precede_environment_and_settings() -> None:
     environ = {"RETINUE_BASE_URL": "http://env/v1", "RETINUE_MODEL": "env", "OPENAI_API_KEY": "k"}
 
-    assert await found(Flags(base_url="http://flag/v1"), NEAR, **environ) == (
+    assert await chosen(Flags(base_url="http://flag/v1"), NEAR, **environ) == (
         "openai-chat",
         "http://flag/v1",
         "",
         "env",
     )
-    assert await found(Flags(), NEAR, **environ) == ("openai-chat", "http://env/v1", "", "env")
-    assert await found(Flags(model="m"), NEAR, OPENAI_API_KEY="k") == ("near", "http://near/v1", "", "m")
-    assert await found(Flags(model="m"), OPENAI_API_KEY="k") == ("openai", VENDOR, "OPENAI_API_KEY", "m")
-    assert await found(Flags(model="near:m"), NEAR) == ("near", "http://near/v1", "", "m")
+    assert await chosen(Flags(), NEAR, **environ) == ("openai-chat", "http://env/v1", "", "env")
+    assert await chosen(Flags(model="m"), NEAR, OPENAI_API_KEY="k") == ("near", "http://near/v1", "", "m")
+    assert await chosen(Flags(model="m"), OPENAI_API_KEY="k") == ("openai", VENDOR, "OPENAI_API_KEY", "m")
+    assert await chosen(Flags(model="near:m"), NEAR) == ("near", "http://near/v1", "", "m")
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize(
-    ("flags", "environ", "complaint"),
+    ("flags", "environ", "message"),
     [
-        (Flags(), {}, "nobody to ask"),
+        (Flags(), {}, "no model is configured"),
         (Flags(model="antropic:m"), {}, "'antropic' is not a provider; known: anthropic, "),
         (Flags(), {"OPENAI_API_KEY": "k"}, f"no model is named for {VENDOR}"),
         (Flags(provider="openai-chat", model="m"), {}, "OPENAI_API_KEY is not set"),
         (Flags(provider="openai-chat", model="m"), {"OPENAI_API_KEY": " "}, "OPENAI_API_KEY is not set"),
     ],
 )
-async def test_what_is_missing_is_said(flags: Flags, environ: dict[str, str], complaint: str) -> None:
-    with pytest.raises(BadInput, match=complaint):
+async def test_missing_choices_are_errors(flags: Flags, environ: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         await choose_model(flags, Settings(), environ=environ)
 
 
-def models(*names: str) -> Answer:
+def models(*names: str) -> FakeResponse:
     listed = ",".join(f'{{"id":"{name}"}}' for name in names)
-    return Answer(headers={"Content-Type": "application/json"}, pieces=(f'{{"data":[{listed}]}}'.encode(),))
+    return FakeResponse(headers={"Content-Type": "application/json"}, pieces=(f'{{"data":[{listed}]}}'.encode(),))
 
 
 @pytest.mark.real_time
-async def test_a_local_server_that_answers_is_asked_for_its_first_model(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_model_of_a_local_server_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         FakeServer(lambda heard: models("qwen3:8b", "other")) as one,
         FakeServer(lambda heard: models("big")) as two,
     ):
-        monkeypatch.setitem(WIRES, "lmstudio", Wire(WIRES["lmstudio"].place, f"{one.url}/v1", ""))
-        monkeypatch.setitem(WIRES, "vllm", Wire(WIRES["vllm"].place, f"{two.url}/v1", ""))
+        monkeypatch.setitem(WIRES, "lmstudio", replace(WIRES["lmstudio"], base_url=f"{one.url}/v1"))
+        monkeypatch.setitem(WIRES, "vllm", replace(WIRES["vllm"], base_url=f"{two.url}/v1"))
 
-        assert await found(Flags()) == ("lmstudio", f"{one.url}/v1", "", "qwen3:8b")
-        assert await found(Flags(model="big")) == ("vllm", f"{two.url}/v1", "", "big")
-        assert await found(Flags(provider="vllm")) == ("vllm", f"{two.url}/v1", "", "big")
-    assert {(heard.method, heard.path) for heard in one.heard} == {("GET", "/v1/models")}
+        assert await chosen(Flags()) == ("lmstudio", f"{one.url}/v1", "", "qwen3:8b")
+        assert await chosen(Flags(model="big")) == ("vllm", f"{two.url}/v1", "", "big")
+        assert await chosen(Flags(provider="vllm")) == ("vllm", f"{two.url}/v1", "", "big")
+    assert {(heard.method, heard.path) for heard in one.requests} == {("GET", "/v1/models")}
 
 
 @pytest.mark.real_time
-async def test_a_server_without_models_or_sense_is_no_answerer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def play(heard: Heard) -> Answer:
-        return Answer(pieces=(b"<html>",))
+async def test_a_local_server_without_usable_models_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(heard: ReceivedRequest) -> FakeResponse:
+        return FakeResponse(pieces=(b"<html>",))
 
     async with FakeServer(play) as server:
-        monkeypatch.setitem(WIRES, "ollama", Wire(WIRES["ollama"].place, f"{server.url}/v1", ""))
+        monkeypatch.setitem(WIRES, "ollama", replace(WIRES["ollama"], base_url=f"{server.url}/v1"))
         with pytest.raises(BadInput, match=f"no model at {server.url}/v1"):
-            await found(Flags())
+            await chosen(Flags())
 
 
 @pytest.mark.real_time
-async def test_a_resumed_run_keeps_the_name_of_its_provider_and_no_key_travels_to_another_address() -> None:
+async def test_an_overridden_provider_keeps_its_name_but_not_its_key() -> None:
     stored = (await choose_model(Flags(model="m"), Settings(), environ={"OPENAI_API_KEY": "k"})).provider_config
 
     assert override_provider(stored, Flags(), Settings()) == stored
@@ -112,7 +113,7 @@ async def test_a_resumed_run_keeps_the_name_of_its_provider_and_no_key_travels_t
 
 
 @pytest.mark.real_time
-async def test_of_several_keys_anthropics_goes_first_then_openais_then_googles() -> None:
+async def test_keys_are_tried_in_the_order_anthropic_openai_gemini() -> None:
     keys = {"GEMINI_API_KEY": "g", "OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a"}
     names: list[str] = []
     while keys:
@@ -124,16 +125,16 @@ async def test_of_several_keys_anthropics_goes_first_then_openais_then_googles()
 
 
 @pytest.mark.real_time
-async def test_a_key_that_is_named_alone_goes_to_the_vendor_whose_it_is_and_to_nobody_else() -> None:
+async def test_a_named_key_variable_selects_its_vendor() -> None:
     keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "HOUSE_KEY": "h"}
 
-    assert await found(Flags(model="m", api_key_env="OPENAI_API_KEY"), NOTHING, **keys) == (
+    assert await chosen(Flags(model="m", api_key_env="OPENAI_API_KEY"), NOTHING, **keys) == (
         "openai", VENDOR, "OPENAI_API_KEY", "m",
     )  # fmt: skip
     with pytest.raises(BadInput, match="GEMINI_API_KEY is not set"):
-        await found(Flags(model="m", api_key_env="GEMINI_API_KEY"), NOTHING, **keys)
-    with pytest.raises(BadInput, match="nobody knows whose key is in HOUSE_KEY"):
-        await found(Flags(model="m", api_key_env="HOUSE_KEY"), NOTHING, **keys)
+        await chosen(Flags(model="m", api_key_env="GEMINI_API_KEY"), NOTHING, **keys)
+    with pytest.raises(BadInput, match="cannot tell whose key is in HOUSE_KEY"):
+        await chosen(Flags(model="m", api_key_env="HOUSE_KEY"), NOTHING, **keys)
 
 
 @pytest.mark.real_time
@@ -147,7 +148,7 @@ async def test_a_key_that_is_named_alone_goes_to_the_vendor_whose_it_is_and_to_n
         (Flags(model="m"), {"RETINUE_PROVIDER": "ANTHROPIC"}, "anthropic"),
     ],
 )
-async def test_vendors_are_known_by_what_people_call_them(flags: Flags, environ: dict[str, str], name: str) -> None:
+async def test_vendor_aliases_are_accepted(flags: Flags, environ: dict[str, str], name: str) -> None:
     keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "GEMINI_API_KEY": "g"}
     model_choice = await choose_model(flags, NOTHING, environ=keys | environ)
 
@@ -159,17 +160,17 @@ async def test_vendors_are_known_by_what_people_call_them(flags: Flags, environ:
 
 
 @pytest.mark.real_time
-async def test_what_the_settings_say_of_a_vendor_holds_for_its_other_names_and_a_name_of_ones_own_goes_first() -> None:
+async def test_settings_apply_to_aliases_and_configured_names_come_first() -> None:
     moved = Settings(providers={"anthropic": ProviderSettings(wire="anthropic", base_url="http://proxy")})
     own = Settings(providers={"claude": ProviderSettings(wire="openai-chat", base_url="http://mine/v1")})
 
-    assert await found(Flags(provider="claude", model="m"), moved) == ("anthropic", "http://proxy", "", "m")
-    assert await found(Flags(provider="claude", model="m"), own) == ("claude", "http://mine/v1", "", "m")
-    assert await found(Flags(model="claude:m"), own) == ("claude", "http://mine/v1", "", "m")
+    assert await chosen(Flags(provider="claude", model="m"), moved) == ("anthropic", "http://proxy", "", "m")
+    assert await chosen(Flags(provider="claude", model="m"), own) == ("claude", "http://mine/v1", "", "m")
+    assert await chosen(Flags(model="claude:m"), own) == ("claude", "http://mine/v1", "", "m")
 
 
 @pytest.mark.real_time
-async def test_a_model_that_nobody_has_priced_is_warned_of_and_a_priced_or_local_one_is_not() -> None:
+async def test_only_models_without_a_price_are_warned_about() -> None:
     priced = {"mine": PriceSettings(input=1.0, output=2.0)}
     settings = Settings(
         providers={"near": ProviderSettings(wire="openai-chat", base_url="http://near/v1", prices=priced)}

@@ -1,4 +1,4 @@
-"""Looking into a store from outside, and leaving a run for another process to begin."""
+"""The read-only client of a store, and detached runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import open_read_only
 from retinue.core.errors import SessionClosed, UnknownName
 from retinue.core.messages import TextDelta
-from retinue.providers.scripted.provider import Script, ScriptedProvider, hangs, says
+from retinue.providers.scripted import Script, ScriptedProvider, hangs, says
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 
 
-async def test_looking_enlists_nobody_and_starts_nothing() -> None:
+async def test_a_read_only_client_registers_no_driver_and_starts_nothing() -> None:
     store = MemoryStore()
     async with Harness(store=store, dialects=()) as harness:
         harness.retinue.launch_config = LaunchConfig(model="m", workspace="/somewhere")
@@ -31,16 +31,16 @@ async def test_looking_enlists_nobody_and_starts_nothing() -> None:
         assert store.drivers() == drivers
 
 
-async def test_what_is_not_there_is_an_unknown_name() -> None:
+async def test_unknown_ids_raise_unknown_name() -> None:
     client = open_read_only(store=MemoryStore())
 
     with pytest.raises(UnknownName):
-        await client.look("nobody")
+        await client.look("unknown")
     with pytest.raises(UnknownName):
-        await client.launch_config("nobody")
+        await client.launch_config("unknown")
 
 
-async def test_a_detached_run_begins_when_somebody_resumes_it() -> None:
+async def test_a_detached_run_starts_on_resume() -> None:
     provider = ScriptedProvider(Script().play("main", says("Begun.")))
     async with Harness(provider=provider, dialects=()) as harness:
         run = await harness.retinue.spawn("Wait.", detached=True)
@@ -51,7 +51,7 @@ async def test_a_detached_run_begins_when_somebody_resumes_it() -> None:
         assert (await resumed.wait()).text == "Begun."
 
 
-async def test_the_driver_of_a_run_is_named_while_it_works() -> None:
+async def test_driver_of_returns_the_live_driver() -> None:
     store = MemoryStore()
     async with Harness(store=store, dialects=()) as harness:
         harness.script("main", hangs("Let me th"))
@@ -69,7 +69,7 @@ async def test_the_driver_of_a_run_is_named_while_it_works() -> None:
         await run.wait()
 
 
-async def test_nothing_is_left_in_a_session_that_is_closed() -> None:
+async def test_no_run_can_be_spawned_in_an_archived_session() -> None:
     async with Harness(dialects=()) as harness:
         await harness.retinue.sessions.archive("session")
 

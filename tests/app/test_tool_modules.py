@@ -1,4 +1,4 @@
-"""Tools come out of the user's own files, and what is wrong with those is said in one line each."""
+"""Tools are loaded from the user's files, and each error is reported in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def function(name: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def imports_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def restore_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -40,13 +40,13 @@ def write(folder: Path, name: str, text: str) -> Path:
     return file
 
 
-def complaint(*files: Path) -> str:
+def error_of(*files: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         load_tools(files)
     return str(caught.value)
 
 
-def test_tools_come_in_the_order_in_which_they_are_written(tmp_path: Path) -> None:
+def test_tools_are_loaded_in_definition_order(tmp_path: Path) -> None:
     first = write(tmp_path, "tools.py", HEAD + function("search") + function("fetch") + "again = search\nnumber = 3\n")
     second = write(tmp_path, "more/tools.py", HEAD + function("ask"))
 
@@ -54,7 +54,7 @@ def test_tools_come_in_the_order_in_which_they_are_written(tmp_path: Path) -> No
     assert load_tools([]) == ()
 
 
-def test_objects_with_the_methods_of_a_tool_are_tools_and_their_classes_are_not(tmp_path: Path) -> None:
+def test_tool_objects_are_loaded_and_their_classes_are_not(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         "tools.py",
@@ -87,17 +87,15 @@ bell, shy, half = Bell(), Shy(), Half()
     assert [tool.spec.name for tool in load_tools([file])] == ["bell"]
 
 
-def test_a_module_may_import_its_neighbours_and_hand_on_their_tools(tmp_path: Path) -> None:
-    write(tmp_path, "neighbour_of_tools.py", HEAD + function("search"))
-    first = write(tmp_path, "a.py", "from neighbour_of_tools import search\n")
-    second = write(tmp_path, "b.py", HEAD + "from neighbour_of_tools import search\n" + function("fetch"))
+def test_a_module_may_import_siblings_and_reexport_their_tools(tmp_path: Path) -> None:
+    write(tmp_path, "sibling_of_tools.py", HEAD + function("search"))
+    first = write(tmp_path, "a.py", "from sibling_of_tools import search\n")
+    second = write(tmp_path, "b.py", HEAD + "from sibling_of_tools import search\n" + function("fetch"))
 
     assert [tool.spec.name for tool in load_tools([first, second])] == ["search", "fetch"]
 
 
-def test_what_a_module_prints_does_not_get_among_the_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_modules_prints_go_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load_tools([write(tmp_path, "tools.py", HEAD + "print('loading')\n" + function("search"))])
 
     assert capsys.readouterr() == ("", "loading\n")
@@ -106,10 +104,10 @@ def test_what_a_module_prints_does_not_get_among_the_answers(
 @pytest.mark.parametrize(
     ("text", "rest"),
     [
-        ("", ": there are no tools in it; decorate a function with @retinue.tool"),
+        ("", ": it defines no tools; decorate a function with @retinue.tool"),
         ("import os\n\nos.environ['NOT_SET_ANYWHERE']\n", ":3: cannot be imported: KeyError: 'NOT_SET_ANYWHERE'"),
         ("def f(:\n", ":1: cannot be imported: SyntaxError: invalid syntax"),
-        ("import nobody_has_this\n", ":1: cannot be imported: ModuleNotFoundError: No module named 'nobody_has_this'"),
+        ("import no_such_module\n", ":1: cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
         (
             "\n\nimport json\njson.loads('[')\n",
             ":4: cannot be imported: json.decoder.JSONDecodeError: Expecting value: line 1 column 2 (char 1)",
@@ -123,15 +121,15 @@ def test_what_a_module_prints_does_not_get_among_the_answers(
         ),
     ],
 )
-def test_a_module_that_cannot_be_used(tmp_path: Path, text: str, rest: str) -> None:
+def test_an_unusable_module_is_a_config_error(tmp_path: Path, text: str, rest: str) -> None:
     file = write(tmp_path, "tools.py", text)
     before = set(sys.modules)
 
-    assert complaint(file) == f"{file}{rest}"
+    assert error_of(file) == f"{file}{rest}"
     assert not [name for name in set(sys.modules) - before if name.startswith("retinue_tools_") and text]
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     first = write(tmp_path, "first.py", HEAD + function("search"))
     second = write(tmp_path, "second.py", HEAD + function("search"))
     notes = write(tmp_path, "notes.txt", "hello")
@@ -151,21 +149,21 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     )
 
 
-async def test_neighbours_answer_one_another_also_later_and_nobody_else(tmp_path: Path) -> None:
-    write(tmp_path, "a_neighbour.py", "from another_neighbour import WORD\n")
-    write(tmp_path, "another_neighbour.py", "WORD = 'found'\n")
-    write(tmp_path, "left_by_somebody.py", "raise SystemExit('loaded')\n")
+async def test_late_imports_find_siblings_only_from_their_own_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a_sibling.py", "from another_sibling import WORD\n")
+    write(tmp_path, "another_sibling.py", "WORD = 'found'\n")
+    write(tmp_path, "not_a_tool_module.py", "raise SystemExit('loaded')\n")
     text = "@retinue.tool\ndef late() -> str:\n    from importlib import import_module\n\n"
-    file = write(tmp_path, "tools.py", f"{HEAD}{text}    return import_module('a_neighbour').WORD\n")
+    file = write(tmp_path, "tools.py", f"{HEAD}{text}    return import_module('a_sibling').WORD\n")
     (late,) = load_tools([file])
 
     assert (await late.call("{}", context())).text == "found"
     with pytest.raises(ModuleNotFoundError):
-        import_module("left_by_somebody")
+        import_module("not_a_tool_module")
     assert str(tmp_path) not in sys.path
 
 
-def test_what_somebody_left_in_the_folder_of_compiled_files_is_not_loaded_in_place_of_a_module(tmp_path: Path) -> None:
+def test_a_planted_bytecode_file_is_not_loaded(tmp_path: Path) -> None:
     module = tmp_path / "mytools.py"
     module.write_text("import retinue\n\n@retinue.tool\ndef mine() -> str:\n    return ''\n")
     planted = tmp_path / "planted.py"

@@ -1,4 +1,4 @@
-"""Names of tools that nobody has are told when a retinue is opened."""
+"""Unknown tool names are warned about when a retinue is opened."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from retinue.testing.harness import Harness
 
 @retinue.tool
 def mine() -> str:
-    """A tool of one's own."""
+    """An own tool."""
     return ""
 
 
-async def test_names_that_no_tool_has_are_told_with_the_one_that_was_probably_meant(
+async def test_unknown_tool_names_are_reported_with_a_suggestion(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     profile = Policy(allowed_tools=("mine", "delegate"), excluded_tools=("shel",), auto_approve=("weather",))
@@ -37,7 +37,7 @@ async def test_names_that_no_tool_has_are_told_with_the_one_that_was_probably_me
     ]
 
 
-async def test_names_that_mean_something_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_known_tool_names_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     agents = [Agent(name="dig", tools=("mine", "shell"), policy=Policy(allowed_tools=NO_TOOLS))]
     with caplog.at_level(logging.WARNING, logger="retinue.app"):
         async with Harness(agents=agents, tools=[mine], policy=Policy(excluded_tools=registry.tool_names())):

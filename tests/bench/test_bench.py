@@ -1,4 +1,4 @@
-"""The benchmark measures the same work on every side, or its ratios would mean nothing."""
+"""Every side of the benchmark does the same work, or its ratios would mean nothing."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from bench.bare_wires import BARE
-from bench.cases import Row, compared
+from bench.bare_wires import BARE_DECODERS
+from bench.cases import Row, compare
 from bench.fake_model import Replies
 from bench.processes import (
     FLOOR,
@@ -34,7 +34,7 @@ def model() -> Iterator[FakeModel]:
         yield model
 
 
-def test_every_side_asks_the_model_as_often_and_gets_the_same_answers(model: FakeModel) -> None:
+def test_every_side_makes_the_same_requests_and_gets_the_same_answers(model: FakeModel) -> None:
     asked: dict[str, int] = {}
     answers: set[str] = set()
     for side in (FLOOR, MEMORY, SQLITE, SQLITE_ONCE):
@@ -47,13 +47,13 @@ def test_every_side_asks_the_model_as_often_and_gets_the_same_answers(model: Fak
     assert len(answers) == 1
 
 
-def test_other_work_has_other_answers(model: FakeModel) -> None:
+def test_different_work_has_different_answers(model: FakeModel) -> None:
     more = msgspec.structs.replace(SMALL, tokens=4)
 
     assert cost_of(FLOOR, model, SMALL, warm_ups=0).answers != cost_of(FLOOR, model, more, warm_ups=0).answers
 
 
-def test_a_lead_delegates_once_and_a_worker_makes_its_tool_turns_before_it_answers() -> None:
+def test_the_fake_model_answers_leads_and_workers_in_turn() -> None:
     replies = Replies(SMALL)
     lead, worker = LEAD.encode(), WORKER.encode()
     result = b'{"role":"tool","tool_call_id":"call_0"}'
@@ -64,13 +64,13 @@ def test_a_lead_delegates_once_and_a_worker_makes_its_tool_turns_before_it_answe
     assert [b"".join(pieces).count(b'"content":"word "') for pieces in said] == [0, 3, 0, 3]
 
 
-def test_ratios_are_taken_between_neighbours_and_a_broken_promise_stands_out() -> None:
+def test_ratios_compare_adjacent_measurements_and_exceeded_limits_are_bold() -> None:
     def costs(*walls: float) -> list[Cost]:
         return [Cost(cpu=0.0, wall=wall, model_turns=1, answers="", peak_kb=0) for wall in walls]
 
     found = {"floor": costs(1.0, 2.0, 4.0), "memory": costs(1.5, 3.0, 6.0), "SQLite": costs(2.0, 4.0, 8.4)}
 
-    row = compared("wall time", "s", found, lambda cost: cost.wall, {"memory": 1.5, "SQLite": 1.9})
+    row = compare("wall time", "s", found, lambda cost: cost.wall, {"memory": 1.5, "SQLite": 1.9})
 
     assert row == Row(
         what="wall time",
@@ -91,7 +91,7 @@ def test_ratios_are_taken_between_neighbours_and_a_broken_promise_stands_out() -
 def test_every_wire_is_read_by_both_sides_and_costs_something() -> None:
     costs = cost_of_wires(rounds=1)
 
-    assert costs.keys() == BARE.keys()
+    assert costs.keys() == BARE_DECODERS.keys()
     assert all(min(cost.bare, cost.retinue, cost.ratio, cost.in_memory) > 0 for cost in costs.values())
 
 
@@ -101,6 +101,6 @@ def test_a_start_in_the_sandbox_is_measured_where_there_is_one() -> None:
     assert (seconds_of_sandbox_start(rounds=1) is None) == (found.sandbox is None)
 
 
-def test_a_side_that_fails_says_so() -> None:
-    with fake_model() as model, pytest.raises(RuntimeError, match="ended with status 1 and said nothing"):
+def test_a_failing_side_raises() -> None:
+    with fake_model() as model, pytest.raises(RuntimeError, match="ended with status 1 and no output"):
         cost_of(Side("broken", "bench.nowhere"), model, SMALL)

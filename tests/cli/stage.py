@@ -16,15 +16,15 @@ import msgspec
 
 from retinue.app.open import open as open_retinue
 from retinue.core.agent import Agent
-from retinue.providers.catalog import keys_found
-from retinue.providers.scripted.provider import ScriptedProvider
-from retinue.testing.fake_chat import FakeChat, Played
+from retinue.providers.catalog import api_key_variables
+from retinue.providers.scripted import ScriptedProvider
+from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeServer
 
 Vendor = TypeVar("Vendor", bound=FakeServer)
 
 VARIABLES = (
-    *keys_found({}),
+    *api_key_variables({}),
     "RETINUE_MODEL",
     "RETINUE_PROVIDER",
     "RETINUE_BASE_URL",
@@ -37,7 +37,7 @@ VARIABLES = (
 
 
 @contextmanager
-def serving(played: Played) -> Generator[FakeChat]:
+def serving(played: Playable) -> Generator[FakeChat]:
     """A fake vendor in a thread, so that the command line can have this one."""
     with open_in_a_thread(FakeChat(played)) as vendor:
         yield vendor

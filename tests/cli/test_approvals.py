@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, calls_verbatim, says, together
+from retinue.providers.scripted import Line, calls, calls_verbatim, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.conftest import Cli
 from tests.cli.person import Person
@@ -106,7 +106,7 @@ def vendor_of(*lines: Line) -> FakeChat:
 
 def results(vendor: FakeChat) -> list[str]:
     """What the model read about its calls."""
-    return [message["content"] for message in vendor.heard[-1].body["messages"] if message["role"] == "tool"]
+    return [message["content"] for message in vendor.requests[-1].body["messages"] if message["role"] == "tool"]
 
 
 # ---- at the terminal ------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ async def test_ctrl_c_at_a_question_is_no_answer_and_whoever_resumes_is_asked() 
     assert (left.code, left.stdout) == (130, "")
     assert f"go on with: retinue runs resume {question['run_id']}" in left.terminal
     assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", ["2"])
-    assert len(vendor.heard) == 2
+    assert len(vendor.requests) == 2
 
 
 async def test_the_end_of_input_is_no_answer_either_and_leaves_the_question_to_others() -> None:
@@ -360,7 +360,7 @@ async def test_a_question_survives_its_process_and_can_be_answered_before_anyone
     assert answered.stderr.endswith(f"go on with: retinue runs resume {question['run_id']}\n")
     assert (left.code, left.stdout, left.stderr) == (0, "", "nobody waits for an approval\n")
     assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", ["2"])
-    assert len(vendor.heard) == 2
+    assert len(vendor.requests) == 2
 
 
 async def test_a_resumed_run_is_held_to_the_settings_of_that_day(folder: Path) -> None:

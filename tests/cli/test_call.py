@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import hangs, says, streams
+from retinue.providers.scripted import hangs, says, streams
 from retinue.testing.fake_chat import FakeChat
 from tests.cli.conftest import Cli
 from tests.cli.stage import Command, retinue
@@ -69,7 +69,7 @@ async def test_neither_keys_nor_contents_are_logged(folder: Path) -> None:
         ended = await retinue("call", stdin=order(vendor, api_key_name="MY_KEY", prompt="a prompt of mine"), env=env)
 
     assert ended.code == 0
-    assert vendor.heard[0].headers["authorization"] == "Bearer sk-secret-1234"
+    assert vendor.requests[0].headers["authorization"] == "Bearer sk-secret-1234"
     assert not any(words in ended.stderr for words in ("sk-secret-1234", "of mine"))
 
 

@@ -12,10 +12,9 @@ from retinue.app.chat.delegation import texts
 from retinue.app.chat.open_chats import OpenChats
 from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
-from retinue.providers.scripted.provider import ScriptedProvider
-from retinue.providers.scripted.script import Line, Script, calls, fails, says
-from retinue.testing.fake_chat import ChatScript, FakeChat, Played
-from retinue.testing.fake_server import Heard
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, fails, says
+from retinue.testing.fake_chat import ChatScript, FakeChat, Playable
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, serving
 
@@ -39,12 +38,12 @@ class Chat:
     @property
     def sent(self) -> list[list[tuple[str, str]]]:
         """The messages of each request."""
-        return [[(each["role"], each["content"]) for each in heard.body["messages"]] for heard in self.vendor.heard]
+        return [[(each["role"], each["content"]) for each in heard.body["messages"]] for heard in self.vendor.requests]
 
     @property
     def offered(self) -> list[list[str]]:
         """The tools of each request."""
-        return [[tool["function"]["name"] for tool in heard.body.get("tools", ())] for heard in self.vendor.heard]
+        return [[tool["function"]["name"] for tool in heard.body.get("tools", ())] for heard in self.vendor.requests]
 
 
 Opens = Callable[..., Chat]
@@ -52,7 +51,7 @@ Opens = Callable[..., Chat]
 
 @pytest.fixture
 def chat(cli: Cli, request: pytest.FixtureRequest) -> Opens:
-    def opened(*lines: Played, **engine: Played) -> Chat:
+    def opened(*lines: Playable, **engine: Playable) -> Chat:
         script = ChatScript().play(*lines)
         for words, line in engine.items():
             script.play(line, says("summed up"), words=words)
@@ -88,7 +87,7 @@ def test_a_stretch_of_conversation_is_one_run_that_completes(chat: Opens, cli: C
     ("lines", "code"), [(["Hi!", "fine", "broken"], 1), (["broken", "fine"], 0), ([], 0)], ids=["last", "first", "none"]
 )
 def test_the_exit_code_is_that_of_the_last_answer(cli: Cli, lines: list[str], code: int) -> None:
-    def answers(heard: Heard) -> Line:
+    def answers(heard: ReceivedRequest) -> Line:
         last = heard.body["messages"][-1]["content"]
         return fails(ProviderError("no", fault="bad_request", status=400)) if "broken" in last else says("Good.")
 
@@ -396,7 +395,7 @@ def test_words_that_came_before_the_connection_broke_are_not_told_twice(chat: Op
 
 
 def test_an_answer_that_failed_is_part_of_the_conversation(cli: Cli) -> None:
-    def answers(heard: Heard) -> Line:
+    def answers(heard: ReceivedRequest) -> Line:
         if heard.body["messages"][-1]["content"] == "Why?":
             return fails(ProviderError("no", fault="internal", partial="It was "))
         return says("The pool.")

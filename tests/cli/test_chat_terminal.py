@@ -14,9 +14,9 @@ from retinue.cli.chat.loop_thread import pending_sigint
 from retinue.cli.chat.turn import PromptLock
 from retinue.cli.output.approval_prompt import TerminalApprover
 from retinue.core.run import Approval
-from retinue.providers.scripted.script import Line, calls, hangs, says, together
+from retinue.providers.scripted import Line, calls, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.person import Person
 from tests.cli.screen import drawn
 from tests.cli.stage import Command, retinue
@@ -31,7 +31,7 @@ def person(vendor: FakeChat, *flags: str, **env: str) -> Person:
     return Person("chat", "--base-url", vendor.base_url, "--model", "m", *flags, all_there=True, **env)
 
 
-def sent(heard: Heard) -> list[str]:
+def sent(heard: ReceivedRequest) -> list[str]:
     """The words of a request."""
     return [message["content"] for message in heard.body["messages"]]
 
@@ -43,7 +43,7 @@ class Hesitant:
         self.fell_silent = asyncio.Event()
         self._answers = list(answers or (says("The pool."),))
 
-    def __call__(self, heard: Heard) -> Line:
+    def __call__(self, heard: ReceivedRequest) -> Line:
         if not self.fell_silent.is_set():
             self.fell_silent.set()
             return hangs("It was ")
@@ -85,7 +85,7 @@ async def test_ctrl_c_stops_the_answer_and_not_the_chat() -> None:
     rows = (await retinue("runs", "--json")).json
 
     assert left.code == 0
-    assert sent(vendor.heard[-1]) == ["Why?", "It was ", "Go on."]
+    assert sent(vendor.requests[-1]) == ["Why?", "It was ", "Go on."]
     assert [(row["state"], row["outcome"]) for row in rows] == [("ended", "completed"), ("ended", "cancelled")]
 
 
@@ -131,7 +131,7 @@ async def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_leaves() -> None:
         left = await somebody.left()
 
     assert left.code == 0
-    assert [sent(heard) for heard in vendor.heard] == [["Hi!"]]
+    assert [sent(heard) for heard in vendor.requests] == [["Hi!"]]
 
 
 async def test_ctrl_c_forgets_an_input_of_several_lines() -> None:
@@ -152,7 +152,7 @@ async def test_ctrl_c_forgets_an_input_of_several_lines() -> None:
         somebody.types(EOF, end="")
         await somebody.left()
 
-    assert [sent(heard) for heard in vendor.heard] == [["Hi! \nIt is me."]]
+    assert [sent(heard) for heard in vendor.requests] == [["Hi! \nIt is me."]]
 
 
 async def test_the_second_ctrl_c_leaves_what_does_not_stop(folder: Path) -> None:
@@ -196,7 +196,7 @@ async def test_a_paste_with_line_breaks_is_one_input() -> None:
         somebody.types("/quit")
         await somebody.left()
 
-    assert [sent(heard) for heard in vendor.heard] == [["one\ntwo"]]
+    assert [sent(heard) for heard in vendor.requests] == [["one\ntwo"]]
 
 
 async def test_what_was_typed_is_there_in_the_next_chat(home: Path) -> None:
@@ -211,7 +211,7 @@ async def test_what_was_typed_is_there_in_the_next_chat(home: Path) -> None:
             await somebody.left()
     file = home / "chat_history"
 
-    assert [sent(heard) for heard in vendor.heard] == [["Hi there!"], ["Hi there!"]]
+    assert [sent(heard) for heard in vendor.requests] == [["Hi there!"], ["Hi there!"]]
     assert (file.read_text(), file.stat().st_mode & 0o777) == ('"Hi there!"\n' * 2, 0o600)
 
 
@@ -287,7 +287,10 @@ async def test_a_session_that_is_open_elsewhere_is_gone_on_with_from_where_it_st
 
     assert (left.code, other.code, other.stdout) == (0, 0, "You said hi.\n")
     assert "session audit is open in another process" in other.stderr
-    assert [sent(heard)[-2:] for heard in vendor.heard[1:]] == [["Hello.", "What did I say?"], ["Hello.", "And to me?"]]
+    assert [sent(heard)[-2:] for heard in vendor.requests[1:]] == [
+        ["Hello.", "What did I say?"],
+        ["Hello.", "And to me?"],
+    ]
 
 
 async def test_two_chats_that_share_a_session_hear_of_each_other_although_nothing_was_said_yet() -> None:
@@ -347,7 +350,7 @@ async def test_killed_in_the_middle_of_an_answer_the_session_goes_on_without_it(
     rows = (await retinue("runs", "--json")).json
 
     assert row["state"] == "interrupted"
-    assert sent(vendor.heard[-1]) == ["Why?", "So?"]
+    assert sent(vendor.requests[-1]) == ["Why?", "So?"]
     assert [(each["state"], each["outcome"]) for each in rows] == [("ended", "completed"), ("ended", "cancelled")]
 
 
@@ -367,7 +370,7 @@ async def test_an_interrupted_answer_can_be_resumed_and_the_chat_goes_on_with_it
 
     assert (resumed.code, resumed.stdout) == (0, "It was the pool.\n")
     assert (went_on.code, went_on.stdout) == (0, "Since Tuesday.\n")
-    assert sent(vendor.heard[-1]) == ["Why?", "It was the pool.", "Since when?"]
+    assert sent(vendor.requests[-1]) == ["Why?", "It was the pool.", "Since when?"]
 
 
 async def test_killed_at_the_prompt_nothing_is_lost_and_the_old_run_is_closed() -> None:
@@ -396,14 +399,14 @@ async def test_ctrl_c_ends_a_chat_that_reads_from_a_pipe() -> None:
         command.signal(signal.SIGINT)
         ended = await command.ended()
 
-    assert (ended.code, len(vendor.heard)) == (130, 1)
+    assert (ended.code, len(vendor.requests)) == (130, 1)
 
 
 @pytest.mark.parametrize("columns", [60, 120])
 async def test_children_at_work_are_drawn_below_the_words_and_taken_away_again(columns: int) -> None:
     dug = asyncio.Event()
 
-    def digs(heard: Heard) -> Line:
+    def digs(heard: ReceivedRequest) -> Line:
         dug.set()
         return hangs()
 

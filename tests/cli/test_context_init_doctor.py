@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.cli.conftest import Cli
 from tests.cli.stage import retinue
 
@@ -108,9 +108,9 @@ def test_doctor_counts_runs_and_says_what_is_broken(cli: Cli, folder: Path) -> N
 @pytest.mark.real_time
 @pytest.mark.usefixtures("folder")
 async def test_a_local_server_is_found_and_its_first_model_asked(folder: Path) -> None:
-    def play(heard: object) -> Answer:
+    def play(heard: object) -> FakeResponse:
         listing = b'{"object":"list","data":[{"id":"qwen3"},{"id":"other"}]}'
-        return Answer(headers={"Content-Type": "application/json"}, pieces=(listing,))
+        return FakeResponse(headers={"Content-Type": "application/json"}, pieces=(listing,))
 
     async with FakeServer(play) as server:
         (folder / "retinue.toml").write_text(f'[providers.ollama]\nbase_url = "{server.url}/v1"\n')

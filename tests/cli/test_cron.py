@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.core.text import rfc3339
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.tools.memory.backend import Note
 from retinue.tools.memory.memory_tools import open_memory
@@ -220,7 +220,7 @@ def test_an_agent_is_asked_and_its_answer_printed(cli: Cli, vendor: FakeChat, at
     told = cli("cron", "run-now", "a", "--quiet")
 
     assert (told.code, told.stdout) == (0, "Found it.\n")
-    (heard,) = vendor.heard
+    (heard,) = vendor.requests
     system, user = heard.body["messages"]
     assert (system["content"], user["content"]) == ("You dig.", "[cron:a a] Dig.")
     (run,) = cli("runs", "--json").json
@@ -266,7 +266,7 @@ def test_a_limit_on_cost_that_cannot_be_counted_is_in_the_log_of_a_job(
     assert (done.code, done.stdout) == (0, "Found it.\n")
     (line,) = done.stderr.splitlines()
     span = 'subagent category="cron" agent_alias=rare cron_job_id=dear spawn_site="cron"'
-    assert f"{span} nobody knows what m at openai-chat costs, so a limit on cost cannot be enforced; " in line
+    assert f"{span} no price known for model m (provider openai-chat), so a limit on cost cannot be enforced; " in line
 
 
 @pytest.mark.promise("ZC-CRON-RECALL")
@@ -285,7 +285,7 @@ def test_an_agent_is_shown_what_it_remembers(
     for name in "ab":
         assert cli("cron", "run-now", name).code == 0
 
-    assert [heard.body["messages"][-1]["content"] for heard in vendor.heard] == [
+    assert [heard.body["messages"][-1]["content"] for heard in vendor.requests] == [
         "[Memory context]\n- where: Dig in the garden.\n[/Memory context]\n\n[cron:a a] Dig.",
         "[cron:b b] Dig.",
     ]
@@ -311,7 +311,7 @@ def test_what_a_policy_blocks_is_not_done(cli: Cli, vendor: FakeChat, at_vendor:
     told = cli("cron", "run-now", "c")
     assert (told.code, told.stdout) == (1, "")
     assert told.stderr.startswith("blocked by security policy: ")
-    assert vendor.heard == []
+    assert vendor.requests == []
     assert [listed(cli, name)["last_status"] for name in "abc"] == ["failed"] * 3
 
 
@@ -352,7 +352,7 @@ def test_keys_are_not_kept_and_the_variables_of_this_shell_are(cli: Cli, home: P
 
     assert cli("cron", "run-now", "a", env={"MY_KEY": "sk-other"}).code == 0
 
-    assert vendor.heard[0].headers["authorization"] == "Bearer sk-other"
+    assert vendor.requests[0].headers["authorization"] == "Bearer sk-other"
     assert all(b"sk-" not in file.read_bytes() for file in home.rglob("*") if file.is_file())
 
 

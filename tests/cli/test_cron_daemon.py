@@ -21,10 +21,10 @@ from retinue.core.commands import Adopt, Decision, DriverRow, RegisterDriver
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron.jobs import SPACE, Owner
 from retinue.dispatch.cron.table import CronTable
-from retinue.providers.scripted.script import Line, hangs, says
+from retinue.providers.scripted import Line, hangs, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.fake_chat import ChatScript, FakeChat
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.conftest import Cli as InThisProcess
 from tests.cli.stage import Command, Ended, retinue
 
@@ -137,7 +137,7 @@ class SilentOnce:
     def __init__(self) -> None:
         self.fell_silent = asyncio.Event()
 
-    def __call__(self, heard: Heard) -> Line:
+    def __call__(self, heard: ReceivedRequest) -> Line:
         if self.fell_silent.is_set():
             return says("Found it.")
         self.fell_silent.set()
@@ -181,7 +181,7 @@ async def test_a_job_whose_process_is_killed_goes_on_as_the_same_run(cli: Cli) -
 
     assert ended.code == 0
     (run,) = (await cli("runs", "--json")).json
-    assert (run["outcome"], len(vendor.heard)) == ("completed", 2)
+    assert (run["outcome"], len(vendor.requests)) == ("completed", 2)
     assert statuses((await cli("cron", "list", "--json")).json) == {"a0": "ok"}
 
 
@@ -198,7 +198,7 @@ async def test_a_run_that_ended_just_before_its_process_was_killed_is_not_asked_
             await client.key_value.change(SPACE, lambda _: Decision(b"", puts={place: started}))
         again = await retinue("cron", "daemon", "--once")
 
-    assert (again.code, len(vendor.heard)) == (0, 1)
+    assert (again.code, len(vendor.requests)) == (0, 1)
     assert statuses((await cli("cron", "list", "--json")).json) == {"a0": "ok"}
     assert [run["outcome"] for run in (await cli("runs", "--json")).json] == ["completed"]
 

@@ -24,7 +24,7 @@ from retinue.cli.demo import print_end, story
 from retinue.cli.demo.viewer import FAST, DemoFailed, DemoScreen, last_line, play, worker_command
 from retinue.cli.demo.worker import log_of
 from retinue.core.errors import ToolError
-from retinue.providers.scripted.script import says
+from retinue.providers.scripted import says
 from tests.cli.conftest import Cli
 from tests.cli.screen import on_screen
 from tests.cli.stage import Ended, serving
@@ -145,7 +145,7 @@ def test_the_command_at_the_end_is_one_that_works(piped: tuple[Ended, Path], cli
         ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "--config", str(config), prompt)
 
     assert (ended.code, ended.stdout) == (0, "Done.\n")
-    system, task = (message["content"] for message in vendor.heard[0].body["messages"])
+    system, task = (message["content"] for message in vendor.requests[0].body["messages"])
     assert "researcher - Investigates technical issues using logs and metrics" in system
     assert "writer - Drafts documentation and reports" in system
     assert task == story.TASK

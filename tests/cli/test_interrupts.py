@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, hangs, says
-from retinue.testing.fake_chat import ChatScript, FakeChat, replies
-from retinue.testing.fake_server import Heard
+from retinue.providers.scripted import Line, calls, hangs, says
+from retinue.testing.fake_chat import ChatScript, FakeChat, count_replies
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import Command, Ended, retinue
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
@@ -23,8 +23,8 @@ class SilentOnce:
     def __init__(self) -> None:
         self.fell_silent = asyncio.Event()
 
-    def __call__(self, heard: Heard) -> Line:
-        if replies(heard) == 0:
+    def __call__(self, heard: ReceivedRequest) -> Line:
+        if count_replies(heard) == 0:
             return calls("shared_context", action="list_keys")
         if not self.fell_silent.is_set():
             self.fell_silent.set()
@@ -43,7 +43,7 @@ async def begun(vendor: FakeChat, silent: SilentOnce, *flags: str) -> Command:
 
 
 def turns_asked(vendor: FakeChat) -> list[int]:
-    return [replies(heard) + 1 for heard in vendor.heard]
+    return [count_replies(heard) + 1 for heard in vendor.requests]
 
 
 async def test_the_first_ctrl_c_saves_the_run_and_says_how_to_go_on() -> None:
@@ -90,7 +90,7 @@ async def test_a_run_goes_on_from_another_folder_with_another_server_and_model(t
         resumed = await retinue("runs", "resume", row["run_id"], *flags, cwd=tmp_path)
 
     assert (resumed.code, resumed.stdout) == (0, "From elsewhere.\n")
-    assert [heard.body["model"] for heard in other.heard] == ["other-1"]
+    assert [heard.body["model"] for heard in other.requests] == ["other-1"]
     assert turns_asked(vendor) == [1, 2]
 
 
@@ -187,7 +187,7 @@ async def test_a_detached_run_loads_no_modules_that_somebody_left_in_its_folder(
         (folder / f"{name}.py").write_text("raise SystemExit('loaded from the workspace')")
     asked = asyncio.Event()
 
-    def model(heard: Heard) -> Line:
+    def model(heard: ReceivedRequest) -> Line:
         asked.set()
         return says("Safe.")
 

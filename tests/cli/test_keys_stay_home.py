@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from retinue.providers.scripted.script import calls, says
-from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, Played
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.providers.scripted import calls, says
+from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, Playable
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, open_in_a_thread
 from tests.internals import tune
@@ -40,7 +40,7 @@ class Wire(NamedTuple):
     """A wire, who speaks it, and where the key travels."""
 
     name: str
-    vendor: Callable[[Played], AnyVendor]
+    vendor: Callable[[Playable], AnyVendor]
     key_header: str = "authorization"
     key: str = f"Bearer {KEY}"
     address: str = "base_url"
@@ -56,34 +56,37 @@ WIRES = [
 ECHO = f"the key {KEY} with token {TOKEN} and password {PASSWORD} is wrong"
 
 
-def refused(status: int, **headers: str) -> Answer:
+def refused(status: int, **headers: str) -> FakeResponse:
     """An error that repeats whatever it was sent, in its body and in its headers."""
     body = msgspec.json.encode({"error": {"message": ECHO, "type": KEY, "code": TOKEN, "details": [KEY]}})
-    return Answer(status=status, headers=JSON | {"x-echo": KEY} | headers, pieces=(body,))
+    return FakeResponse(status=status, headers=JSON | {"x-echo": KEY} | headers, pieces=(body,))
 
 
-def nonsense(at: int) -> Answer:
+def nonsense(at: int) -> FakeResponse:
     """A stream whose only event is no JSON, with the key beginning at this byte."""
-    return Answer(headers=EVENTS, pieces=(b"data: {" + b"." * at + KEY.encode() + b"\n\n",))
+    return FakeResponse(headers=EVENTS, pieces=(b"data: {" + b"." * at + KEY.encode() + b"\n\n",))
 
 
-def unkind(elsewhere: str) -> Iterator[tuple[str, Answer]]:
+def unkind(elsewhere: str) -> Iterator[tuple[str, FakeResponse]]:
     """What vendors do to a request, and what is said about it."""
     for status in (400, 401, 403, 404, 422):
         yield str(status), refused(status)
     yield "429", refused(429, **{"Retry-After": "0"})
-    yield "400", Answer(status=400, pieces=(f"<html>{ECHO}</html>".encode(),))
+    yield "400", FakeResponse(status=400, pieces=(f"<html>{ECHO}</html>".encode(),))
     for status in (301, 302, 303, 307, 308):
         moved = {"Location": f"{elsewhere}/v1?key={KEY}&token={TOKEN}"}
-        yield f"{elsewhere}/v1; redirects are not followed", Answer(status=status, headers=moved)
-    yield "[key]", Answer(headers=EVENTS, pieces=(b"data: " + msgspec.json.encode({"error": ECHO}) + b"\n\n",))
+        yield f"{elsewhere}/v1; redirects are not followed", FakeResponse(status=status, headers=moved)
+    yield "[key]", FakeResponse(headers=EVENTS, pieces=(b"data: " + msgspec.json.encode({"error": ECHO}) + b"\n\n",))
     for at in (10, 95, 105):
         yield "cannot be read", nonsense(at)
-    yield "is no stream", Answer(headers={"Content-Type": "text/html"}, pieces=(b"<p>" * 61 + KEY.encode(),))
-    yield "[key]", Answer(headers=JSON, pieces=(msgspec.json.encode({"error": {"message": ECHO}}),))
+    yield (
+        "is not an event stream",
+        FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<p>" * 61 + KEY.encode(),)),
+    )
+    yield "[key]", FakeResponse(headers=JSON, pieces=(msgspec.json.encode({"error": {"message": ECHO}}),))
 
 
-def is_bearer(heard: Heard, wire: Wire) -> bool:
+def is_bearer(heard: ReceivedRequest, wire: Wire) -> bool:
     own = {wire.key_header: wire.key, "x-house-token": TOKEN, "x-house": f"Basic {PASSWORD}"}
     return {name: heard.headers[name] for name in own} == own
 
@@ -162,8 +165,8 @@ def test_a_key_is_sent_to_its_provider_and_left_nowhere(house: House, wire: Wire
     with open_in_a_thread(wire.vendor(lambda _: next(lines))) as vendor:
         house.settle(wire, getattr(vendor, wire.address))
         codes = [house.retinue(*asking(*flags)).code for flags in ((), ("--json",), ("--sse",))]
-        assert (codes, len(vendor.heard)) == ([0, 0, 0], 6)
-        assert all(is_bearer(heard, wire) for heard in vendor.heard)
+        assert (codes, len(vendor.requests)) == ([0, 0, 0], 6)
+        assert all(is_bearer(heard, wire) for heard in vendor.requests)
     house.look_around()
     house.retinue("doctor")
 
@@ -174,22 +177,22 @@ def test_a_key_is_sent_to_its_provider_and_left_nowhere(house: House, wire: Wire
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 def test_a_vendor_that_repeats_the_key_or_points_elsewhere_gives_it_to_nobody(house: House, wire: Wire) -> None:
     forms = cycle([("--json",), ("--sse",), ()])
-    with open_in_a_thread(FakeServer(lambda _: Answer(pieces=(b"stolen",)))) as thief:
+    with open_in_a_thread(FakeServer(lambda _: FakeResponse(pieces=(b"stolen",)))) as thief:
         for words, answer in unkind(thief.url):
             with open_in_a_thread(wire.vendor(answer)) as vendor:
                 house.settle(wire, getattr(vendor, wire.address))
                 ended = house.retinue(*asking(*next(forms), "--dialect", "none"))
                 assert (ended.code, words in ended.stderr) == (1, True), (words, ended)
-                assert vendor.heard
-                assert all(is_bearer(heard, wire) for heard in vendor.heard)
-        assert thief.heard == []
+                assert vendor.requests
+                assert all(is_bearer(heard, wire) for heard in vendor.requests)
+        assert thief.requests == []
     house.look_around()
 
     assert house.places_of_secrets() == []
 
 
 @pytest.mark.parametrize("answer", [says("Nothing there."), refused(401)], ids=["answered", "refused"])
-def test_a_run_in_the_background_leaves_it_nowhere_either(house: House, answer: Played) -> None:
+def test_a_run_in_the_background_leaves_it_nowhere_either(house: House, answer: Playable) -> None:
     with open_in_a_thread(FakeChat(answer)) as vendor:
         house.settle(WIRES[0], vendor.base_url)
         command = [sys.executable, "-m", "retinue", *asking("--detach")]
@@ -201,7 +204,7 @@ def test_a_run_in_the_background_leaves_it_nowhere_either(house: House, answer: 
             time.sleep(0.02)
     house.look_around()
 
-    assert vendor.heard[0].headers["authorization"] == f"Bearer {KEY}"
+    assert vendor.requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert house.places_of_secrets() == []
 
 

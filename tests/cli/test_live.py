@@ -15,7 +15,7 @@ from retinue.core.agent import Agent
 from retinue.core.run import HandleRef, Outcome, State
 from retinue.core.usage import NANO, Usage
 from retinue.engine import RunView
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.harness import Harness
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from retinue.core.usage import Usage
-from retinue.providers.scripted.script import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
-from retinue.testing.fake_server import Answer
+from retinue.testing.fake_server import FakeResponse
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, retinue, serving
 
@@ -79,7 +79,7 @@ def test_what_a_priced_model_cost_is_told_in_dollars_and_a_limit_on_it_holds(cli
     assert beyond.stderr.splitlines()[-1] == (
         "exhausted: $0 of $0.0001 spent, and the next call may cost more than is left"
     )
-    assert len(vendor.heard) == 1
+    assert len(vendor.requests) == 1
 
 
 def test_a_limit_on_the_cost_of_a_model_without_a_price_is_warned_of_and_the_run_goes_on(cli: Cli) -> None:
@@ -88,7 +88,7 @@ def test_a_limit_on_the_cost_of_a_model_without_a_price_is_warned_of_and_the_run
         unlimited = cli(*asking(vendor), "--quiet", "Is it?")
 
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
-    assert "warning: nobody knows what fake-1 at openai-chat costs" in ended.stderr
+    assert "warning: no price known for model fake-1 (provider openai-chat)" in ended.stderr
     assert unlimited == Ended(0, "Yes.\n", "")
 
 
@@ -118,8 +118,8 @@ model = "known"
     ("flags", "without_a_price"),
     [
         (("--dialect", "none"), []),
-        (("--dialect", "none", "--agent", "lead"), ["spare at priced"]),
-        ((), ["spare at priced", "unknown at priced", "gpt-of-tomorrow at openai"]),
+        (("--dialect", "none", "--agent", "lead"), ["spare (provider priced)"]),
+        ((), ["spare (provider priced)", "unknown (provider priced)", "gpt-of-tomorrow (provider openai)"]),
     ],
 )
 def test_every_model_that_may_be_asked_is_looked_at_for_its_price(
@@ -130,8 +130,8 @@ def test_every_model_that_may_be_asked_is_looked_at_for_its_price(
         ended = cli("run", "--quiet", "--model", "priced:known", *flags, "--max-cost", "1", "Is it?")
 
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
-    warned = [line.partition(" costs, so a limit")[0] for line in ended.stderr.splitlines()]
-    assert warned == [f"warning: nobody knows what {model}" for model in without_a_price]
+    warned = [line.partition(", so a limit")[0] for line in ended.stderr.splitlines()]
+    assert warned == [f"warning: no price known for model {model}" for model in without_a_price]
 
 
 BY_THE_DAY = """
@@ -157,8 +157,8 @@ description = "Rests"
 model = "priced:other"
 """
 UNKNOWN = (
-    "warning: nobody knows what unknown at priced costs, so a limit on cost cannot be enforced; "
-    "say its price in the settings ([providers.priced] prices), or limit --max-tokens instead\n"
+    "warning: no price known for model unknown (provider priced), so a limit on cost cannot be enforced; "
+    "set it in the settings ([providers.priced] prices), or limit --max-tokens instead\n"
 )
 
 
@@ -208,8 +208,8 @@ def test_a_dash_reads_the_prompt_from_stdin(cli: Cli) -> None:
         empty = cli(*asking(vendor), "-", stdin=b" \n")
         not_text = cli(*asking(vendor), "-", stdin=b"\xff\xfe")
 
-    assert (ended.code, vendor.heard[0].body["messages"][-1]["content"]) == (0, "Grüße\nan alle\n")
-    assert (empty.code, not_text.code, len(vendor.heard)) == (2, 2, 1)
+    assert (ended.code, vendor.requests[0].body["messages"][-1]["content"]) == (0, "Grüße\nan alle\n")
+    assert (empty.code, not_text.code, len(vendor.requests)) == (2, 2, 1)
     assert "stdin has no prompt" in empty.stderr
     assert "not UTF-8" in not_text.stderr
 
@@ -220,7 +220,7 @@ def test_flags_say_what_the_model_is_offered_and_told(cli: Cli) -> None:
         cli(*asking(vendor), "--quiet", "--dialect", "none", "--system", "Be brief.", "hello")
         cli(*asking(vendor), "--quiet", "--dialect", "xzatoma", "hello")
 
-    spec, plain, xzatoma = (heard.body for heard in vendor.heard)
+    spec, plain, xzatoma = (heard.body for heard in vendor.requests)
     assert [tool["function"]["name"] for tool in spec["tools"]] == ["subagent", "shared_context"]
     assert "tools" not in plain
     assert "label" in xzatoma["tools"][0]["function"]["parameters"]["properties"]
@@ -252,7 +252,7 @@ def test_settings_give_agents_and_tools_and_the_environment_goes_before_them(fol
 
     assert (ended.code, ended.stdout) == (0, "Three metres.\n")
     assert ended.stderr.startswith(f"model from-the-file at {vendor.base_url} (near, openai-chat)\n")
-    first, second, third, _ = (heard.body for heard in vendor.heard)
+    first, second, third, _ = (heard.body for heard in vendor.requests)
     assert first["messages"][0]["content"] == "You dig."
     assert [tool["function"]["name"] for tool in first["tools"]] == ["depth"]
     assert second["messages"][-1]["content"] == "the well is 3 m deep"
@@ -268,7 +268,7 @@ def test_without_an_agent_only_named_tools_are_offered(folder: Path, cli: Cli) -
         cli(*asking(vendor), "--quiet", "--dialect", "none", "--tools", "two", "hi")
         unknown = cli(*asking(vendor), "--quiet", "--tools", "three", "hi")
 
-    nothing, named = (heard.body for heard in vendor.heard)
+    nothing, named = (heard.body for heard in vendor.requests)
     assert "tools" not in nothing
     assert [tool["function"]["name"] for tool in named["tools"]] == ["two"]
     assert unknown.code == 2
@@ -281,7 +281,7 @@ def test_the_key_goes_into_the_request_and_nowhere_else(home: Path, cli: Cli) ->
     with serving(says("ok")) as vendor:
         ended = cli(*asking(vendor), "--api-key-env", "MY_KEY", "hi", env={"MY_KEY": "tell-nobody"})
 
-    assert vendor.heard[0].headers["authorization"] == "Bearer tell-nobody"
+    assert vendor.requests[0].headers["authorization"] == "Bearer tell-nobody"
     assert "tell-nobody" not in ended.stderr + ended.stdout
     assert not any(b"tell-nobody" in path.read_bytes() for path in home.rglob("*") if path.is_file())
 
@@ -294,7 +294,7 @@ def test_running_tasks_are_cancelled_with_their_root_and_named(cli: Cli) -> None
             calls("subagent", action="spawn", agent="dig", task="Take your time."),
             says("I did not wait."),
         )
-        .play(Answer(delay=60.0), words="You are a spade.")
+        .play(FakeResponse(delay=60.0), words="You are a spade.")
     )
     with serving(script) as vendor:
         ended = cli(*asking(vendor), "Go.")

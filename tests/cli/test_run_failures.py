@@ -18,9 +18,9 @@ from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
 from retinue.providers.catalog import provider_config
-from retinue.providers.scripted.script import calls, calls_verbatim, fails, says
-from retinue.testing.fake_chat import ChatScript, Played, failed
-from retinue.testing.fake_server import Answer
+from retinue.providers.scripted import calls, calls_verbatim, fails, says
+from retinue.testing.fake_chat import ChatScript, Playable, error_response
+from retinue.testing.fake_server import FakeResponse
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, serving
 from tests.internals import tune
@@ -78,24 +78,29 @@ def test_a_command_that_makes_no_sense_exits_2_and_says_why_on_stderr(
 @pytest.mark.parametrize(
     ("played", "status", "words", "asked"),
     [
-        (failed(400, "you made a mistake"), 400, "you made a mistake", 1),
-        (failed(401, "bad key sk-verysecret"), 401, "Check the key in MINE", 1),
-        (failed(404, "no such model"), 404, "Check the model name 'fake-1'", 1),
-        (failed(429, "slow down", retry_after="0"), 429, "slow down", 4),
-        (failed(500, "on fire"), 500, "on fire", 4),
+        (error_response(400, "you made a mistake"), 400, "you made a mistake", 1),
+        (error_response(401, "bad key sk-verysecret"), 401, "Check the key in MINE", 1),
+        (error_response(404, "no such model"), 404, "Check the model name 'fake-1'", 1),
+        (error_response(429, "slow down", retry_after="0"), 429, "slow down", 4),
+        (error_response(500, "on fire"), 500, "on fire", 4),
         (fails(ProviderError("", fault="cut", partial="It is bec"), times=9), None, "", 4),
-        (Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>hello</html>",)), None, "<html>hello</html>", 4),
+        (
+            FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<html>hello</html>",)),
+            None,
+            "<html>hello</html>",
+            4,
+        ),
     ],
     ids=["400", "401", "404", "429", "500", "cut stream", "not JSON"],
 )
 def test_a_server_that_fails_fails_the_run_with_its_own_words(
-    cli: Cli, played: Played, status: int | None, words: str, asked: int
+    cli: Cli, played: Playable, status: int | None, words: str, asked: int
 ) -> None:
     with serving(played) as vendor:
         flags = ("--base-url", vendor.base_url, "--api-key-env", "MINE", "--model", "fake-1")
         ended = cli("run", *flags, "--json", "hi", env={"MINE": "sk-verysecret"})
 
-    assert (ended.code, len(vendor.heard)) == (1, asked)
+    assert (ended.code, len(vendor.requests)) == (1, asked)
     assert (ended.json["status"], ended.json["end_reason"]) == ("failed", "model_error")
     assert words in ended.stderr
     assert status is None or f"answered {status}" in ended.stderr
@@ -149,13 +154,13 @@ def flood() -> str:
     ],
     ids=["a tool that raises", "a tool that does not exist", "arguments that are no JSON"],
 )
-def test_the_model_reads_what_went_wrong_with_a_call_and_goes_on(cli: Cli, line: Played, result: str) -> None:
+def test_the_model_reads_what_went_wrong_with_a_call_and_goes_on(cli: Cli, line: Playable, result: str) -> None:
     with serving(ChatScript().play(line, says("I see."))) as vendor:
         flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "explode,flood")
         ended = cli("run", *flags, "hi")
 
     assert (ended.code, ended.stdout) == (0, "I see.\n")
-    assert result in vendor.heard[1].body["messages"][-1]["content"]
+    assert result in vendor.requests[1].body["messages"][-1]["content"]
     assert "Traceback" not in ended.stderr
     assert "not-for-logs" not in ended.stderr
 
@@ -166,7 +171,7 @@ def test_of_fifty_megabytes_from_a_tool_the_model_reads_a_beginning(cli: Cli) ->
         ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "flood", "hi")
 
     assert (ended.code, ended.stdout) == (0, "That was a lot.\n")
-    read = vendor.heard[1].body["messages"][-1]["content"]
+    read = vendor.requests[1].body["messages"][-1]["content"]
     assert read.endswith("\n[Cut: 50000 of 50000000 characters are shown. Ask for less.]")
     shown = cli("runs", "show", cli("runs", "--json").json[0]["run_id"])
     assert (shown.code, len(shown.stdout) < 100_000) == (0, True)

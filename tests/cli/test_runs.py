@@ -15,7 +15,7 @@ from retinue.core.events import Event, MailTaken, RunAdopted, RunLeft
 from retinue.core.messages import TextDelta
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, fails, hangs, says
+from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
 from tests.cli.conftest import Cli
 from tests.cli.stage import serving, told
 
@@ -201,7 +201,7 @@ def test_a_run_that_a_program_left_goes_on_with_the_flags_of_the_command(cli: Cl
 
     assert (nobody.code, "OPENAI_API_KEY is not set" in nobody.stderr) == (2, True)
     assert (resumed.code, resumed.stdout) == (0, "I thought.\n")
-    assert [heard.body["model"] for heard in vendor.heard] == ["m"]
+    assert [heard.body["model"] for heard in vendor.requests] == ["m"]
 
 
 def test_a_run_that_is_over_cannot_be_cancelled_and_resume_tells_its_answer(cli: Cli, home: Path, tree: str) -> None:

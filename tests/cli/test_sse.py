@@ -15,9 +15,9 @@ import pytest
 
 from retinue.cli.output.sse import sse
 from retinue.core.errors import ProviderError
-from retinue.providers.scripted.script import calls, fails, says, together
+from retinue.providers.scripted import calls, fails, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
-from retinue.testing.fake_server import Answer
+from retinue.testing.fake_server import FakeResponse
 from tests.cli.conftest import Cli
 from tests.cli.stage import Command, serving
 
@@ -78,8 +78,8 @@ def test_calls_and_their_results_carry_the_id_of_the_call(cli: Cli) -> None:
         ended = cli(*asking(vendor), "hi")
 
     told = joined(each for each in events(ended.stdout) if each.type != "response_start")
-    (sent,) = vendor.heard[1].body["messages"][-2]["tool_calls"]
-    result = vendor.heard[1].body["messages"][-1]["content"]
+    (sent,) = vendor.requests[1].body["messages"][-2]["tool_calls"]
+    result = vendor.requests[1].body["messages"][-1]["content"]
     assert told == [
         Told("output_text", "Let me look."),
         Told("tool_call", '\nFunction: shared_context {"action":"list_keys"}', sent["id"]),
@@ -149,7 +149,7 @@ def test_a_failure_is_told_before_the_end(cli: Cli) -> None:
 @pytest.mark.real_time
 @pytest.mark.usefixtures("folder")
 async def test_an_interrupted_run_ends_its_stream_too() -> None:
-    async with FakeChat(Answer(delay=60.0)) as vendor:
+    async with FakeChat(FakeResponse(delay=60.0)) as vendor:
         command = await Command.start(*asking(vendor), "hi")
         await command.says("main: started")
         command.signal(signal.SIGINT)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from retinue.cli.output.sse import LiveReply, Piece, ReplyWriter
 from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, CallDelta, Delta, Reply, StartDelta, TextDelta, Thinking, ToolCall
-from retinue.providers.scripted.script import Line, calls, fails, hangs, says, streams, together
-from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_server import Heard
+from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
+from retinue.testing.fake_chat import FakeChat, Playable
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.conftest import Cli
 from tests.cli.stage import Command, open_in_a_thread, retinue
 from tests.cli.test_sse import PARIS, Told, events, joined
@@ -35,7 +35,7 @@ class Wire(NamedTuple):
     """A vendor, the provider that speaks to it, and how its calls are told."""
 
     name: str
-    vendor: Callable[[Played], AnyVendor]
+    vendor: Callable[[Playable], AnyVendor]
     opening: str = "\nFunction: {} "
     has_call_ids: bool = True
     address: str = "base_url"
@@ -56,7 +56,7 @@ def asking(wire: Wire, vendor: AnyVendor, *flags: str) -> tuple[str, ...]:
     return ("run", "--provider", wire.name, "--base-url", address, "--model", "fake-1", "--sse", *flags, "hi")
 
 
-def one_by_one(*lines: Line) -> Callable[[Heard], Line]:
+def one_by_one(*lines: Line) -> Callable[[ReceivedRequest], Line]:
     """A line for each request."""
     left = iter(lines)
     return lambda _: next(left)
@@ -120,7 +120,7 @@ def test_an_attempt_that_is_made_again_repeats_no_word(cli: Cli, wire: Wire) -> 
         ended = cli(*asking(wire, vendor, "--dialect", "none"))
 
     start, *told = joined(events(ended.stdout))
-    assert (ended.code, start.type, len(vendor.heard)) == (0, "response_start", 2)
+    assert (ended.code, start.type, len(vendor.requests)) == (0, "response_start", 2)
     assert told == [
         Told("output_text", "It is here."),
         Told("block_end"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import StoreNotOpened
-from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.store.sqlite import errors
 from retinue.store.sqlite.store import SqliteStore
 from tests.cli.conftest import Cli
@@ -173,5 +173,5 @@ def test_a_log_that_cannot_be_read_along_is_never_left_out_of_account(cli: Cli, 
         home.chmod(0o700)
 
     assert (listed.code, listed.stdout) == (1, "")
-    assert f"what was written last is in {home}/retinue.db-wal, which SQLite cannot read" in listed.stderr
-    assert f"copy the folder {home} and look there, with RETINUE_HOME" in listed.stderr
+    assert f"the newest data is in {home}/retinue.db-wal, which SQLite cannot read" in listed.stderr
+    assert f"copy the folder {home} and set RETINUE_HOME to the copy" in listed.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retinue.providers.scripted.script import says
+from retinue.providers.scripted import says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, serving
@@ -40,7 +40,7 @@ def test_the_json_is_followed_by_a_blank_line_and_done_and_with_quiet_it_is_alon
 
     assert (plain.code, plain.stdout) == (0, f"{PARIS}\n\n=== [ DONE ] ===\n")
     assert quiet == Ended(0, f"{PARIS}\n", "")
-    assert [heard.body["response_format"] for heard in vendor.heard] == [
+    assert [heard.body["response_format"] for heard in vendor.requests] == [
         {"type": "json_schema", "json_schema": {"name": "structured_output", "schema": SCHEMA, "strict": True}}
     ] * 2
 
@@ -57,7 +57,7 @@ def test_any_object_can_be_demanded(cli: Cli) -> None:
         ended = cli(*asking(vendor), "--output-json", "--quiet", "Capital of France?")
 
     assert ended == Ended(0, f"{PARIS}\n", "")
-    assert vendor.heard[0].body["response_format"] == {"type": "json_object"}
+    assert vendor.requests[0].body["response_format"] == {"type": "json_object"}
 
 
 def test_a_bad_answer_is_repaired_before_anybody_sees_it(cli: Cli, schema: str) -> None:
@@ -65,7 +65,9 @@ def test_a_bad_answer_is_repaired_before_anybody_sees_it(cli: Cli, schema: str) 
         ended = cli(*asking(vendor), "--output-schema", schema, "--quiet", "Capital of France?")
 
     assert ended == Ended(0, f"{PARIS}\n", "")
-    assert vendor.heard[1].body["messages"][-1]["content"].startswith("Your answer does not have the required form: ")
+    assert (
+        vendor.requests[1].body["messages"][-1]["content"].startswith("Your answer does not have the required form: ")
+    )
 
 
 def test_a_run_whose_answer_cannot_be_repaired_exits_1_with_nothing_on_stdout(cli: Cli, schema: str) -> None:
@@ -73,7 +75,7 @@ def test_a_run_whose_answer_cannot_be_repaired_exits_1_with_nothing_on_stdout(cl
         plain = cli(*asking(vendor), "--output-schema", schema, "Capital of France?")
         as_json = cli(*asking(vendor), "--output-schema", schema, "--json", "Capital of France?")
 
-    assert (plain.code, plain.stdout, len(vendor.heard)) == (1, "", 6)
+    assert (plain.code, plain.stdout, len(vendor.requests)) == (1, "", 6)
     assert "failed (bad_output): the answer is not of the form that was demanded: it is not JSON" in plain.stderr
     assert "the answer so far:\nParis." in plain.stderr
     told: dict[str, Any] = as_json.json
@@ -98,7 +100,7 @@ def test_a_bad_schema_file_exits_2_before_anybody_is_asked(cli: Cli, folder: Pat
     with serving(says(PARIS)) as vendor:
         ended = cli(*asking(vendor), "--output-schema", "bad.json", "Capital of France?")
 
-    assert (ended.code, ended.stdout, vendor.heard) == (2, "", [])
+    assert (ended.code, ended.stdout, vendor.requests) == (2, "", [])
     assert ended.stderr.startswith("error: bad.json is not a usable JSON Schema: ")
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.provider import Script, ScriptedProvider
-from retinue.providers.scripted.script import says
+from retinue.providers.scripted import Script, ScriptedProvider, says
 from tests.cli.stage import serving, told
 
 COLOUR = re.compile(r"\x1b\[[\d;]*m")

@@ -1,4 +1,4 @@
-"""Every mistake in a settings file is told with its file, line and key, what stands there, and what may."""
+"""Errors in a settings file: file, line, key, the value found and the values allowed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from retinue.app.settings_file import SECTIONS
 from retinue.config.settings import load
 from retinue.core.errors import BadInput, ConfigError, Problem
-from tests.config.settled import complaint
+from tests.config.settings_files import error_message
 
 AGENT_KEYS = (
     "description, system_prompt, tools, model, fallback, max_turns, model_provider, risk_profile, runtime_profile, "
@@ -39,8 +39,8 @@ WIRES = ", ".join(SECTIONS[1].choices["wire"])
     ],
     ids=["no value", "open string", "no equals sign", "deep"],
 )
-def test_what_is_not_toml(tmp_path: Path, text: str, message: str) -> None:
-    assert complaint(tmp_path, text) == message
+def test_invalid_toml(tmp_path: Path, text: str, message: str) -> None:
+    assert error_message(tmp_path, text) == message
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_what_is_not_toml(tmp_path: Path, text: str, message: str) -> None:
     ],
     ids=["key", "table", "inline table", "many lines", "dotted and table", "the first of two"],
 )
-def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
-    assert complaint(tmp_path, text) == message
+def test_duplicate_keys(tmp_path: Path, text: str, message: str) -> None:
+    assert error_message(tmp_path, text) == message
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
             f"retinue.toml:1: agent.subagnet: unknown section, did you mean agent.subagent? Known: {NAMES}",
         ),
         ("[provider.x]", f"retinue.toml:1: provider: unknown section, did you mean providers? Known: {NAMES}"),
-        ("model = 'gpt'", f"retinue.toml:1: model: unknown key; settings stand in sections: {NAMES}"),
+        ("model = 'gpt'", f"retinue.toml:1: model: unknown key; settings belong in sections: {NAMES}"),
         (
             "[agents.researcher]\nmax_turn = 3\n",
             f"retinue.toml:2: agents.researcher.max_turn: unknown key, did you mean max_turns? Known: {AGENT_KEYS}",
@@ -106,8 +106,8 @@ def test_what_is_set_twice(tmp_path: Path, text: str, message: str) -> None:
         ),
     ],
 )
-def test_names_that_nobody_knows(tmp_path: Path, text: str, message: str) -> None:
-    assert complaint(tmp_path, text) == message
+def test_unknown_names(tmp_path: Path, text: str, message: str) -> None:
+    assert error_message(tmp_path, text) == message
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_names_that_nobody_knows(tmp_path: Path, text: str, message: str) -> Non
         ("limits.wrap_up = 1", "limits.wrap_up: found 1 (a whole number); expected true or false"),
     ],
 )
-def test_values_of_the_wrong_kind(tmp_path: Path, setting: str, rest: str) -> None:
-    assert complaint(tmp_path, f"# first\n[agents.a]\n{setting}\n") == f"retinue.toml:3: agents.a.{rest}"
+def test_values_of_the_wrong_type(tmp_path: Path, setting: str, rest: str) -> None:
+    assert error_message(tmp_path, f"# first\n[agents.a]\n{setting}\n") == f"retinue.toml:3: agents.a.{rest}"
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_values_of_the_wrong_kind(tmp_path: Path, setting: str, rest: str) -> No
     ],
 )
 def test_values_out_of_range(tmp_path: Path, setting: str, rest: str) -> None:
-    assert complaint(tmp_path, f"[agents.a]\n{setting}\n") == f"retinue.toml:2: agents.a.{rest}"
+    assert error_message(tmp_path, f"[agents.a]\n{setting}\n") == f"retinue.toml:2: agents.a.{rest}"
 
 
-def test_a_number_that_is_too_long_to_read(tmp_path: Path) -> None:
-    message = complaint(tmp_path, f"agents.a.max_turns = {'9' * 5000}")
+def test_a_number_with_too_many_digits(tmp_path: Path) -> None:
+    message = error_message(tmp_path, f"agents.a.max_turns = {'9' * 5000}")
 
     assert message.startswith("retinue.toml: not valid TOML: exceeds the limit (4300 digits)")
 
@@ -202,15 +202,15 @@ def test_a_number_that_is_too_long_to_read(tmp_path: Path) -> None:
         ("max_depth = '3'", 'agent.subagent.max_depth: found "3" (a string); expected a whole number from 1 to 10'),
     ],
 )
-def test_a_dialect_complains_in_the_words_of_its_document(tmp_path: Path, setting: str, message: str) -> None:
-    assert complaint(tmp_path, f"[agent.subagent]\n{setting}\n") == f"retinue.toml:2: {message}"
+def test_dialect_settings_have_the_prescribed_error_messages(tmp_path: Path, setting: str, message: str) -> None:
+    assert error_message(tmp_path, f"[agent.subagent]\n{setting}\n") == f"retinue.toml:2: {message}"
 
 
 @pytest.mark.parametrize("name", ["", "Researcher", "my agent", "a.b", "é", "a\n", "x" * 65])
-def test_names_of_agents_that_do_not_do(tmp_path: Path, name: str) -> None:
+def test_invalid_agent_names(tmp_path: Path, name: str) -> None:
     written = '"' + name.replace("\n", "\\n") + '"'
 
-    message = complaint(tmp_path, f"[agents.{written}]\n")
+    message = error_message(tmp_path, f"[agents.{written}]\n")
 
     shown = name if name == "Researcher" else f'"{"x" * 64}..."' if name == "x" * 65 else written
     expected = "1 to 64 of the characters a-z, 0-9, _ and -"
@@ -261,8 +261,8 @@ def test_names_of_agents_that_do_not_do(tmp_path: Path, name: str) -> None:
         ),
         (
             "[providers.lab]\nwire = 'openai-chat'\nbase_url = 'http://host/v1'\nresponses_wire = 'seed'\n",
-            "4: providers.lab.responses_wire: responses_wire of 'openai-chat' says how the wire openai-responses "
-            "writes; its wire is openai-chat",
+            "4: providers.lab.responses_wire: responses_wire applies to the wire openai-responses only; "
+            "the wire of 'openai-chat' is openai-chat",
         ),
         ("[providers]\nvllm = 'x'\n", '2: providers.vllm: found "x" (a string); expected a table'),
         ("providers = []\n", "1: providers: found an array; expected tables [providers.<name>]"),
@@ -270,12 +270,14 @@ def test_names_of_agents_that_do_not_do(tmp_path: Path, name: str) -> None:
         ("[[tools]]\n", "1: tools: found an array; expected a table"),
     ],
 )
-def test_mistakes_about_providers_and_tables(tmp_path: Path, text: str, rest: str) -> None:
-    assert complaint(tmp_path, text) == f"retinue.toml:{rest}"
+def test_errors_in_providers_and_tables(tmp_path: Path, text: str, rest: str) -> None:
+    assert error_message(tmp_path, text) == f"retinue.toml:{rest}"
 
 
-def test_a_key_that_was_pasted_where_its_variable_belongs_is_not_shown(tmp_path: Path) -> None:
-    message = complaint(tmp_path, "[providers.vllm]\napi_key_env = 'sk-secret'\nheaders = { A = \"Bearer x\\n\" }\n")
+def test_an_api_key_in_place_of_its_variable_is_not_shown(tmp_path: Path) -> None:
+    message = error_message(
+        tmp_path, "[providers.vllm]\napi_key_env = 'sk-secret'\nheaders = { A = \"Bearer x\\n\" }\n"
+    )
 
     assert message == (
         "retinue.toml:2: providers.vllm.api_key_env: found a string of 9 characters; "
@@ -284,14 +286,14 @@ def test_a_key_that_was_pasted_where_its_variable_belongs_is_not_shown(tmp_path:
     )
 
 
-def test_modules_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_tool_modules(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "notes.txt").touch()
     (tmp_path / "good.py").touch()
     long = "x" * 300
     text = f'[tools]\nmodules = [\n  "good.py",\n  "mytools.py",\n  "folder", "notes.txt",\n"a\\u0000",\n"{long}"]\n'
 
-    assert complaint(tmp_path, text).splitlines() == [
+    assert error_message(tmp_path, text).splitlines() == [
         f"retinue.toml:{line}: tools.modules[{place}]: "
         f'found {what} at "{tmp_path}/{name}"; expected a Python file (.py)'
         for line, place, what, name in [
@@ -304,7 +306,7 @@ def test_modules_that_are_not_there(tmp_path: Path) -> None:
     ]
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_errors_are_reported_in_file_order(tmp_path: Path) -> None:
     (tmp_path / "retinue.toml").write_text("[agent.subagent]\nmax_depth = 99\n\n[agents.a]\nmax_turns = 0\ntool = []\n")
 
     with pytest.raises(BadInput) as caught:
@@ -340,40 +342,40 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
     assert str(caught.value) == "\n".join(str(problem) for problem in caught.value.problems)
 
 
-def test_files_that_are_not_there_or_cannot_be_read(tmp_path: Path) -> None:
+def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "latin.toml").write_bytes("# a\n# Grüße\n".encode("latin-1"))
 
-    assert complaint(tmp_path, path="no.toml") == "no.toml: there is no such file"
-    assert complaint(tmp_path, path=tmp_path / "no.toml") == f"{tmp_path}/no.toml: there is no such file"
-    assert complaint(tmp_path, path="folder") == "folder: found a folder; expected a file"
-    assert complaint(tmp_path, path="loop") == "loop: cannot be read: Too many levels of symbolic links"
-    assert complaint(tmp_path, path="a\0b") == "a\0b: cannot be read: embedded null byte"
-    assert complaint(tmp_path, path="latin.toml") == "latin.toml:2: found the byte 0xfc; expected UTF-8 text"
+    assert error_message(tmp_path, path="no.toml") == "no.toml: there is no such file"
+    assert error_message(tmp_path, path=tmp_path / "no.toml") == f"{tmp_path}/no.toml: there is no such file"
+    assert error_message(tmp_path, path="folder") == "folder: found a folder; expected a file"
+    assert error_message(tmp_path, path="loop") == "loop: cannot be read: Too many levels of symbolic links"
+    assert error_message(tmp_path, path="a\0b") == "a\0b: cannot be read: embedded null byte"
+    assert error_message(tmp_path, path="latin.toml") == "latin.toml:2: found the byte 0xfc; expected UTF-8 text"
 
 
-def test_a_link_that_leads_nowhere_is_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_dangling_symlink_is_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "retinue.toml").symlink_to("gone.toml")
 
-    assert complaint(tmp_path) == "retinue.toml: there is no such file"
+    assert error_message(tmp_path) == "retinue.toml: there is no such file"
 
 
-def test_two_settings_files_in_one_folder(tmp_path: Path) -> None:
+def test_two_settings_files_in_one_folder_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "retinue.yaml").touch()
 
-    assert complaint(tmp_path, "") == "retinue.toml: retinue.toml and retinue.yaml are both here; keep one of them"
+    assert error_message(tmp_path, "") == "retinue.toml: retinue.toml and retinue.yaml are both here; keep one of them"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither")
-def test_what_would_be_waited_for_or_has_no_end_is_no_settings_file(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "retinue.toml")
-    assert complaint(tmp_path) == "retinue.toml: found a pipe; expected a file"
+    assert error_message(tmp_path) == "retinue.toml: found a pipe; expected a file"
 
     (tmp_path / "retinue.toml").unlink()
     (tmp_path / "retinue.toml").symlink_to("/dev/zero")
-    assert complaint(tmp_path) == "retinue.toml: found a device; expected a file"
-    assert complaint(tmp_path, path="/dev/zero") == "/dev/zero: found a device; expected a file"
+    assert error_message(tmp_path) == "retinue.toml: found a device; expected a file"
+    assert error_message(tmp_path, path="/dev/zero") == "/dev/zero: found a device; expected a file"
 
     (tmp_path / "retinue.toml").unlink()
     (tmp_path / "retinue.toml").symlink_to("/dev/null")
@@ -381,7 +383,7 @@ def test_what_would_be_waited_for_or_has_no_end_is_no_settings_file(tmp_path: Pa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
-def test_a_pipe_that_somebody_names_is_read(tmp_path: Path) -> None:
+def test_an_explicitly_named_pipe_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writing = threading.Thread(target=(tmp_path / "pipe").write_text, args=('[agents.dig]\nsystem_prompt = "Dig."\n',))
     writing.start()

@@ -1,11 +1,11 @@
-"""Flags go before the environment, and that before the file; no key goes to an address that it was not meant for."""
+"""Precedence: flags, environment, file; and no key is sent to an address it was not set for."""
 
 from __future__ import annotations
 
 import pytest
 
 from retinue.config.agents import AgentSettings
-from retinue.config.precedence import Choice, Flags, layer
+from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.providers import ProviderSettings
 from retinue.config.settings import Settings
 
@@ -23,16 +23,16 @@ SETTINGS = Settings(
 WIRES = ("openai-chat", "vllm")
 
 
-def choose(flags: Flags, environ: dict[str, str], agent: str | None = None) -> Choice:
-    return layer(flags, environ, SETTINGS, agent=agent, wires=WIRES)
+def choose(flags: Flags, environ: dict[str, str], agent: str | None = None) -> ModelSelection:
+    return resolve(flags, environ, SETTINGS, agent=agent, wires=WIRES)
 
 
-def test_nobody_says_anything() -> None:
-    assert choose(Flags(), {"RETINUE_MODEL": "", "HOME": "/"}) == Choice()
-    assert choose(Flags(), {}, "none") == choose(Flags(), {}, "unknown") == Choice()
+def test_without_options_nothing_is_selected() -> None:
+    assert choose(Flags(), {"RETINUE_MODEL": "", "HOME": "/"}) == ModelSelection()
+    assert choose(Flags(), {}, "none") == choose(Flags(), {}, "unknown") == ModelSelection()
 
 
-def test_flags_go_before_the_environment() -> None:
+def test_flags_override_the_environment() -> None:
     environ = {
         "RETINUE_MODEL": "em",
         "RETINUE_PROVIDER": "vllm",
@@ -40,7 +40,7 @@ def test_flags_go_before_the_environment() -> None:
         "RETINUE_API_KEY_ENV": "E_KEY",
     }
 
-    assert choose(Flags(), environ) == Choice(
+    assert choose(Flags(), environ) == ModelSelection(
         model="em",
         provider="vllm",
         base_url="http://e",
@@ -53,7 +53,7 @@ def test_flags_go_before_the_environment() -> None:
         },
     )
     flags = Flags(model="fm", provider="openai-chat", base_url="http://f", api_key_env="F_KEY")
-    assert choose(flags, environ) == Choice(
+    assert choose(flags, environ) == ModelSelection(
         model="fm",
         provider="openai-chat",
         base_url="http://f",
@@ -67,8 +67,8 @@ def test_flags_go_before_the_environment() -> None:
     )
 
 
-def test_the_file_says_where_a_provider_is() -> None:
-    assert choose(Flags(provider="local", model="m"), {}) == Choice(
+def test_the_file_sets_address_and_key_of_a_provider() -> None:
+    assert choose(Flags(provider="local", model="m"), {}) == ModelSelection(
         model="m",
         provider="local",
         base_url="http://localhost:9/v1",
@@ -89,13 +89,13 @@ def test_the_file_says_where_a_provider_is() -> None:
         (Flags(model="vllm:a:b"), {}, None, "vllm", "a:b"),
         (Flags(model="llama3:8b"), {}, None, None, "llama3:8b"),
         (Flags(model="qwen3"), {}, None, None, "qwen3"),
-        # Beside a provider, a model is a name there, whatever it says.
+        # With a provider from the same source, the whole text is the model's name.
         (Flags(model="vllm:x", provider="local"), {}, None, "local", "vllm:x"),
         (Flags(), {"RETINUE_MODEL": "vllm:x", "RETINUE_PROVIDER": "local"}, None, "local", "vllm:x"),
-        # What a flag says of the provider goes before the environment ...
+        # A provider prefix in a flag overrides the environment ...
         (Flags(model="vllm:x"), {"RETINUE_PROVIDER": "local"}, None, "vllm", "x"),
         (Flags(model="llama3:8b"), {"RETINUE_PROVIDER": "local"}, None, "local", "llama3:8b"),
-        # ... and a provider goes before what a lower place says of it.
+        # ... and a provider overrides a prefix from a lower source.
         (Flags(provider="vllm"), {"RETINUE_MODEL": "local:x"}, None, "vllm", "x"),
         (Flags(), {}, "dig", "local", "qwen3"),
         (Flags(), {}, "plain", None, "gpt-5"),
@@ -104,7 +104,7 @@ def test_the_file_says_where_a_provider_is() -> None:
         (Flags(provider="vllm"), {}, "dig", "vllm", "qwen3"),
     ],
 )
-def test_a_model_may_say_its_provider(
+def test_a_model_may_have_a_provider_prefix(
     flags: Flags, environ: dict[str, str], agent: str | None, provider: str | None, model: str
 ) -> None:
     choice = choose(flags, environ, agent)
@@ -126,18 +126,18 @@ LOCAL_AT_HOME = {"RETINUE_PROVIDER": "vllm", "RETINUE_BASE_URL": "http://home", 
         (Flags(provider="local"), {"RETINUE_BASE_URL": "http://x"}, "http://x", None),
         (Flags(provider="local", api_key_env="K", base_url="http://x"), {}, "http://x", "K"),
         (Flags(provider="local", api_key_env="K"), {}, "http://localhost:9/v1", "K"),
-        # What the environment says of one provider is not for another ...
+        # Address and key of one provider in the environment are not for another ...
         (Flags(provider="openai-chat"), LOCAL_AT_HOME, None, None),
         (Flags(model="openai-chat:m"), LOCAL_AT_HOME, None, None),
         (Flags(provider="vllm"), LOCAL_AT_HOME, "http://home", "HOME_KEY"),
         (Flags(base_url="http://x"), LOCAL_AT_HOME, "http://x", None),
-        # ... but without a provider or an address it is for any.
+        # ... but without a provider or an address they are for any.
         (Flags(provider="vllm"), {"RETINUE_BASE_URL": "http://e"}, "http://e", None),
         (Flags(base_url="http://x"), {"RETINUE_API_KEY_ENV": "E_KEY"}, "http://x", "E_KEY"),
         (Flags(provider="local"), {"RETINUE_API_KEY_ENV": "E_KEY"}, "http://localhost:9/v1", "E_KEY"),
     ],
 )
-def test_addresses_and_keys_stay_with_what_they_were_said_for(
+def test_addresses_and_keys_stay_with_their_provider(
     flags: Flags, environ: dict[str, str], base_url: str | None, api_key_env: str | None
 ) -> None:
     choice = choose(flags, environ)

@@ -1,4 +1,4 @@
-"""Profiles in the settings: what they say becomes an agent's policy, and what they get wrong is told."""
+"""Risk and runtime profiles: the resulting policies of agents, and errors."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import pytest
 from retinue.core.agent import Agent
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Autonomy, Policy
 from retinue.core.profiles import RuntimeProfile
-from tests.config.settled import complaint, settings
+from tests.config.settings_files import error_message, settings
 
 
 def agent_of(folder: Path, text: str) -> Agent:
-    """The agent of settings that have one, called `a`."""
+    """The only agent of the settings."""
     (agent,) = settings(folder, text).core_agents()
     return agent
 
 
 def policy_of(folder: Path, profile: str) -> Policy:
-    """What an agent with this risk profile may do."""
+    """The policy of an agent with this risk profile."""
     policy = agent_of(folder, f'[agents.a]\nrisk_profile = "p"\n[risk_profiles.p]\n{profile}').policy
     assert policy is not None
     return policy
 
 
-# ---- what becomes of them -------------------------------------------------------------------------------------------
+# ---- policies and agents ------------------------------------------------------------------------------------------
 
 
 def test_an_agent_without_profiles_has_no_policy_of_its_own(tmp_path: Path) -> None:
     assert agent_of(tmp_path, "[agents.a]\n") == Agent(name="a")
 
 
-def test_the_defaults_of_profiles_are_those_of_a_policy_with_the_usual_tools_approved_ahead(tmp_path: Path) -> None:
+def test_default_profiles_give_the_default_policy_with_auto_approve(tmp_path: Path) -> None:
     defaults = Policy(auto_approve=DEFAULT_AUTO_APPROVE)
 
     assert policy_of(tmp_path, "") == defaults
@@ -113,16 +113,16 @@ def test_the_level_of_autonomy_has_two_names(tmp_path: Path, key: str) -> None:
     assert policy_of(tmp_path, f'{key} = "readonly"').autonomy == Autonomy.READONLY
 
 
-def test_two_levels_of_one_profile_that_contradict_each_other_are_a_mistake(tmp_path: Path) -> None:
+def test_contradicting_levels_are_an_error(tmp_path: Path) -> None:
     both = '[risk_profiles.p]\nlevel = "full"\nautonomy = "readonly"\n'
 
-    assert complaint(tmp_path, both) == (
+    assert error_message(tmp_path, both) == (
         "retinue.toml:3: risk_profiles.p.autonomy: readonly contradicts level = full; leave one of them out"
     )
     assert policy_of(tmp_path, 'level = "full"\nautonomy = "full"').autonomy == Autonomy.FULL
 
 
-def test_paths_are_seen_from_the_folder_of_the_settings_and_home_is_home(
+def test_paths_are_relative_to_the_settings_file_and_expand_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/where/they/live")
@@ -132,7 +132,7 @@ def test_paths_are_seen_from_the_folder_of_the_settings_and_home_is_home(
     assert found.forbidden_paths == ("/where/they/live/.ssh", f"{tmp_path}/keys")
 
 
-def test_zero_is_the_usual_number_of_iterations_and_of_depth(tmp_path: Path) -> None:
+def test_zero_means_the_default_iterations_and_depth(tmp_path: Path) -> None:
     text = (
         '[agents.a]\nruntime_profile = "r"\n[runtime_profiles.r]\nmax_tool_iterations = 0\nmax_delegation_depth = 0\n'
     )
@@ -140,7 +140,7 @@ def test_zero_is_the_usual_number_of_iterations_and_of_depth(tmp_path: Path) -> 
     assert agent_of(tmp_path, text).runtime == RuntimeProfile(max_tool_iterations=10, max_delegation_depth=3)
 
 
-def test_the_rest_of_an_agent(tmp_path: Path) -> None:
+def test_model_provider_workspace_and_memory_of_an_agent(tmp_path: Path) -> None:
     found = settings(
         tmp_path,
         """\
@@ -176,7 +176,7 @@ wire = "openai-chat"
     )
 
 
-# ---- mistakes -------------------------------------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ wire = "openai-chat"
         ),
         (
             '[agents.a]\nmodel_provider = "openai-chat.local"\n[providers.local]\nwire = "openai-chat"\n',
-            "retinue.toml:2: agents.a.model_provider: needs a model: say which one of local with model = NAME",
+            "retinue.toml:2: agents.a.model_provider: needs a model of local: set model = NAME",
         ),
         (
             '[agents.a]\nmodel_provider = "local"\n',
@@ -232,18 +232,18 @@ wire = "openai-chat"
         ),
     ],
 )
-def test_mistakes_are_told_with_what_is_known(tmp_path: Path, text: str, message: str) -> None:
-    assert complaint(tmp_path, text) == message
+def test_profile_errors_name_the_known_values(tmp_path: Path, text: str, message: str) -> None:
+    assert error_message(tmp_path, text) == message
 
 
-def test_an_agent_is_not_blamed_for_a_mistake_in_its_profile(tmp_path: Path) -> None:
+def test_an_error_in_a_profile_is_not_reported_for_its_agent(tmp_path: Path) -> None:
     text = '[agents.a]\nrisk_profile = "p"\n[risk_profiles.p]\nlevel = "ful"\n'
 
-    assert complaint(tmp_path, text).startswith("retinue.toml:4: risk_profiles.p.level: ")
+    assert error_message(tmp_path, text).startswith("retinue.toml:4: risk_profiles.p.level: ")
 
 
 @pytest.mark.promise("ZC-KEYS")
-def test_an_unknown_key_is_an_error_and_one_of_another_tool_a_warning_that_names_it(tmp_path: Path) -> None:
+def test_unknown_keys_are_errors_and_unsupported_ones_warnings(tmp_path: Path) -> None:
     text = """\
 [agents.a]
 skill_bundles = ["x"]
@@ -262,7 +262,7 @@ firejail_args = ["--net=none"]
 sandbox_enabled = false
 """
     found = settings(tmp_path, text)
-    ignored = "not supported, and left out of account"
+    ignored = "not supported and ignored"
 
     assert [str(warning) for warning in found.warnings] == [
         f"retinue.toml:2: agents.a.skill_bundles: {ignored}",
@@ -273,7 +273,7 @@ sandbox_enabled = false
         f"retinue.toml:13: risk_profiles.p.sandbox_backend: {ignored}",
         f"retinue.toml:14: risk_profiles.p.firejail_args: {ignored}",
         f"retinue.toml:15: risk_profiles.p.sandbox_enabled: {ignored}: "
-        '[tools] sandbox = "off" switches it off for every agent',
+        '[tools] sandbox = "off" turns it off for every agent',
     ]
     assert found.core_agents() == (Agent(name="a"),)
-    assert "unknown key" in complaint(tmp_path, f"{text}nonsense = 1\n")
+    assert "unknown key" in error_message(tmp_path, f"{text}nonsense = 1\n")

@@ -1,4 +1,4 @@
-"""Whatever a settings file says, it is either settled or complained about."""
+"""Any settings file either loads or raises `ConfigError`."""
 
 from __future__ import annotations
 
@@ -50,20 +50,18 @@ SCRAPS = st.lists(
 
 
 @given(SCRAPS | st.text(max_size=40))
-def test_any_text_is_settled_or_complained_about(text: str) -> None:
-    settle(text.encode("utf-8", "surrogatepass"))
+def test_any_text_loads_or_raises_config_error(text: str) -> None:
+    load_error(text.encode("utf-8", "surrogatepass"))
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_settled_or_complained_about(body: bytes) -> None:
-    settle(body)
+def test_any_bytes_load_or_raise_config_error(body: bytes) -> None:
+    load_error(body)
 
 
 @given(TABLES, st.booleans())
-def test_any_tables_are_settled_or_complained_about_and_every_complaint_has_a_line(
-    tables: dict[str, Value], with_headers: bool
-) -> None:
-    error = settle(written(tables, with_headers=with_headers).encode())
+def test_any_tables_load_or_raise_errors_with_lines(tables: dict[str, Value], with_headers: bool) -> None:
+    error = load_error(written(tables, with_headers=with_headers).encode())
 
     for problem in error.problems if error is not None else ():
         assert problem.line is not None
@@ -82,8 +80,8 @@ def test_every_key_is_found_on_a_line_that_has_it(tables: dict[str, Value], with
             assert string(path[-1]) in text.split("\n")[line - 1]
 
 
-def settle(body: bytes) -> ConfigError | None:
-    """What is wrong with a file; anything but a `ConfigError` gets through and fails the test."""
+def load_error(body: bytes) -> ConfigError | None:
+    """The `ConfigError` of a file, if any; other exceptions propagate and fail the test."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "retinue.toml").write_bytes(body)
         try:
@@ -123,7 +121,7 @@ def inline(value: Value) -> str:
 
 
 def string(text: str) -> str:
-    """A basic string in which everything odd is escaped."""
+    """A TOML basic string with all special characters escaped."""
     plain = "".join(c if c.isascii() and c.isalnum() else f"\\U{ord(c):08x}" for c in text)
     return f'"{plain}"'
 

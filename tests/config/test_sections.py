@@ -1,4 +1,4 @@
-"""Sections fit together into one file, or whoever declared them is told."""
+"""Section declarations: nesting, overlaps and unsupported types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from retinue.config.sections import Section, tree_of
 from retinue.config.settings import Settings
-from tests.config.settled import settings
+from tests.config.settings_files import settings
 
 
 class Sea(Struct, frozen=True):
@@ -24,7 +24,7 @@ def section(name: str, kind: type[Struct] = Sea) -> Section:
     return Section(name=name, type=kind, about="Water.")
 
 
-def test_a_section_of_anyone_is_read_like_the_others(tmp_path: Path) -> None:
+def test_any_declared_section_is_loaded(tmp_path: Path) -> None:
     found = settings(tmp_path, "[far.sea]\ndeep = true\n", [section("far.sea"), section("near")])
 
     assert found.sections == {"far.sea": Sea(deep=True), "near": Sea()}
@@ -33,11 +33,11 @@ def test_a_section_of_anyone_is_read_like_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "a.b"), ("a.b", "a")])
-def test_sections_do_not_stand_inside_each_other(names: tuple[str, str]) -> None:
+def test_overlapping_section_names_are_rejected(names: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="section"):
         tree_of([section(name) for name in names])
 
 
-def test_a_type_that_no_file_can_hold_is_a_mistake_of_whoever_declared_it(tmp_path: Path) -> None:
+def test_an_unsupported_field_type_raises_type_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         settings(tmp_path, "[odd]\nnumber = 1\n", [section("odd", Odd)])

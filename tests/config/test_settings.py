@@ -1,4 +1,4 @@
-"""A settings file becomes frozen, typed values."""
+"""Loading a settings file into typed values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers.catalog import ProviderConfig
 from retinue.providers.pricing import Rates
 from retinue.tools.dependencies import ToolOptions
-from tests.config.settled import settings
+from tests.config.settings_files import settings
 
 EVERYTHING = """\
 [agents.researcher]
@@ -56,12 +56,12 @@ modules = ["./mytools.py", "more/tools.py"]
 max_depth = 2
 """
 
-IN_PROCESS = ("agents", "providers", "tools", "risk_profiles", "runtime_profiles")
-NOTHING_SAID = {section.name: section.type() for section in SECTIONS if section.name not in IN_PROCESS}
-"""The sections of a file that says nothing about them."""
+SPECIAL = ("agents", "providers", "tools", "risk_profiles", "runtime_profiles")
+DEFAULTS = {section.name: section.type() for section in SECTIONS if section.name not in SPECIAL}
+"""The sections of an empty file."""
 
 
-def test_everything_that_can_be_settled(tmp_path: Path) -> None:
+def test_a_full_settings_file(tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     for module in ("mytools.py", "more/tools.py"):
         (tmp_path / module).touch()
@@ -97,12 +97,12 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
             "vllm": ProviderSettings(wire="vllm", api_key_env=""),
         },
         tool_modules=(tmp_path / "mytools.py", tmp_path / "more" / "tools.py"),
-        sections=NOTHING_SAID | {"agent.subagent": XzatomaSettings(max_depth=2)},
+        sections=DEFAULTS | {"agent.subagent": XzatomaSettings(max_depth=2)},
         tool_options=ToolOptions(
             protected=tuple(str(tmp_path / each) for each in ("retinue.toml", "mytools.py", "more/tools.py"))
         ),
         source=tmp_path / "retinue.toml",
-        tools_named=tuple(
+        tool_references=tuple(
             Problem(file="retinue.toml", line=5, key=f"agents.researcher.tools[{place}]", complaint="", found=name)
             for place, name in enumerate(("search", "fetch"))
         ),
@@ -115,26 +115,26 @@ def test_everything_that_can_be_settled(tmp_path: Path) -> None:
     }
 
 
-def test_no_file_settles_nothing(tmp_path: Path) -> None:
-    assert load(cwd=tmp_path, sections=SECTIONS) == Settings(sections=NOTHING_SAID)
+def test_no_file_gives_defaults(tmp_path: Path) -> None:
+    assert load(cwd=tmp_path, sections=SECTIONS) == Settings(sections=DEFAULTS)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "\ufeff", "[agents]\n[providers]\n[tools]\n[agent]\n"])
-def test_a_file_that_says_nothing_settles_nothing(tmp_path: Path, text: str) -> None:
+def test_an_empty_file_gives_defaults(tmp_path: Path, text: str) -> None:
     source = tmp_path / "retinue.toml"
 
     assert settings(tmp_path, text) == Settings(
-        sections=NOTHING_SAID, source=source, tool_options=ToolOptions(protected=(str(source),))
+        sections=DEFAULTS, source=source, tool_options=ToolOptions(protected=(str(source),))
     )
 
 
-def test_tools_left_out_are_not_the_same_as_no_tools(tmp_path: Path) -> None:
+def test_unset_tools_differ_from_no_tools(tmp_path: Path) -> None:
     found = settings(tmp_path, "[agents.a]\n[agents.b]\ntools = []\n")
 
     assert (found.agents["a"].tools, found.agents["b"].tools) == (None, ())
 
 
-def test_modules_are_found_next_to_the_file_and_not_in_the_current_folder(tmp_path: Path) -> None:
+def test_modules_are_relative_to_the_settings_file(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "mytools.py").touch()
@@ -145,14 +145,14 @@ def test_modules_are_found_next_to_the_file_and_not_in_the_current_folder(tmp_pa
     assert (found.tool_modules, found.source) == ((project / "mytools.py",), project / "other.toml")
 
 
-def test_a_named_file_goes_before_the_one_in_the_folder(tmp_path: Path) -> None:
+def test_an_explicit_file_overrides_the_one_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "retinue.toml").write_text("[agents.wrong]")
     (tmp_path / "settings").write_text("[agents.right]")  # a file without a kind is TOML
 
     assert list(load(tmp_path / "settings", cwd=tmp_path, sections=SECTIONS).agents) == ["right"]
 
 
-def test_agents_as_the_engine_knows_them(tmp_path: Path) -> None:
+def test_core_agents(tmp_path: Path) -> None:
     text = '[agents.dig]\ntools = ["search"]\nmax_turns = 3\nlimits.max_calls = 9\n[agents.plain]\n'
     found = settings(tmp_path, text)
 
@@ -163,7 +163,7 @@ def test_agents_as_the_engine_knows_them(tmp_path: Path) -> None:
     )
 
 
-def test_limits_change_only_what_they_name(tmp_path: Path) -> None:
+def test_limits_change_only_configured_fields(tmp_path: Path) -> None:
     found = settings(
         tmp_path,
         """\
@@ -199,9 +199,7 @@ wrap_up = false
     assert AgentSettings().limits_over(base) == base
 
 
-def test_the_application_gets_contacts_and_the_settings_of_dialects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_provider_configs_and_dialect_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "retinue.toml").write_text(
         '[agent.subagent]\nmax_depth = 1\n[providers.lab]\nwire = "vllm"\nheaders = { A = "b" }\n'

@@ -1,4 +1,4 @@
-"""The settings file for newcomers says nothing until its lines are uncommented, and then every line of it holds."""
+"""The settings template: without effect as it is, valid and complete when uncommented."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from retinue.app.settings_file import SECTIONS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.settings import load
 from retinue.config.template import template
-from retinue.config.validation import wanted
+from retinue.config.validation import expected_type
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from tests.config.settled import settings
+from tests.config.settings_files import settings
 
 
 def uncommented(text: str) -> str:
     return re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
 
 
-def test_as_it_is_it_settles_nothing(tmp_path: Path) -> None:
+def test_the_template_gives_defaults(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
 
     found = settings(tmp_path, template(SECTIONS))
@@ -37,7 +37,7 @@ def test_as_it_is_it_settles_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_uncommented_every_key_of_every_section_is_there_and_holds(tmp_path: Path) -> None:
+def test_the_uncommented_template_is_valid_and_complete(tmp_path: Path) -> None:
     (tmp_path / "mytools.py").touch()
     text = uncommented(template(SECTIONS))
 
@@ -58,7 +58,7 @@ def test_uncommented_every_key_of_every_section_is_there_and_holds(tmp_path: Pat
     assert keys(tables["runtime_profiles"]["patient"]) == declared(RUNTIME_PROFILES.type)
 
 
-def test_every_key_is_explained() -> None:
+def test_every_key_has_a_comment() -> None:
     lines = template(SECTIONS).splitlines()
 
     for above, line in pairwise(lines):
@@ -82,7 +82,7 @@ def declared(kind: type[Struct], above: str = "") -> set[str]:
     found: set[str] = set()
     for field in info.fields:
         found.add(above + field.name)
-        inner = wanted(field.type).type
+        inner = expected_type(field.type).type
         if isinstance(inner, inspect.StructType):
             found |= declared(inner.cls, f"{above}{field.name}.")
     return found

@@ -1,4 +1,4 @@
-"""Keys are found on their lines in all the ways in which TOML lets one write them."""
+"""Lines of TOML keys, in every notation of TOML."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_a_key_is_found_on_its_line(path: KeyPath, line: int | None) -> None:
     assert read_toml(TEXT.replace("\n", "\r\n"), "x.toml").line_of(path) == line
 
 
-def test_a_key_that_is_missing_is_looked_for_where_its_table_is() -> None:
+def test_a_missing_key_has_the_line_of_its_table() -> None:
     document = read_toml(TEXT, "x.toml")
 
     assert document.nearest_line(("items", 1, "below", "gone", "too")) == 23
     assert document.nearest_line(("gone",)) is None
 
 
-def test_arrays_too_deep_to_follow_still_leave_the_keys_before_them() -> None:
+def test_too_deeply_nested_arrays_keep_earlier_lines() -> None:
     depth = 200
     document = read_toml(f"[a]\nb = {'[' * depth}{']' * depth}\n", "x.toml")
 

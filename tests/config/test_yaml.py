@@ -1,4 +1,4 @@
-"""Settings in YAML: the same sections as in TOML, the same errors, and none of YAML's surprises."""
+"""Settings in YAML: the same sections and errors as in TOML, without YAML's surprises."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from retinue.app.settings_file import SECTIONS, dialect_settings
 from retinue.config.settings import Settings, load
-from retinue.config.yaml import MOST_VALUES, read_yaml
+from retinue.config.yaml import MAX_VALUES, read_yaml
 from retinue.core.errors import ConfigError, Problem
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from tests.config.settled import complaint, settings
+from tests.config.settings_files import error_message, settings
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{this}: &{this} [{', '.join([f'*{last}'] * 10)}]\n" for last, this in zip("abcdefgh", "bcdefghi", strict=True)
@@ -26,14 +26,14 @@ def yaml(folder: Path, text: str, name: str = "retinue.yaml") -> Settings:
     return load(cwd=folder, sections=SECTIONS)
 
 
-def mistake(folder: Path, text: str) -> str:
+def yaml_error(folder: Path, text: str) -> str:
     (folder / "retinue.yaml").write_text(text, encoding="utf-8")
-    return complaint(folder)
+    return error_message(folder)
 
 
 @pytest.mark.promise("XZ-YAML")
 @pytest.mark.parametrize("name", ["retinue.yaml", "retinue.yml"])
-def test_the_settings_of_subagents_as_their_document_writes_them(tmp_path: Path, name: str) -> None:
+def test_xzatoma_settings_in_yaml(tmp_path: Path, name: str) -> None:
     text = """\
 agent:
   subagent:
@@ -69,7 +69,7 @@ agent:
     )
 
 
-def test_a_file_says_the_same_in_either_language(tmp_path: Path) -> None:
+def test_toml_and_yaml_give_the_same_settings(tmp_path: Path) -> None:
     (tmp_path / "toml").mkdir()
     in_toml = settings(
         tmp_path / "toml",
@@ -115,11 +115,11 @@ providers:
 @pytest.mark.parametrize(
     "text", ["", "# nothing\n", "agent:\n", "agent:\n  subagent:\n    # max_depth: 3\n", "~", "\ufeff"]
 )
-def test_a_key_without_a_value_is_a_key_that_nobody_wrote(tmp_path: Path, text: str) -> None:
+def test_a_key_without_a_value_counts_as_missing(tmp_path: Path, text: str) -> None:
     assert dialect_settings(yaml(tmp_path, text))["xzatoma"] == XzatomaSettings()
 
 
-def test_words_mean_what_yaml_1_2_says() -> None:
+def test_scalars_follow_yaml_1_2() -> None:
     text = """\
 booleans: [true, False, TRUE]
 words: [on, off, yes, no, y, 12:30:45, 1_000, 2024-01-01, "true", '12', !!str 7]
@@ -135,7 +135,7 @@ left_out: null
     }
 
 
-def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
+def test_aliases_are_expanded(tmp_path: Path) -> None:
     found = yaml(tmp_path, "agents:\n  a: &same {max_turns: 3}\n  b: *same\n")
 
     assert found.agents["a"] == found.agents["b"]
@@ -185,7 +185,7 @@ def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
             "a: &a {x: 1}\nb:\n  <<: *a\n",
             "retinue.yaml:3: b: found <<; expected the keys themselves: tables are not merged here",
         ),
-        ("a: &a [*a]\n", "retinue.yaml:1: a[0]: this alias stands for something that it is itself a part of"),
+        ("a: &a [*a]\n", "retinue.yaml:1: a[0]: this alias refers to a value that contains it"),
         ("a: " + "9" * 5000, "retinue.yaml:1: a: not readable: a number of thousands of digits"),
         ("a: " + "[" * 5000, "retinue.yaml: not readable: arrays in arrays, too deep"),
         (
@@ -206,21 +206,21 @@ def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
         ("a: *b\n", "retinue.yaml:1:4: not valid YAML: found undefined alias 'b'"),
     ],
 )
-def test_every_mistake_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    assert mistake(tmp_path, text) == message
+def test_errors_have_their_line(tmp_path: Path, text: str, message: str) -> None:
+    assert yaml_error(tmp_path, text) == message
 
 
-def test_a_few_lines_of_aliases_cannot_become_a_billion_values(tmp_path: Path) -> None:
-    message = mistake(tmp_path, BOMB)
+def test_alias_expansion_is_limited(tmp_path: Path) -> None:
+    message = yaml_error(tmp_path, BOMB)
 
-    assert message.endswith(f"more than {MOST_VALUES} values, with every alias written out")
-
-
-def test_control_characters_are_no_yaml(tmp_path: Path) -> None:
-    assert mistake(tmp_path, "a: \x00\n").startswith("retinue.yaml: not valid YAML: unacceptable character #x0000")
+    assert message.endswith(f"more than {MAX_VALUES} values, with every alias written out")
 
 
-def test_a_mistake_carries_its_facts(tmp_path: Path) -> None:
+def test_control_characters_are_rejected(tmp_path: Path) -> None:
+    assert yaml_error(tmp_path, "a: \x00\n").startswith("retinue.yaml: not valid YAML: unacceptable character #x0000")
+
+
+def test_an_error_carries_its_facts(tmp_path: Path) -> None:
     (tmp_path / "other.yml").write_text("agent:\n  subagent:\n    max_depth: 11\n")
     with pytest.raises(ConfigError) as caught:
         load("other.yml", cwd=tmp_path, sections=SECTIONS)
@@ -238,17 +238,17 @@ def test_a_mistake_carries_its_facts(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet="ab:- \n\t[]{}&*!?'\"#|>%@~<,0.", max_size=40))
-def test_any_text_is_read_or_complained_about(text: str) -> None:
+def test_any_text_parses_or_raises_config_error(text: str) -> None:
     with suppress(ConfigError):
         assert isinstance(read_yaml(text, "retinue.yaml").values, dict)
 
 
-def test_a_provider_of_the_same_file_may_answer_for_subagents(tmp_path: Path) -> None:
+def test_xzatoma_may_use_a_provider_of_the_same_file(tmp_path: Path) -> None:
     text = "providers:\n  mine: {wire: ollama}\nagent:\n  subagent: {provider: %s}\n"
 
     assert dialect_settings(yaml(tmp_path, text % "mine"))["xzatoma"] == XzatomaSettings(provider="mine")
     assert dialect_settings(yaml(tmp_path, text % "Claude"))["xzatoma"] == XzatomaSettings(provider="Claude")
-    refused = mistake(tmp_path, text % "yours")
+    refused = yaml_error(tmp_path, text % "yours")
     assert refused.startswith(
         "retinue.yaml:4: Configuration error: Invalid subagent provider override: yours. Must be one of: anthropic, "
     )

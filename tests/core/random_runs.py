@@ -1,7 +1,7 @@
-"""Random runs that could have happened: a world that obeys `next_step` and decides by dice what comes of it.
+"""Random run simulations: follow `next_step` and choose the outcome of each step at random.
 
-Nothing here awaits or stores. The world keeps a log as a driver would, forgets at each crash what a driver would
-forget, and complains as soon as a step contradicts what retinue promises.
+Nothing here awaits or stores. `Simulation` keeps a log like a driver, loses at each crash what a driver would lose, and
+fails as soon as a step violates an invariant.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TypeAlias, assert_never
 from retinue.core.agent import Output, RunSpec, ValidatedOutput
 from retinue.core.compaction import ContextOverflow
 from retinue.core.events import (
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -31,7 +30,7 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History
-from retinue.core.inbox import URGENT, Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
+from retinue.core.inbox import URGENT, ApprovalAnswer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Lifecycle, LimitMet, Limits
@@ -39,32 +38,32 @@ from retinue.core.state import Run, apply, fold
 from retinue.core.step import (
     MAX_REPAIRS,
     MODEL,
-    Ask,
+    AlreadyEnded,
+    CallModel,
     Compact,
-    End,
     EndExchange,
-    Perform,
+    EndRun,
     Repair,
-    Rest,
+    RunTools,
     Step,
     StepInput,
-    Take,
+    TakeInbox,
     Wait,
     WrapUp,
-    answer_to_judge,
+    answer_to_validate,
     next_step,
 )
 from retinue.core.usage import Usage
 
 Log: TypeAlias = list[tuple[int, Event]]
 
-BRIEF = RunSpec(agent="worker")
-DEMANDING = RunSpec(agent="worker", output=Output())
+RUN_SPEC = RunSpec(agent="worker")
+SPEC_WITH_OUTPUT = RunSpec(agent="worker", output=Output())
 NO_RESULT = (NOT_MADE, NOT_OFFERED, UNFINISHED)
-"""What stands in the history for a call whose turn ended without it."""
+"""Placeholder results of calls whose turn ended before they returned."""
 
 TOO_LONG = 3000
-"""Steps after which a run that still has not ended never will; the longest of thousands needs a tenth of this."""
+"""Steps after which a run counts as endless; the longest of thousands of simulations needs a tenth of this."""
 
 
 def acceptance(*, limits: Limits | None = None, lifecycle: Lifecycle | None = None, task: str = "task") -> RunAccepted:
@@ -74,7 +73,7 @@ def acceptance(*, limits: Limits | None = None, lifecycle: Lifecycle | None = No
         run_id="run",
         session_id="session",
         root_id="run",
-        run_spec=BRIEF.digest(),
+        run_spec=RUN_SPEC.digest(),
         task=task,
         policy=Policy(),
         limits=limits or Limits(),
@@ -82,30 +81,30 @@ def acceptance(*, limits: Limits | None = None, lifecycle: Lifecycle | None = No
     )
 
 
-def picture(run: Run) -> dict[str, object]:
-    """Everything that a run's state says, as one value to compare."""
-    drawn: dict[str, object] = {name: getattr(run, name) for name in Run.__slots__}
+def snapshot(run: Run) -> dict[str, object]:
+    """The complete state of a run as one comparable value."""
+    state: dict[str, object] = {name: getattr(run, name) for name in Run.__slots__}
     calls = [{name: getattr(call, name) for name in call.__slots__} for call in run.open]
-    drawn.update(history=list(run.history), open=calls, exchanges=list(run.exchanges))
-    drawn.update(seen=set(run.seen), taken=set(run.taken))
-    return drawn
+    state.update(history=list(run.history), open=calls, exchanges=list(run.exchanges))
+    state.update(seen=set(run.seen), taken=set(run.taken))
+    return state
 
 
 def validated(run: Run) -> ValidatedOutput | None:
-    """The verdict on an answer in a world where those with an even number are good."""
-    text = answer_to_judge(run)
+    """Validation of an answer in the simulation: answers with an even number are valid."""
+    text = answer_to_validate(run)
     if text is None:
         return None
     number = text.removeprefix("says ").removesuffix(".")
     return ValidatedOutput(int(number)) if number.isdigit() and int(number) % 2 == 0 else ValidatedOutput(error="odd")
 
 
-class World:
-    """One run and what surrounds it, until it has ended."""
+class Simulation:
+    """One run with its environment, until it has ended."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.crowds = Random(seed)
+        self.overflows = Random(seed)
         self.limits = Limits(
             max_turns=random.choice([*[None] * 6, 0, 1, 2, 3, 5, 8, 12, 20, 30]),
             exchange_turns=random.choice([*[None] * 5, 1, 2, 3, 5, 8]),
@@ -113,9 +112,9 @@ class World:
             wrap_up=random.random() < 0.5,
         )
         self.lifecycle = Lifecycle(keep_alive=random.random() < 0.5, crash_fails=random.random() < 0.3)
-        self.inherited = _somebody_elses_history(random)
+        self.inherited = _inherited_history(random)
         self.log: Log = [(1, acceptance(limits=self.limits, lifecycle=self.lifecycle))]
-        self.run_spec = random.choice([BRIEF, BRIEF, DEMANDING])
+        self.run_spec = random.choice([RUN_SPEC, RUN_SPEC, SPEC_WITH_OUTPUT])
         self.run = fold(self.log, self.run_spec, self.inherited)
         self.at = 0.0
         self.inbox: list[Item] = []
@@ -128,49 +127,49 @@ class World:
         self.steps: list[Step] = []
         self.compacted: list[Message] = []
         self.wrap_ups: list[int] = []
-        """The exchange in which each was asked for."""
+        """The exchange in which each wrap-up was requested."""
         self.performed: Counter[tuple[int, int]] = Counter()
         self.crashes = 0
         self._numbers = 0
 
-    def live(self) -> World:
-        """Go on until the run has ended."""
+    def finish(self) -> Simulation:
+        """Simulate until the run has ended."""
         while self.run.outcome is None:
             assert len(self.steps) < TOO_LONG, f"does not end: {self.steps[-5:]}"
-            self._something_may_happen()
+            self._random_events()
             self.act(self.next_step())
-        assert self.next_step() == Rest()
+        assert self.next_step() == AlreadyEnded()
         return self
 
     def next_step(self) -> Step:
-        """What the run says, having checked that asking changes nothing."""
+        """The next step; checks that computing it changes nothing."""
         verdict = validated(self.run)
-        now = StepInput(tuple(self.inbox), frozenset(self.busy), self.children, self.spent, verdict, self.overflow)
-        before = picture(self.run)
-        step = next_step(self.run, now)
-        assert next_step(self.run, now) == step
-        assert picture(self.run) == before
+        given = StepInput(tuple(self.inbox), frozenset(self.busy), self.children, self.spent, verdict, self.overflow)
+        before = snapshot(self.run)
+        step = next_step(self.run, given)
+        assert next_step(self.run, given) == step
+        assert snapshot(self.run) == before
         self.steps.append(step)
         if self.run.outcome is None and any(isinstance(item, URGENT) for item in self.inbox):
-            assert isinstance(step, End)
+            assert isinstance(step, EndRun)
             assert step.exchange.result in ("cancelled", "timed_out")
         return step
 
     def act(self, step: Step) -> None:
-        """Do what the run says."""
+        """Carry out a step."""
         match step:
-            case Take(items=items):
+            case TakeInbox(items=items):
                 assert items
                 self.record(MailTaken(at=self.at, items=items))
                 self.inbox = [item for item in self.inbox if item not in items]
-            case Ask():
+            case CallModel():
                 self._ask(step)
             case Compact(overflow=overflow):
                 assert overflow == self.overflow
                 assert not self.busy
                 self.overflow = None
                 self._compact()
-            case Perform(indices=indices):
+            case RunTools(indices=indices):
                 self._perform(indices)
             case WrapUp(limit=limit):
                 assert self.limits.wrap_up
@@ -181,7 +180,7 @@ class World:
             case Repair(error=error):
                 assert self.run_spec.output is not None
                 assert not self.busy
-                assert self.run.wrapping is None
+                assert self.run.wrap_up_limit is None
                 assert self.run.repairs < MAX_REPAIRS
                 self.record(RepairAsked(at=self.at, error=error, text=self._new("repair")))
             case Wait(why=why):
@@ -191,17 +190,17 @@ class World:
                 assert not self.busy
                 self.spent = None
                 self.record(ExchangeEnded(at=self.at, exchange=exchange))
-            case End(exchange=exchange, taken=taken):
+            case EndRun(exchange=exchange, taken=taken):
                 self.busy.clear()
                 self.inbox = [item for item in self.inbox if item not in taken]
                 self.record(RunEnded(at=self.at, outcome=self.run.outcome_as(exchange)))
-            case Rest():
-                raise AssertionError("a run rests only after its end")
+            case AlreadyEnded():
+                raise AssertionError("AlreadyEnded before the end of the run")
             case _:
                 assert_never(step)
 
     def record(self, event: Event) -> None:
-        """Let an event have happened."""
+        """Append an event to the log and apply it."""
         seq = self.run.seq + 1
         self.log.append((seq, event))
         apply(self.run, seq, event)
@@ -209,19 +208,19 @@ class World:
 
     # What the run waits for
 
-    def _ask(self, step: Ask) -> None:
+    def _ask(self, step: CallModel) -> None:
         assert MODEL not in self.busy
         assert not self.run.open
-        assert not isinstance(self.run.history[-1], AssistantMessage), "there is nothing new to ask about"
+        assert not isinstance(self.run.history[-1], AssistantMessage), "the model has already replied to this history"
         assert_every_call_has_one_result(self.run.history)
-        assert step.wrap_up == (self.run.wrapping is not None)
+        assert step.wrap_up == (self.run.wrap_up_limit is not None)
         assert not (step.wrap_up and step.tools)
         assert self.limits.max_turns is None or self.run.turns < self.limits.max_turns
         assert self.limits.exchange_turns is None or self.run.exchange_turns < self.limits.exchange_turns
         if self.random.random() < 0.01:
             self.spent = LimitMet(self.random.choice(["max_tokens", "max_cost", "window"]), 9, 10)
             return
-        if self.crowds.random() < 0.01:
+        if self.overflows.random() < 0.01:
             self.overflow = ContextOverflow(error="too long")
             return
         self.busy.add(MODEL)
@@ -229,7 +228,7 @@ class World:
     def _perform(self, indices: tuple[int, ...]) -> None:
         assert indices
         assert self.run.tools_on
-        assert self.run.wrapping is None
+        assert self.run.wrap_up_limit is None
         assert not self.busy.intersection(indices)
         assert self.limits.max_calls is None or self.run.calls_made + len(indices) <= self.limits.max_calls
         for index in indices:
@@ -251,7 +250,7 @@ class World:
                 self.record(self._result(index))
             case "approval":
                 assert not self.busy
-                waiting = [call.index for call in run.open if call.waits_for_a_person]
+                waiting = [call.index for call in run.open if call.awaits_approval]
                 assert waiting == [call.index for call in run.open if call.result is None]
                 self._post_answer(run.turns, random.choice(waiting))
             case "child":
@@ -260,9 +259,9 @@ class World:
             case _:
                 assert why == "mail"
                 assert self.lifecycle.keep_alive
-                assert not run.answering
+                assert not run.in_exchange
                 assert not run.closing
-                kinds = (self._input, self._words, self._close)
+                kinds = (self._input, self._message, self._close)
                 self.inbox.append(random.choices(kinds, (4, 4, 1))[0]())
 
     def _reply(self) -> ReplyReceived | TurnFailed:
@@ -295,12 +294,10 @@ class World:
 
     # What may happen at any time
 
-    def _something_may_happen(self) -> None:
+    def _random_events(self) -> None:
         random = self.random
         if self.is_brittle and random.random() < 0.05:
             self._crash()
-        if random.random() < 0.02:
-            self.record(AgentDefined(at=self.at, key=self._new("key"), name="agent"))
         if random.random() < 0.02:
             self.record(ResultCollected(at=self.at, key=self._new("key"), run_id=f"child {random.randrange(5)}"))
         if random.random() < 0.03:
@@ -308,12 +305,12 @@ class World:
         if self.children and random.random() < 0.1:
             self._end_child()
         if self.is_chatty and random.random() < 0.15:
-            self._post_something()
+            self._post_random_item()
 
     def _crash(self) -> None:
-        """The process stops; another knows what was stored and what is in the inbox, and nothing else."""
+        """The process stops; its successor has only the stored log and the inbox."""
         again = fold(self.log, self.run_spec, self.inherited)
-        assert picture(again) == picture(self.run)
+        assert snapshot(again) == snapshot(self.run)
         self.run = again
         self.busy.clear()
         self.spent = self.overflow = None
@@ -323,7 +320,7 @@ class World:
         self.record(RunAdopted(at=self.at, driver_id=f"driver {self.crashes}"))
 
     def _compact(self) -> None:
-        """Something stands for the beginning of the conversation, up to words that the model has already answered."""
+        """Replace the beginning of the conversation by a summary, up to a message that the model has answered."""
         history = self.run.history
         answered = max((i for i, message in enumerate(history) if isinstance(message, AssistantMessage)), default=0)
         cuts = [i for i in range(answered) if isinstance(history[i], UserMessage)]
@@ -337,21 +334,21 @@ class World:
         self.children -= 1
         self.inbox.append(self._child_ended())
 
-    def _post_something(self) -> None:
+    def _post_random_item(self) -> None:
         random = self.random
         if random.random() < 0.05:
             self.inbox.append(random.choice([self._cancel, self._deadline])())
         elif random.random() < 0.2:
             self._post_answer(self.run.turns + random.randint(-1, 1), random.randint(-2, 3))
         else:
-            kinds = (self._words, self._input, self._child_ended, self._close)
+            kinds = (self._message, self._input, self._child_ended, self._close)
             self.inbox.append(random.choices(kinds, (8, 8, 8, 1))[0]())
 
     def _post_answer(self, turn: int, index: int) -> None:
         allow = self.random.random() < 0.5
-        self.inbox.append(Answer(key=self._new("key"), turn=turn, index=index, allow=allow))
+        self.inbox.append(ApprovalAnswer(key=self._new("key"), turn=turn, index=index, allow=allow))
 
-    def _words(self) -> TextMessage:
+    def _message(self) -> TextMessage:
         return TextMessage(key=self._new("key"), text=self._new("words"))
 
     def _input(self) -> Input:
@@ -375,11 +372,11 @@ class World:
         self._numbers += 1
         return f"{what} {self._numbers}."
 
-    # What the log says
+    # Views of the log
 
-    def said_to_the_model(self) -> list[str]:
-        """The words that were taken out of the inbox, in order; what a run has read already is not news."""
-        said: list[str] = []
+    def texts_taken(self) -> list[str]:
+        """The texts taken from the inbox, in order, without notices of children whose result was read before."""
+        texts: list[str] = []
         seen: set[str] = set()
         for _, event in self.log:
             if isinstance(event, ResultCollected):
@@ -387,20 +384,20 @@ class World:
             if isinstance(event, MailTaken):
                 for item in event.items:
                     if isinstance(item, (TextMessage, Input)):
-                        said.append(item.text)
+                        texts.append(item.text)
                     if isinstance(item, ChildEnded):
                         if item.notice and item.run_id not in seen:
-                            said.append(item.notice)
+                            texts.append(item.notice)
                         seen.add(item.run_id)
-        return said
+        return texts
 
-    def everything_said(self) -> list[Message]:
-        """The whole conversation, what was compacted included and summaries left out."""
+    def full_conversation(self) -> list[Message]:
+        """The whole conversation, with the compacted messages instead of their summaries."""
         return [message for message in (*self.compacted, *self.run.history) if not message.text.startswith("summary")]
 
 
 def assert_every_call_has_one_result(messages: History | list[Message]) -> None:
-    """Each reply is followed by one result per call, in the order of the calls, before anybody else speaks."""
+    """Each reply is directly followed by one result per call, in the order of the calls."""
     expected: list[ToolCall] = []
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -415,7 +412,7 @@ def assert_every_call_has_one_result(messages: History | list[Message]) -> None:
 
 
 def results_of(log: Log) -> list[str | None]:
-    """What the calls of a log came to, in the order of the calls; None for one that never returned."""
+    """The results of all calls in a log, in the order of the calls; None for a call that never returned."""
     turns: list[list[str | None]] = []
     for _, event in log:
         if isinstance(event, ReplyReceived):
@@ -426,7 +423,7 @@ def results_of(log: Log) -> list[str | None]:
     return [result for turn in turns for result in turn]
 
 
-def _somebody_elses_history(random: Random) -> History | None:
+def _inherited_history(random: Random) -> History | None:
     if random.random() < 0.7:
         return None
     history = History()

@@ -1,4 +1,4 @@
-"""A conversation that is made shorter stays one that a model can go on with, and there is an end to it."""
+"""Compaction plans: valid conversations come out, always shorter, and repeated compaction terminates."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from retinue.core.compaction import (
     KEPT_TURNS,
-    MAX_IN_A_ROW,
-    SMALLEST,
+    MAX_COMPACTIONS_PER_TURN,
+    MIN_SIZE,
     ContextOverflow,
-    Room,
-    Shorten,
-    Summarise,
-    compacted,
+    SizeTarget,
+    Summarisation,
+    Truncation,
+    compacted_messages,
     cut,
-    level,
+    cut_length,
     plan,
-    question,
-    record,
-    room,
+    size_target,
+    summary_prompt,
     total,
+    transcript,
 )
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 
@@ -30,7 +30,7 @@ TASK = "Find the leak."
 
 
 def turn(number: int, *results: int, words: int = 10, arguments: int = 2, thought: int = 0) -> list[Message]:
-    """A reply with as many calls as there are results, which are so long."""
+    """A reply with one call for each of `results`, which are the lengths of their results."""
     calls = tuple(
         ToolCall("look", '{"q":"' + "a" * arguments + '"}', f"c{number}-{index}") for index in range(len(results))
     )
@@ -43,12 +43,12 @@ def conversation(*turns: list[Message], task: str = TASK) -> list[Message]:
     return [UserMessage(task), *(message for each in turns for message in each)]
 
 
-def apply(messages: Sequence[Message], found: Shorten | Summarise, summary: str = "It drips.") -> list[Message]:
-    return [*compacted(found, TASK, summary), *messages[found.replaced :]]
+def apply(messages: Sequence[Message], found: Truncation | Summarisation, summary: str = "It drips.") -> list[Message]:
+    return [*compacted_messages(found, TASK, summary), *messages[found.replaced :]]
 
 
 def assert_valid(messages: Sequence[Message]) -> None:
-    """What every vendor wants: words first, and each call with its result right behind it."""
+    """What every vendor requires: a user message first, and each call followed by its result."""
     assert isinstance(messages[0], UserMessage)
     waiting: list[str] = []
     for message in messages:
@@ -77,9 +77,9 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 
 
 @given(messages=conversations(), share=st.integers(1, 20), summary=st.text(max_size=50).map(lambda text: text * 200))
-def test_what_comes_out_is_a_whole_conversation_and_shorter(messages: list[Message], share: int, summary: str) -> None:
+def test_a_compacted_conversation_is_valid_and_shorter(messages: list[Message], share: int, summary: str) -> None:
     free = total(messages) * share // 20
-    found = plan(messages, Room(free // 2, free * 3 // 4))
+    found = plan(messages, SizeTarget(free // 2, free * 3 // 4))
     if found is None:
         return
 
@@ -87,20 +87,20 @@ def test_what_comes_out_is_a_whole_conversation_and_shorter(messages: list[Messa
 
     assert_valid(shorter)
     assert total(shorter) < total(messages)
-    again = plan(shorter, Room(free // 2, free * 3 // 4))
-    if total(shorter) <= max(free * 3 // 4, SMALLEST):
+    again = plan(shorter, SizeTarget(free // 2, free * 3 // 4))
+    if total(shorter) <= max(free * 3 // 4, MIN_SIZE):
         assert again is None, "what fits is left alone"
     newest = messages[found.replaced :]
     assert shorter[len(shorter) - len(newest) :] == newest
 
 
 @given(messages=conversations())
-def test_a_provider_that_always_says_too_long_is_told_less_each_time_and_a_few_times_only(
+def test_repeated_context_length_errors_shrink_the_history_each_time(
     messages: list[Message],
 ) -> None:
     sizes = [total(messages)]
-    for times in range(MAX_IN_A_ROW):
-        free = room(ContextOverflow(error="too long"), tokens=1, messages=sizes[-1], fixed=50, times=times)
+    for times in range(MAX_COMPACTIONS_PER_TURN):
+        free = size_target(ContextOverflow(error="too long"), tokens=1, messages=sizes[-1], fixed=50, times=times)
         found = plan(messages, free) if free is not None else None
         if found is None:
             break
@@ -112,41 +112,41 @@ def test_a_provider_that_always_says_too_long_is_told_less_each_time_and_a_few_t
     assert TASK.split()[0] in messages[0].text
 
 
-def test_what_fits_and_what_is_small_is_left_alone() -> None:
+def test_fitting_and_small_conversations_are_not_compacted() -> None:
     messages = conversation(turn(1, 4000), turn(2, 4000), turn(3, 4000), turn(4, 10))
 
-    assert plan(messages, Room(10_000, 20_000)) is None
-    assert plan(conversation(turn(1, SMALLEST // 2)), Room(0, 0)) is None
+    assert plan(messages, SizeTarget(10_000, 20_000)) is None
+    assert plan(conversation(turn(1, MIN_SIZE // 2)), SizeTarget(0, 0)) is None
 
 
-def test_the_oldest_results_go_first_and_no_more_of_them_than_it_takes() -> None:
+def test_the_oldest_results_are_dropped_first_and_no_more_than_needed() -> None:
     messages = conversation(*(turn(number, 4000) for number in range(1, 6)))
 
-    found = plan(messages, Room(13_000, 19_000))
+    found = plan(messages, SizeTarget(13_000, 19_000))
 
-    assert found == Shorten(5, (*messages[:2], gone("c1-0", 4000), messages[3], gone("c2-0", 4000)))
+    assert found == Truncation(5, (*messages[:2], dropped("c1-0", 4000), messages[3], dropped("c2-0", 4000)))
 
 
-def gone(call_id: str, size: int) -> ToolMessage:
+def dropped(call_id: str, size: int) -> ToolMessage:
     return ToolMessage("look", f"[result of look left out: {size} characters]", call_id)
 
 
-def test_results_of_the_newest_turns_and_short_ones_stay() -> None:
+def test_short_results_and_those_of_the_newest_turns_are_kept() -> None:
     messages = conversation(turn(1, 150, 9000), turn(2, 1500), turn(3, 1500))
 
-    found = plan(messages, Room(1000, 4000))
+    found = plan(messages, SizeTarget(1000, 4000))
 
-    assert found == Shorten(4, (*messages[:3], gone("c1-1", 9000)))
+    assert found == Truncation(4, (*messages[:3], dropped("c1-1", 9000)))
     assert KEPT_TURNS == 2
 
 
-def test_where_results_are_not_what_is_long_the_older_turns_are_to_be_summarised() -> None:
+def test_long_replies_lead_to_a_summary_of_the_older_turns() -> None:
     messages = conversation(*(turn(number, 10, words=3000) for number in range(1, 9)))
 
-    found = plan(messages, Room(8000, 12_000))
+    found = plan(messages, SizeTarget(8000, 12_000))
 
-    assert isinstance(found, Summarise)
-    assert found == Summarise(tuple(messages[:-2]), (), len(messages) - 2, 4000)
+    assert isinstance(found, Summarisation)
+    assert found == Summarisation(tuple(messages[:-2]), (), len(messages) - 2, 4000)
     assert apply(messages, found) == [
         UserMessage(
             "[15 earlier messages of this conversation were replaced by this summary, to make room.]\n"
@@ -157,9 +157,9 @@ def test_where_results_are_not_what_is_long_the_older_turns_are_to_be_summarised
     ]
 
 
-def test_without_a_summary_a_notice_says_that_something_is_missing() -> None:
+def test_without_a_summary_a_notice_replaces_the_older_turns() -> None:
     messages = conversation(*(turn(number, 10, words=3000) for number in range(1, 9)))
-    found = plan(messages, Room(8000, 12_000))
+    found = plan(messages, SizeTarget(8000, 12_000))
     assert found is not None
 
     assert apply(messages, found, " ")[0].text == (
@@ -168,10 +168,10 @@ def test_without_a_summary_a_notice_says_that_something_is_missing() -> None:
     )
 
 
-def test_one_giant_message_loses_its_middle() -> None:
+def test_one_giant_message_is_truncated_in_the_middle() -> None:
     messages: list[Message] = [UserMessage("begin " + "x" * 100_000 + " end")]
 
-    found = plan(messages, Room(2000, 3000))
+    found = plan(messages, SizeTarget(2000, 3000))
 
     assert found is not None
     (shorter,) = apply(messages, found)
@@ -181,21 +181,21 @@ def test_one_giant_message_loses_its_middle() -> None:
     assert len(shorter.text) == 1999
 
 
-def test_a_giant_result_of_the_newest_call_loses_its_middle_and_nothing_is_summarised() -> None:
+def test_a_giant_newest_result_is_truncated_without_a_summary() -> None:
     messages = conversation(turn(1, 100_000))
 
-    found = plan(messages, Room(10_000, 15_000))
+    found = plan(messages, SizeTarget(10_000, 15_000))
 
-    assert isinstance(found, Shorten)
+    assert isinstance(found, Truncation)
     task, said, result = apply(messages, found)
     assert [task, said] == messages[:2]
     assert 9000 < len(result.text) < 10_000
 
 
-def test_arguments_that_are_too_long_are_left_out_as_a_whole_so_that_they_stay_json() -> None:
+def test_too_long_arguments_are_replaced_by_a_json_placeholder() -> None:
     messages = conversation(turn(1, 10, arguments=50_000, thought=50_000))
 
-    found = plan(messages, Room(1000, 1500))
+    found = plan(messages, SizeTarget(1000, 1500))
 
     assert found is not None
     said = apply(messages, found)[1]
@@ -203,19 +203,19 @@ def test_arguments_that_are_too_long_are_left_out_as_a_whole_so_that_they_stay_j
     assert (said.calls[0].arguments, said.thinking) == ('{"left_out":"50008 characters"}', ())
 
 
-def test_what_is_asked_for_a_summary_holds_the_task_and_the_record_and_is_bounded() -> None:
+def test_the_summary_prompt_has_task_and_transcript_and_is_bounded() -> None:
     older = (*conversation(turn(1, 9000), turn(2, 20)), UserMessage("hurry", "peer"))
-    asked = question(Summarise(older, (), len(older), 4000), TASK, 3000)
+    asked = summary_prompt(Summarisation(older, (), len(older), 4000), TASK, 3000)
 
     assert "in at most 500 words" in asked
     assert "The task:\nFind the leak.\n\nThe record:\n[words from caller]\nFind the leak.\n\n[the agent said]" in asked
     assert asked.endswith(f"[look returned]\n{'r' * 20}\n\n[words from peer]\nhurry")
-    assert len(record(older, 3000)) <= 3000
-    assert len(record(older * 500, 3000)) == 3000
+    assert len(transcript(older, 3000)) <= 3000
+    assert len(transcript(older * 500, 3000)) == 3000
 
 
 @given(text=st.text(max_size=400), most=st.integers(0, 300))
-def test_a_cut_text_is_never_longer_than_it_may_be(text: str, most: int) -> None:
+def test_a_cut_text_is_never_longer_than_its_limit(text: str, most: int) -> None:
     shorter = cut(text, most)
 
     assert len(shorter) <= most or shorter == text
@@ -223,8 +223,8 @@ def test_a_cut_text_is_never_longer_than_it_may_be(text: str, most: int) -> None
 
 
 @given(lengths=st.lists(st.integers(0, 1000)), most=st.integers(0, 5000))
-def test_the_level_is_the_highest_that_fits(lengths: list[int], most: int) -> None:
-    height = level(lengths, most)
+def test_cut_length_is_the_greatest_that_fits(lengths: list[int], most: int) -> None:
+    height = cut_length(lengths, most)
 
     assert sum(min(length, height) for length in lengths) <= most
     assert sum(lengths) <= most or sum(min(length, height + 1) for length in lengths) > most
@@ -235,14 +235,14 @@ def test_the_level_is_the_highest_that_fits(lengths: list[int], most: int) -> No
     [
         (
             ContextOverflow(window=1000, reserved=200),
-            Room(1400, 2100),
+            SizeTarget(1400, 2100),
         ),  # 800 tokens are 3200 characters, 400 of them fixed
-        (ContextOverflow(window=1000, reserved=200, error="no"), Room(1400, 2100)),
-        (ContextOverflow(window=9000, reserved=200, error="no"), Room(1800, 2700)),  # the provider knows better
-        (ContextOverflow(error="no"), Room(1800, 2700)),
-        (ContextOverflow(window=100, reserved=20), None),  # what is fixed fills it already
-        (ContextOverflow(window=100, reserved=20, error="no"), Room(1800, 2700)),
+        (ContextOverflow(window=1000, reserved=200, error="no"), SizeTarget(1400, 2100)),
+        (ContextOverflow(window=9000, reserved=200, error="no"), SizeTarget(1800, 2700)),  # the provider's error wins
+        (ContextOverflow(error="no"), SizeTarget(1800, 2700)),
+        (ContextOverflow(window=100, reserved=20), None),  # the fixed part alone exceeds the window
+        (ContextOverflow(window=100, reserved=20, error="no"), SizeTarget(1800, 2700)),
     ],
 )
-def test_room_is_by_the_window_and_by_what_the_provider_says(overflow: ContextOverflow, expected: Room | None) -> None:
-    assert room(overflow, tokens=1000, messages=3600, fixed=400, times=0) == expected
+def test_size_target_follows_window_and_provider_error(overflow: ContextOverflow, expected: SizeTarget | None) -> None:
+    assert size_target(overflow, tokens=1000, messages=3600, fixed=400, times=0) == expected

@@ -1,4 +1,4 @@
-"""Errors carry facts: the attributes and the sentence say the same, and the tree in the docstring is the real one."""
+"""Errors: messages and attributes agree, and the tree in the module docstring is the class tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from retinue.core.errors import (
     SessionClosed,
     StoreNotOpened,
     StoreUnavailable,
-    ToolCrashed,
     TooManyRunning,
     TreeCancelled,
     UnknownFormat,
@@ -116,11 +115,6 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
             },
         ),
         (
-            ToolCrashed("shell", "KeyError: 'x'"),
-            "tool shell failed unexpectedly: KeyError: 'x'",
-            {"tool": "shell", "details": "KeyError: 'x'"},
-        ),
-        (
             StoreUnavailable("disk full"),
             "the store cannot be written: disk full; runs stopped where they were and can be resumed",
             {"reason": "disk full"},
@@ -143,7 +137,7 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, RetinueError) else "",
 )
-def test_an_error_says_what_happened_and_carries_the_facts(
+def test_an_error_has_a_message_and_its_facts_as_attributes(
     error: RetinueError, sentence: str, facts: dict[str, object]
 ) -> None:
     assert (str(error), vars(error)) == (sentence, facts)
@@ -164,7 +158,7 @@ def test_an_error_says_what_happened_and_carries_the_facts(
         ("internal", False),
     ],
 )
-def test_only_faults_that_may_pass_are_worth_another_attempt(fault: ProviderFault, transient: bool) -> None:
+def test_only_temporary_faults_are_transient(fault: ProviderFault, transient: bool) -> None:
     assert ProviderError("no", fault=fault).transient == transient
 
 
@@ -200,5 +194,5 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
     ],
     ids=str,
 )
-def test_only_a_provider_that_has_too_much_to_do_wants_less(error: ProviderError, wants_less: bool) -> None:
+def test_only_overload_errors_ask_for_fewer_requests(error: ProviderError, wants_less: bool) -> None:
     assert error.wants_less == wants_less

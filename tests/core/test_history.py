@@ -1,4 +1,4 @@
-"""What a run remembers: shared with forks, repaired where calls dangle, and read like any sequence."""
+"""Histories: a sequence of messages, shared with forks, with placeholder results for open calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.core.history import LEFT_OUT, NOT_MADE, STILL_OPEN, History, forked, not_made, unanswered
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from tests.core.random_runs import World, assert_every_call_has_one_result
+from tests.core.random_runs import Simulation, assert_every_call_has_one_result
 
 CALL = ToolCall("look", "{}", "id 1")
 OTHER = ToolCall("find", "{}", "id 2")
@@ -40,7 +40,7 @@ def words(*texts: str) -> list[Message]:
     return [UserMessage(text) for text in texts]
 
 
-# ---- a sequence -----------------------------------------------------------------------------------------------------
+# ---- a sequence ---------------------------------------------------------------------------------------------------
 
 
 def test_a_new_history_is_empty() -> None:
@@ -76,14 +76,14 @@ def test_a_history_of_pieces_reads_like_one_list(
 
 
 @pytest.mark.parametrize("index", [3, -4, 100, -100])
-def test_what_was_never_said_is_an_index_error(index: int) -> None:
+def test_an_index_out_of_range_raises_index_error(index: int) -> None:
     made = history(*words("c"), base=history(*words("a", "b")))
 
     with pytest.raises(IndexError):
         made[index]
 
 
-# ---- forks ----------------------------------------------------------------------------------------------------------
+# ---- forks --------------------------------------------------------------------------------------------------------
 
 
 def test_a_fork_shares_its_parents_messages_by_reference() -> None:
@@ -98,7 +98,7 @@ def test_a_fork_shares_its_parents_messages_by_reference() -> None:
     assert all(mine is theirs for mine, theirs in zip(child, parent, strict=True))
 
 
-def test_a_parent_goes_on_without_its_fork_noticing_and_the_other_way_round() -> None:
+def test_appends_of_parent_and_fork_do_not_affect_each_other() -> None:
     parent = history(*words("a"))
     child = forked(parent)
 
@@ -110,7 +110,7 @@ def test_a_parent_goes_on_without_its_fork_noticing_and_the_other_way_round() ->
     assert (child[1], child[-1], child[1:]) == (*words("for the child") * 2, words("for the child"))
 
 
-def test_a_fork_of_a_fork_that_said_nothing_refers_to_the_first() -> None:
+def test_a_fork_of_an_empty_fork_refers_to_the_first_history() -> None:
     parent = history(*words("a"))
 
     grandchild = History(History(History(parent)))
@@ -128,7 +128,7 @@ def test_a_conversation_may_be_continued_thousands_of_times() -> None:
     assert (made[0], made[-1]) == (UserMessage("0"), UserMessage("2999"))
 
 
-def test_a_call_that_goes_on_elsewhere_has_a_result_in_the_fork_alone() -> None:
+def test_an_open_call_gets_a_placeholder_result_only_in_the_fork() -> None:
     parent = history(UserMessage("task"), AssistantMessage("", (CALL, OTHER)))
 
     child = forked(parent)
@@ -140,13 +140,13 @@ def test_a_call_that_goes_on_elsewhere_has_a_result_in_the_fork_alone() -> None:
     assert (len(parent), child.inherited) == (2, 2)
 
 
-def test_a_fork_of_a_conversation_at_rest_needs_no_repair() -> None:
+def test_a_fork_without_open_calls_needs_no_placeholder() -> None:
     for count in (0, 1, 3, 4, 5, 6, 9, 10):
         parent = history(*TURNS_OF_TWO[:count])
         assert list(forked(parent)) == list(parent)
 
 
-# ---- the last turns -------------------------------------------------------------------------------------------------
+# ---- the last turns -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ def test_a_fork_of_a_conversation_at_rest_needs_no_repair() -> None:
         (5, TURNS_OF_TWO),
     ],
 )
-def test_the_last_turns_begin_with_words_for_the_model(turns: int, expected: Sequence[Message]) -> None:
+def test_the_last_turns_begin_with_a_user_message(turns: int, expected: Sequence[Message]) -> None:
     assert list(forked(history(*TURNS_OF_TWO), last_turns=turns)) == list(expected)
 
 
-def test_the_last_turns_of_a_conversation_without_any_are_its_words() -> None:
+def test_the_last_turns_without_replies_are_the_user_messages() -> None:
     assert list(forked(history(*words("a", "b")), last_turns=2)) == words("a", "b")
 
 
-def test_the_last_turn_may_be_the_one_with_the_call_in_progress() -> None:
+def test_the_last_turn_may_have_an_open_call() -> None:
     parent = history(*TURNS_OF_TWO, UserMessage("fork"), AssistantMessage("", (CALL,)))
 
     assert list(forked(parent, last_turns=1)) == [
@@ -179,8 +179,8 @@ def test_the_last_turn_may_be_the_one_with_the_call_in_progress() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), turns=st.integers(0, 6))
-def test_the_last_turns_of_any_run_never_begin_with_a_result_and_no_call_dangles(seed: int, turns: int) -> None:
-    parent = World(seed).live().run.history
+def test_the_last_turns_of_any_run_are_a_valid_conversation(seed: int, turns: int) -> None:
+    parent = Simulation(seed).finish().run.history
 
     child = forked(parent, last_turns=turns)
 
@@ -191,10 +191,10 @@ def test_the_last_turns_of_any_run_never_begin_with_a_result_and_no_call_dangles
     assert all(mine is theirs for mine, theirs in zip(reversed(kept), reversed(parent), strict=False))
 
 
-# ---- compaction -----------------------------------------------------------------------------------------------------
+# ---- compaction ---------------------------------------------------------------------------------------------------
 
 
-def test_something_may_stand_for_the_first_messages() -> None:
+def test_replace_first_replaces_the_first_messages() -> None:
     made = history(*words("a", "b", "c"))
 
     made.replace_first(2, words("a and b"))
@@ -210,7 +210,7 @@ def test_something_may_stand_for_the_first_messages() -> None:
 
 
 @pytest.mark.parametrize(("count", "left"), [(0, ["a", "b", "c", "d"]), (1, ["b", "c", "d"]), (3, ["d"]), (4, [])])
-def test_a_fork_may_replace_what_it_inherited(count: int, left: list[str]) -> None:
+def test_a_fork_may_replace_inherited_messages(count: int, left: list[str]) -> None:
     parent = history(*words("a", "b"))
     child = history(*words("c", "d"), base=parent)
 
@@ -220,7 +220,7 @@ def test_a_fork_may_replace_what_it_inherited(count: int, left: list[str]) -> No
     assert list(parent) == words("a", "b")
 
 
-def test_forks_made_before_a_compaction_keep_what_they_had() -> None:
+def test_forks_made_before_a_compaction_are_unchanged() -> None:
     parent = history(*words("a", "b", "c"))
     child = history(*words("d"), base=parent)
     grandchild = history(*words("e"), base=child)
@@ -241,11 +241,11 @@ def test_forks_made_after_a_compaction_begin_with_the_summary() -> None:
     assert list(forked(parent)) == words("[summary]", "b")
 
 
-# ---- repairs --------------------------------------------------------------------------------------------------------
+# ---- unanswered calls ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 9])
-def test_a_conversation_at_rest_has_no_unanswered_calls(count: int) -> None:
+def test_a_conversation_without_open_calls_has_no_unanswered_calls(count: int) -> None:
     assert unanswered(TURNS_OF_TWO[:count], NOT_MADE) == []
 
 

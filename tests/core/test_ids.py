@@ -1,4 +1,4 @@
-"""Names for runs: real UUIDs of version 7 that sort by the moment of their making."""
+"""Run ids: valid version-7 UUIDs that sort by creation time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANDOM = st.binary(min_size=10, max_size=10)
 
 
 @given(milliseconds=MOMENTS, random=RANDOM)
-def test_an_id_is_a_uuid_of_version_7_with_its_moment_in_front(milliseconds: int, random: bytes) -> None:
+def test_an_id_is_a_version_7_uuid_that_begins_with_its_time(milliseconds: int, random: bytes) -> None:
     made = uuid.UUID(uuid7(milliseconds, random))
 
     assert (made.version, made.variant) == (7, uuid.RFC_4122)
@@ -25,7 +25,7 @@ def test_an_id_is_a_uuid_of_version_7_with_its_moment_in_front(milliseconds: int
 
 
 @given(milliseconds=MOMENTS, bit=st.integers(0, 73))
-def test_every_one_of_its_74_random_bits_counts(milliseconds: int, bit: int) -> None:
+def test_all_74_random_bits_are_used(milliseconds: int, bit: int) -> None:
     place = bit if bit < 62 else bit + 2
     flipped = uuid7(milliseconds, (1 << place).to_bytes(10, "big"))
 
@@ -33,13 +33,13 @@ def test_every_one_of_its_74_random_bits_counts(milliseconds: int, bit: int) -> 
 
 
 @given(one=MOMENTS, other=MOMENTS, randoms=st.tuples(RANDOM, RANDOM))
-def test_ids_sort_by_their_moments(one: int, other: int, randoms: tuple[bytes, bytes]) -> None:
+def test_ids_sort_by_creation_time(one: int, other: int, randoms: tuple[bytes, bytes]) -> None:
     earlier, later = sorted((one, other))
     if earlier < later:
         assert uuid7(earlier, randoms[0]) < uuid7(later, randoms[1])
 
 
-def test_ids_of_one_millisecond_and_of_a_clock_that_was_set_back_sort_in_the_order_of_their_making(
+def test_ids_sort_in_creation_order_despite_clock_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moments = iter([5_000_000, 5_000_001, 3_000_000, 5_900_000, 90_000_000])
@@ -59,5 +59,5 @@ def test_many_ids_are_all_different_and_sorted() -> None:
     assert made == sorted(set(made))
 
 
-def test_calls_are_named_by_our_own_numbering() -> None:
+def test_call_keys_consist_of_run_turn_and_index() -> None:
     assert call_key("run", 3, 0) == "run/3/0"

@@ -1,4 +1,4 @@
-"""The ledger's promises: first as examples, then over random trees of runs with calls in flight."""
+"""The ledger: examples first, then properties over random trees of runs with calls in flight."""
 
 from __future__ import annotations
 
@@ -13,14 +13,23 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from retinue.core.budget import DIMENSIONS, Amount, Caps, Window
 from retinue.core.errors import BadInput, UnknownName
-from retinue.core.ledger import Exhausted, Held, HoldAnswer, Ledger, MustWait, NoRoom, Opened, Standing
+from retinue.core.ledger import (
+    AccountOpened,
+    AccountState,
+    Exhausted,
+    Held,
+    HoldAnswer,
+    InsufficientBudget,
+    Ledger,
+    MustWait,
+)
 from retinue.core.usage import Usage
 
 NOTHING = Amount()
 
 
 def hold(ledger: Ledger, account: str, input: int, output: int, *, min_output: int = 1, now: float = 0.0) -> Held:
-    """A hold that has to succeed."""
+    """A hold that must succeed."""
     answer = ledger.hold(account, input=input, output=output, min_output=min_output, now=now)
     assert isinstance(answer, Held)
     return answer
@@ -30,10 +39,10 @@ def settle(ledger: Ledger, held: Held, input: int, output: int, now: float = 0.0
     ledger.settle(held, Amount(input=input, output=output, turns=1), now)
 
 
-# ---- one account ----------------------------------------------------------------------------------------------------
+# ---- one account --------------------------------------------------------------------------------------------------
 
 
-def test_a_turn_is_counted_with_its_usage_and_an_unknown_cost_as_nothing() -> None:
+def test_the_amount_of_a_turn_counts_an_unknown_cost_as_zero() -> None:
     usage = Usage(input=10, output=3, cached=4, reasoning=1)
 
     assert Amount.of(usage, cost=7, calls=2) == Amount(input=10, output=3, cost=7, turns=1, calls=2)
@@ -41,7 +50,7 @@ def test_a_turn_is_counted_with_its_usage_and_an_unknown_cost_as_nothing() -> No
     assert Amount.of(usage, cost=7).tokens == 13
 
 
-def test_a_call_is_held_at_its_worst_and_settled_at_what_it_used() -> None:
+def test_a_call_is_held_at_its_worst_case_and_settled_at_its_usage() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=1000, cost=10_000))
 
@@ -52,7 +61,7 @@ def test_a_call_is_held_at_its_worst_and_settled_at_what_it_used() -> None:
 
     ledger.settle(held, Amount(input=90, output=10, cost=420, turns=1), now=0.0)
     assert ledger.left("run", now=0.0) == Caps(tokens=900, cost=9580)
-    assert ledger.standing("run") == Standing(
+    assert ledger.account_state("run") == AccountState(
         caps=Caps(tokens=1000, cost=10_000),
         spent=Amount(input=90, output=10, cost=420, turns=1),
         held=NOTHING,
@@ -60,7 +69,7 @@ def test_a_call_is_held_at_its_worst_and_settled_at_what_it_used() -> None:
     )
 
 
-def test_an_account_without_limits_grants_everything_and_still_counts() -> None:
+def test_an_unlimited_account_grants_everything_and_counts_usage() -> None:
     ledger = Ledger()
     ledger.open("run")
 
@@ -99,17 +108,17 @@ def test_output_is_shortened_to_what_fits(caps: Caps, granted: int) -> None:
         (Caps(calls=1), Exhausted("run", "calls", asked=2, left=1, spent=0, limit=1)),
     ],
 )
-def test_a_call_that_cannot_fit_even_shortened_is_told_which_limit_is_met(caps: Caps, exhausted: Exhausted) -> None:
+def test_a_call_that_cannot_fit_names_the_limit(caps: Caps, exhausted: Exhausted) -> None:
     ledger = Ledger()
     ledger.open("run", caps)
 
     answer = ledger.hold("run", input=100, output=400, min_output=20, price=(3, 15), calls=2, now=0.0)
 
     assert answer == exhausted
-    assert ledger.standing("run").held == NOTHING
+    assert ledger.account_state("run").held == NOTHING
 
 
-def test_a_least_output_above_the_output_asked_for_asks_for_no_more() -> None:
+def test_min_output_above_output_is_capped_at_output() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(output=8))
 
@@ -127,7 +136,7 @@ def test_tool_calls_can_be_held_without_a_turn() -> None:
     assert held == Held(1, "run", 0, Amount(calls=2))
 
 
-def test_an_account_over_its_limit_stops_calls_that_ask_nothing_there() -> None:
+def test_an_account_over_a_limit_stops_every_call() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(calls=2))
     ledger.charge("run", Amount(calls=2), now=0.0)
@@ -140,7 +149,7 @@ def test_an_account_over_its_limit_stops_calls_that_ask_nothing_there() -> None:
     assert ledger.left("run", now=0.0) == Caps(calls=0)
 
 
-def test_a_released_hold_leaves_no_trace_and_a_settled_one_cannot_be_released() -> None:
+def test_release_undoes_a_hold_and_has_no_effect_after_settle() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=100))
     held = hold(ledger, "run", 10, 10)
@@ -171,16 +180,16 @@ def test_accounts_have_to_exist_and_are_opened_once() -> None:
 
     with pytest.raises(BadInput, match="account 'run' is open already"):
         ledger.open("run")
-    with pytest.raises(UnknownName, match="unknown account: 'nobody'"):
-        ledger.open("child", parent="nobody")
+    with pytest.raises(UnknownName, match="unknown account: 'unknown'"):
+        ledger.open("child", parent="unknown")
     with pytest.raises(UnknownName, match="unknown account: 'child'"):
         ledger.spent("child")
 
 
-# ---- calls in flight ------------------------------------------------------------------------------------------------
+# ---- calls in flight ----------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_only_others_calls_keep_out_waits_and_then_gets_through() -> None:
+def test_a_call_waits_while_calls_in_flight_hold_the_budget() -> None:
     ledger = Ledger()
     ledger.open("pot", Caps(tokens=100))
     ledger.open("one", parent="pot")
@@ -203,7 +212,7 @@ def test_output_is_not_shortened_because_of_calls_in_flight() -> None:
     assert hold(ledger, "pot", 10, 500).output == 90
 
 
-def test_whoever_waits_is_called_even_when_the_other_call_gave_nothing_back() -> None:
+def test_on_freed_is_called_even_if_a_settled_call_freed_nothing() -> None:
     calls: list[int] = []
     ledger = Ledger(on_freed=lambda: calls.append(ledger.version))
     ledger.open("pot", Caps(tokens=100))
@@ -217,11 +226,11 @@ def test_whoever_waits_is_called_even_when_the_other_call_gave_nothing_back() ->
     assert answer == Exhausted("pot", "tokens", asked=80, left=20, spent=80, limit=100)
 
 
-def test_releasing_closing_and_setting_aside_call_those_who_wait() -> None:
+def test_release_close_and_reserve_wrap_up_call_on_freed() -> None:
     calls: list[str] = []
     ledger = Ledger(on_freed=lambda: calls.append("freed"))
     ledger.open("pot", Caps(tokens=100))
-    ledger.open("child", parent="pot", carve=Caps(tokens=10))
+    ledger.open("child", parent="pot", reserve=Caps(tokens=10))
     assert calls == []
 
     ledger.release(hold(ledger, "pot", 1, 1))
@@ -229,14 +238,14 @@ def test_releasing_closing_and_setting_aside_call_those_who_wait() -> None:
     ledger.close("child")
     ledger.close("child")
     assert calls == ["freed"] * 2
-    ledger.set_aside("pot", NOTHING)
+    ledger.reserve_wrap_up("pot", NOTHING)
     assert (calls, ledger.version) == (["freed"] * 3, 3)
 
 
-# ---- families -------------------------------------------------------------------------------------------------------
+# ---- trees --------------------------------------------------------------------------------------------------------
 
 
-def test_a_charge_goes_to_the_run_its_ancestors_and_its_session_and_not_to_siblings() -> None:
+def test_a_charge_counts_for_the_run_and_its_ancestors_only() -> None:
     ledger = Ledger()
     ledger.open("session")
     for account, parent in [("root", "session"), ("child", "root"), ("sibling", "root"), ("grandchild", "child")]:
@@ -259,19 +268,19 @@ def test_a_shared_child_is_bound_by_its_own_caps_and_by_every_account_above() ->
     assert ledger.left("child", now=0.0) == Caps(tokens=40, cost=800, turns=5)
 
 
-def test_a_carved_child_gets_what_it_asks_for_and_never_more_than_is_left_above() -> None:
+def test_a_reserved_child_gets_at_most_what_is_left_above() -> None:
     ledger = Ledger()
     ledger.open("session", Caps(tokens=80))
     ledger.open("root", Caps(tokens=100, turns=9), parent="session")
     hold(ledger, "root", 5, 5)
 
-    first = ledger.open("first", Caps(turns=3), parent="root", carve=Caps(tokens=50))
-    second = ledger.open("second", parent="root", carve=Caps(tokens=50))
-    third = ledger.open("third", parent="root", carve=Caps(tokens=50, turns=1))
+    first = ledger.open("first", Caps(turns=3), parent="root", reserve=Caps(tokens=50))
+    second = ledger.open("second", parent="root", reserve=Caps(tokens=50))
+    third = ledger.open("third", parent="root", reserve=Caps(tokens=50, turns=1))
 
-    assert first == Opened("first", Caps(tokens=50, turns=3), reserved=Caps(tokens=50))
-    assert second == Opened("second", Caps(tokens=20), reserved=Caps(tokens=20))
-    assert third == NoRoom("session", "tokens", asked=50, left=0)
+    assert first == AccountOpened("first", Caps(tokens=50, turns=3), reserved=Caps(tokens=50))
+    assert second == AccountOpened("second", Caps(tokens=20), reserved=Caps(tokens=20))
+    assert third == InsufficientBudget("session", "tokens", asked=50, left=0)
     assert ledger.left("root", now=0.0) == Caps(tokens=0, turns=8)
     with pytest.raises(UnknownName):
         ledger.spent("third")
@@ -281,31 +290,33 @@ def test_an_allowance_is_no_larger_than_the_childs_own_cap() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
 
-    assert ledger.open("child", Caps(tokens=30), parent="root", carve=Caps(tokens=50)) == Opened(
+    assert ledger.open("child", Caps(tokens=30), parent="root", reserve=Caps(tokens=50)) == AccountOpened(
         "child", Caps(tokens=30), reserved=Caps(tokens=30)
     )
     assert ledger.left("root", now=0.0) == Caps(tokens=70)
 
 
-def test_what_a_carved_child_spends_moves_from_carved_to_spent() -> None:
+def test_spending_of_a_reserved_child_moves_from_reserved_to_spent() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
     held = hold(ledger, "child", 10, 30)
-    flying = ledger.standing("root")
+    flying = ledger.account_state("root")
     settle(ledger, held, 10, 15)
-    landed = ledger.standing("root")
+    landed = ledger.account_state("root")
     ledger.close("child")
 
-    assert flying == Standing(Caps(tokens=100), NOTHING, Amount(10, 30, turns=1), Caps(tokens=20))
-    assert landed == Standing(Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=35))
-    assert ledger.standing("root") == Standing(Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=0))
+    assert flying == AccountState(Caps(tokens=100), NOTHING, Amount(10, 30, turns=1), Caps(tokens=20))
+    assert landed == AccountState(Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=35))
+    assert ledger.account_state("root") == AccountState(
+        Caps(tokens=100), Amount(10, 15, turns=1), NOTHING, Caps(tokens=0)
+    )
 
 
-def test_an_allowance_is_safe_from_a_greedy_sibling_and_nobody_waits_for_an_idle_child() -> None:
+def test_siblings_cannot_use_an_allowance_nor_wait_for_it() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("idle", parent="root", carve=Caps(tokens=60))
+    ledger.open("idle", parent="root", reserve=Caps(tokens=60))
     ledger.open("greedy", parent="root")
 
     settle(ledger, hold(ledger, "greedy", 10, 500), 10, 30)
@@ -315,22 +326,22 @@ def test_an_allowance_is_safe_from_a_greedy_sibling_and_nobody_waits_for_an_idle
     assert hold(ledger, "idle", 10, 50).output == 50
 
 
-def test_a_grandchilds_allowance_comes_out_of_its_parents_allowance() -> None:
+def test_a_grandchilds_allowance_is_part_of_its_parents_allowance() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
-    ledger.open("grandchild", parent="child", carve=Caps(tokens=25))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
+    ledger.open("grandchild", parent="child", reserve=Caps(tokens=25))
 
     assert ledger.left("root", now=0.0) == Caps(tokens=40)
     assert ledger.left("child", now=0.0) == Caps(tokens=35)
     assert ledger.left("grandchild", now=0.0) == Caps(tokens=25)
 
 
-def test_a_parent_that_ends_first_leaves_its_living_child_its_allowance() -> None:
+def test_a_child_keeps_its_allowance_when_its_parent_ends() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
-    ledger.open("grandchild", parent="child", carve=Caps(tokens=25))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
+    ledger.open("grandchild", parent="child", reserve=Caps(tokens=25))
 
     ledger.forget("child")
     assert ledger.left("root", now=0.0) == Caps(tokens=75)
@@ -342,10 +353,10 @@ def test_a_parent_that_ends_first_leaves_its_living_child_its_allowance() -> Non
         ledger.spent("child")
 
 
-def test_when_estimates_erred_and_the_money_is_gone_an_allowance_does_not_bring_it_back() -> None:
+def test_overspending_above_reduces_an_allowance() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
 
     settle(ledger, hold(ledger, "root", 10, 30), 10, 75)
 
@@ -354,35 +365,35 @@ def test_when_estimates_erred_and_the_money_is_gone_an_allowance_does_not_bring_
     assert answer == Exhausted("root", "tokens", asked=16, left=15, spent=85, limit=100)
 
 
-def test_a_child_that_used_more_than_its_allowance_does_not_give_its_parent_room() -> None:
+def test_overspending_of_a_child_frees_nothing_for_its_parent() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
-    ledger.open("child", parent="root", carve=Caps(tokens=60))
+    ledger.open("child", parent="root", reserve=Caps(tokens=60))
 
     settle(ledger, hold(ledger, "child", 10, 50), 10, 65)
 
     used = Amount(10, 65, turns=1)
-    assert ledger.standing("root") == Standing(Caps(tokens=100), used, NOTHING, Caps(tokens=0))
+    assert ledger.account_state("root") == AccountState(Caps(tokens=100), used, NOTHING, Caps(tokens=0))
     assert ledger.left("root", now=0.0) == Caps(tokens=25)
 
 
-def test_a_child_that_asks_for_nothing_can_be_carved_from_an_account_that_is_over() -> None:
+def test_an_empty_allowance_can_be_reserved_on_an_account_over_its_limit() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(tokens=100))
     ledger.charge("root", Amount(input=101), now=0.0)
 
-    opened = ledger.open("child", parent="root", carve=Caps(tokens=0))
+    opened = ledger.open("child", parent="root", reserve=Caps(tokens=0))
 
-    assert opened == Opened("child", Caps(tokens=0), reserved=Caps(tokens=0))
-
-
-# ---- the wrap-up turn -----------------------------------------------------------------------------------------------
+    assert opened == AccountOpened("child", Caps(tokens=0), reserved=Caps(tokens=0))
 
 
-def test_what_is_set_aside_is_for_the_wrap_up_turn_alone() -> None:
+# ---- the wrap-up turn ---------------------------------------------------------------------------------------------
+
+
+def test_the_wrap_up_reserve_is_only_for_the_wrap_up_turn() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=100, turns=2))
-    assert ledger.set_aside("run", Amount(input=20, output=10, turns=1)) is None
+    assert ledger.reserve_wrap_up("run", Amount(input=20, output=10, turns=1)) is None
 
     settle(ledger, hold(ledger, "run", 20, 500), 20, 50)
 
@@ -393,10 +404,10 @@ def test_what_is_set_aside_is_for_the_wrap_up_turn_alone() -> None:
     )
 
 
-def test_a_wrap_up_turn_that_could_not_be_made_can_be_tried_again() -> None:
+def test_a_released_wrap_up_hold_restores_the_reserve() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(turns=1))
-    ledger.set_aside("run", Amount(turns=1))
+    ledger.reserve_wrap_up("run", Amount(turns=1))
     held = ledger.hold("run", input=5, output=5, now=0.0, wrap_up=True)
     assert isinstance(held, Held)
 
@@ -406,46 +417,46 @@ def test_a_wrap_up_turn_that_could_not_be_made_can_be_tried_again() -> None:
     assert isinstance(ledger.hold("run", input=5, output=5, now=0.0, wrap_up=True), Held)
 
 
-def test_a_reserve_is_safe_from_those_who_share_the_pot() -> None:
+def test_siblings_cannot_use_a_wrap_up_reserve() -> None:
     ledger = Ledger()
     ledger.open("pot", Caps(tokens=100))
     ledger.open("one", parent="pot")
     ledger.open("two", parent="pot")
-    ledger.set_aside("one", Amount(input=10, output=20, turns=1))
+    ledger.reserve_wrap_up("one", Amount(input=10, output=20, turns=1))
 
     assert hold(ledger, "two", 10, 500).output == 60
     assert isinstance(ledger.hold("one", input=10, output=20, min_output=20, now=0.0, wrap_up=True), Held)
 
 
-def test_setting_aside_again_replaces_and_closing_gives_back() -> None:
+def test_a_new_wrap_up_reserve_replaces_the_old_and_close_frees_it() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=100))
-    ledger.set_aside("run", Amount(input=60))
-    assert ledger.set_aside("run", Amount(input=101)) == NoRoom("run", "tokens", asked=101, left=100)
+    ledger.reserve_wrap_up("run", Amount(input=60))
+    assert ledger.reserve_wrap_up("run", Amount(input=101)) == InsufficientBudget("run", "tokens", asked=101, left=100)
     assert ledger.left("run", now=0.0) == Caps(tokens=40)
 
-    assert ledger.set_aside("run", Amount(input=70)) is None
+    assert ledger.reserve_wrap_up("run", Amount(input=70)) is None
     assert ledger.left("run", now=0.0) == Caps(tokens=30)
     ledger.close("run")
     assert ledger.left("run", now=0.0) == Caps(tokens=100)
     with pytest.raises(BadInput, match="account 'run' is closed; nothing can be set aside for it"):
-        ledger.set_aside("run", Amount(input=1))
+        ledger.reserve_wrap_up("run", Amount(input=1))
 
 
-def test_closing_while_the_wrap_up_turn_is_in_flight_does_not_set_aside_again() -> None:
+def test_close_during_the_wrap_up_turn_does_not_restore_the_reserve() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(turns=1))
-    ledger.set_aside("run", Amount(turns=1))
+    ledger.reserve_wrap_up("run", Amount(turns=1))
     held = ledger.hold("run", input=1, output=1, now=0.0, wrap_up=True)
     assert isinstance(held, Held)
 
     ledger.close("run")
     ledger.release(held)
 
-    assert ledger.standing("run") == Standing(Caps(turns=1), NOTHING, NOTHING, Caps(turns=0))
+    assert ledger.account_state("run") == AccountState(Caps(turns=1), NOTHING, NOTHING, Caps(turns=0))
 
 
-# ---- windows --------------------------------------------------------------------------------------------------------
+# ---- windows ------------------------------------------------------------------------------------------------------
 
 HOURLY = Window("actions", 3600.0, Caps(calls=3))
 
@@ -457,7 +468,7 @@ def act(ledger: Ledger, account: str, now: float) -> HoldAnswer:
     return answer
 
 
-def test_a_full_window_says_when_it_frees_and_is_free_then() -> None:
+def test_a_full_window_reports_when_it_is_free_again() -> None:
     ledger = Ledger()
     ledger.open("run", windows=[HOURLY])
     for now in (0.1, 10.0, 20.0):
@@ -482,7 +493,7 @@ def test_a_call_larger_than_the_whole_window_never_fits() -> None:
     assert answer == Exhausted("actions", "calls", asked=4, left=2, spent=1, limit=3, window=True, until=None)
 
 
-def test_a_window_is_shared_by_name_and_a_child_cannot_leave_it_but_may_narrow_it() -> None:
+def test_a_window_is_shared_by_name_and_children_may_only_narrow_it() -> None:
     ledger = Ledger()
     ledger.open("root", windows=[HOURLY])
     ledger.open("child", parent="root")
@@ -498,18 +509,18 @@ def test_a_window_is_shared_by_name_and_a_child_cannot_leave_it_but_may_narrow_i
     assert act(ledger, "narrow", 0.0) == Exhausted("actions", "calls", 1, 0, 2, 2, window=True, until=3600.0)
 
 
-def test_a_full_window_does_not_keep_a_child_from_being_carved() -> None:
+def test_a_full_window_does_not_prevent_reserving_a_child() -> None:
     ledger = Ledger()
     ledger.open("root", Caps(calls=100), windows=[HOURLY])
     ledger.charge("root", Amount(calls=3), now=0.0)
 
-    opened = ledger.open("child", parent="root", carve=Caps(calls=40))
+    opened = ledger.open("child", parent="root", reserve=Caps(calls=40))
 
-    assert opened == Opened("child", Caps(calls=40), reserved=Caps(calls=40))
-    assert ledger.set_aside("root", Amount(calls=1)) is None
+    assert opened == AccountOpened("child", Caps(calls=40), reserved=Caps(calls=40))
+    assert ledger.reserve_wrap_up("root", Amount(calls=1)) is None
 
 
-def test_calls_in_flight_count_in_a_window_and_others_wait_for_them() -> None:
+def test_calls_in_flight_count_in_a_window() -> None:
     ledger = Ledger()
     ledger.open("run", windows=[Window("daily", 86400.0, Caps(cost=100))])
     first = ledger.hold("run", input=0, output=8, price=(0, 10), now=0.0)
@@ -521,10 +532,10 @@ def test_calls_in_flight_count_in_a_window_and_others_wait_for_them() -> None:
     assert again == Held(2, "run", 7, Amount(output=7, cost=70, turns=1))
 
 
-def test_a_window_remembers_what_runs_of_earlier_processes_used_in_any_order() -> None:
+def test_charge_window_accepts_charges_in_any_order() -> None:
     ledger = Ledger()
-    ledger.recall(HOURLY, Amount(calls=1), at=50.0)
-    ledger.recall(HOURLY, Amount(calls=1), at=20.0)
+    ledger.charge_window(HOURLY, Amount(calls=1), at=50.0)
+    ledger.charge_window(HOURLY, Amount(calls=1), at=20.0)
     ledger.open("run", windows=[HOURLY])
     ledger.charge("run", Amount(calls=1), now=30.0)
 
@@ -533,7 +544,7 @@ def test_a_window_remembers_what_runs_of_earlier_processes_used_in_any_order() -
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 40.0), st.integers(1, 9), st.integers(0, 9)), max_size=60))
-def test_no_window_ever_holds_more_than_its_limit_and_until_is_the_first_moment_that_works(
+def test_a_window_never_exceeds_its_limit_and_until_is_exact(
     calls: list[tuple[float, int, int]],
 ) -> None:
     window = Window("output", 60.0, Caps(output=20))
@@ -561,7 +572,7 @@ def test_no_window_ever_holds_more_than_its_limit_and_until_is_the_first_moment_
         assert ledger.left("run", now=now) == Caps(output=20 - counted)
 
 
-# ---- random families ------------------------------------------------------------------------------------------------
+# ---- random trees -------------------------------------------------------------------------------------------------
 
 PRICE = (2, 5)
 Six: TypeAlias = tuple[int, ...]
@@ -569,7 +580,7 @@ ZERO: Six = (0,) * 6
 
 
 def six(numbers: Amount | Caps) -> Six:
-    """A number for each dimension, nothing where there is none."""
+    """A number for each dimension; 0 where it is missing."""
     return tuple(getattr(numbers, name) or 0 for name in DIMENSIONS)
 
 
@@ -585,16 +596,16 @@ def priced(input: int, output: int) -> Amount:
     return Amount(input, output, cost=input * PRICE[0] + output * PRICE[1], turns=1)
 
 
-class Known:
-    """What a test knows of one account: enough to say how it must stand, by the definition and without the ledger."""
+class Model:
+    """Model of one account: computes its expected state from the definition, without the ledger."""
 
-    def __init__(self, opened: Opened, parent: Known | None) -> None:
+    def __init__(self, opened: AccountOpened, parent: Model | None) -> None:
         self.id = opened.account
         self.caps = opened.caps
         self.reserved = opened.reserved
         self.parent = parent
-        self.line: list[Known] = [self, *(parent.line if parent else [])]
-        self.children: list[Known] = []
+        self.line: list[Model] = [self, *(parent.line if parent else [])]
+        self.children: list[Model] = []
         self.closed = False
         self.own_spent: list[Six] = []
         self.own_flights: dict[int, Held] = {}
@@ -619,16 +630,16 @@ class Known:
 
     def promised(self) -> Six:
         """Its reserve and, for each child, what is left of its allowance, or what the child itself has promised."""
-        engine = [self.reserve]
+        parts = [self.reserve]
         for child in self.children:
             spent, held, deeper = child.spent(), child.held(), child.promised()
-            engine.append(
+            parts.append(
                 tuple(
                     deeper[d] if child.closed or allowance is None else max(0, allowance - spent[d] - held[d])
                     for d, allowance in enumerate(getattr(child.reserved, name) for name in DIMENSIONS)
                 )
             )
-        return total(engine)
+        return total(parts)
 
     def limits(self) -> list[tuple[int, int]]:
         numbers = ((d, getattr(self.caps, name)) for d, name in enumerate(DIMENSIONS))
@@ -645,8 +656,8 @@ some_caps = st.builds(
 )
 
 
-class Families(RuleBasedStateMachine):
-    """Random trees of carved and shared runs with calls in flight, each of which may err by `error` tokens a kind."""
+class RandomTrees(RuleBasedStateMachine):
+    """Random trees of runs with reserved and shared budgets; each call may exceed its estimate by `error` tokens."""
 
     error = 0
 
@@ -654,30 +665,30 @@ class Families(RuleBasedStateMachine):
         super().__init__()
         self.ledger = Ledger()
         session = self.ledger.open("session", Caps(tokens=1500, cost=6000))
-        assert isinstance(session, Opened)
-        self.accounts = [Known(session, None)]
+        assert isinstance(session, AccountOpened)
+        self.accounts = [Model(session, None)]
 
-    def pick(self, which: int) -> Known:
+    def pick(self, which: int) -> Model:
         return self.accounts[which % len(self.accounts)]
 
-    def flying(self) -> list[tuple[Known, Held]]:
+    def flying(self) -> list[tuple[Model, Held]]:
         return [(account, held) for account in self.accounts for held in account.own_flights.values()]
 
-    def flight(self, which: int) -> tuple[Known, Held]:
+    def flight(self, which: int) -> tuple[Model, Held]:
         flying = self.flying()
         return flying[which % len(flying)]
 
     @precondition(lambda self: len(self.accounts) < 9)
-    @rule(parent=st.integers(0, 99), caps=some_caps, carve=st.none() | some_caps)
-    def open(self, parent: int, caps: Caps, carve: Caps | None) -> None:
+    @rule(parent=st.integers(0, 99), caps=some_caps, reserve=st.none() | some_caps)
+    def open(self, parent: int, caps: Caps, reserve: Caps | None) -> None:
         above = self.pick(parent)
-        answer = self.ledger.open(f"run-{len(self.accounts)}", caps, parent=above.id, carve=carve)
-        if isinstance(answer, NoRoom):
+        answer = self.ledger.open(f"run-{len(self.accounts)}", caps, parent=above.id, reserve=reserve)
+        if isinstance(answer, InsufficientBudget):
             left = six(self.ledger.left(above.id, now=0.0))[DIMENSIONS.index(answer.dimension)]
             assert (answer.left, left) == (0, 0)
             assert answer.asked > 0
         else:
-            self.accounts.append(Known(answer, above))
+            self.accounts.append(Model(answer, above))
 
     @rule(which=st.integers(0, 99), input=st.integers(0, 80), output=st.integers(1, 120), wrap_up=st.booleans())
     def hold(self, which: int, input: int, output: int, wrap_up: bool) -> None:
@@ -692,7 +703,7 @@ class Families(RuleBasedStateMachine):
         elif isinstance(answer, MustWait):
             assert any(known.id == answer.account and known.flights() for known in account.line)
 
-    def granted(self, account: Known, held: Held, *, wrap_up: bool) -> None:
+    def granted(self, account: Model, held: Held, *, wrap_up: bool) -> None:
         account.own_flights[held.id] = held
         if wrap_up:
             taken = tuple(map(min, account.reserve, six(held.worst)))
@@ -728,7 +739,7 @@ class Families(RuleBasedStateMachine):
     @rule(which=st.integers(0, 99), input=st.integers(0, 60), output=st.integers(0, 60))
     def set_aside(self, which: int, input: int, output: int) -> None:
         account = self.pick(which)
-        if not account.closed and self.ledger.set_aside(account.id, priced(input, output)) is None:
+        if not account.closed and self.ledger.reserve_wrap_up(account.id, priced(input, output)) is None:
             account.reserve = six(priced(input, output))
 
     @rule(which=st.integers(1, 99))
@@ -739,54 +750,57 @@ class Families(RuleBasedStateMachine):
         account.reserve = ZERO
 
     @invariant()
-    def every_account_stands_as_the_facts_say(self) -> None:
+    def every_account_matches_its_model(self) -> None:
         for account in self.accounts:
-            standing = self.ledger.standing(account.id)
+            state = self.ledger.account_state(account.id)
             promised = account.promised()
             reserved = Caps(**{DIMENSIONS[d]: promised[d] for d, _ in account.limits()})
-            assert standing == Standing(account.caps, standing.spent, standing.held, reserved)
-            assert (six(standing.spent), six(standing.held)) == (account.spent(), account.held())
-            assert min(six(standing.held) + six(reserved)) >= 0
+            assert state == AccountState(account.caps, state.spent, state.held, reserved)
+            assert (six(state.spent), six(state.held)) == (account.spent(), account.held())
+            assert min(six(state.held) + six(reserved)) >= 0
 
     @invariant()
-    def no_account_is_over_by_more_than_the_errors_of_the_calls_in_flight_at_its_last_grant(self) -> None:
+    def limits_are_exceeded_only_by_errors_of_calls_in_flight_at_the_last_grant(self) -> None:
         for account in self.accounts:
             spent = six(self.ledger.spent(account.id))
             for d, limit in account.limits():
                 assert spent[d] <= limit + account.allowed_over[d]
 
     def teardown(self) -> None:
-        """In the end nothing is in flight, everyone has left, and what remains is what was spent."""
+        """With nothing in flight and all accounts closed, only spent amounts remain."""
         while self.flying():
             self.release(0)
-        self.rebuilding_from_the_facts_gives_the_same_accounts()
+        self.check_rebuilt_accounts()
         for account in self.accounts:
             self.ledger.close(account.id)
         for account in self.accounts:
             nothing = Caps(**{DIMENSIONS[d]: 0 for d, _ in account.limits()})
-            standing = self.ledger.standing(account.id)
-            assert standing == Standing(account.caps, standing.spent, NOTHING, nothing)
+            state = self.ledger.account_state(account.id)
+            assert state == AccountState(account.caps, state.spent, NOTHING, nothing)
 
-    def rebuilding_from_the_facts_gives_the_same_accounts(self) -> None:
+    def check_rebuilt_accounts(self) -> None:
+        """Accounts rebuilt from recorded facts, as after a crash, equal the original ones."""
         rebuilt = Ledger()
         for account in self.accounts:
             above = account.parent.id if account.parent else None
-            carve = None if account.closed else account.reserved
-            assert rebuilt.open(account.id, account.caps, parent=above, carve=carve) == Opened(
-                account.id, account.caps, carve or Caps()
+            reserve = None if account.closed else account.reserved
+            assert rebuilt.open(account.id, account.caps, parent=above, reserve=reserve) == AccountOpened(
+                account.id, account.caps, reserve or Caps()
             )
             if not account.closed:
-                self.ledger.set_aside(account.id, NOTHING)  # a reserve is no fact: whoever rebuilds sets it aside again
+                self.ledger.reserve_wrap_up(
+                    account.id, NOTHING
+                )  # a wrap-up reserve is not recorded: a rebuilt account reserves it again
         for account in self.accounts:
             for input, output, _, cost, turns, calls in account.own_spent:
                 rebuilt.charge(account.id, Amount(input, output, cost, turns, calls), now=0.0)
         for account in self.accounts:
-            assert rebuilt.standing(account.id) == self.ledger.standing(account.id)
+            assert rebuilt.account_state(account.id) == self.ledger.account_state(account.id)
             assert rebuilt.left(account.id, now=0.0) == self.ledger.left(account.id, now=0.0)
 
 
-class HonestFamilies(Families):
-    """Calls that stay within their worst case, as almost all do: then every promise is kept to the letter."""
+class ExactTrees(RandomTrees):
+    """All calls stay within their worst case, so every promise is kept exactly."""
 
     @invariant()
     def spent_held_and_promised_stay_within_every_limit(self) -> None:
@@ -796,7 +810,7 @@ class HonestFamilies(Families):
                 assert spent[d] + held[d] + promised[d] <= limit
 
     @invariant()
-    def an_allowance_is_there_whatever_happens_above(self) -> None:
+    def an_allowance_is_unaffected_by_spending_above(self) -> None:
         for account in self.accounts:
             spent, held, promised = account.spent(), account.held(), account.promised()
             left = self.ledger.left(account.id, now=0.0)
@@ -806,7 +820,7 @@ class HonestFamilies(Families):
                     assert getattr(left, name) == allowance - spent[d] - held[d] - promised[d]
 
     @invariant()
-    def what_was_set_aside_is_there_for_the_wrap_up_turn(self) -> None:
+    def the_wrap_up_reserve_is_available_for_the_wrap_up_turn(self) -> None:
         for account in self.accounts:
             input, output, _, _, turns, _ = account.reserve
             if turns and account.reserve == six(priced(input, output)):
@@ -817,19 +831,19 @@ class HonestFamilies(Families):
                 self.ledger.release(held)
 
 
-class FamiliesThatMisjudge(Families):
-    """Calls that use up to 40 tokens of each kind more than was estimated."""
+class UnderestimatingTrees(RandomTrees):
+    """Calls that use up to 40 tokens of each kind more than estimated."""
 
     error = 40
 
 
-TestHonestFamilies = HonestFamilies.TestCase
-TestHonestFamilies.settings = settings(stateful_step_count=40)
-TestFamiliesThatMisjudge = FamiliesThatMisjudge.TestCase
+TestExactTrees = ExactTrees.TestCase
+TestExactTrees.settings = settings(stateful_step_count=40)
+TestUnderestimatingTrees = UnderestimatingTrees.TestCase
 
 
-class Crowd:
-    """Fifty children of one root that all want to make calls at once, and wait as an engine does: for `on_freed`."""
+class Children:
+    """Fifty children of one root that make calls in parallel and, like the engine, wait for `on_freed`."""
 
     def __init__(self, seed: int, *, error: int, reserved: bool) -> None:
         self.chance = random.Random(seed)
@@ -844,9 +858,9 @@ class Crowd:
         self.ended: dict[str, str] = {}
         self.most_flying = 0
         for number in range(50):
-            carve = Caps(tokens=self.chance.randint(100, 400)) if reserved and number % 2 else None
+            reserve = Caps(tokens=self.chance.randint(100, 400)) if reserved and number % 2 else None
             child = f"child-{number}"
-            if isinstance(self.ledger.open(child, parent="root", carve=carve), Opened):
+            if isinstance(self.ledger.open(child, parent="root", reserve=reserve), AccountOpened):
                 self.calls_left[child] = self.chance.randint(1, 6)
                 self.ready.append(child)
 
@@ -869,7 +883,7 @@ class Crowd:
                 self.flying.append(answer)
                 self.most_flying = max(self.most_flying, len(self.flying))
             case MustWait():
-                assert self.flying, "nobody is in the way"
+                assert self.flying, "must wait although nothing is in flight"
                 self.waiting.append(child)
             case Exhausted():
                 self.end(child, "exhausted")
@@ -890,37 +904,37 @@ class Crowd:
 
 
 @given(seed=st.integers(0, 2**32), reserved=st.booleans())
-def test_fifty_children_in_parallel_stay_within_the_limits_and_none_is_left_waiting(seed: int, reserved: bool) -> None:
-    crowd = Crowd(seed, error=0, reserved=reserved)
+def test_fifty_parallel_children_stay_within_limits_and_all_finish(seed: int, reserved: bool) -> None:
+    children = Children(seed, error=0, reserved=reserved)
 
-    crowd.run()
+    children.run()
 
-    assert crowd.most_flying > 5
-    assert crowd.waiting == []
-    assert set(crowd.ended) == set(crowd.calls_left)
-    root, session = crowd.ledger.standing("root"), crowd.ledger.standing("session")
-    assert root == Standing(Caps(tokens=12_000), session.spent, NOTHING, Caps(tokens=0))
-    assert session == Standing(Caps(cost=60_000), root.spent, NOTHING, Caps(cost=0))
+    assert children.most_flying > 5
+    assert children.waiting == []
+    assert set(children.ended) == set(children.calls_left)
+    root, session = children.ledger.account_state("root"), children.ledger.account_state("session")
+    assert root == AccountState(Caps(tokens=12_000), session.spent, NOTHING, Caps(tokens=0))
+    assert session == AccountState(Caps(cost=60_000), root.spent, NOTHING, Caps(cost=0))
     assert root.spent.tokens <= 12_000
     assert session.spent.cost <= 60_000
-    # Nor do holds waste the limit: on one pot, who was turned away could not have fitted even its smallest call.
-    if not reserved and "exhausted" in crowd.ended.values():
+    # Holds do not waste the limit: on a shared budget, not even the smallest form of a refused call would have fitted.
+    if not reserved and "exhausted" in children.ended.values():
         assert root.spent.tokens > 12_000 - 80 or session.spent.cost > 60_000 - 60 * PRICE[0] - 20 * PRICE[1]
 
 
 @given(seed=st.integers(0, 2**32), reserved=st.booleans())
-def test_fifty_children_who_misjudge_go_over_by_the_errors_of_calls_in_flight_alone(seed: int, reserved: bool) -> None:
-    crowd = Crowd(seed, error=30, reserved=reserved)
+def test_wrong_estimates_exceed_limits_only_by_calls_in_flight(seed: int, reserved: bool) -> None:
+    children = Children(seed, error=30, reserved=reserved)
 
-    crowd.run()
+    children.run()
 
-    assert crowd.waiting == []
-    assert crowd.ledger.spent("root").tokens <= 12_000 + 30 * crowd.most_flying
-    assert crowd.ledger.spent("session").cost <= 60_000 + 30 * PRICE[0] * crowd.most_flying
+    assert children.waiting == []
+    assert children.ledger.spent("root").tokens <= 12_000 + 30 * children.most_flying
+    assert children.ledger.spent("session").cost <= 60_000 + 30 * PRICE[0] * children.most_flying
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 200), st.integers(0, 50)), min_size=1, max_size=40))
-def test_one_call_at_a_time_goes_over_by_the_error_of_the_last_call_alone(calls: list[tuple[int, int, int]]) -> None:
+def test_sequential_calls_exceed_a_limit_only_by_the_last_error(calls: list[tuple[int, int, int]]) -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=1000))
     over = 0
@@ -935,14 +949,14 @@ def test_one_call_at_a_time_goes_over_by_the_error_of_the_last_call_alone(calls:
         assert over <= error
 
 
-# ---- soft windows ---------------------------------------------------------------------------------------------------
+# ---- soft windows -------------------------------------------------------------------------------------------------
 
 
 def soft(tokens: int) -> Window:
     return Window("session", 1000.0, Caps(tokens=tokens), soft=True)
 
 
-def test_the_last_call_of_a_soft_window_may_be_as_long_as_it_likes() -> None:
+def test_the_last_call_may_exceed_a_soft_window() -> None:
     ledger = Ledger()
     ledger.open("run", windows=[soft(100)])
 
@@ -956,7 +970,7 @@ def test_the_last_call_of_a_soft_window_may_be_as_long_as_it_likes() -> None:
     assert (answer.spent, answer.limit, answer.window) == (520, 100, True)
 
 
-def test_nobody_begins_while_another_call_could_be_the_last_of_a_soft_window() -> None:
+def test_a_call_in_flight_under_a_soft_window_blocks_other_calls() -> None:
     ledger = Ledger()
     for run in ("one", "two"):
         ledger.open(run, windows=[soft(100)])
@@ -968,7 +982,7 @@ def test_nobody_begins_while_another_call_could_be_the_last_of_a_soft_window() -
     assert isinstance(ledger.hold("two", input=500, output=500, now=1.0), Held)
 
 
-def test_a_soft_window_shortens_nothing_and_others_still_do() -> None:
+def test_a_soft_window_does_not_shorten_output() -> None:
     ledger = Ledger()
     ledger.open("run", Caps(tokens=300), windows=[soft(100)])
 

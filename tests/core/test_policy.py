@@ -1,4 +1,4 @@
-"""Policies: the published defaults, the words of every violation, and that nothing a child asks for makes it wider."""
+"""Policies: published defaults, the message of every violation, and properties of narrowing and intersection."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from retinue.core.policy import (
     DEFAULT_AUTO_APPROVE,
     NO_TOOLS,
     Autonomy,
-    Decision,
     Policy,
+    PolicyDecision,
     Risk,
     Verdict,
     inherit,
@@ -28,11 +28,11 @@ from retinue.core.policy import (
     verdict,
 )
 
-# ---- what a policy is ------------------------------------------------------------------------------------------------
+# ---- what a policy is ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("ZC-POLICY-DEFAULTS")
-def test_a_policy_that_says_nothing_has_the_published_defaults() -> None:
+def test_an_empty_policy_has_the_published_defaults() -> None:
     commands = (
         "git npm cargo ls cat grep find echo pwd wc head tail date df du uname uptime hostname python python3 pip node"
     )
@@ -58,7 +58,7 @@ def test_a_policy_that_says_nothing_has_the_published_defaults() -> None:
     }
 
 
-def test_a_risk_profile_that_says_nothing_approves_the_published_tools_ahead() -> None:
+def test_the_default_auto_approve_list_is_the_published_one() -> None:
     published = (
         "file_read memory_recall web_search_tool web_fetch calculator glob_search "
         "content_search image_info weather browser browser_open"
@@ -67,7 +67,7 @@ def test_a_risk_profile_that_says_nothing_approves_the_published_tools_ahead() -
     assert tuple(published.split()) == DEFAULT_AUTO_APPROVE
 
 
-def test_levels_of_autonomy_are_ordered_by_how_far_they_go() -> None:
+def test_autonomy_levels_are_ordered() -> None:
     levels = [Autonomy.FULL, Autonomy.READONLY, Autonomy.SUPERVISED]
 
     assert sorted(levels) == [Autonomy.READONLY, Autonomy.SUPERVISED, Autonomy.FULL]
@@ -78,7 +78,7 @@ def test_levels_of_autonomy_are_ordered_by_how_far_they_go() -> None:
     assert not Autonomy.READONLY >= Autonomy.FULL
 
 
-def test_policies_that_allow_the_same_are_the_same_value() -> None:
+def test_equivalent_policies_are_equal() -> None:
     as_in_settings: dict[str, Any] = {
         "autonomy": "full",
         "allowed_roots": ["/jobs/", "//jobs", "/srv/./app/../data"],
@@ -116,7 +116,7 @@ def test_policies_that_allow_the_same_are_the_same_value() -> None:
         ("shell_timeout_secs", True, "policy shell_timeout_secs: Expected `int`, got `bool`"),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_name_of_its_field(field: str, value: object, message: str) -> None:
+def test_an_invalid_value_raises_policy_error_with_the_field(field: str, value: object, message: str) -> None:
     fields: dict[str, Any] = {field: value}
 
     with pytest.raises(PolicyError) as refused:
@@ -125,10 +125,10 @@ def test_a_wrong_value_is_refused_with_the_name_of_its_field(field: str, value: 
     assert (str(refused.value), refused.value.field, refused.value.asked) == (message, field, value)
 
 
-# ---- narrowing, rule by rule -----------------------------------------------------------------------------------------
+# ---- narrowing, rule by rule --------------------------------------------------------------------------------------
 
 Rule = tuple[str, dict[str, Any], dict[str, Any], str, object, object]
-"""The field, what the parent has, what the child asks for, and then the message with `asked` and `allowed`."""
+"""The field, the parent's settings, the child's settings, and then the message with `asked` and `allowed`."""
 
 RULES: list[Rule] = [
     (
@@ -273,7 +273,7 @@ RULES: list[Rule] = [
 
 
 def refusal(attempt: Callable[[], Policy]) -> PolicyError:
-    """The error of an attempt that has to fail."""
+    """The error of an attempt that must fail."""
     with pytest.raises(PolicyError) as refused:
         attempt()
     return refused.value
@@ -283,7 +283,7 @@ def refusal(attempt: Callable[[], Policy]) -> PolicyError:
 @pytest.mark.parametrize(
     ("field", "has", "asks", "message", "asked", "allowed"), [pytest.param(*rule, id=rule[0]) for rule in RULES]
 )
-def test_a_child_that_asks_for_more_reads_which_field_went_too_far(
+def test_a_wider_child_policy_raises_policy_error_for_the_field(
     field: str, has: dict[str, Any], asks: dict[str, Any], message: str, asked: object, allowed: object
 ) -> None:
     error = refusal(lambda: narrow(Policy(**has), Policy(**{**has, **asks})))
@@ -293,8 +293,8 @@ def test_a_child_that_asks_for_more_reads_which_field_went_too_far(
 
 @pytest.mark.promise("ZC-ESCALATION")
 @pytest.mark.parametrize("first", range(len(RULES)), ids=[rule[0] for rule in RULES])
-def test_of_several_violations_the_first_in_the_published_order_is_told(first: int) -> None:
-    """The child breaks this rule and every later one; a later rule's own parent setting never hides an earlier one."""
+def test_the_first_violation_in_published_order_is_reported(first: int) -> None:
+    """The child breaks this rule and every later one; the parent settings of later rules never hide an earlier one."""
     has: dict[str, Any] = {}
     asks: dict[str, Any] = {}
     for _, parents, childs, *_ in reversed(RULES[first:]):
@@ -310,13 +310,13 @@ def test_the_thirteen_published_rules_and_the_tool_rules_cover_every_field() -> 
     assert sorted(rule[0] for rule in RULES) == sorted(Policy.__struct_fields__)
 
 
-def test_a_read_only_parent_is_named_as_it_is_published() -> None:
+def test_a_read_only_parent_is_called_readonly_in_the_message() -> None:
     error = refusal(lambda: narrow(Policy(autonomy=Autonomy.READONLY), Policy()))
 
     assert str(error) == "subagent autonomy=Supervised exceeds parent's ReadOnly"
 
 
-def test_an_entry_with_quotes_is_quoted_so_that_its_end_can_be_seen() -> None:
+def test_quotes_in_an_entry_are_escaped_in_the_message() -> None:
     error = refusal(lambda: narrow(Policy(), Policy(shell_env_passthrough=('A" is fine, really',))))
 
     assert (
@@ -372,7 +372,7 @@ def test_a_child_that_does_not_restrict_its_tools_gets_its_parents_restriction()
     assert narrow(Policy(allowed_tools=NO_TOOLS), Policy()).tool_ceiling == ()
 
 
-def test_a_child_may_give_up_all_tools_and_its_own_child_gets_none_back() -> None:
+def test_a_child_without_tools_cannot_grant_tools_to_its_child() -> None:
     without_tools = narrow(Policy(allowed_tools=("shell",)), Policy(allowed_tools=NO_TOOLS))
 
     assert without_tools.tool_ceiling == ()
@@ -380,7 +380,7 @@ def test_a_child_may_give_up_all_tools_and_its_own_child_gets_none_back() -> Non
     assert str(error) == 'subagent allowed_tools entry "shell" is not present on the parent\'s allowed_tools'
 
 
-def test_without_a_grant_a_child_has_its_parents_policy_and_with_one_it_is_narrowed() -> None:
+def test_a_child_inherits_its_parents_policy_unless_granted_another() -> None:
     parent = Policy(max_actions_per_hour=10)
 
     assert inherit(parent, None) is parent
@@ -388,7 +388,7 @@ def test_without_a_grant_a_child_has_its_parents_policy_and_with_one_it_is_narro
     assert refusal(lambda: inherit(parent, Policy())).field == "max_actions_per_hour"
 
 
-# ---- roots -----------------------------------------------------------------------------------------------------------
+# ---- roots --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_without_a_grant_a_child_has_its_parents_policy_and_with_one_it_is_narro
 def test_a_root_at_or_below_a_root_of_the_parent_is_granted(root: str, parents: str) -> None:
     granted = narrow(Policy(allowed_roots=(parents,)), Policy(allowed_roots=(root,)))
 
-    # What is granted has no `..` left in it, so that no symbolic link can give it another meaning.
+    # A granted root contains no `..`, so that no symbolic link can change its meaning.
     assert granted.allowed_roots == ("/" + posixpath.normpath(root).lstrip("/"),)
 
 
@@ -441,7 +441,7 @@ def test_a_root_beside_above_or_relative_to_the_parents_is_refused(root: str, pa
     assert error.field == "allowed_roots"
 
 
-def test_a_root_that_is_read_write_on_one_side_only_is_shared_as_the_lesser_kind() -> None:
+def test_a_root_read_write_on_one_side_is_shared_as_the_restricted_kind() -> None:
     ours = Policy(
         allowed_roots=("/jobs", "/both"), allowed_roots_read_only=("/usr",), allowed_roots_write_only=("/out",)
     )
@@ -458,7 +458,7 @@ def test_a_root_that_is_read_write_on_one_side_only_is_shared_as_the_lesser_kind
     )
 
 
-def test_two_policies_without_a_common_tool_share_none_and_not_all() -> None:
+def test_an_empty_intersection_of_tools_allows_no_tool() -> None:
     shared = intersect(Policy(allowed_tools=("shell",)), Policy(allowed_tools=("file_read",)))
 
     assert shared == Policy(allowed_tools=NO_TOOLS)
@@ -466,7 +466,7 @@ def test_two_policies_without_a_common_tool_share_none_and_not_all() -> None:
     assert intersect(shared, Policy()) == shared
 
 
-# ---- verdicts --------------------------------------------------------------------------------------------------------
+# ---- verdicts -----------------------------------------------------------------------------------------------------
 
 ALLOW, ASK, REFUSE = Verdict.ALLOW, Verdict.ASK, Verdict.REFUSE
 
@@ -486,7 +486,7 @@ ALLOW, ASK, REFUSE = Verdict.ALLOW, Verdict.ASK, Verdict.REFUSE
         ("full", False, False, ALLOW, ALLOW, ALLOW),
     ],
 )
-def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
+def test_risk_and_autonomy_decide_for_unlisted_tools(
     autonomy: str, block_high: bool, approve_medium: bool, low: Verdict, medium: Verdict, high: Verdict
 ) -> None:
     policy = Policy(
@@ -504,7 +504,7 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"excluded_tools": ["shell"], "allowed_tools": ["shell"], "auto_approve": ["shell"]},
             Risk.LOW,
-            Decision(REFUSE, "Security policy: 'shell' is excluded (excluded_tools); do without it"),
+            PolicyDecision(REFUSE, "Security policy: 'shell' is excluded (excluded_tools); do without it"),
         ),
         (
             {
@@ -513,7 +513,7 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
                 "auto_approve": ["shell"],
             },
             Risk.LOW,
-            Decision(
+            PolicyDecision(
                 REFUSE,
                 "Security policy: 'shell' is not among the allowed tools (allowed_tools); "
                 "use one of: file_read, web_fetch",
@@ -522,7 +522,7 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"allowed_tools": NO_TOOLS},
             Risk.LOW,
-            Decision(
+            PolicyDecision(
                 REFUSE,
                 "Security policy: 'shell' is not among the allowed tools (allowed_tools); use one of: (none)",
             ),
@@ -530,12 +530,12 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"autonomy": "readonly", "auto_approve": ["shell"], "always_ask": ["shell"]},
             Risk.MEDIUM,
-            Decision(REFUSE, "Security policy: read-only mode, cannot perform 'shell'"),
+            PolicyDecision(REFUSE, "Security policy: read-only mode, cannot perform 'shell'"),
         ),
         (
             {"autonomy": "full", "auto_approve": ["shell"], "always_ask": ["shell"]},
             Risk.HIGH,
-            Decision(
+            PolicyDecision(
                 REFUSE,
                 "Security policy: 'shell': high-risk calls are blocked (block_high_risk_commands); find a safer way",
             ),
@@ -543,18 +543,18 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"autonomy": "full", "always_ask": ["shell"], "auto_approve": ["shell"]},
             Risk.LOW,
-            Decision(ASK, "Security policy: 'shell' needs approval every time (always_ask)"),
+            PolicyDecision(ASK, "Security policy: 'shell' needs approval every time (always_ask)"),
         ),
         (
             {"auto_approve": ["shell"], "block_high_risk_commands": False},
             Risk.HIGH,
-            Decision(ALLOW, "'shell' is approved ahead (auto_approve)"),
+            PolicyDecision(ALLOW, "'shell' is approved ahead (auto_approve)"),
         ),
-        ({"allowed_tools": ["shell"]}, Risk.LOW, Decision(ALLOW, "'shell' is low risk")),
+        ({"allowed_tools": ["shell"]}, Risk.LOW, PolicyDecision(ALLOW, "'shell' is low risk")),
         (
             {},
             Risk.MEDIUM,
-            Decision(
+            PolicyDecision(
                 ASK,
                 "Security policy: 'shell': this medium-risk call needs approval (require_approval_for_medium_risk)",
             ),
@@ -562,25 +562,25 @@ def test_risk_and_autonomy_decide_about_a_tool_that_no_list_mentions(
         (
             {"require_approval_for_medium_risk": False},
             Risk.MEDIUM,
-            Decision(ALLOW, "'shell' may be called at medium risk without approval"),
+            PolicyDecision(ALLOW, "'shell' may be called at medium risk without approval"),
         ),
         (
             {"block_high_risk_commands": False},
             Risk.HIGH,
-            Decision(ASK, "Security policy: 'shell': this high-risk call needs approval (autonomy = supervised)"),
+            PolicyDecision(ASK, "Security policy: 'shell': this high-risk call needs approval (autonomy = supervised)"),
         ),
         (
             {"block_high_risk_commands": False, "autonomy": "full"},
             Risk.HIGH,
-            Decision(ALLOW, "'shell' may be called at high risk (autonomy = full)"),
+            PolicyDecision(ALLOW, "'shell' may be called at high risk (autonomy = full)"),
         ),
     ],
 )
-def test_a_decision_says_which_setting_decided(fields: dict[str, Any], risk: Risk, decision: Decision) -> None:
+def test_a_decision_names_the_deciding_setting(fields: dict[str, Any], risk: Risk, decision: PolicyDecision) -> None:
     assert verdict(Policy(**fields), tool="shell", risk=risk) == decision
 
 
-# ---- for all policies ------------------------------------------------------------------------------------------------
+# ---- for all policies ---------------------------------------------------------------------------------------------
 
 seeded = settings(max_examples=120, derandomize=True, deadline=None, database=None)
 
@@ -617,7 +617,7 @@ policies = st.builds(
 
 @st.composite
 def variations(draw: st.DrawFn, base: Policy) -> Policy:
-    """`base` with a few fields of another policy: two unrelated policies are hardly ever one within the other."""
+    """`base` with a few fields of another policy: of two unrelated policies, one is hardly ever within the other."""
     other = draw(policies)
     changed = draw(st.lists(st.sampled_from(Policy.__struct_fields__), max_size=3))
     return msgspec.structs.replace(base, **{field: getattr(other, field) for field in changed})
@@ -628,12 +628,12 @@ def covers(roots: tuple[str, ...], path: str) -> bool:
 
 
 def tools_of(policy: Policy) -> set[str]:
-    """What the list allows, out of three known tools and one that nobody has heard of."""
+    """What the list allows, of three known tools and an unknown one."""
     return set(policy.allowed_tools or ("read", "write", "shell", "a tool of tomorrow")) - set(NO_TOOLS)
 
 
 def is_within(child: Policy, parent: Policy) -> bool:
-    """Whether `child` allows nothing that `parent` does not: said again, in other words than the code's."""
+    """Whether `child` allows nothing that `parent` does not; an independent definition."""
     levels = ["readonly", "supervised", "full"]
     readable = parent.allowed_roots + parent.allowed_roots_read_only
     writable = parent.allowed_roots + parent.allowed_roots_write_only
@@ -673,7 +673,7 @@ def in_any_order(policy: Policy) -> list[object]:
 
 @seeded
 @given(st.data(), policies)
-def test_a_child_is_within_its_parent_and_gets_what_it_asked_for(data: st.DataObject, parent: Policy) -> None:
+def test_a_narrowed_policy_is_within_its_parent_and_as_requested(data: st.DataObject, parent: Policy) -> None:
     asked = data.draw(variations(parent))
     child = narrowed(parent, asked)
 
@@ -692,7 +692,7 @@ def test_a_child_may_ask_for_exactly_its_parents_policy(policy: Policy) -> None:
 
 @seeded
 @given(st.data(), policies)
-def test_what_a_grandchild_gets_it_could_have_got_from_the_first(data: st.DataObject, first: Policy) -> None:
+def test_a_grandchilds_policy_is_within_the_first_policy(data: st.DataObject, first: Policy) -> None:
     child = narrowed(first, data.draw(variations(first)))
     grandchild = narrowed(child, data.draw(variations(child))) if child is not None else None
 
@@ -718,19 +718,19 @@ def test_an_intersection_is_the_largest_policy_within_both(data: st.DataObject, 
 
 @seeded
 @given(policies, policies)
-def test_an_intersection_does_not_depend_on_who_is_named_first(a: Policy, b: Policy) -> None:
+def test_an_intersection_is_commutative(a: Policy, b: Policy) -> None:
     assert in_any_order(intersect(a, b)) == in_any_order(intersect(b, a))
 
 
 @seeded
 @given(policies)
-def test_a_policy_intersected_with_itself_stays_as_it_is(policy: Policy) -> None:
+def test_an_intersection_is_idempotent(policy: Policy) -> None:
     assert intersect(policy, policy) == policy
 
 
 @seeded
 @given(st.data(), policies, st.sampled_from(["read", "write", "shell"]), st.sampled_from(Risk), st.booleans())
-def test_no_verdict_gets_milder_on_the_way_down(
+def test_a_narrowed_policy_never_has_a_milder_verdict(
     data: st.DataObject, parent: Policy, tool: str, risk: Risk, acts: bool
 ) -> None:
     child = narrowed(parent, data.draw(variations(parent))) or intersect(parent, data.draw(policies))
@@ -744,7 +744,7 @@ def test_no_verdict_gets_milder_on_the_way_down(
 
 @seeded
 @given(policies)
-def test_a_policy_survives_being_written_down(policy: Policy) -> None:
+def test_a_policy_round_trips_through_json(policy: Policy) -> None:
     written = msgspec.json.encode(policy)
 
     assert msgspec.json.decode(written, type=Policy) == policy

@@ -1,4 +1,4 @@
-"""Who was given which policy, and the windows that keep its limits on stretches of time."""
+"""Configured policies of agents, and the windows that enforce their hourly and daily limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from retinue.core.budget import Caps, Window
 from retinue.core.policy import Autonomy, Policy, Risk, Verdict, intersect, verdict
-from retinue.core.profiles import DAY, HOUR, Rules, tightened, windows_of
+from retinue.core.profiles import DAY, HOUR, Rules, narrowed_windows, windows_of
 
 READS, WRITES = Policy(autonomy=Autonomy.READONLY), Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50)
 
@@ -21,10 +21,10 @@ READS, WRITES = Policy(autonomy=Autonomy.READONLY), Policy(autonomy=Autonomy.FUL
         (Rules(session=WRITES, agents={"reader": READS}), intersect(WRITES, READS), intersect(WRITES, READS)),
     ],
 )
-def test_an_agent_has_what_was_written_for_it_and_for_everyone(
+def test_an_agent_is_bound_by_its_own_and_the_session_policy(
     rules: Rules, given: Policy | None, ceiling: Policy
 ) -> None:
-    assert (rules.given_to("reader"), rules.ceiling_of("reader")) == (given, ceiling)
+    assert (rules.policy_for("reader"), rules.ceiling_of("reader")) == (given, ceiling)
 
 
 def test_the_windows_of_a_policy_count_actions_by_the_hour_and_nanodollars_by_the_day() -> None:
@@ -34,19 +34,19 @@ def test_the_windows_of_a_policy_count_actions_by_the_hour_and_nanodollars_by_th
     )
 
 
-def test_money_that_nobody_has_is_no_more_than_a_store_can_hold() -> None:
+def test_a_cost_limit_is_capped_at_the_largest_stored_integer() -> None:
     _, cost = windows_of("rich", Policy(max_cost_per_day_cents=2**63 - 1))
 
     assert cost.caps == Caps(cost=2**63 - 1)
 
 
-def test_windows_are_tightened_by_a_narrower_policy_never_loosened_and_others_stay_as_they_are() -> None:
+def test_windows_are_narrowed_but_never_widened_by_a_policy() -> None:
     other = Window("tokens/reader", HOUR, Caps(tokens=9))
     before = (*windows_of("reader", Policy(max_actions_per_hour=7, max_cost_per_day_cents=300)), other)
 
     narrower = Policy(max_actions_per_hour=3, max_cost_per_day_cents=900)
 
-    assert tightened(before, narrower) == (
+    assert narrowed_windows(before, narrower) == (
         *windows_of("reader", Policy(max_actions_per_hour=3, max_cost_per_day_cents=300)),
         other,
     )
@@ -54,7 +54,7 @@ def test_windows_are_tightened_by_a_narrower_policy_never_loosened_and_others_st
 
 @pytest.mark.parametrize("risk", Risk)
 @pytest.mark.parametrize("acts", [True, False])
-def test_read_only_mode_lets_happen_what_neither_acts_nor_has_a_risk(risk: Risk, acts: bool) -> None:
+def test_read_only_mode_allows_only_low_risk_calls_without_effects(risk: Risk, acts: bool) -> None:
     decision = verdict(READS, tool="note", risk=risk, acts=acts)
 
     harmless = risk == Risk.LOW and not acts

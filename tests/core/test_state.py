@@ -1,4 +1,4 @@
-"""The fold: what a run remembers of its events, and that neither crashes nor repetitions change it."""
+"""The fold: the state of a run after its events, unaffected by crashes and repeated events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.events import (
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -27,12 +26,12 @@ from retinue.core.events import (
     WrapUpAsked,
 )
 from retinue.core.history import LEFT_OUT, NOT_MADE, NOT_OFFERED, STILL_OPEN, UNFINISHED, History
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
+from retinue.core.inbox import ApprovalAnswer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Exchange, HistoryRef, LimitMet, Outcome
 from retinue.core.state import Run, apply, fold
 from retinue.core.usage import Usage
-from tests.core.random_runs import BRIEF, World, acceptance, picture
+from tests.core.random_runs import RUN_SPEC, Simulation, acceptance, snapshot
 
 SEEDS = st.integers(0, 2**32 - 1)
 ANSWERED = Exchange(result="completed", reason="answered", text="done", turns=1)
@@ -43,7 +42,7 @@ ENDED = ExchangeEnded(at=2.0, exchange=Exchange(result="completed", reason="answ
 
 
 def run_after(*events: Event, accepted: RunAccepted | None = None, inherited: History | None = None) -> Run:
-    return fold(enumerate((accepted or acceptance(), *events), start=1), BRIEF, inherited)
+    return fold(enumerate((accepted or acceptance(), *events), start=1), RUN_SPEC, inherited)
 
 
 def reply(
@@ -66,32 +65,32 @@ def taken(*items: Item, at: float = 3.0) -> MailTaken:
     return MailTaken(at=at, items=items)
 
 
-def answer(index: int, *, turn: int = 1, allow: bool = True) -> Answer:
-    return Answer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=allow)
+def answer(index: int, *, turn: int = 1, allow: bool = True) -> ApprovalAnswer:
+    return ApprovalAnswer(key=f"answer {turn}/{index}", turn=turn, index=index, allow=allow)
 
 
 def result(name: str, text: str, *, failed: bool = False) -> ToolMessage:
     return ToolMessage(name, text, call_id=name, failed=failed)
 
 
-def said_after_the_task(run: Run) -> list[Message]:
+def messages_after_task(run: Run) -> list[Message]:
     assert run.history[0] == UserMessage("task")
     return run.history[1:]
 
 
-# ---- beginnings -----------------------------------------------------------------------------------------------------
+# ---- beginnings ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_begins_with_its_task_and_nothing_used() -> None:
+def test_a_new_run_has_its_task_and_zero_usage() -> None:
     accepted = acceptance(task="find it")
 
     run = run_after(accepted=accepted)
 
-    assert picture(run) == {
+    assert snapshot(run) == {
         "accepted": accepted,
-        "run_spec": BRIEF,
+        "run_spec": RUN_SPEC,
         "adopted_seq": 0,
-        "answering": True,
+        "in_exchange": True,
         "calls_made": 0,
         "closing": False,
         "compactions": 0,
@@ -102,7 +101,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "exchanges": [],
         "failure": None,
         "final": False,
-        "heard": 0,
+        "counted_messages": 0,
         "history": [UserMessage("find it")],
         "inputs": dict[str, int](),
         "latest_input": "",
@@ -116,7 +115,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "seen": set[str](),
         "seq": 1,
         "stop": "end",
-        "system": BRIEF.system,
+        "system": RUN_SPEC.system,
         "taken": set[str](),
         "text": "",
         "tool_crash": None,
@@ -124,7 +123,7 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
         "turns": 0,
         "unreturned": 0,
         "usage": Usage(),
-        "wrapping": None,
+        "wrap_up_limit": None,
     }
     assert run.run_id == "run"
 
@@ -133,12 +132,12 @@ def test_a_run_begins_with_its_task_and_nothing_used() -> None:
     ("events", "found"),
     [([], "nothing"), ([(1, RunAdopted(at=0.0, driver_id="d"))], "RunAdopted")],
 )
-def test_a_log_that_does_not_begin_with_an_acceptance_is_no_run(events: list[tuple[int, Event]], found: str) -> None:
+def test_a_log_must_begin_with_run_accepted(events: list[tuple[int, Event]], found: str) -> None:
     with pytest.raises(ValueError, match=f"^a run begins with its acceptance, not with {found}$"):
-        fold(events, BRIEF)
+        fold(events, RUN_SPEC)
 
 
-def test_a_fork_begins_with_what_it_inherits_and_then_its_task() -> None:
+def test_a_fork_begins_with_its_inherited_history_and_its_task() -> None:
     parent = run_after(reply("", "fork"))
 
     child = run_after(inherited=parent.history)
@@ -171,7 +170,7 @@ def test_a_fork_may_inherit_only_the_last_turns() -> None:
     assert list(child.history) == [UserMessage(LEFT_OUT, "engine"), AssistantMessage("two"), UserMessage("go on")]
 
 
-# ---- replies and calls ----------------------------------------------------------------------------------------------
+# ---- replies and calls --------------------------------------------------------------------------------------------
 
 
 def test_replies_are_counted_with_their_usage_and_cost() -> None:
@@ -186,19 +185,19 @@ def test_replies_are_counted_with_their_usage_and_cost() -> None:
     assert (run.text, run.final, run.open) == ("second", True, [])
 
 
-def test_usage_that_nobody_reported_counts_as_nothing_and_an_unknown_cost_stays_unknown() -> None:
+def test_missing_usage_counts_as_zero_and_an_unknown_cost_stays_unknown() -> None:
     run = run_after(reply("first", "look", cost=None), returned(0, "seen"), reply("second", cost=6))
 
     assert (run.usage, run.cost) == (Usage(), None)
 
 
-def test_the_last_words_survive_a_reply_without_any() -> None:
+def test_an_empty_reply_keeps_the_last_text() -> None:
     run = run_after(reply("let me look", "look"), returned(0, "seen"), reply(""))
 
     assert (run.text, run.final) == ("let me look", True)
 
 
-def test_results_enter_the_history_together_and_in_the_order_of_the_calls() -> None:
+def test_results_enter_the_history_together_in_call_order() -> None:
     run = run_after(reply("", "a", "b", "c"), returned(2, "third"), returned(0, "first"))
     assert len(run.history) == 2
     assert [call.result is not None for call in run.open] == [True, False, True]
@@ -209,7 +208,7 @@ def test_results_enter_the_history_together_and_in_the_order_of_the_calls() -> N
     assert (run.open, run.calls_made, run.tool_crash) == ([], 3, None)
 
 
-def test_calls_without_ids_or_with_the_same_are_told_apart_by_their_place() -> None:
+def test_calls_without_unique_ids_are_matched_by_index() -> None:
     twins = AssistantMessage("", (ToolCall("a"), ToolCall("a"), ToolCall("a", "{}", "x"), ToolCall("a", "{}", "x")))
 
     run = run_after(
@@ -220,14 +219,14 @@ def test_calls_without_ids_or_with_the_same_are_told_apart_by_their_place() -> N
     assert [message.text for message in run.history[2:]] == ["result 0", "result 1", "result 2", "result 3"]
 
 
-def test_an_unexpected_exception_of_a_tool_is_remembered_with_its_turn() -> None:
+def test_a_tool_crash_is_recorded_with_its_turn() -> None:
     run = run_after(reply("", "a"), returned(0, "ZeroDivisionError", failed=True, crashed=True))
 
     assert run.tool_crash == (1, "ZeroDivisionError")
     assert run.history[-1] == result("a", "ZeroDivisionError", failed=True)
 
 
-def test_a_failed_turn_is_no_turn_and_leaves_what_had_arrived() -> None:
+def test_a_failed_turn_does_not_count_and_keeps_the_partial_text() -> None:
     failed = TurnFailed(at=2.0, turn=1, fault="cut", error="the line was cut", partial="half a sen")
 
     run = run_after(failed)
@@ -235,7 +234,7 @@ def test_a_failed_turn_is_no_turn_and_leaves_what_had_arrived() -> None:
     assert (run.failure, run.text, run.turns) == (failed, "half a sen", 0)
 
 
-def test_a_failed_turn_without_a_word_keeps_the_words_before() -> None:
+def test_a_failed_turn_without_text_keeps_the_last_text() -> None:
     run = run_after(
         reply("let me look", "look"),
         returned(0, "seen"),
@@ -245,10 +244,10 @@ def test_a_failed_turn_without_a_word_keeps_the_words_before() -> None:
     assert run.text == "let me look"
 
 
-# ---- crashes and people ---------------------------------------------------------------------------------------------
+# ---- adoption and approvals ---------------------------------------------------------------------------------------
 
 
-def test_after_an_adoption_what_was_open_before_is_stale() -> None:
+def test_open_calls_are_stale_after_an_adoption() -> None:
     run = run_after(reply("", "a"))
     assert not run.is_stale(run.open[0])
 
@@ -257,28 +256,28 @@ def test_after_an_adoption_what_was_open_before_is_stale() -> None:
     assert run.is_stale(run.open[0])
 
 
-def test_a_call_that_a_person_allows_after_an_adoption_was_never_started_and_is_fresh() -> None:
+def test_a_call_approved_after_an_adoption_is_not_stale() -> None:
     run = run_after(reply("", "a"), parked(0, 2.0), RunAdopted(at=2.0, driver_id="other"), taken(answer(0)))
 
     assert not run.is_stale(run.open[0])
-    assert not run.open[0].waits_for_a_person
+    assert not run.open[0].awaits_approval
 
 
-def test_a_call_that_a_person_allowed_before_an_adoption_may_have_been_started() -> None:
+def test_a_call_approved_before_an_adoption_is_stale() -> None:
     run = run_after(reply("", "a"), parked(0, 2.0), taken(answer(0)), RunAdopted(at=4.0, driver_id="other"))
 
     assert run.is_stale(run.open[0])
 
 
-def test_no_time_passes_for_a_run_that_was_left_in_good_order() -> None:
+def test_time_without_a_driver_after_a_clean_shutdown_does_not_count() -> None:
     run = run_after(RunLeft(at=10.0), RunAdopted(at=70.0, driver_id="other"))
     assert (run.parked_seconds, run.left_at) == (60.0, None)
 
-    apply(run, run.seq + 1, RunAdopted(at=90.0, driver_id="third"))  # after a crash, nobody knows since when
+    apply(run, run.seq + 1, RunAdopted(at=90.0, driver_id="third"))  # after a crash: no clean shutdown was recorded
     assert run.parked_seconds == 60.0
 
 
-def test_a_person_and_a_driver_that_are_both_waited_for_count_once() -> None:
+def test_overlapping_waits_for_approval_and_driver_count_once() -> None:
     left = (RunLeft(at=10.0), RunAdopted(at=70.0, driver_id="other"))
     run = run_after(reply("", "a"), parked(0, 2.0), *left)
     assert (run.parked_seconds, run.parked_since) == (0.0, 2.0)
@@ -300,23 +299,23 @@ def test_only_the_first_answer_to_a_parked_call_of_this_turn_counts() -> None:
     assert run.open[0].since == 5
 
 
-def test_an_answer_when_nothing_is_open_is_ignored() -> None:
+def test_an_approval_answer_without_open_calls_is_ignored() -> None:
     run = run_after(reply("done"), taken(answer(0), answer(-1)))
 
-    assert said_after_the_task(run) == [AssistantMessage("done")]
+    assert messages_after_task(run) == [AssistantMessage("done")]
 
 
-def test_a_parked_call_that_has_returned_waits_for_nobody() -> None:
+def test_a_returned_parked_call_does_not_await_approval() -> None:
     run = run_after(reply("", "a", "b"), parked(0, 2.0), parked(1, 2.0))
-    assert [call.waits_for_a_person for call in run.open] == [True, True]
-    assert [call.why_parked for call in run.open] == ["it may do harm", "it may do harm"]
+    assert [call.awaits_approval for call in run.open] == [True, True]
+    assert [call.parked_reason for call in run.open] == ["it may do harm", "it may do harm"]
 
     apply(run, run.seq + 1, returned(0, "yes"))
 
-    assert [call.waits_for_a_person for call in run.open] == [False, True]
+    assert [call.awaits_approval for call in run.open] == [False, True]
 
 
-def test_calls_parked_together_wait_together() -> None:
+def test_overlapping_parked_calls_count_once() -> None:
     run = run_after(reply("", "a", "b"), parked(0, 10.0), parked(1, 15.0), taken(answer(0), at=30.0))
     assert (run.parked_seconds, run.parked_since) == (0.0, 10.0)
 
@@ -325,7 +324,7 @@ def test_calls_parked_together_wait_together() -> None:
     assert (run.parked_seconds, run.parked_since) == (50.0, None)
 
 
-def test_calls_parked_one_after_the_other_are_not_counted_twice() -> None:
+def test_consecutive_parked_calls_are_not_counted_twice() -> None:
     run = run_after(
         reply("", "a", "b"),
         parked(0, 0.0),
@@ -337,16 +336,16 @@ def test_calls_parked_one_after_the_other_are_not_counted_twice() -> None:
     assert run.parked_seconds == 150.0
 
 
-def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+def test_a_clock_set_back_never_reduces_parked_time() -> None:
     run = run_after(reply("", "a"), parked(0, 100.0), taken(answer(0), at=40.0))
 
     assert run.parked_seconds == 0.0
 
 
-# ---- mail -----------------------------------------------------------------------------------------------------------
+# ---- inbox --------------------------------------------------------------------------------------------------------
 
 
-def test_mail_is_remembered_by_its_keys() -> None:
+def test_keys_of_taken_items_are_recorded() -> None:
     run = run_after(
         taken(TextMessage(key="a", text="x"), Close(key="b"), Cancel(key="c"), Deadline(key="d", seconds=1))
     )
@@ -354,10 +353,10 @@ def test_mail_is_remembered_by_its_keys() -> None:
     assert run.taken == {"a", "b", "c", "d"}
 
 
-def test_words_during_the_work_are_read_next_and_the_answer_before_is_not_the_last_any_more() -> None:
+def test_a_message_after_an_answer_makes_it_not_final() -> None:
     run = run_after(reply("done"), taken(TextMessage(key="a", text="and this?", origin="peer")))
 
-    assert said_after_the_task(run) == [AssistantMessage("done"), UserMessage("and this?", "peer")]
+    assert messages_after_task(run) == [AssistantMessage("done"), UserMessage("and this?", "peer")]
     assert (run.final, run.text, run.exchange_turns) == (False, "done", 1)
 
 
@@ -369,19 +368,19 @@ def test_words_during_the_work_are_read_next_and_the_answer_before_is_not_the_la
         ChildEnded(key="a", run_id="child", result="failed", notice="next"),
     ],
 )
-def test_an_idle_run_begins_a_new_exchange_with_what_it_hears(item: Item) -> None:
+def test_an_idle_run_begins_a_new_exchange_with_any_message(item: Item) -> None:
     idle = (reply("done"), ExchangeEnded(at=2.0, exchange=ANSWERED))
     run = run_after(*idle)
-    assert (run.answering, run.exchange_turns, run.text) == (False, 1, "done")
+    assert (run.in_exchange, run.exchange_turns, run.text) == (False, 1, "done")
 
     apply(run, run.seq + 1, taken(item))
 
-    assert (run.answering, run.exchange_turns, run.text, run.final) == (True, 0, "", False)
+    assert (run.in_exchange, run.exchange_turns, run.text, run.final) == (True, 0, "", False)
     assert (run.turns, run.exchanges, run.tools_on) == (1, [ANSWERED], True)
     assert run.history[-1].text == "next"
 
 
-def test_an_input_without_tools_switches_them_off_for_its_exchange_only() -> None:
+def test_an_input_without_tools_disables_them_for_its_exchange() -> None:
     end = ExchangeEnded(at=2.0, exchange=ANSWERED)
     run = run_after(reply("one"), end, taken(Input(key="a", text="sum up", tools=False)))
     assert not run.tools_on
@@ -394,39 +393,39 @@ def test_an_input_without_tools_switches_them_off_for_its_exchange_only() -> Non
     assert run.tools_on
 
 
-def test_the_end_of_a_child_is_a_notice_and_not_a_persons_word() -> None:
+def test_a_childs_end_is_a_message_of_origin_notice() -> None:
     run = run_after(taken(ChildEnded(key="a", run_id="child", result="completed", notice="[child completed]")))
 
-    assert said_after_the_task(run) == [UserMessage("[child completed]", "notice")]
+    assert messages_after_task(run) == [UserMessage("[child completed]", "notice")]
     assert run.seen == {"child"}
 
 
-def test_a_child_that_ends_without_a_notice_is_seen_and_disturbs_nobody() -> None:
+def test_a_childs_end_without_a_notice_adds_no_message() -> None:
     run = run_after(reply("done"), taken(ChildEnded(key="a", run_id="child", result="completed")))
 
-    assert said_after_the_task(run) == [AssistantMessage("done")]
+    assert messages_after_task(run) == [AssistantMessage("done")]
     assert (run.seen, run.final) == ({"child"}, True)
 
 
-def test_the_end_of_a_child_whose_result_was_collected_is_not_announced_any_more() -> None:
+def test_a_collected_childs_end_is_not_announced() -> None:
     run = run_after(
         ResultCollected(at=1.0, key="k", run_id="child"),
         reply("done"),
         taken(ChildEnded(key="a", run_id="child", result="completed", notice="[child completed]")),
     )
 
-    assert said_after_the_task(run) == [AssistantMessage("done")]
+    assert messages_after_task(run) == [AssistantMessage("done")]
     assert (run.seen, run.final) == ({"child"}, True)
 
 
-def test_a_closed_run_knows_that_no_more_input_comes() -> None:
+def test_close_marks_the_run_as_closing() -> None:
     assert run_after(taken(Close(key="a"))).closing
 
 
-# ---- wrap-up, repairs, ends, and the rest ---------------------------------------------------------------------------
+# ---- wrap-up, repairs, ends, compaction ---------------------------------------------------------------------------
 
 
-def test_a_repair_is_counted_in_its_exchange_and_asked_for_in_words_of_the_engine() -> None:
+def test_repairs_are_counted_per_exchange_and_sent_as_engine_messages() -> None:
     repair = RepairAsked(at=2.0, error="odd", text="once more")
     run = run_after(reply("seven"), repair, reply("nine"), repair)
     later = run_after(reply("seven"), repair, reply("eight"), ENDED, taken(Input(key="more", text="more")))
@@ -437,18 +436,18 @@ def test_a_repair_is_counted_in_its_exchange_and_asked_for_in_words_of_the_engin
         AssistantMessage("nine"),
         UserMessage("once more", "engine"),
     ]
-    assert (run.repairs, run.final, run.answering) == (2, False, True)
+    assert (run.repairs, run.final, run.in_exchange) == (2, False, True)
     assert later.repairs == 0
 
 
-def test_a_repair_answers_calls_that_were_not_offered() -> None:
+def test_a_repair_closes_calls_made_without_offered_tools() -> None:
     asked = taken(Input(key="more", text="more", tools=False))
     run = run_after(reply("one"), ENDED, asked, reply("two", "a"), RepairAsked(at=2.0, error="odd", text="once more"))
 
     assert list(run.history)[-2:] == [result("a", NOT_OFFERED, failed=True), UserMessage("once more", "engine")]
 
 
-def test_a_wrap_up_repairs_open_calls_and_asks_without_tools() -> None:
+def test_a_wrap_up_closes_open_calls_and_disables_tools() -> None:
     run = run_after(reply("hm", "a", "b"), WrapUpAsked(at=2.0, limit=TURNS, text="what have you got?"))
 
     assert list(run.history)[2:] == [
@@ -456,10 +455,10 @@ def test_a_wrap_up_repairs_open_calls_and_asks_without_tools() -> None:
         result("b", NOT_MADE, failed=True),
         UserMessage("what have you got?", "engine"),
     ]
-    assert (run.open, run.wrapping, run.tools_on, run.final, run.calls_made) == ([], TURNS, False, False, 0)
+    assert (run.open, run.wrap_up_limit, run.tools_on, run.final, run.calls_made) == ([], TURNS, False, False, 0)
 
 
-def test_an_exchange_that_ends_at_a_limit_leaves_no_open_calls_and_its_wrap_up_is_over() -> None:
+def test_an_exchange_end_closes_open_calls_and_the_wrap_up() -> None:
     exhausted = Exchange(result="exhausted", reason="max_turns", limit=TURNS)
     run = run_after(
         WrapUpAsked(at=1.0, limit=TURNS, text="what have you got?"),
@@ -468,17 +467,17 @@ def test_an_exchange_that_ends_at_a_limit_leaves_no_open_calls_and_its_wrap_up_i
     )
 
     assert run.history[-1] == result("a", NOT_OFFERED, failed=True)
-    assert (run.open, run.answering, run.exchanges, run.wrapping) == ([], False, [exhausted], None)
+    assert (run.open, run.in_exchange, run.exchanges, run.wrap_up_limit) == ([], False, [exhausted], None)
 
 
-def test_an_exchange_that_ends_at_a_limit_says_so_to_its_open_calls() -> None:
+def test_open_calls_at_an_exchange_end_get_the_not_made_result() -> None:
     run = run_after(reply("hm", "a"), ExchangeEnded(at=2.0, exchange=ANSWERED))
 
     assert run.history[-1] == result("a", NOT_MADE, failed=True)
 
 
 @pytest.mark.parametrize(("how", "text"), [("cancelled", UNFINISHED), ("failed", UNFINISHED), ("exhausted", NOT_MADE)])
-def test_the_end_of_a_run_leaves_a_result_for_every_call_so_that_it_can_be_continued(how: str, text: str) -> None:
+def test_a_runs_end_leaves_a_result_for_every_call(how: str, text: str) -> None:
     outcome = {
         "cancelled": Outcome(result="cancelled", reason="cancelled"),
         "failed": Outcome(result="failed", reason="tool_error"),
@@ -509,9 +508,7 @@ def test_the_end_of_a_run_leaves_a_result_for_every_call_so_that_it_can_be_conti
     ],
     ids=["stopped", "broken", "between turns", "after the answer"],
 )
-def test_what_was_being_said_when_a_run_was_stopped_is_remembered_and_nothing_is_said_twice(
-    before: list[Event], outcome: Outcome, last: str
-) -> None:
+def test_the_partial_reply_of_a_stopped_run_is_kept_once(before: list[Event], outcome: Outcome, last: str) -> None:
     run = run_after(*before, RunEnded(at=3.0, outcome=outcome))
 
     spoken = [message.text for message in run.history if isinstance(message, AssistantMessage)]
@@ -519,7 +516,7 @@ def test_what_was_being_said_when_a_run_was_stopped_is_remembered_and_nothing_is
     assert len(spoken) == 1
 
 
-def test_a_compacted_history_goes_on_after_its_summary() -> None:
+def test_a_compacted_history_continues_after_its_summary() -> None:
     summary = UserMessage("[summary]", "engine")
     run = run_after(
         reply("", "a"),
@@ -532,7 +529,7 @@ def test_a_compacted_history_goes_on_after_its_summary() -> None:
     assert list(run.history) == [summary, UserMessage("and?"), AssistantMessage("done")]
 
 
-def test_what_a_summary_used_is_used_by_the_run_but_is_no_turn() -> None:
+def test_usage_of_a_summary_counts_without_counting_as_a_turn() -> None:
     summary = UserMessage("[summary]", "engine")
     compacted = HistoryCompacted(
         at=4.0, replaced=2, messages=(summary,), before=90, after=20, usage=Usage(input=30, output=5), cost=7
@@ -540,27 +537,26 @@ def test_what_a_summary_used_is_used_by_the_run_but_is_no_turn() -> None:
     run = run_after(reply("one", usage=Usage(input=80, output=10, reasoning=4), cost=4), compacted)
 
     assert (run.usage, run.cost, run.turns) == (Usage(input=110, output=15, reasoning=4), 11, 1)
-    assert (run.context, run.heard, run.compactions) == (20, 1, 1)
+    assert (run.context, run.counted_messages, run.compactions) == (20, 1, 1)
 
 
-def test_a_reply_says_how_long_the_conversation_is_and_begins_a_new_count_of_compactions() -> None:
+def test_a_reply_updates_the_context_size_and_resets_compactions() -> None:
     run = run_after(
         reply("one"),
         HistoryCompacted(at=4.0, replaced=1, messages=(UserMessage("[summary]", "engine"),), after=20),
         reply("two", usage=Usage(input=80, output=10, reasoning=4)),
     )
 
-    assert (run.context, run.heard, run.compactions) == (86, 3, 0)
+    assert (run.context, run.counted_messages, run.compactions) == (86, 3, 0)
 
 
-def test_what_is_told_for_readers_changes_nothing_but_the_number() -> None:
+def test_a_second_acceptance_changes_only_the_sequence_number() -> None:
     run = run_after(reply("done"))
-    before = picture(run)
+    before = snapshot(run)
 
-    apply(run, 3, AgentDefined(at=2.0, key="k", name="writer"))
-    apply(run, 4, acceptance(task="another"))
+    apply(run, 3, acceptance(task="another"))
 
-    assert picture(run) == before | {"seq": 4}
+    assert snapshot(run) == before | {"seq": 3}
 
 
 def test_an_outcome_has_the_totals_of_its_run() -> None:
@@ -578,7 +574,7 @@ def test_an_outcome_has_the_totals_of_its_run() -> None:
     )
 
 
-def test_an_outcome_counts_the_exchange_under_way_and_none_that_is_not() -> None:
+def test_an_outcome_counts_an_exchange_in_progress() -> None:
     run = run_after(reply("one"), ExchangeEnded(at=2.0, exchange=ANSWERED))
     assert run.outcome_as(ANSWERED).exchanges == 1
 
@@ -587,7 +583,7 @@ def test_an_outcome_counts_the_exchange_under_way_and_none_that_is_not() -> None
     assert run.outcome_as(ANSWERED).exchanges == 2
 
 
-def test_an_outcome_keeps_the_limit_and_the_error_unless_a_better_one_is_known() -> None:
+def test_an_outcome_keeps_limit_and_error_unless_given_an_error() -> None:
     exhausted = Exchange(result="exhausted", reason="max_turns", error="too long", limit=TURNS)
     run = run_after()
 
@@ -595,53 +591,53 @@ def test_an_outcome_keeps_the_limit_and_the_error_unless_a_better_one_is_known()
     assert run.outcome_as(exhausted, error="far too long").error == "far too long"
 
 
-# ---- algebra --------------------------------------------------------------------------------------------------------
+# ---- properties ---------------------------------------------------------------------------------------------------
 
 
 @given(seed=SEEDS)
-def test_events_that_come_twice_change_nothing(seed: int) -> None:
-    world = World(seed).live()
+def test_repeated_events_change_nothing(seed: int) -> None:
+    simulation = Simulation(seed).finish()
 
-    stuttering = [numbered for numbered in world.log for _ in range(2)]
+    stuttering = [numbered for numbered in simulation.log for _ in range(2)]
 
-    assert picture(fold(stuttering, world.run_spec, world.inherited)) == picture(world.run)
+    assert snapshot(fold(stuttering, simulation.run_spec, simulation.inherited)) == snapshot(simulation.run)
 
 
 @given(seed=SEEDS)
-def test_a_log_that_is_replayed_with_overlaps_gives_the_same_run(seed: int) -> None:
-    world = World(seed).live()
+def test_replaying_a_log_with_overlaps_gives_the_same_run(seed: int) -> None:
+    simulation = Simulation(seed).finish()
     random = Random(seed)
 
     stumbling: list[tuple[int, Event]] = []
     done = 0
-    while done < len(world.log):
+    while done < len(simulation.log):
         back = random.randint(0, done)
-        done = random.randint(done + 1, len(world.log))
-        stumbling += world.log[back:done]
+        done = random.randint(done + 1, len(simulation.log))
+        stumbling += simulation.log[back:done]
 
-    assert picture(fold(stumbling, world.run_spec, world.inherited)) == picture(world.run)
+    assert snapshot(fold(stumbling, simulation.run_spec, simulation.inherited)) == snapshot(simulation.run)
 
 
 @given(seed=SEEDS)
-def test_folding_in_two_pieces_is_folding_at_once(seed: int) -> None:
-    world = World(seed).live()
-    middle = Random(seed).randint(1, len(world.log))
+def test_folding_in_two_parts_equals_folding_at_once(seed: int) -> None:
+    simulation = Simulation(seed).finish()
+    middle = Random(seed).randint(1, len(simulation.log))
 
-    run = fold(world.log[:middle], world.run_spec, world.inherited)
-    for seq, event in world.log[middle:]:
+    run = fold(simulation.log[:middle], simulation.run_spec, simulation.inherited)
+    for seq, event in simulation.log[middle:]:
         apply(run, seq, event)
 
-    assert picture(run) == picture(world.run)
+    assert snapshot(run) == snapshot(simulation.run)
 
 
 @given(seed=SEEDS)
-def test_folding_leaves_what_was_inherited_alone(seed: int) -> None:
-    world = World(seed)
-    before = list(world.inherited or ())
+def test_folding_does_not_change_the_inherited_history(seed: int) -> None:
+    simulation = Simulation(seed)
+    before = list(simulation.inherited or ())
 
-    world.live()
+    simulation.finish()
 
-    assert list(world.inherited or ()) == before
+    assert list(simulation.inherited or ()) == before
 
 
 def test_the_fold_appends_to_one_list_and_copies_no_message() -> None:
@@ -649,9 +645,9 @@ def test_the_fold_appends_to_one_list_and_copies_no_message() -> None:
     own = run.history._own
     messages: list[Message] = []
     for seq in range(2, 2000, 2):
-        heard = reply(f"turn {seq}", "a")
-        messages.append(heard.reply.message)
-        apply(run, seq, heard)
+        received = reply(f"turn {seq}", "a")
+        messages.append(received.reply.message)
+        apply(run, seq, received)
         apply(run, seq + 1, returned(0, "seen"))
 
     assert run.history._own is own

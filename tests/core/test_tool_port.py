@@ -6,7 +6,7 @@ import retinue
 from retinue.core.agent import ToolSpec
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolLike, ToolResult, ToolWrapper, as_tool
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.harness import Harness
 
 CONTEXT = cast("CallContext", None)

@@ -141,8 +141,8 @@ class Play(Generic[M]):
     async def _round(self, harness: Harness, operations: Sequence[Operation], drops_after: int | None) -> list[Answer]:
         answers: dict[int, Answer] = {}
         if drops_after is not None:
-            assert harness._brittle is not None
-            harness._brittle.limit = harness._brittle.written + drops_after
+            assert harness._crashing_store is not None
+            harness._crashing_store.limit = harness._crashing_store.written + drops_after
         again = False
         while len(answers) < len(operations):
             missing = [index for index in range(len(operations)) if index not in answers]
@@ -162,8 +162,8 @@ class Play(Generic[M]):
                     raise one
                 answers[index] = one
                 self.world.learn(operations[index], one)
-            assert harness._brittle is not None
-            if harness._brittle.limit is not None:
+            assert harness._crashing_store is not None
+            if harness._crashing_store.limit is not None:
                 self.crashes += 1
                 await harness.restart()
                 again = True

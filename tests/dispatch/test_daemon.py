@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from retinue.core.commands import Change, Decide, Written
+from retinue.core.commands import Change, Decide, WriteResult
 from retinue.core.ids import Key, SessionId
 from retinue.dispatch.cron.claims import MOST_CRASHES
 from retinue.dispatch.cron.daemon import GONE, LEASE, POLL, Daemon
@@ -33,7 +33,7 @@ class DirectShelf:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         (answer,) = self.store.commit(None, [Change(space=space, decide=decide, key=key, session_id=session_id)])
         return answer
 

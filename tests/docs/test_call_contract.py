@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, says
+from retinue.providers.scripted import Line, says
 from retinue.testing.fake_chat import FakeChat
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import open_in_a_thread
 from tests.docs.pages import DOCS, read
 from tests.docs.vendor import ADDRESS
@@ -21,7 +21,7 @@ from tests.docs.vendor import ADDRESS
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
 @pytest.mark.parametrize(("model", "printed"), [("qwen3", "42\n"), ("", "Error: what came on stdin is not the JSON")])
 def test_the_program_in_javascript_calls_a_subagent(tmp_path: Path, model: str, printed: str) -> None:
-    def answer(heard: Heard) -> Line:
+    def answer(heard: ReceivedRequest) -> Line:
         return says("42")
 
     with open_in_a_thread(FakeChat(answer)) as vendor:

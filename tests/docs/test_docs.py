@@ -16,8 +16,8 @@ from msgspec import inspect
 
 from retinue.app.settings_file import SECTIONS
 from retinue.cli.main import app
-from retinue.config.validation import wanted
-from retinue.providers.catalog import SCRIPTED_NAME, WIRES
+from retinue.config.validation import expected_type
+from retinue.providers.catalog import SCRIPTED, WIRES
 from tests.docs.pages import DOCS, PAGES, README, ROOT, Page, read
 
 SOURCES = (ROOT / "src" / "retinue", ROOT)
@@ -87,7 +87,7 @@ def test_every_setting_is_explained() -> None:
 def keys_of(declared: inspect.Type, above: str = "") -> Iterator[str]:
     assert isinstance(declared, inspect.StructType)
     for field in declared.fields:
-        inner = wanted(field.type).type
+        inner = expected_type(field.type).type
         if isinstance(inner, inspect.StructType):
             yield from keys_of(inner, f"{above}{field.name}.")
         else:
@@ -114,7 +114,7 @@ def test_every_provider_has_a_page_with_a_command_and_a_program_that_run() -> No
         return is_run and any(f"{name}:" in block.code for block in page.of("python"))
 
     alike = {"openai-responses": "openai"}  # two names for one provider
-    names = [alike.get(name, name) for name in WIRES if name != SCRIPTED_NAME]
+    names = [alike.get(name, name) for name in WIRES if name != SCRIPTED]
     assert [name for name in names if not any(is_shown(name, page) for page in pages)] == []
 
 

@@ -26,7 +26,7 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.app.settings_file import load_settings
-from retinue.providers.catalog import WIRES, keys_found
+from retinue.providers.catalog import WIRES, api_key_variables
 from tests.docs.pages import PAGES, Block, Page
 from tests.docs.vendor import ProviderFamilies
 
@@ -194,7 +194,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = dict(os.environ)
     modules, path = dict(sys.modules), list(sys.path)
     monkeypatch.chdir(here)
-    for name in [name for name in os.environ if name.startswith("RETINUE_") or name in keys_found({})]:
+    for name in [name for name in os.environ if name.startswith("RETINUE_") or name in api_key_variables({})]:
         del os.environ[name]
     os.environ |= {"RETINUE_HOME": str(tmp_path / "home"), "COLUMNS": "120", "PWD": str(here)}
     yield here
@@ -216,4 +216,4 @@ def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: Provi
         reader.follow(block)
     reader.wait_for_the_background()
     if page.path.parent.name == "providers":
-        assert page.path.stem in {heard.path.split("/")[1] for heard in vendors.heard}, "somebody else was asked"
+        assert page.path.stem in {request.path.split("/")[1] for request in vendors.requests}, "somebody else was asked"

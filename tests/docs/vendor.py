@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from retinue.providers.catalog import LOCAL, WIRES, Wire
-from retinue.providers.scripted.script import Line, calls, hangs, says
-from retinue.testing.fake_chat import FakeChat, replies
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.providers.catalog import LOCAL_SERVERS, WIRES
+from retinue.providers.scripted import Line, calls, hangs, says
+from retinue.providers.wire import Wire
+from retinue.testing.fake_chat import FakeChat, count_replies
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
@@ -33,7 +34,7 @@ class ProviderFamilies(FakeServer):
     """
 
     def __init__(self, mark: Path) -> None:
-        super().__init__(self._answer)
+        super().__init__(self._response)
         self._chat = FakeChat(Vendor(mark))
         self._vendors: dict[str, FakeResponses | FakeAnthropic | FakeGemini] = {
             "openai": FakeResponses(_one_answer),
@@ -66,15 +67,15 @@ class ProviderFamilies(FakeServer):
             text = text.replace(there, page)
         return text
 
-    def _answer(self, heard: Heard) -> Answer:
+    def _response(self, heard: ReceivedRequest) -> FakeResponse:
         _, name, rest = heard.path.split("/", 2)
         heard = replace(heard, path=f"/{rest}")
-        if name in LOCAL and heard.method == "GET":
-            return Answer(pieces=(b'{"data":[{"id":"qwen3"}]}',))
-        return self._vendors.get(name, self._chat)._answer(heard)
+        if name in LOCAL_SERVERS and heard.method == "GET":
+            return FakeResponse(pieces=(b'{"data":[{"id":"qwen3"}]}',))
+        return self._vendors.get(name, self._chat)._response(heard)
 
 
-def _one_answer(heard: Heard) -> Line:
+def _one_answer(heard: ReceivedRequest) -> Line:
     return says('{"capital": "Paris", "country": "France"}' if b"capital of France" in heard.raw else "42")
 
 
@@ -84,14 +85,14 @@ class Vendor:
     def __init__(self, mark: Path) -> None:
         self._mark = mark
 
-    def __call__(self, heard: Heard) -> Line:
+    def __call__(self, heard: ReceivedRequest) -> Line:
         """The next line of this conversation."""
         messages: list[dict[str, Any]] = heard.body["messages"]
         said = "\n".join(str(message["content"]) for message in messages if message["role"] in ("system", "user"))
         results = [str(message["content"]) for message in messages if message["role"] == "tool"]
         if "You find causes." in said:
-            return _researcher(replies(heard))
-        if "checkout slow at night" in said and replies(heard) == 3 and not self._mark.exists():
+            return _researcher(count_replies(heard))
+        if "checkout slow at night" in said and count_replies(heard) == 3 and not self._mark.exists():
             self._mark.touch()
             return hangs()
         if "checkout slow" in said:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.retinue import Retinue
-from retinue.core.agent import RESULTS, ToolKind, ToolSpec
+from retinue.core.agent import RESULTS_PLACEHOLDER, ToolKind, ToolSpec
 from retinue.core.budget import Window
 from retinue.core.commands import RunQuery
 from retinue.core.errors import Refused, ToolError
@@ -18,7 +18,7 @@ from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits, Outcome
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
-from retinue.providers.scripted.provider import Speaks, calls
+from retinue.providers.scripted import ScriptedReply, calls
 from retinue.testing.harness import Harness
 from tests.internals import live_run
 
@@ -88,7 +88,7 @@ class Delegate:
                 agent=order.agent,
                 offered=offered,
                 max_output=order.max_output,
-                system=f"You work with:\n{RESULTS}" if order.after else caller.run_spec.system,
+                system=f"You work with:\n{RESULTS_PLACEHOLDER}" if order.after else caller.run_spec.system,
             ),
             after=tuple((siblings[agent], agent) for agent in order.after),
             task=order.task if number == 1 else f"{order.task} {number}",
@@ -110,7 +110,7 @@ def in_words(outcome: Outcome) -> str:
     return f"{outcome.result}: {outcome.text or outcome.error}"
 
 
-def delegates(agent: str, **order: object) -> Speaks:
+def delegates(agent: str, **order: object) -> ScriptedReply:
     """A model lets `agent` work."""
     return calls("delegate", agent=agent, **order)
 

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from retinue.core.messages import Message
 from retinue.core.ports import Request
-from retinue.providers.scripted.provider import Improvised, Line
+from retinue.providers.scripted import Line, LineFunction
 
 
-def in_turn(*lines: Line) -> Improvised:
+def in_turn(*lines: Line) -> LineFunction:
     """A line that is another one each time it is asked for: first the life before the crash, then the one after."""
     left = iter(lines)
     return lambda _: next(left)
 
 
-def hearing(heard: list[Sequence[Message]], line: Line) -> Improvised:
+def hearing(heard: list[Sequence[Message]], line: Line) -> LineFunction:
     """A line whose speaker keeps what it was told."""
 
     def listen(request: Request) -> Line:

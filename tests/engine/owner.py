@@ -12,7 +12,7 @@ import msgspec
 import retinue
 from retinue.core.errors import RetinueError
 from retinue.core.run import Lifecycle
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
+from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from tests.engine.delegation import Delegate, delegates
 from tests.internals import engine_of
 

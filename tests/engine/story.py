@@ -19,7 +19,7 @@ from retinue.core.messages import ToolMessage
 from retinue.core.policy import Policy
 from retinue.core.ports import Request, Tool
 from retinue.core.run import Outcome
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, Speaks, calls, says, together
+from retinue.providers.scripted import Line, Script, ScriptedProvider, ScriptedReply, calls, says, together
 from retinue.tools.function import tool
 
 KEY = "the-story"
@@ -57,7 +57,7 @@ def script() -> Script:
     )
 
 
-def _asks(label: str, task: str) -> Speaks:
+def _asks(label: str, task: str) -> ScriptedReply:
     return calls("subagent", label=label, task_prompt=task)
 
 

@@ -22,7 +22,7 @@ from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.usage import Usage
 from retinue.engine.tool_calls import INTERRUPTED, NO_ACTIONS_LEFT
-from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, calls, says, together
+from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, calls, says, together
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
@@ -56,7 +56,7 @@ async def nap() -> str:
     return "slept"
 
 
-def acts(times: int) -> Speaks:
+def acts(times: int) -> ScriptedReply:
     return together(*(calls("act", what=str(number)) for number in range(1, times + 1)))
 
 
@@ -157,7 +157,7 @@ async def test_a_named_agent_has_actions_of_its_own_and_never_more_than_its_call
     def agent(name: str, actions: int, *tools: str) -> Agent:
         return Agent(name=name, description="Works.", system_prompt="Work.", tools=tools, policy=hourly(actions))
 
-    def hands_over(name: str) -> Speaks:
+    def hands_over(name: str) -> ScriptedReply:
         return calls("subagent", action="spawn", agent=name, task="work")
 
     agents = [agent("lead", 4, "act", "nap"), agent("small", 1, "act"), agent("large", 9, "act")]

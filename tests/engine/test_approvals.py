@@ -13,7 +13,7 @@ from retinue.core.messages import Message, ToolMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Approval, Limits
 from retinue.engine.tool_calls import INTERRUPTED, NO_APPROVER
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says, together
+from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
 from retinue.testing.harness import Harness
 from tests.engine.lines import hearing
 from tests.engine.shared_memory import SharedMemory

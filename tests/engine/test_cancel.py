@@ -14,7 +14,7 @@ from retinue.core.ports import CallContext, Publish, Request
 from retinue.core.run import Lifecycle, Outcome
 from retinue.core.usage import Usage
 from retinue.engine import RunView, SpawnRequest
-from retinue.providers.scripted.provider import Hangs, Line, calls, hangs, says, streams, together
+from retinue.providers.scripted import Line, ScriptedHang, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import in_turn
@@ -45,7 +45,7 @@ async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_at_onc
     r, _ = with_delegation()
     asked = asyncio.Event()
 
-    def never(_: Request) -> Hangs:
+    def never(_: Request) -> ScriptedHang:
         asked.set()
         return hangs("I was about to")
 

@@ -14,7 +14,7 @@ import retinue
 from retinue.core.agent import Agent, RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.commands import RunQuery
-from retinue.core.compaction import MAX_IN_A_ROW, total
+from retinue.core.compaction import MAX_COMPACTIONS_PER_TURN, total
 from retinue.core.errors import ProviderError, ProviderFault, StoreError
 from retinue.core.events import CallReturned, HistoryCompacted, ReplyReceived, TurnFailed
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage, UserMessage
@@ -24,12 +24,12 @@ from retinue.core.usage import Usage
 from retinue.engine import SpawnRequest
 from retinue.engine.compaction import NOTHING_LEFT
 from retinue.engine.model_call import MAX_ATTEMPTS
-from retinue.providers.scripted.provider import (
-    Improvised,
+from retinue.providers.scripted import (
     Line,
+    LineFunction,
     Script,
     ScriptedProvider,
-    Speaks,
+    ScriptedReply,
     calls,
     fails,
     hangs,
@@ -56,11 +56,11 @@ def harness(*, model: str = "small", script: Script | None = None, **options: ob
     return Harness(dialects=(), tools=[read], provider=mind, model=model, **options)  # pyright: ignore[reportArgumentType]
 
 
-def reads(size: int, words: int = 0) -> Speaks:
+def reads(size: int, words: int = 0) -> ScriptedReply:
     return together(says("w" * words), calls("read", size=size))
 
 
-def hearing(heard: list[Sequence[Message]], line: Line, *, at_most: int | None = None) -> Improvised:
+def hearing(heard: list[Sequence[Message]], line: Line, *, at_most: int | None = None) -> LineFunction:
     """A line whose speaker keeps what it was told, and refuses more than so many characters."""
 
     def listen(request: Request) -> Line:
@@ -233,7 +233,7 @@ async def test_who_always_says_too_long_is_believed_in_the_end() -> None:
         assert (outcome.result, outcome.reason) == ("failed", "model_error")
         assert outcome.error == failed.error == NOTHING_LEFT.format(error=TOO_LONG)
         assert failed.fault == "too_long"
-        assert 1 <= len(compactions(r)) <= MAX_IN_A_ROW
+        assert 1 <= len(compactions(r)) <= MAX_COMPACTIONS_PER_TURN
         assert len(r.provider.asked) == 6 + 1 + len(compactions(r))
 
 
@@ -439,7 +439,7 @@ async def test_whatever_a_run_reads_and_says_it_sends_whole_conversations_and_co
         for messages in heard:
             assert_whole(messages)
             assert TASK in messages[0].text
-        assert len(heard) <= (len(turns) + 1) * (1 + MAX_IN_A_ROW)
+        assert len(heard) <= (len(turns) + 1) * (1 + MAX_COMPACTIONS_PER_TURN)
 
 
 # ---- a provider of one's own ----------------------------------------------------------------------------------------
@@ -465,4 +465,4 @@ async def test_a_far_too_long_history_is_short_enough_after_a_few_times() -> Non
         outcome = await r.run("Read: " + "x" * 900_000, model="own:m")
 
         assert (outcome.result, outcome.text) == ("completed", "short enough")
-        assert len(mind.sizes) <= 1 + MAX_IN_A_ROW
+        assert len(mind.sizes) <= 1 + MAX_COMPACTIONS_PER_TURN

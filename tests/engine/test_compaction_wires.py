@@ -10,27 +10,27 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.core.compaction import SUMMARISER
+from retinue.core.compaction import SUMMARY_SYSTEM_PROMPT
 from retinue.core.events import HistoryCompacted
 from retinue.core.run import Outcome
-from retinue.providers.catalog import provider_config, reach
-from retinue.providers.scripted.provider import Line, calls, says, together
+from retinue.providers.catalog import create_provider, provider_config
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing import fake_chat
 from retinue.testing.fake_chat import FakeChat
-from retinue.testing.fake_server import Answer, Heard
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from retinue.testing.harness import Harness
-from tests.providers.fakes import anthropic, gemini, responses
+from tests.providers.fakes import anthropic, gemini
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
 
 Vendor: TypeAlias = FakeChat | FakeAnthropic | FakeResponses | FakeGemini
-Played: TypeAlias = Callable[[Heard], Line | Answer]
+Played: TypeAlias = Callable[[ReceivedRequest], Line | FakeResponse]
 
-VENDORS: dict[str, tuple[Callable[[Played], Vendor], Callable[..., Answer]]] = {
-    "openai-chat": (FakeChat, fake_chat.failed),
+VENDORS: dict[str, tuple[Callable[[Played], Vendor], Callable[..., FakeResponse]]] = {
+    "openai-chat": (FakeChat, fake_chat.error_response),
     "anthropic": (FakeAnthropic, anthropic.failed),
-    "openai-responses": (FakeResponses, responses.failed),
+    "openai-responses": (FakeResponses, fake_chat.error_response),
     "gemini": (FakeGemini, partial(gemini.failed, kind="INVALID_ARGUMENT")),
 }
 MOST = 12_000
@@ -46,7 +46,7 @@ async def read(name: str) -> str:
 class Script:
     """A model that reads six files and then says which of them it still knows; it counts its own turns."""
 
-    def __init__(self, refuse: Callable[..., Answer], words: int) -> None:
+    def __init__(self, refuse: Callable[..., FakeResponse], words: int) -> None:
         self.refuse = refuse
         self.words = words
         self.turn = 0
@@ -54,10 +54,10 @@ class Script:
         self.summaries: list[str] = []
         self.last = ""
 
-    def __call__(self, heard: Heard) -> Line | Answer:
+    def __call__(self, heard: ReceivedRequest) -> Line | FakeResponse:
         """What it says to a request, or that this is too much."""
         text = msgspec.json.encode(heard.body).decode()
-        if SUMMARISER in text:
+        if SUMMARY_SYSTEM_PROMPT in text:
             self.summaries.append(text)
             return says("Some files were read.")
         if len(text) > MOST:
@@ -74,7 +74,7 @@ async def tell(name: str, words: int) -> tuple[Script, Outcome, list[HistoryComp
     make, refuse = VENDORS[name]
     script = Script(refuse, words)
     async with make(script) as vendor:
-        provider = reach(provider_config(name, base_url=vendor.base_url))
+        provider = create_provider(provider_config(name, base_url=vendor.base_url))
         async with Harness(dialects=(), tools=[read], providers={"wire": provider}, model="wire:m") as r:
             handle = await r.retinue.spawn("Find the leak.", model="wire:m")
             outcome = await handle.wait()

@@ -12,7 +12,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned
 from retinue.engine.tool_calls import INTERRUPTED
-from retinue.providers.scripted.provider import ScriptedProvider
+from retinue.providers.scripted import ScriptedProvider
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import VirtualClock

@@ -8,7 +8,7 @@ from retinue.core.errors import StoreError
 from retinue.core.inbox import TextMessage
 from retinue.core.messages import Origin, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, says, streams
+from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, says, streams
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import Delegate, delegates, with_delegation
@@ -16,7 +16,7 @@ from tests.engine.delegation import Delegate, delegates, with_delegation
 WAITED_FOR = {"on_parent_end": "wait"}
 
 
-def heard_in_system(request: Request) -> Speaks:
+def heard_in_system(request: Request) -> ScriptedReply:
     return says(f"I was told: {request.system}")
 
 
@@ -135,7 +135,7 @@ async def test_stopped_after_any_write_a_run_that_waits_still_begins_once_and_wi
 async def test_what_peers_said_one_after_another_is_read_as_one_message_and_others_words_are_not_joined() -> None:
     heard: list[list[str]] = []
 
-    def listening(request: Request) -> Speaks:
+    def listening(request: Request) -> ScriptedReply:
         heard.append([message.text for message in request.messages if isinstance(message, UserMessage)])
         return says("ok")
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import retinue
-from retinue.core.commands import DriverRow, Heartbeat, RunQuery, Write, Written
+from retinue.core.commands import DriverRow, Heartbeat, RunQuery, Write, WriteResult
 from retinue.core.errors import Fenced, NotAdoptable, RunIsOver, StoreError, StoreUnavailable
 from retinue.core.events import Event, MailTaken, RunAdopted
 from retinue.core.ids import DriverId, RunId
@@ -22,7 +22,7 @@ from retinue.core.ports import Store
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.usage import Usage
 from retinue.engine.process_identity import identity_of, this_host, this_process
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, hangs, says, together
+from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
@@ -496,7 +496,7 @@ async def test_a_heart_goes_on_beating_whatever_happens_in_it(
     async with host.process(store=store) as harness:
         commit = store.commit
 
-        def buggy(driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+        def buggy(driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[WriteResult]:
             monkeypatch.setattr(store, "commit", commit)
             raise ZeroDivisionError
 
@@ -712,7 +712,9 @@ class FullDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         if self.full:
             self.refused += 1
             raise StoreUnavailable("no space left on device")

@@ -12,12 +12,12 @@ from retinue.core.messages import Message, UserMessage
 from retinue.core.ports import Request, Store
 from retinue.core.run import Exchange, LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.providers.scripted.provider import (
-    Improvised,
+from retinue.providers.scripted import (
     Line,
+    LineFunction,
     Script,
     ScriptedProvider,
-    Speaks,
+    ScriptedReply,
     calls,
     hangs,
     says,
@@ -111,7 +111,7 @@ async def test_closing_lets_the_run_finish_what_it_works_on() -> None:
 async def test_an_exchange_with_tools_off_offers_none_and_makes_no_call() -> None:
     offered: list[tuple[str, ...]] = []
 
-    def listening(line: Line) -> Improvised:
+    def listening(line: Line) -> LineFunction:
         def listen(request: Request) -> Line:
             offered.append(tuple(tool.name for tool in request.tools))
             return line
@@ -422,9 +422,9 @@ async def test_a_run_waits_for_children_that_it_has_to_wait_for_before_it_ends()
         assert (child.outcome.text, child.ended_at) == ("42", (await handle.look()).ended_at)
 
 
-def streams_slowly(*pieces: str) -> Speaks:
+def streams_slowly(*pieces: str) -> ScriptedReply:
     """Words that take a while."""
-    return Speaks(pieces=pieces, every=60.0)
+    return ScriptedReply(pieces=pieces, every=60.0)
 
 
 async def test_two_who_ask_at_once_each_get_their_own_answer_and_a_repeated_key_the_same() -> None:
@@ -442,6 +442,6 @@ async def test_a_run_that_does_not_stay_cannot_be_asked() -> None:
     async with slow() as r:
         r.script("main", says("done"))
         handle = await r.retinue.spawn("go")
-        with pytest.raises(BadInput, match="does not stay for more input"):
+        with pytest.raises(BadInput, match="takes no more input: start it with keep_alive=True"):
             await handle.ask("and now?")
         await handle.wait()

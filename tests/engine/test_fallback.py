@@ -14,7 +14,7 @@ from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.engine.compaction import NOTHING_LEFT
 from retinue.engine.model_call import MAX_ATTEMPTS
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, fails, says
+from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, says
 from retinue.testing.harness import Harness
 from tests.internals import engine_of
 

@@ -15,7 +15,7 @@ from retinue.core.messages import Reply
 from retinue.core.ports import CallContext, PreparedCall, Publish, Request, Tool, ToolResult
 from retinue.core.run import Approval
 from retinue.engine.foreign_errors import is_recordable, message_of, repr_of
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.testing.harness import Harness
 
 

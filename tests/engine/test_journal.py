@@ -8,12 +8,21 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.core.commands import Change, Decision, DeclareDead, DriverRow, Heartbeat, RegisterDriver, Write, Written
+from retinue.core.commands import (
+    Change,
+    Decision,
+    DeclareDead,
+    DriverRow,
+    Heartbeat,
+    RegisterDriver,
+    Write,
+    WriteResult,
+)
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
 from retinue.engine.journal import COMMIT_DELAY, MAX_INLINE_WRITES, Journal
-from retinue.providers.scripted.provider import calls, says, together
+from retinue.providers.scripted import calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
@@ -38,7 +47,9 @@ class RecordingStore(MemoryStore):
     def blocking(self) -> bool:
         return self._blocking
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         assert self.held.wait(10), "the test never let go of the store"
         if self.refuse is not None:
             raise self.refuse
@@ -191,7 +202,7 @@ class PromptStore(RecordingStore):
 
     def commit_at_once(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None:
+    ) -> list[WriteResult] | None:
         if self.is_busy:
             return None
         self.at_once += 1
@@ -414,7 +425,7 @@ async def test_a_driver_that_was_declared_dead_is_never_mended(store: RecordingS
 async def test_a_decision_that_raises_fails_alone_and_not_those_who_share_its_commit(store: RecordingStore) -> None:
     journal = Journal(store)
 
-    async def attempt(write: Write) -> list[Written] | str:
+    async def attempt(write: Write) -> list[WriteResult] | str:
         try:
             return await journal.commit(write)
         except ZeroDivisionError as bug:

@@ -11,7 +11,7 @@ from retinue.core.commands import Decide, Decision, NamespaceClosed
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef
 from retinue.engine import SpawnRequest, StartedRun
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness

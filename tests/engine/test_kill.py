@@ -15,7 +15,7 @@ from retinue.app.open import open as open_retinue
 from retinue.core.commands import RunQuery
 from retinue.core.events import CallReturned, ReplyReceived
 from retinue.engine.tool_calls import INTERRUPTED
-from retinue.providers.scripted.provider import ScriptedProvider, played
+from retinue.providers.scripted import ScriptedProvider, logged_turns
 from retinue.store.sqlite.store import SqliteStore
 from tests.conftest import STRESS
 from tests.engine import story
@@ -71,7 +71,7 @@ async def test_killed_at_random_instants_the_story_ends_with_the_same_answer(see
                 known = stored_replies(store)
                 until = chance.uniform(0.0, LONGEST) if life < LIVES_CUT_SHORT else None
                 answer = await live(tmp_path, life, until=until)
-                asked = set(played(tmp_path / f"asked-{life}"))
+                asked = set(logged_turns(tmp_path / f"asked-{life}"))
                 assert asked & known == set(), f"asked again in life {life}"
         finally:
             helper.cancel()

@@ -17,12 +17,12 @@ from retinue.core.ports import Publish, Request, ToolLike
 from retinue.core.run import LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine.model_call import MAX_ATTEMPTS
-from retinue.providers.scripted.provider import (
-    Improvised,
+from retinue.providers.scripted import (
     Line,
+    LineFunction,
     Script,
     ScriptedProvider,
-    Speaks,
+    ScriptedReply,
     calls,
     fails,
     hangs,
@@ -52,12 +52,12 @@ async def nap(seconds: float = 0) -> str:
     return "slept"
 
 
-def naps(words: str = "", *, usage: Usage = FREE, times: int = 1) -> Speaks:
+def naps(words: str = "", *, usage: Usage = FREE, times: int = 1) -> ScriptedReply:
     """A turn that uses a tool, and so much."""
     return together(says(words), *[calls("nap")] * times, says("", usage=usage))
 
 
-def asking(heard: list[Request], line: Line) -> Improvised:
+def asking(heard: list[Request], line: Line) -> LineFunction:
     """A line whose speaker keeps the question."""
 
     def listen(request: Request) -> Line:

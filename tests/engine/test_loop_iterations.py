@@ -8,7 +8,7 @@ from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
 from retinue.core.run import Lifecycle
 from retinue.engine.timeouts import LoopTicks
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
+from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from tests.engine.delegation import delegates, with_delegation
 
 

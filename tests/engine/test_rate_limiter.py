@@ -14,7 +14,7 @@ from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits, Outcome
 from retinue.engine.rate_limiter import RateLimiter, RateLimiters, SharedCapacity, max_connections
-from retinue.providers.scripted.provider import Script, ScriptedProvider, fails, says
+from retinue.providers.scripted import Script, ScriptedProvider, fails, says
 from retinue.testing.harness import Harness
 
 

@@ -18,9 +18,9 @@ from retinue.core.ports import Provider, Publish, Request
 from retinue.core.run import Limits
 from retinue.engine.model_call import MAX_ATTEMPTS, MAX_THROTTLED
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, fails, says
-from retinue.testing.fake_chat import ChatScript, FakeChat, failed
-from retinue.testing.fake_server import Answer, Heard
+from retinue.providers.scripted import Line, Script, ScriptedProvider, fails, says
+from retinue.testing.fake_chat import ChatScript, FakeChat, error_response
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from retinue.testing.harness import Harness
 from tests.engine.delegation import Delegate, delegates, with_delegation
 
@@ -211,10 +211,10 @@ async def over_a_real_wire(*, refused_every: int) -> tuple[Watched, float, int]:
     """Two hundred children of a run: what the provider met, the seconds that took, and how often it was asked."""
     asked = 0
 
-    def played(heard: Heard) -> Line | Answer:
+    def played(heard: ReceivedRequest) -> Line | FakeResponse:
         nonlocal asked
         asked += 1
-        return failed(429, "slow down", retry_after="0.3") if asked % refused_every == 0 else script(heard)
+        return error_response(429, "slow down", retry_after="0.3") if asked % refused_every == 0 else script(heard)
 
     script = ChatScript().play(delegates("dig", times=CHILDREN), says("all of them"), words="go").play(says("dug"))
     delegate = Delegate()

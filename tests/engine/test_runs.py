@@ -18,7 +18,7 @@ from retinue.core.ports import Request
 from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine import RunView
-from retinue.providers.scripted.provider import Script, ScriptedProvider, Speaks, calls, hangs, says, streams, together
+from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import NEW_YEAR
 from tests.engine.delegation import delegates, with_delegation
@@ -93,7 +93,7 @@ async def test_an_answer_that_was_cut_off_or_declined_says_so(stop: Stop, result
 async def test_the_model_reads_system_text_task_and_tools_of_its_agent() -> None:
     heard: list[Request] = []
 
-    def listen(request: Request) -> Speaks:
+    def listen(request: Request) -> ScriptedReply:
         heard.append(request)
         return says("yes")
 
@@ -491,7 +491,7 @@ async def test_a_run_that_another_process_drives_cannot_be_resumed_here() -> Non
 async def test_a_fork_begins_with_the_history_of_another_run() -> None:
     heard: list[list[str]] = []
 
-    def listen(request: Request) -> Speaks:
+    def listen(request: Request) -> ScriptedReply:
         heard.append([message.text for message in request.messages])
         return says("forked", usage=TWO)
 
@@ -665,5 +665,5 @@ def test_the_sync_wrapper_says_when_it_is_not_open_and_closes_when_it_cannot_ope
         closed.list()
     closed._loop.close()
 
-    with pytest.raises(retinue.RetinueError, match="nobody to ask"), retinue.open_sync(home=retinue.MEMORY):
+    with pytest.raises(retinue.RetinueError, match="no model is configured"), retinue.open_sync(home=retinue.MEMORY):
         pass

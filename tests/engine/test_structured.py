@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.app.structured_output import DEEPEST, BadSchema, demanded, schema_of, validate_output
+from retinue.app.structured_output import MAX_DEPTH, BadSchema, make_output, schema_of, validate_output
 from retinue.core.agent import Output
 from retinue.core.errors import BadInput, RetinueError
 from retinue.core.events import RepairAsked, ReplyReceived
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.core.run import Exchange, Limits
-from retinue.providers.scripted.provider import Line, calls, says
+from retinue.providers.scripted import Line, calls, says
 from retinue.testing.harness import Harness
 
 PARIS = '{"capital":"Paris","country":"France"}'
@@ -236,7 +236,7 @@ def test_the_schema_of_a_type_has_an_object_on_top_and_is_strict() -> None:
 
 
 def test_types_that_refer_to_themselves_and_fixed_lists_are_checked() -> None:
-    output = demanded(Node)
+    output = make_output(Node)
     good = '{"name":"a","size":[1,"b"],"below":[{"name":"c","size":[2,"d"],"below":null}]}'
 
     assert validate_output(output, good).error == ""
@@ -248,7 +248,7 @@ def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_bytes(msgspec.json.encode(SCHEMA))
 
-    assert demanded(file) == demanded(SCHEMA)
+    assert make_output(file) == make_output(SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -268,14 +268,14 @@ def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_newer_words_of_json_schema_are_understood(schema: dict[str, Any], good: str, bad: str) -> None:
-    output = demanded(schema)
+    output = make_output(schema)
 
     assert validate_output(output, good).error == ""
     assert validate_output(output, bad).error != ""
 
 
 def test_a_default_is_not_put_into_an_answer() -> None:
-    output = demanded({"type": "object", "properties": {"n": {"type": "integer", "default": 3}}})
+    output = make_output({"type": "object", "properties": {"n": {"type": "integer", "default": 3}}})
 
     assert validate_output(output, "{}").value == {}
 
@@ -285,7 +285,7 @@ def test_a_fence_around_an_answer_is_forgiven(fence: str) -> None:
     assert validate_output(Output(), fence).value == {}
 
 
-DEEP = '{"a":' * (DEEPEST + 1) + "1" + "}" * (DEEPEST + 1)
+DEEP = '{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ DEEP = '{"a":' * (DEEPEST + 1) + "1" + "}" * (DEEPEST + 1)
 )
 def test_what_is_no_json_or_could_not_be_kept_is_an_error_and_no_crash(text: str) -> None:
     assert validate_output(Output(), text).error != ""
-    assert validate_output(demanded({}), text).error != ""
+    assert validate_output(make_output({}), text).error != ""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from retinue.core.errors import Fenced, TreeCancelled
 from retinue.core.events import RunAccepted
 from retinue.core.run import Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, hangs, says, together
+from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.shared_memory import SharedMemory

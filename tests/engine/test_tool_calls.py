@@ -16,7 +16,7 @@ from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.run import Limits
 from retinue.engine.tool_calls import INTERRUPTED
-from retinue.providers.scripted.provider import calls, calls_verbatim, hangs, says, together
+from retinue.providers.scripted import calls, calls_verbatim, hangs, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.lines import hearing, in_turn

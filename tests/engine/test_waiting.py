@@ -10,7 +10,7 @@ from retinue.core.errors import UnknownName
 from retinue.core.ports import Request
 from retinue.core.run import Limits, Outcome
 from retinue.engine.rate_limiter import RateLimiters
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, says, streams, together
+from retinue.providers.scripted import Line, Script, ScriptedProvider, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
 from tests.engine.shared_memory import SharedMemory, SlowMemory

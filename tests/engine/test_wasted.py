@@ -10,7 +10,7 @@ from retinue.core.policy import Policy
 from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.providers.scripted.provider import fails, says
+from retinue.providers.scripted import fails, says
 from retinue.testing.harness import Harness
 
 WASTE = Usage(input=700, output=50)

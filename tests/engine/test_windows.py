@@ -9,7 +9,7 @@ from retinue.core.budget import Caps, Window
 from retinue.core.run import Outcome
 from retinue.core.usage import Usage
 from retinue.engine import SpawnRequest
-from retinue.providers.scripted.provider import calls, hangs, says
+from retinue.providers.scripted import calls, hangs, says
 from retinue.testing.harness import Harness
 from retinue.tools.function import tool
 

@@ -1,4 +1,4 @@
-"""A certificate that pages.example signed for itself, and its key: they open nothing but the servers of these tests."""
+"""A self-signed certificate for pages.example and its key, for the servers of these tests only."""
 
 import ssl
 import tempfile
@@ -28,7 +28,7 @@ CfjGVPTP0Llnk5ayhmRL1nto6oST8uBgnj4xydv/UvtK24ilgXsYMZ0B
 
 
 def server_tls() -> ssl.SSLContext:
-    """How a server shows that it is pages.example."""
+    """The TLS context of a server for pages.example."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as folder:
         both = Path(folder, "both.pem")
@@ -38,5 +38,5 @@ def server_tls() -> ssl.SSLContext:
 
 
 def client_tls() -> ssl.SSLContext:
-    """How a client believes that certificate, and checks the name as ever."""
+    """The TLS context of a client that trusts this certificate and checks the host name."""
     return ssl.create_default_context(cadata=CERTIFICATE)

@@ -1,4 +1,4 @@
-"""No address that a model or a page can write leads to this machine or its network, whatever it looks like."""
+"""No address that a model or a page can write leads to this machine or its network, in any spelling."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from yarl import URL
 
 from retinue.net.fetcher import Fetcher
 from retinue.net.guard import AddressRefused, FetchFailed, Guard, Unreachable, UrlRefused, is_public
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.net.pages_example import client_tls, server_tls
 
 PUBLIC = "93.184.216.34"
@@ -108,7 +108,7 @@ DISGUISED = [
     "javascript:alert(1)",
     "http+unix://%2Fvar%2Frun%2Fdocker.sock/info",
 ]
-ONLY_ASKED = [  # a server cannot send these as the target of a redirect, or means something harmless by it
+DIRECT_ONLY = [  # not sent by a server as the target of a redirect, or harmless there
     "http://127.0.0.1:PORT/\r\nX-Mine: 1",
     "http://127.0.0.1\t:PORT/",
     "http://exam\nple.org:PORT/",
@@ -143,7 +143,7 @@ NAMES: dict[str, list[str]] = {
 
 
 class Names:
-    """What a resolver says; it remembers who asked, and says the answers for a name one after the other."""
+    """A resolver that records the names it was asked for, and returns the answers for a name one after the other."""
 
     def __init__(self, **answers: Sequence[Sequence[str]]) -> None:
         self.asked: list[str] = []
@@ -155,133 +155,135 @@ class Names:
             return NAMES[host]
         if host not in self._answers:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        said = self._answers[host]
-        return said.pop(0) if len(said) > 1 else said[0]
+        remaining = self._answers[host]
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Every connection that anybody tries; those that would leave this machine fail."""
-    tried: list[tuple[str, int]] = []
+    """Record every connection attempt; those that would leave this machine fail."""
+    recorded: list[tuple[str, int]] = []
     connect = socket.socket.connect
 
-    def noticed(self: socket.socket, address: Any) -> None:
-        tried.append((address[0], address[1]))
+    def record(self: socket.socket, address: Any) -> None:
+        recorded.append((address[0], address[1]))
         if address[0] != "127.0.0.1":
             raise ConnectionRefusedError("there is no network here")
         connect(self, address)
 
-    monkeypatch.setattr(socket.socket, "connect", noticed)
-    return tried
+    monkeypatch.setattr(socket.socket, "connect", record)
+    return recorded
 
 
 @asynccontextmanager
-async def a_server(answer: Answer | None = None) -> AsyncGenerator[tuple[FakeServer, int]]:
+async def serve(answer: FakeResponse | None = None) -> AsyncGenerator[tuple[FakeServer, int]]:
     async with FakeServer(
-        lambda _: answer or Answer(headers={"Content-Type": "text/plain"}, pieces=(b"secret",))
+        lambda _: answer or FakeResponse(headers={"Content-Type": "text/plain"}, pieces=(b"secret",))
     ) as server:
         yield server, URL(server.url).port or 0
 
 
 def fetcher(port: int, names: Names | None = None, trusted: Sequence[str] = ()) -> Fetcher:
-    """One that would ask the port of the test's server, if it were not for the address."""
+    """A guarded fetcher that would reach the port of the test's server, if the address were allowed."""
     return Fetcher(Guard(ports={80, 443, port}, lookup=names or Names(), trusted=trusted))
 
 
-@pytest.mark.parametrize("form", [*FORMS, *ONLY_ASKED])
+@pytest.mark.parametrize("form", [*FORMS, *DIRECT_ONLY])
 async def test_no_form_of_a_private_address_is_connected_to(form: str, attempts: list[tuple[str, int]]) -> None:
-    async with a_server() as (server, port):
+    async with serve() as (server, port):
         names = Names()
         with pytest.raises((UrlRefused, AddressRefused)):
             await fetcher(port, names).get(form.replace("PORT", str(port)))
 
-        assert (attempts, server.heard, names.asked) == ([], [], [])
+        assert (attempts, server.requests, names.asked) == ([], [], [])
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_no_redirect_leads_to_one_either(form: str, attempts: list[tuple[str, int]]) -> None:
-    async with a_server() as (victim, port):
+async def test_no_redirect_leads_to_a_private_address(form: str, attempts: list[tuple[str, int]]) -> None:
+    async with serve() as (victim, port):
         target = form.replace("PORT", str(port))
-        async with a_server(Answer(status=302, headers={"Location": target})) as (page, _):
+        async with serve(FakeResponse(status=302, headers={"Location": target})) as (page, _):
             with pytest.raises((UrlRefused, AddressRefused)):
                 await fetcher(port, trusted=[page.url]).get(f"{page.url}/start")
 
-            assert (len(page.heard), victim.heard, len(attempts)) == (1, [], 1)
+            assert (len(page.requests), victim.requests, len(attempts)) == (1, [], 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_no_name_leads_to_one(name: str, attempts: list[tuple[str, int]]) -> None:
-    async with a_server() as (server, port):
+async def test_no_host_name_leads_to_a_private_address(name: str, attempts: list[tuple[str, int]]) -> None:
+    async with serve() as (server, port):
         with pytest.raises(AddressRefused) as refused:
             await fetcher(port).get(f"http://{name}:{port}/")
 
-        assert (attempts, server.heard) == ([], [])
+        assert (attempts, server.requests) == ([], [])
         assert refused.value.address in NAMES[name]
         assert str(refused.value) == f"{name} is not on the public web"
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_no_redirect_to_a_name_leads_to_one(name: str, attempts: list[tuple[str, int]]) -> None:
+async def test_no_redirect_to_a_host_name_leads_to_a_private_address(
+    name: str, attempts: list[tuple[str, int]]
+) -> None:
     async with (
-        a_server() as (victim, port),
-        a_server(Answer(status=307, headers={"Location": f"//{name}:{port}/"})) as (page, _),
+        serve() as (victim, port),
+        serve(FakeResponse(status=307, headers={"Location": f"//{name}:{port}/"})) as (page, _),
     ):
         with pytest.raises(AddressRefused):
             await fetcher(port, trusted=[page.url]).get(page.url)
 
-        assert (len(page.heard), victim.heard, len(attempts)) == (1, [], 1)
+        assert (len(page.requests), victim.requests, len(attempts)) == (1, [], 1)
 
 
-async def test_a_name_is_looked_up_once_and_what_it_says_later_is_not_heard(attempts: list[tuple[str, int]]) -> None:
-    async with a_server() as (server, port):
+async def test_a_host_name_is_resolved_once_against_dns_rebinding(attempts: list[tuple[str, int]]) -> None:
+    async with serve() as (server, port):
         names = Names(**{"rebinds.example": [[PUBLIC], ["127.0.0.1"]]})
-        reads = fetcher(port, names)
+        guarded_fetcher = fetcher(port, names)
 
         with pytest.raises(Unreachable):
-            await reads.get(f"http://rebinds.example:{port}/")
+            await guarded_fetcher.get(f"http://rebinds.example:{port}/")
         assert (attempts, names.asked) == ([(PUBLIC, port)], ["rebinds.example"])
 
         with pytest.raises(AddressRefused):
-            await reads.get(f"http://rebinds.example:{port}/")
-        assert (attempts, server.heard) == ([(PUBLIC, port)], [])
+            await guarded_fetcher.get(f"http://rebinds.example:{port}/")
+        assert (attempts, server.requests) == ([(PUBLIC, port)], [])
 
 
-async def test_a_connection_is_opened_to_nothing_but_the_checked_address(attempts: list[tuple[str, int]]) -> None:
-    async with a_server() as (server, port):
+async def test_connections_go_to_the_checked_address_only(attempts: list[tuple[str, int]]) -> None:
+    async with serve() as (server, port):
         guard = Guard(ports={port})
         connector = guard.connector(URL(f"http://pages.example:{port}/"), [PUBLIC])
         async with aiohttp.ClientSession(connector=connector) as session:
             with pytest.raises(aiohttp.ClientConnectorError, match="was not checked"):
                 await session.get(server.url)
 
-        assert (attempts, server.heard) == ([], [])
+        assert (attempts, server.requests) == ([], [])
 
 
 @pytest.mark.parametrize("form", ["http://127.0.0.1:PORT/", "http://127。0。0。1:PORT/", "http://①②⑦.⓪.⓪.①:PORT/"])
-async def test_the_same_forms_reach_the_server_through_a_plain_client(
-    form: str, attempts: list[tuple[str, int]]
-) -> None:
-    async with a_server() as (server, port), aiohttp.ClientSession() as session:
+async def test_a_plain_client_reaches_the_server_by_the_same_forms(form: str, attempts: list[tuple[str, int]]) -> None:
+    async with serve() as (server, port), aiohttp.ClientSession() as session:
         async with session.get(form.replace("PORT", str(port))) as response:
             assert await response.text() == "secret"
 
-        assert (len(attempts), len(server.heard)) == (1, 1)
+        assert (len(attempts), len(server.requests)) == (1, 1)
 
 
-async def test_an_origin_that_a_person_trusts_is_reached_at_that_port_alone(attempts: list[tuple[str, int]]) -> None:
-    async with a_server() as (server, port), a_server() as (neighbour, other):
-        reads = fetcher(other, Names(**{"own.example": [["127.0.0.1"]]}), [f"http://own.example:{port}", server.url])
+async def test_a_trusted_origin_is_reached_at_its_port_only(attempts: list[tuple[str, int]]) -> None:
+    async with serve() as (server, port), serve() as (neighbour, other):
+        guarded_fetcher = fetcher(
+            other, Names(**{"own.example": [["127.0.0.1"]]}), [f"http://own.example:{port}", server.url]
+        )
 
-        assert (await reads.get(f"http://own.example:{port}/")).body == b"secret"
-        assert (await reads.get(server.url)).body == b"secret"
+        assert (await guarded_fetcher.get(f"http://own.example:{port}/")).body == b"secret"
+        assert (await guarded_fetcher.get(server.url)).body == b"secret"
         for elsewhere in (f"http://own.example:{other}/", neighbour.url, f"https://127.0.0.1:{port}/"):
             with pytest.raises(FetchFailed):
-                await reads.get(elsewhere)
+                await guarded_fetcher.get(elsewhere)
 
         assert attempts == [("127.0.0.1", port), ("127.0.0.1", port)]
 
 
-async def test_a_name_nobody_knows_is_unreachable() -> None:
+async def test_an_unknown_host_name_is_unreachable() -> None:
     with pytest.raises(Unreachable, match=r"^no address is known for missing\.example$"):
         await fetcher(80).get("http://missing.example/")
     with pytest.raises(Unreachable, match=r"^no address is known for empty\.example$"):
@@ -311,37 +313,37 @@ async def test_a_redirect_from_https_to_http_is_refused() -> None:
         ("https://example.org/@user/50%25", "https://example.org/@user/50%25"),
     ],
 )
-def test_addresses_of_the_public_web_are_read(written: str, read: str) -> None:
+def test_public_addresses_are_accepted(written: str, read: str) -> None:
     assert str(Guard().checked(written)) == read
 
 
-async def test_the_certificate_is_held_against_the_name_although_the_address_is_pinned() -> None:
-    served = await asyncio.start_server(answer_in_brief, "127.0.0.1", 0, ssl=server_tls())
+async def test_the_certificate_is_checked_against_the_name_of_a_pinned_address() -> None:
+    served = await asyncio.start_server(answer_hello, "127.0.0.1", 0, ssl=server_tls())
     port = served.sockets[0].getsockname()[1]
     names = Names(**{"pages.example": [["127.0.0.1"]], "other.example": [["127.0.0.1"]]})
     origins = [f"https://pages.example:{port}", f"https://other.example:{port}"]
     async with served:
-        believing = Fetcher(Guard(trusted=origins, lookup=names, tls=client_tls()))
-        assert (await believing.get(f"https://pages.example:{port}/")).body == b"hello"
+        trusting = Fetcher(Guard(trusted=origins, lookup=names, tls=client_tls()))
+        assert (await trusting.get(f"https://pages.example:{port}/")).body == b"hello"
         with pytest.raises(Unreachable, match="certificate"):
-            await believing.get(f"https://other.example:{port}/")
-        with pytest.raises(Unreachable, match="certificate"):  # signed by nobody that is known
+            await trusting.get(f"https://other.example:{port}/")
+        with pytest.raises(Unreachable, match="certificate"):  # signed by an unknown authority
             await Fetcher(Guard(trusted=origins, lookup=names)).get(f"https://pages.example:{port}/")
 
 
-async def answer_in_brief(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer_hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello")
         await writer.drain()
     except (OSError, asyncio.IncompleteReadError):
-        pass  # who does not believe the certificate goes away
+        pass  # a client that rejects the certificate disconnects
     finally:
         writer.close()
 
 
 @given(st.ip_addresses(v=4))
-def test_an_ipv4_address_inside_another_is_never_more_public_than_outside(address: Any) -> None:
+def test_an_embedded_ipv4_address_is_no_more_public_than_outside(address: Any) -> None:
     inside = [
         f"::ffff:{address}",
         f"::{address}",
@@ -355,7 +357,7 @@ def test_an_ipv4_address_inside_another_is_never_more_public_than_outside(addres
 
 
 @given(st.text(max_size=40), st.sampled_from(["http://", "https://", "//", ""]))
-def test_whatever_is_written_is_an_address_or_a_refusal(text: str, before: str) -> None:
+def test_any_text_is_an_address_or_a_refusal(text: str, before: str) -> None:
     try:
         url = Guard().checked(before + text)
     except (UrlRefused, AddressRefused):

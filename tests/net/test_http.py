@@ -1,4 +1,4 @@
-"""One session serves all requests, and lets go of everything when it is closed."""
+"""One session serves all requests, and closes all its connections."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 from yarl import URL
 
 from retinue.net.http import Http, UnknownProxy, environment_proxy, named_proxies
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.version import __version__
 
 
@@ -15,15 +15,15 @@ async def fetch(http: Http, url: str, body: bytes = b"{}") -> bytes:
         return await response.read()
 
 
-async def test_a_body_is_sent_with_its_length_and_the_connection_is_used_again() -> None:
-    async with FakeServer(lambda heard: Answer(pieces=(b"%d" % len(heard.raw),))) as server:
+async def test_a_body_has_content_length_and_the_connection_is_reused() -> None:
+    async with FakeServer(lambda heard: FakeResponse(pieces=(b"%d" % len(heard.raw),))) as server:
         http = Http()
         small, large = await fetch(http, server.url, b"x" * 10), await fetch(http, server.url, b"x" * 3_000_000)
         await http.close()
 
         assert (small, large) == (b"10", b"3000000")
-        first, second = server.heard
-        assert [heard.headers["content-length"] for heard in server.heard] == ["10", "3000000"]
+        first, second = server.requests
+        assert [heard.headers["content-length"] for heard in server.requests] == ["10", "3000000"]
         assert first.port == second.port
         assert {name: first.headers.get(name) for name in ("x-mine", "user-agent", "accept-encoding", "cookie")} == {
             "x-mine": "1",
@@ -33,8 +33,8 @@ async def test_a_body_is_sent_with_its_length_and_the_connection_is_used_again()
         }
 
 
-async def test_a_closed_session_opens_again_when_it_is_needed() -> None:
-    async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+async def test_a_closed_session_reopens_on_use() -> None:
+    async with FakeServer(lambda _: FakeResponse(pieces=(b"here",))) as server:
         http = Http()
         assert await fetch(http, server.url) == b"here"
         await http.close()
@@ -42,25 +42,25 @@ async def test_a_closed_session_opens_again_when_it_is_needed() -> None:
         await http.close()
         await http.close()
 
-        first, second = server.heard
+        first, second = server.requests
         assert first.port != second.port
 
 
-async def test_cookies_are_not_kept() -> None:
-    async with FakeServer(lambda _: Answer(headers={"Set-Cookie": "who=me"})) as server:
+async def test_cookies_are_not_stored() -> None:
+    async with FakeServer(lambda _: FakeResponse(headers={"Set-Cookie": "who=me"})) as server:
         http = Http()
         await fetch(http, server.url)
         await fetch(http, server.url)
         await http.close()
 
-        assert [heard.headers.get("cookie") for heard in server.heard] == [None, None]
+        assert [heard.headers.get("cookie") for heard in server.requests] == [None, None]
 
 
-def test_one_session_serves_several_event_loops_one_after_the_other() -> None:
+def test_one_session_serves_successive_event_loops() -> None:
     http = Http()
 
     async def once() -> bytes:
-        async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+        async with FakeServer(lambda _: FakeResponse(pieces=(b"here",))) as server:
             return await fetch(http, server.url)
 
     assert [asyncio.run(once()), asyncio.run(once())] == [b"here", b"here"]
@@ -71,22 +71,22 @@ async def test_a_session_of_another_thread_is_closed_too() -> None:
     http, opened = Http(), asyncio.Event()
     here = asyncio.get_running_loop()
 
-    async def elsewhere(server: FakeServer, leave: asyncio.Event) -> None:
+    async def fetch_and_wait(server: FakeServer, leave: asyncio.Event) -> None:
         await fetch(http, server.url)
         here.call_soon_threadsafe(opened.set)
         await leave.wait()
 
-    async with FakeServer(lambda _: Answer(pieces=(b"here",))) as server:
+    async with FakeServer(lambda _: FakeResponse(pieces=(b"here",))) as server:
         other = asyncio.new_event_loop()
         leave = asyncio.Event()
-        thread = asyncio.create_task(asyncio.to_thread(other.run_until_complete, elsewhere(server, leave)))
+        thread = asyncio.create_task(asyncio.to_thread(other.run_until_complete, fetch_and_wait(server, leave)))
         await opened.wait()
         await http.close()
         other.call_soon_threadsafe(leave.set)
         await thread
         other.close()
 
-        assert len(server.heard) == 1
+        assert len(server.requests) == 1
 
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -111,16 +111,16 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
         ({"HTTP_PROXY": "http://proxy"}, ("http", "127.0.0.1"), None),
     ],
 )
-def test_proxies_are_those_of_the_environment(
+def test_proxies_come_from_the_environment(
     environment: dict[str, str], asked: tuple[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    surround(monkeypatch, environment)
+    set_proxies(monkeypatch, environment)
 
     assert environment_proxy(*asked) == proxy
 
 
-def test_a_proxy_of_an_unknown_kind_is_not_gone_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    surround(monkeypatch, {"ALL_PROXY": "socks5h://me:secret@proxy:1080"})
+def test_an_unsupported_proxy_scheme_is_not_bypassed(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_proxies(monkeypatch, {"ALL_PROXY": "socks5h://me:secret@proxy:1080"})
 
     with pytest.raises(UnknownProxy) as unknown:
         environment_proxy("https", "api.example")
@@ -132,11 +132,9 @@ def test_a_proxy_of_an_unknown_kind_is_not_gone_round(monkeypatch: pytest.Monkey
     assert (unknown.value.variable, unknown.value.kind, unknown.value.host) == ("ALL_PROXY", "socks5h", "api.example")
 
 
-@pytest.mark.parametrize("nonsense", ["http://[::1", "proxy:99999", "http://", "://x", "http://:3128"])
-def test_an_address_that_no_proxy_can_have_is_not_gone_round_either(
-    nonsense: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    surround(monkeypatch, {"HTTPS_PROXY": nonsense})
+@pytest.mark.parametrize("invalid", ["http://[::1", "proxy:99999", "http://", "://x", "http://:3128"])
+def test_an_invalid_proxy_address_is_not_bypassed(invalid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_proxies(monkeypatch, {"HTTPS_PROXY": invalid})
 
     with pytest.raises(UnknownProxy, match="HTTPS_PROXY is not the address of a proxy, such as http://host:3128; "):
         environment_proxy("https", "api.example")
@@ -144,20 +142,20 @@ def test_an_address_that_no_proxy_can_have_is_not_gone_round_either(
         named_proxies()
 
 
-def test_proxies_are_told_without_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    surround(monkeypatch, {"https_proxy": "https://me:secret@proxy:3128", "all_proxy": "proxy:1"})
+def test_proxy_errors_hide_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_proxies(monkeypatch, {"https_proxy": "https://me:secret@proxy:3128", "all_proxy": "proxy:1"})
 
     assert named_proxies() == {"HTTPS_PROXY": "https://proxy:3128", "ALL_PROXY": "http://proxy:1"}
 
 
-def test_a_proxy_that_no_request_would_use_may_be_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    surround(monkeypatch, {"HTTPS_PROXY": "http://a", "HTTP_PROXY": "http://b", "ALL_PROXY": "socks5://c"})
+def test_an_unused_proxy_may_have_any_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_proxies(monkeypatch, {"HTTPS_PROXY": "http://a", "HTTP_PROXY": "http://b", "ALL_PROXY": "socks5://c"})
 
     assert named_proxies() == {"HTTPS_PROXY": "http://a", "HTTP_PROXY": "http://b"}
 
 
-def surround(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    """Have these proxies in the environment, and no others."""
+def set_proxies(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    """Set these proxy variables, and no others."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -166,7 +164,7 @@ def surround(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> No
 
 
 async def test_a_request_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with FakeServer(lambda _: Answer(pieces=(b"through the proxy",))) as proxy:
+    async with FakeServer(lambda _: FakeResponse(pieces=(b"through the proxy",))) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
@@ -174,4 +172,4 @@ async def test_a_request_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch)
         assert await fetch(http, "http://api.example/v1") == b"through the proxy"
         await http.close()
 
-        assert [heard.headers["host"] for heard in proxy.heard] == ["api.example"]
+        assert [heard.headers["host"] for heard in proxy.requests] == ["api.example"]

@@ -1,4 +1,4 @@
-"""A stream of events reads the same however the network cuts it."""
+"""An event stream is decoded the same however it is split."""
 
 from itertools import pairwise
 
@@ -45,7 +45,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
         (b"", []),
     ],
 )
-def test_a_stream_is_read_as_the_standard_says_wherever_it_is_cut(stream: bytes, events: list[bytes]) -> None:
+def test_events_follow_the_standard_however_the_stream_is_split(stream: bytes, events: list[bytes]) -> None:
     assert read(stream) == events
     assert read(*(stream[i : i + 1] for i in range(len(stream)))) == events
     assert [read(stream[:i], b"", stream[i:]) for i in range(len(stream))] == [events] * len(stream)
@@ -65,18 +65,18 @@ WRITABLE = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"))
 
 
 @given(st.lists(WRITABLE), st.sampled_from(["\n", "\r\n", "\r"]))
-def test_what_was_written_is_read(texts: list[str], newline: str) -> None:
+def test_encoded_events_are_decoded(texts: list[str], newline: str) -> None:
     stream = "".join(f"data: {text}{newline}{newline}" for text in texts).encode()
 
     assert read(stream) == [text.encode() for text in texts]
 
 
 @given(st.binary(), st.lists(st.integers(0, 100)))
-def test_anything_at_all_can_be_read(stream: bytes, places: list[int]) -> None:
+def test_any_bytes_can_be_read(stream: bytes, places: list[int]) -> None:
     assert read(*cut(stream, places)) == read(stream)
 
 
-def test_an_event_may_come_a_byte_at_a_time_for_a_long_time() -> None:
+def test_a_long_event_may_arrive_byte_by_byte() -> None:
     stream = b"data: " + b"x" * 300_000 + b"\n\n"
 
     assert read(*(stream[i : i + 1] for i in range(len(stream)))) == [b"x" * 300_000]
@@ -91,7 +91,7 @@ def test_an_event_may_come_a_byte_at_a_time_for_a_long_time() -> None:
         ([b"data: 1\n\ndata: 12345"], 11),
     ],
 )
-def test_an_event_without_end_is_refused(chunks: list[bytes], size: int) -> None:
+def test_an_endless_event_is_an_error(chunks: list[bytes], size: int) -> None:
     with pytest.raises(EventTooLarge) as refused:
         read(*chunks, limit=10)
 
@@ -99,5 +99,5 @@ def test_an_event_without_end_is_refused(chunks: list[bytes], size: int) -> None
     assert (refused.value.size, refused.value.limit) == (size, 10)
 
 
-def test_many_events_in_one_piece_may_be_larger_than_the_limit() -> None:
+def test_many_events_in_one_piece_may_exceed_the_event_limit() -> None:
     assert read(b"data: 1234\n\n" * 100, limit=10) == [b"1234"] * 100

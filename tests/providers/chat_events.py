@@ -1,4 +1,4 @@
-"""Events of the chat wire, and what a decoder makes of them."""
+"""Builders for events of the chat wire, and helpers that decode them."""
 
 from typing import Any
 
@@ -10,24 +10,24 @@ from retinue.providers.openai_chat.provider import Decoder
 STOP: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
-def saying(finish: str | None = None, **delta: Any) -> dict[str, Any]:
+def delta_event(finish: str | None = None, **delta: Any) -> dict[str, Any]:
     return {"id": "r1", "model": "m1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def calling(*engine: dict[str, Any]) -> dict[str, Any]:
-    return saying(tool_calls=list(engine))
+def calls_event(*pieces: dict[str, Any]) -> dict[str, Any]:
+    return delta_event(tool_calls=list(pieces))
 
 
-def part(name: str | None = None, arguments: Any = None, **others: Any) -> dict[str, Any]:
+def call_piece(name: str | None = None, arguments: Any = None, **others: Any) -> dict[str, Any]:
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     return {"function": function} | others
 
 
-def decoded(*events: object, done: bool = True) -> Reply:
-    return heard(*events, done=done)[0]
+def decode_reply(*events: object, done: bool = True) -> Reply:
+    return decode_events(*events, done=done)[0]
 
 
-def heard(*events: object, done: bool = True) -> tuple[Reply, list[Delta]]:
+def decode_events(*events: object, done: bool = True) -> tuple[Reply, list[Delta]]:
     decoder = Decoder(model="asked")
     deltas = [delta for each in events for delta in decoder.feed(msgspec.json.encode(each))]
     if done:
@@ -36,8 +36,8 @@ def heard(*events: object, done: bool = True) -> tuple[Reply, list[Delta]]:
 
 
 def calls(*events: object) -> list[tuple[str, str, str]]:
-    """Id, name and arguments of the calls; what was published says the same."""
-    reply, deltas = heard(*events)
+    """Id, name and arguments of the calls; the published deltas have to agree."""
+    reply, deltas = decode_events(*events)
     made = reply.message.calls
     for index, call in enumerate(made):
         pieces = [delta for delta in deltas if isinstance(delta, CallDelta) and delta.index == index]

@@ -1,4 +1,4 @@
-"""Events of the Gemini wire, and what a decoder makes of them."""
+"""Builders for events of the Gemini wire, and helpers that decode them."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from retinue.providers.gemini.provider import Decoder
 STOP: dict[str, Any] = {"candidates": [{"finishReason": "STOP", "index": 0}]}
 
 
-def engine(*engine: dict[str, Any], finish: str | None = None, **others: Any) -> dict[str, Any]:
-    candidate: dict[str, Any] = {"content": {"parts": list(engine), "role": "model"}, "index": 0}
+def chunk(*parts: dict[str, Any], finish: str | None = None, **others: Any) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
     if finish is not None:
         candidate["finishReason"] = finish
     return {"candidates": [candidate]} | others
@@ -25,11 +25,11 @@ def call(name: str, args: Any = None, **others: Any) -> dict[str, Any]:
     return {"functionCall": {"name": name} | ({} if args is None else {"args": args})} | others
 
 
-def heard(*events: object) -> tuple[Reply, list[Delta]]:
+def decode_events(*events: object) -> tuple[Reply, list[Delta]]:
     decoder = Decoder(model="asked")
     deltas = [delta for each in events for delta in decoder.feed(msgspec.json.encode(each))]
     return decoder.finish(), deltas
 
 
-def decoded(*events: object) -> Reply:
-    return heard(*events)[0]
+def decode_reply(*events: object) -> Reply:
+    return decode_events(*events)[0]

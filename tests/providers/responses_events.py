@@ -1,4 +1,4 @@
-"""Events of the Responses wire, and what a decoder makes of them."""
+"""Builders for events of the Responses wire, and helpers that decode them."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ CREATED: dict[str, Any] = {"type": "response.created", "response": {"id": "r1", 
 COMPLETED: dict[str, Any] = {"type": "response.completed", "response": {"id": "r1", "status": "completed"}}
 
 
-def said(piece: str, **others: Any) -> dict[str, Any]:
+def text_delta(piece: str, **others: Any) -> dict[str, Any]:
     return {"type": "response.output_text.delta", "delta": piece} | others
 
 
-def thought(piece: str, **others: Any) -> dict[str, Any]:
+def summary_delta(piece: str, **others: Any) -> dict[str, Any]:
     return {"type": "response.reasoning_summary_text.delta", "delta": piece} | others
 
 
-def wrote(piece: str, spelling: str = "function_call", **others: Any) -> dict[str, Any]:
+def arguments_delta(piece: str, spelling: str = "function_call", **others: Any) -> dict[str, Any]:
     return {"type": f"response.{spelling}_arguments.delta", "delta": piece} | others
 
 
@@ -39,11 +39,11 @@ def completed(**response: Any) -> dict[str, Any]:
     return {"type": "response.completed", "response": {"id": "r1", "status": "completed"} | response}
 
 
-def heard(*events: object) -> tuple[Reply, list[Delta]]:
+def decode_events(*events: object) -> tuple[Reply, list[Delta]]:
     decoder = Decoder(model="asked")
     deltas = [delta for each in events for delta in decoder.feed(msgspec.json.encode(each))]
     return decoder.finish(), deltas
 
 
-def decoded(*events: object) -> Reply:
-    return heard(*events)[0]
+def decode_reply(*events: object) -> Reply:
+    return decode_events(*events)[0]

@@ -1,4 +1,4 @@
-"""How a conversation is told to Anthropic: what it refuses is repaired, and what was told once stays."""
+"""Request bodies of the Anthropic wire: rejected histories are repaired, and encoded messages stay the same."""
 
 import json
 from dataclasses import replace
@@ -14,8 +14,8 @@ from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.anthropic.provider import Decoder, encode
-from retinue.testing.fake_server import Heard
-from tests.providers.fakes.anthropic_rules import objection, signature_of
+from retinue.testing.fake_server import ReceivedRequest
+from tests.providers.fakes.anthropic_rules import rejection_of, signature_of
 
 MARK = {"type": "ephemeral"}
 TOOLS = (ToolSpec("search", "Search.", '{"type":"object","properties":{"q":{}}}'), ToolSpec("list_files"))
@@ -30,36 +30,36 @@ def body(*messages: Message, **fields: Any) -> dict[str, Any]:
     return json.loads(encode(ask(*messages, **fields)))
 
 
-def told(*messages: Message) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Who says what, without marks."""
-    return [(role, [bare(block) for block in content]) for role, content in talk(body(*messages))]
+def encoded_messages(*messages: Message) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Role and blocks of each message, without cache marks."""
+    return [(role, [without_mark(block) for block in content]) for role, content in messages_of(body(*messages))]
 
 
-def talk(encoded: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+def messages_of(encoded: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     return [(message["role"], message["content"]) for message in encoded["messages"]]
 
 
-def bare(block: dict[str, Any]) -> dict[str, Any]:
+def without_mark(block: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in block.items() if key != "cache_control"}
 
 
-def text(words: str) -> dict[str, Any]:
-    return {"type": "text", "text": words}
+def text(string: str) -> dict[str, Any]:
+    return {"type": "text", "text": string}
 
 
 def use(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
-def result(call_id: str, words: str) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": words}
+def result(call_id: str, string: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": string}
 
 
-def failure(call_id: str, words: str) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call_id, "is_error": True, "content": words}
+def failure(call_id: str, string: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "is_error": True, "content": string}
 
 
-def test_a_request_says_all_there_is_to_say() -> None:
+def test_every_setting_is_sent() -> None:
     encoded = body(UserMessage("Why? 🦆"), system="Be brief.", tools=TOOLS, max_output=100, temperature=0.5)
 
     assert encoded == {
@@ -85,7 +85,7 @@ def test_a_request_says_all_there_is_to_say() -> None:
     }
 
 
-def test_a_request_says_nothing_that_nobody_set() -> None:
+def test_settings_that_are_not_set_are_not_sent() -> None:
     assert body(UserMessage("hi")).keys() == {"model", "max_tokens", "stream", "messages"}
     assert body(UserMessage("hi"))["max_tokens"] == 8192
 
@@ -97,38 +97,40 @@ def test_a_request_says_nothing_that_nobody_set() -> None:
         ({"temperature": 0.5}, (32000, {"type": "enabled", "budget_tokens": 24000}, None)),
         ({"max_output": 64000}, (64000, {"type": "enabled", "budget_tokens": 24000}, None)),
         ({"max_output": 8000}, (8000, {"type": "enabled", "budget_tokens": 6000}, None)),
-        ({"max_output": 1000, "temperature": 0.5}, (1000, None, 0.5)),  # no room for a thought
+        ({"max_output": 1000, "temperature": 0.5}, (1000, None, 0.5)),  # no room for thinking
         (
             {"model": "claude-opus-5-5", "temperature": 0.5},
             (32000, {"type": "adaptive", "display": "summarized"}, None),
         ),
     ],
 )
-def test_thinking_is_asked_for_within_what_the_answer_may_cost(
-    fields: dict[str, Any], expected: tuple[object, ...]
-) -> None:
+def test_the_thinking_budget_stays_below_max_output(fields: dict[str, Any], expected: tuple[object, ...]) -> None:
     encoded = body(UserMessage("hi"), think=True, **fields)
 
     assert (encoded["max_tokens"], encoded.get("thinking"), encoded.get("temperature")) == expected
 
 
-def test_a_model_that_takes_no_temperature_gets_none() -> None:
+def test_no_temperature_is_sent_to_models_without_one() -> None:
     assert "temperature" not in body(UserMessage("hi"), model="claude-opus-4-8", temperature=0.5)
 
 
-def test_no_thinking_is_asked_for_amid_calls_that_were_made_without() -> None:
-    unthought = (UserMessage("hi"), AssistantMessage("", (ToolCall("search", "{}", "a"),)), ToolMessage("search", "x"))
+def test_thinking_is_not_requested_after_calls_made_without_it() -> None:
+    without_thinking = (
+        UserMessage("hi"),
+        AssistantMessage("", (ToolCall("search", "{}", "a"),)),
+        ToolMessage("search", "x"),
+    )
     signed = AssistantMessage("", (ToolCall("search", "{}", "b"),), (Thinking("hm", "sig"),))
 
-    assert "thinking" not in body(*unthought, think=True)
-    assert "thinking" in body(*unthought, AssistantMessage("done"), UserMessage("more"), think=True)
-    assert "thinking" in body(*unthought, signed, ToolMessage("search", "y"), think=True)
+    assert "thinking" not in body(*without_thinking, think=True)
+    assert "thinking" in body(*without_thinking, AssistantMessage("done"), UserMessage("more"), think=True)
+    assert "thinking" in body(*without_thinking, signed, ToolMessage("search", "y"), think=True)
 
 
-def test_results_stand_in_one_message_before_the_words_that_follow_them() -> None:
+def test_results_share_one_message_with_the_text_that_follows() -> None:
     reply = AssistantMessage("Let me look.", (ToolCall("search", '{"q": 1}', "a"), ToolCall("list_files", "", "b")))
 
-    assert told(
+    assert encoded_messages(
         UserMessage("Why?"),
         reply,
         ToolMessage("search", "found", "a"),
@@ -142,12 +144,12 @@ def test_results_stand_in_one_message_before_the_words_that_follow_them() -> Non
     ]
 
 
-def test_ids_that_are_missing_repeated_or_strange_are_made_new_and_results_find_their_calls() -> None:
-    strange = (ToolCall("search", '{"q":1}'), ToolCall("search", '{"q":2}', "a|b"))
-    first = AssistantMessage("", (*strange, ToolCall("list_files", "{}", "c")))
+def test_missing_repeated_or_invalid_call_ids_are_replaced() -> None:
+    invalid = (ToolCall("search", '{"q":1}'), ToolCall("search", '{"q":2}', "a|b"))
+    first = AssistantMessage("", (*invalid, ToolCall("list_files", "{}", "c")))
     second = AssistantMessage("", (ToolCall("search", '{"q":3}', "c"),))
 
-    assert told(
+    assert encoded_messages(
         UserMessage("Why?"),
         first,
         ToolMessage("list_files", "files", "c"),
@@ -177,19 +179,21 @@ def test_ids_that_are_missing_repeated_or_strange_are_made_new_and_results_find_
         ('{"a":"\ud83e"}', {"not_a_json_object": '{"a":"?"}'}),
     ],
 )
-def test_arguments_are_sent_as_an_object(arguments: str, sent: dict[str, Any]) -> None:
+def test_arguments_are_sent_as_a_json_object(arguments: str, sent: dict[str, Any]) -> None:
     reply = AssistantMessage("", (ToolCall("search", arguments, "a"),))
 
-    assert told(UserMessage("Why?"), reply, ToolMessage("search", "x", "a"))[1][1] == [use("a", "search", **sent)]
+    assert encoded_messages(UserMessage("Why?"), reply, ToolMessage("search", "x", "a"))[1][1] == [
+        use("a", "search", **sent)
+    ]
 
 
-def test_a_tool_that_does_not_exist_is_named_so_that_it_can_be() -> None:
+def test_invalid_characters_in_tool_names_are_replaced() -> None:
     reply = AssistantMessage("", (ToolCall("my tool.v2", "{}", "a"), ToolCall("", "{}", "b")))
 
-    assert told(UserMessage("Why?"), reply)[1][1] == [use("a", "my_tool_v2"), use("b", "_")]
+    assert encoded_messages(UserMessage("Why?"), reply)[1][1] == [use("a", "my_tool_v2"), use("b", "_")]
 
 
-def test_own_thoughts_go_back_and_those_of_other_vendors_do_not() -> None:
+def test_thinking_is_sent_back_unless_another_vendor_made_it() -> None:
     thoughts = (
         Thinking("hm", "sig"),
         Thinking("", "only signed"),
@@ -197,10 +201,10 @@ def test_own_thoughts_go_back_and_those_of_other_vendors_do_not() -> None:
         Thinking("unsigned"),
         Thinking("other", "id", "encrypted"),
         Thinking("other", opaque="encrypted"),
-        Thinking(opaque='{"type":"reasoning","encrypted_content":"x"}'),  # of a model that this one stands in for
+        Thinking(opaque='{"type":"reasoning","encrypted_content":"x"}'),  # of another vendor's model, before a fallback
     )
 
-    assert told(UserMessage("Why?"), AssistantMessage("So.", (), thoughts), UserMessage("And?"))[1] == (
+    assert encoded_messages(UserMessage("Why?"), AssistantMessage("So.", (), thoughts), UserMessage("And?"))[1] == (
         "assistant",
         [
             {"type": "thinking", "thinking": "hm", "signature": "sig"},
@@ -211,13 +215,13 @@ def test_own_thoughts_go_back_and_those_of_other_vendors_do_not() -> None:
     )
 
 
-def decoded(*content: dict[str, Any]) -> AssistantMessage:
+def decode_reply(*content: dict[str, Any]) -> AssistantMessage:
     decoder = Decoder()
     decoder.feed_whole(json.dumps({"type": "message", "content": content, "stop_reason": "tool_use"}).encode())
     return decoder.finish().message
 
 
-def test_thoughts_between_words_and_calls_keep_their_places() -> None:
+def test_thinking_between_text_and_calls_keeps_its_position() -> None:
     first, second = ({"type": "thinking", "thinking": word, "signature": f"sig {word}"} for word in ("hm", "ah"))
     content = [
         first,
@@ -229,12 +233,12 @@ def test_thoughts_between_words_and_calls_keep_their_places() -> None:
         use("b", "ls"),
     ]
 
-    reply = decoded(*content)
+    reply = decode_reply(*content)
 
     assert (reply.text, [call.id for call in reply.calls]) == ("Let me look.🦆", ["a", "b"])
-    assert told(UserMessage("Why?"), reply)[1][1] == content
-    # What was changed since is told in the usual order.
-    assert told(UserMessage("Why?"), structs.replace(reply, text="Done."))[1][1] == [
+    assert encoded_messages(UserMessage("Why?"), reply)[1][1] == content
+    # A changed reply is sent in the usual order.
+    assert encoded_messages(UserMessage("Why?"), structs.replace(reply, text="Done."))[1][1] == [
         first,
         second,
         text("Done."),
@@ -243,23 +247,25 @@ def test_thoughts_between_words_and_calls_keep_their_places() -> None:
     ]
 
 
-def test_a_reply_in_the_usual_order_needs_no_note_of_it() -> None:
+def test_a_reply_in_the_usual_order_has_no_order_note() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "sig"}
 
-    assert decoded(thought, text("So."), use("a", "search")).thinking == (Thinking("hm", "sig"),)
-    assert decoded(use("a", "search"), text("So.")).thinking == ()
+    assert decode_reply(thought, text("So."), use("a", "search")).thinking == (Thinking("hm", "sig"),)
+    assert decode_reply(use("a", "search"), text("So.")).thinking == ()
 
 
-def test_thoughts_that_led_to_nothing_are_left_out() -> None:
+def test_trailing_thinking_is_left_out() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "sig"}
 
-    assert told(UserMessage("Why?"), decoded(text("So."), thought), UserMessage("And?"))[1][1] == [text("So.")]
+    assert encoded_messages(UserMessage("Why?"), decode_reply(text("So."), thought), UserMessage("And?"))[1][1] == [
+        text("So.")
+    ]
 
 
-def test_what_must_not_be_empty_is_filled_or_left_out() -> None:
+def test_empty_texts_are_replaced_or_left_out() -> None:
     call = AssistantMessage(" \n", (ToolCall("search", "{}", "a"), ToolCall("search", "{}", "b")))
 
-    assert told(
+    assert encoded_messages(
         AssistantMessage("", (), (Thinking("hm", "sig"),)),
         AssistantMessage("Hello."),
         UserMessage("  "),
@@ -277,15 +283,17 @@ def test_what_must_not_be_empty_is_filled_or_left_out() -> None:
     assert "system" not in body(UserMessage("hi"), system=" \n")
 
 
-def test_calls_without_a_result_and_results_without_a_call_are_repaired() -> None:
+def test_unmatched_calls_and_results_are_repaired() -> None:
     calls = AssistantMessage("", (ToolCall("search", "{}", "a"), ToolCall("list_files", "{}", "b")))
 
-    assert told(UserMessage("Why?"), calls, ToolMessage("list_files", "x", "b"))[-1] == (
+    assert encoded_messages(UserMessage("Why?"), calls, ToolMessage("list_files", "x", "b"))[-1] == (
         "user",
         [result("b", "x"), failure("a", UNFINISHED)],
     )
-    assert told(UserMessage("Why?"), calls)[-1][1] == [failure("a", UNFINISHED), failure("b", UNFINISHED)]
-    assert told(UserMessage("Why?"), calls, UserMessage("Stop."), ToolMessage("search", "late", "a"))[-1][1] == [
+    assert encoded_messages(UserMessage("Why?"), calls)[-1][1] == [failure("a", UNFINISHED), failure("b", UNFINISHED)]
+    assert encoded_messages(UserMessage("Why?"), calls, UserMessage("Stop."), ToolMessage("search", "late", "a"))[-1][
+        1
+    ] == [
         failure("a", UNFINISHED),
         failure("b", UNFINISHED),
         text("Stop."),
@@ -293,25 +301,25 @@ def test_calls_without_a_result_and_results_without_a_call_are_repaired() -> Non
     ]
 
 
-def test_a_conversation_in_which_nothing_was_said_has_a_word_all_the_same() -> None:
-    assert told() == told(AssistantMessage()) == [("user", [text("[go on]")])]
+def test_an_empty_conversation_gets_a_user_message() -> None:
+    assert encoded_messages() == encoded_messages(AssistantMessage()) == [("user", [text("[go on]")])]
 
 
-def test_the_model_is_not_asked_to_finish_its_own_words() -> None:
-    assert told(UserMessage("Why?"), AssistantMessage("Because "))[-1] == ("user", [text("[go on]")])
+def test_a_conversation_never_ends_with_the_model() -> None:
+    assert encoded_messages(UserMessage("Why?"), AssistantMessage("Because "))[-1] == ("user", [text("[go on]")])
 
 
-def test_marks_are_where_the_last_request_ended_and_at_the_end() -> None:
+def test_cache_marks_are_at_the_end_of_this_and_the_last_request() -> None:
     history: list[Message] = [UserMessage("Why?"), UserMessage("Now."), AssistantMessage("Hm.", (ToolCall("search"),))]
     history += [ToolMessage("search", "x"), UserMessage("Well?")]
     encoded = body(*history, system="Be brief.", tools=TOOLS)
-    blocks = [block for _, content in talk(encoded) for block in content]
+    blocks = [block for _, content in messages_of(encoded) for block in content]
 
     assert ["cache_control" in block for block in blocks] == [False, True, False, False, False, True]
     assert encoded["system"][-1]["cache_control"] == encoded["tools"][-1]["cache_control"] == MARK
 
 
-def test_a_history_that_was_replaced_is_encoded_anew() -> None:
+def test_a_replaced_history_is_encoded_again() -> None:
     old: list[Message] = [UserMessage("Why?"), AssistantMessage("So."), UserMessage("And?")]
     request = ask(*old)
     encode(request)
@@ -342,11 +350,11 @@ STOPGAPS = ((UNFINISHED, None), (None, "[go on]"))
 
 
 def blocks_of(raw: bytes) -> list[dict[str, Any]]:
-    return [bare(block) | {"role": role} for role, content in talk(json.loads(raw)) for block in content]
+    return [without_mark(block) | {"role": role} for role, content in messages_of(json.loads(raw)) for block in content]
 
 
 @given(MESSAGES, st.booleans())
-def test_any_history_is_accepted_and_told_the_same_way_at_every_turn(history: list[Message], think: bool) -> None:
+def test_any_history_is_accepted_and_encoded_the_same_at_every_turn(history: list[Message], think: bool) -> None:
     growing: list[Message] = []
     request = ask(think=think, tools=TOOLS, system="Be brief.", messages=growing)
     before: list[dict[str, Any]] = []
@@ -355,9 +363,11 @@ def test_any_history_is_accepted_and_told_the_same_way_at_every_turn(history: li
         raw = encode(request)
         assert raw == encode(replace(request, messages=list(growing), memo={}))
         headers = {"anthropic-version": "2023-06-01"}
-        heard = Heard(method="POST", path="/v1/messages", headers=headers, raw=raw, body=json.loads(raw), attempt=1)
-        assert objection(heard) is None
-        # What was said stays; only what had to be added at the end, for want of something better, may give way.
+        heard = ReceivedRequest(
+            method="POST", path="/v1/messages", headers=headers, raw=raw, body=json.loads(raw), attempt=1
+        )
+        assert rejection_of(heard) is None
+        # Encoded messages stay; only placeholders at the end may be replaced.
         now = blocks_of(raw)
         given_way = len(before)
         while given_way and (before[given_way - 1].get("content"), before[given_way - 1].get("text")) in STOPGAPS:

@@ -1,4 +1,4 @@
-"""What Anthropic's wire makes of a stream: the same reply however the network cut it, and errors that say so."""
+"""The decoder of the Anthropic wire: the same reply however the stream is split, and errors."""
 
 import json
 import string
@@ -110,20 +110,20 @@ EVERYTHING_PUBLISHED: list[Delta] = [
 ]
 
 
-def test_a_reply_is_the_same_wherever_the_stream_is_cut() -> None:
+def test_a_reply_does_not_depend_on_how_the_stream_is_split() -> None:
     for cut in range(len(EVERYTHING) + 1):
         assert decoded(EVERYTHING[:cut], EVERYTHING[cut:]) == (EVERYTHING_SAID, EVERYTHING_PUBLISHED), cut
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
-def test_a_reply_is_the_same_byte_by_byte_with_comments_and_any_newline(newline: bytes) -> None:
+def test_a_reply_is_the_same_byte_by_byte_with_comments_and_newlines(newline: bytes) -> None:
     stream = b": hello\n\n" + EVERYTHING.replace(b"event: ping", b": keep-alive\nid: 4\nretry: 10\nevent: ping")
     stream = stream.replace(b"\n", newline)
 
     assert decoded(*(stream[i : i + 1] for i in range(len(stream)))) == (EVERYTHING_SAID, EVERYTHING_PUBLISHED)
 
 
-def test_unknown_events_blocks_and_fields_are_passed_over() -> None:
+def test_unknown_events_blocks_and_fields_are_ignored() -> None:
     reply, deltas = decoded(
         start(input_tokens=1, output_tokens=1, server_tool_use={"web_search_requests": 0}, service_tier="standard"),
         event("vertex_event", index="strange", delta=3, message=[1]),
@@ -148,7 +148,7 @@ def test_unknown_events_blocks_and_fields_are_passed_over() -> None:
     assert deltas == [TextDelta("yes"), CallDelta(0, "search", "", "toolu_1"), CallDelta(0, "", '{"a":1}')]
 
 
-def test_blocks_may_grow_in_turns() -> None:
+def test_interleaved_blocks_are_decoded() -> None:
     reply, deltas = decoded(
         start(),
         begin(0, type="tool_use", id="a", name="search", input={}),
@@ -173,7 +173,7 @@ def test_blocks_may_grow_in_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "expected"),
     [
         ("end_turn", "end"),
         ("stop_sequence", "end"),
@@ -184,24 +184,24 @@ def test_blocks_may_grow_in_turns() -> None:
         ("something_new", "end"),
     ],
 )
-def test_why_the_model_stopped_is_told(reason: str, said: str) -> None:
+def test_stop_reasons_are_mapped_to_stop(reason: str, expected: str) -> None:
     reply, _ = decoded(start(), words(0, "It is bec"), stop(reason), STOP)
 
-    assert (reply.message.text, reply.stop) == ("It is bec", said)
+    assert (reply.message.text, reply.stop) == ("It is bec", expected)
 
 
-def test_a_refusal_and_an_empty_answer_may_have_no_words() -> None:
+def test_refusals_and_empty_answers_may_have_no_text() -> None:
     assert decoded(start(), stop("refusal"), STOP)[0].stop == "refusal"
     assert decoded(start(), stop("end_turn"), STOP)[0].message == AssistantMessage()
 
 
-def test_a_call_that_was_cut_off_keeps_what_there_is_of_it() -> None:
+def test_a_truncated_call_keeps_its_partial_arguments() -> None:
     reply, _ = decoded(start(), call(0, "search", '{"query":"po'), stop("max_tokens"), STOP)
 
     assert (reply.message.calls, reply.stop) == ((ToolCall("search", '{"query":"po', "toolu_1"),), "length")
 
 
-def test_arguments_may_come_with_the_beginning_of_a_call() -> None:
+def test_arguments_may_come_with_the_block_start() -> None:
     whole = begin(0, type="tool_use", id="t", name="search", input={"query": "a"})
     reply, deltas = decoded(start(), whole, end(0), stop("tool_use"), STOP)
 
@@ -209,7 +209,7 @@ def test_arguments_may_come_with_the_beginning_of_a_call() -> None:
     assert [delta.arguments for delta in deltas if isinstance(delta, CallDelta)] == ["", '{"query":"a"}']
 
 
-def test_arguments_of_a_megabyte_arrive_whole() -> None:
+def test_a_megabyte_of_arguments_arrives_whole() -> None:
     text = json.dumps({"text": "ä🦆" * 200_000}, ensure_ascii=False)
     pieces = [text[i : i + 5000] for i in range(0, len(text), 5000)]
     stream = start() + call(0, "write", *pieces) + stop("tool_use") + STOP
@@ -230,27 +230,27 @@ def test_arguments_of_a_megabyte_arrive_whole() -> None:
         ({"input_tokens": "many"}, {"output_tokens": 3}, Usage(output=3)),
     ],
 )
-def test_usage_is_gathered_from_both_ends(
+def test_usage_combines_message_start_and_message_delta(
     first: dict[str, object], last: dict[str, object], usage: Usage | None
 ) -> None:
     assert decoded(start(**first), words(0, "yes"), event("message_delta", usage=last), STOP)[0].usage == usage
 
 
-def test_the_end_may_be_missing_once_the_reason_is_known() -> None:
+def test_a_stop_reason_completes_a_reply_without_message_stop() -> None:
     assert decoded(start(), words(0, "yes"), stop())[0].message.text == "yes"
 
 
 @pytest.mark.parametrize(
     ("stream", "partial"), [(b"", ""), (event("ping"), ""), (start() + words(0, "It ", "is"), "It is")]
 )
-def test_a_stream_that_ends_early_is_cut(stream: bytes, partial: str) -> None:
+def test_a_stream_that_ends_early_is_a_cut_error(stream: bytes, partial: str) -> None:
     with pytest.raises(ProviderError) as caught:
         decoded(stream)
 
     assert (caught.value.fault, caught.value.partial) == ("cut", partial)
 
 
-def test_half_a_character_does_not_cost_the_answer() -> None:
+def test_a_lone_surrogate_does_not_cost_the_answer() -> None:
     broken = grow(0, type="text_delta", text="a?b").replace(b"?", b"\\ud83e") + grow(
         0, type="text_delta", text="c?d"
     ).replace(b"?", b"\xff")
@@ -262,7 +262,7 @@ def test_half_a_character_does_not_cost_the_answer() -> None:
     "payload",
     [b"hello", b"{", b"[]", b'{"type":"content_block_delta","index":"a"}', b'{"type":"message_start","message":1}'],
 )
-def test_nonsense_is_a_broken_connection(payload: bytes) -> None:
+def test_unreadable_events_are_a_cut_error(payload: bytes) -> None:
     with pytest.raises(ProviderError) as caught:
         Decoder().feed(payload)
 
@@ -288,7 +288,7 @@ GARBAGE = st.fixed_dictionaries(
 
 
 @given(st.lists(GARBAGE | st.binary(max_size=40), max_size=8), st.booleans())
-def test_garbage_is_a_reply_or_a_provider_error_and_nothing_else(payloads: list[bytes], whole: bool) -> None:
+def test_any_events_are_a_reply_or_a_provider_error(payloads: list[bytes], whole: bool) -> None:
     decoder = Decoder()
     try:
         for payload in payloads:

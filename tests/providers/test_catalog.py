@@ -1,4 +1,4 @@
-"""Providers by name: what people call them, where they are, and what they cost."""
+"""The catalogue of providers: names, aliases, addresses, families and prices."""
 
 from pathlib import Path
 from typing import Literal
@@ -18,17 +18,17 @@ from retinue.providers.catalog import (
     ALIASES,
     WIRES,
     ProviderConfig,
-    called,
+    canonical_name,
+    create_provider,
     family,
-    family_called,
-    moved,
+    family_by_name,
+    model_prices,
     provider_config,
-    reach,
-    tariff,
+    with_address,
 )
 from retinue.providers.openai_responses.provider import Spelling
-from retinue.providers.pricing import Priced, Rates
-from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+from retinue.providers.pricing import PricedProvider, Rates
+from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import FakeChat
 from tests.conftest import TrackedConnection
@@ -44,7 +44,7 @@ from tests.providers.fakes.responses import FakeResponses
         ("gemini", "gemini"), ("Google", "gemini"),
     ],
 )  # fmt: skip
-def test_a_vendor_is_known_by_what_people_call_it(name: str, wire: str) -> None:
+def test_a_vendor_is_found_by_alias_in_any_case(name: str, wire: str) -> None:
     reached = provider_config(name)
 
     assert (reached.name, reached.wire, reached.api_key_env) == (wire, wire, WIRES[wire].api_key_env)
@@ -52,11 +52,11 @@ def test_a_vendor_is_known_by_what_people_call_it(name: str, wire: str) -> None:
     assert ProviderRegistry({}).find(name) is not None
 
 
-def test_openai_means_responses() -> None:
-    assert repr(reach(provider_config("gpt"))) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
+def test_openai_uses_the_responses_wire() -> None:
+    assert repr(create_provider(provider_config("gpt"))) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
 
 
-def test_a_name_of_ones_own_goes_before_what_others_mean_by_it() -> None:
+def test_a_configured_name_precedes_an_alias() -> None:
     own = ProviderConfig(name="claude", wire="openai-chat", base_url="http://mine/v1")
     table = ProviderRegistry({}, [own])
 
@@ -65,15 +65,15 @@ def test_a_name_of_ones_own_goes_before_what_others_mean_by_it() -> None:
     assert repr(table.find("claude")) == "<OpenAIChatProvider http://mine/v1>"
 
 
-def test_what_nobody_is_called_is_still_unknown_and_a_model_with_a_colon_is_a_model() -> None:
+def test_an_unknown_prefix_is_part_of_the_model_name() -> None:
     with pytest.raises(UnknownName):
         provider_config("llama")
     assert ProviderRegistry({}).split("qwen3:8b", "ollama") == ("ollama", "qwen3:8b")
     assert set(ALIASES.values()) <= set(WIRES)
-    assert called("qwen3") == "qwen3"
+    assert canonical_name("qwen3") == "qwen3"
 
 
-async def test_a_program_may_call_vendors_as_people_do() -> None:
+async def test_open_accepts_vendor_aliases() -> None:
     retinue = open_retinue(model="Claude:claude-haiku-4-5", home=":memory:")
     async with retinue:
         run_spec = await retinue.spawn("hi", detached=True)
@@ -82,22 +82,25 @@ async def test_a_program_may_call_vendors_as_people_do() -> None:
     assert (asked.provider, asked.model) == ("anthropic", "claude-haiku-4-5")
 
 
-# ---- what they cost -------------------------------------------------------------------------------------------------
+# ---- prices ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_a_local_server_at_its_own_machine_is_free() -> None:
-    assert tariff(provider_config("ollama")).price("qwen3") == (0, 0)
-    assert tariff(provider_config("vllm", base_url="http://127.0.0.1:9/v1")).price("qwen3") == (0, 0)
-    assert tariff(provider_config("vllm", base_url="http://gpu.example/v1")).price("qwen3") is None
-    assert tariff(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("qwen3") is None
-    assert tariff(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("gpt-5") == (1250, 10_000)
-    assert tariff(provider_config("ollama", prices={"qwen3": Rates(input=1.0, output=2.0)})).price("qwen3") == (
+def test_only_local_servers_on_this_machine_are_free() -> None:
+    assert model_prices(provider_config("ollama")).price("qwen3") == (0, 0)
+    assert model_prices(provider_config("vllm", base_url="http://127.0.0.1:9/v1")).price("qwen3") == (0, 0)
+    assert model_prices(provider_config("vllm", base_url="http://gpu.example/v1")).price("qwen3") is None
+    assert model_prices(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("qwen3") is None
+    assert model_prices(provider_config("openai-chat", base_url="http://127.0.0.1:9/v1")).price("gpt-5") == (
+        1250,
+        10_000,
+    )
+    assert model_prices(provider_config("ollama", prices={"qwen3": Rates(input=1.0, output=2.0)})).price("qwen3") == (
         1000,
         2000,
     )
 
 
-def test_prices_are_kept_with_a_run_so_that_another_process_counts_alike() -> None:
+def test_configured_prices_are_stored_with_the_launch_config() -> None:
     mine = provider_config("ollama", prices={"qwen3": Rates(input=1.0, output=2.0, cached=0.5)})
     setup = LaunchConfig(provider_configs=(mine,))
 
@@ -105,7 +108,7 @@ def test_prices_are_kept_with_a_run_so_that_another_process_counts_alike() -> No
 
 
 @pytest.mark.real_time
-async def test_a_reply_over_any_wire_says_what_it_cost() -> None:
+async def test_replies_of_any_wire_carry_their_cost() -> None:
     line = says("hi", usage=Usage(input=1_000, output=100, cached=500))
     async with FakeAnthropic(line) as claude, FakeChat(line) as chat:
         anthropic = await ask(provider_config("anthropic", base_url=claude.base_url), "claude-haiku-4-5")
@@ -142,41 +145,43 @@ async def ask(where: ProviderConfig, model: str) -> Reply:
         ("scripted", None), ("llama", None), ("", None),
     ],
 )  # fmt: skip
-def test_a_wire_belongs_to_the_family_whose_way_of_talking_it_is(wire: str, belongs_to: str | None) -> None:
+def test_family_of_a_wire(wire: str, belongs_to: str | None) -> None:
     assert family(wire) == belongs_to
 
 
-def test_every_wire_that_asks_somebody_has_a_family() -> None:
+def test_every_wire_but_scripted_has_a_family() -> None:
     assert {wire for wire in WIRES if family(wire) is None} == {"scripted"}
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "expected"),
     [
         ("anthropic", "anthropic"), ("Claude", "anthropic"), ("openai", "openai"), ("gpt", "openai"),
         ("CHATGPT", "openai"), ("gemini", "gemini"), ("google", "gemini"),
         ("openai-chat", None), ("ollama", None), ("vertexai-anthropic", None), ("", None),
     ],
 )  # fmt: skip
-def test_a_family_is_meant_by_seven_names_and_no_others(name: str, meant: str | None) -> None:
-    assert family_called(name) == meant
+def test_families_have_seven_names(name: str, expected: str | None) -> None:
+    assert family_by_name(name) == expected
 
 
-# ---- how responses are written --------------------------------------------------------------------------------------
+# ---- options of the Responses wire ----------------------------------------------------------------------------------
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize(
     ("setting", "written"), [(None, "function_call"), ("live", "function_call"), ("seed", "tool_call")]
 )
-async def test_a_setting_says_how_calls_are_written(
+async def test_responses_wire_sets_the_spelling_of_calls(
     setting: Literal["live", "seed"] | None, written: Spelling, tmp_path: Path
 ) -> None:
     history = [UserMessage("hi"), AssistantMessage("", (ToolCall("ls", "{}", "a"),)), ToolMessage("ls", "x", "a")]
     async with FakeResponses(says("hi"), spelling=written) as vendor:
         settings = tmp_path / "retinue.toml"
-        said = "" if setting is None else f'responses_wire = "{setting}"'
-        settings.write_text(f'[providers.mine]\nwire = "openai-responses"\nbase_url = "{vendor.base_url}"\n{said}\n')
+        setting_line = "" if setting is None else f'responses_wire = "{setting}"'
+        settings.write_text(
+            f'[providers.mine]\nwire = "openai-responses"\nbase_url = "{vendor.base_url}"\n{setting_line}\n'
+        )
         (where,) = provider_configs(load_settings(settings))
         table = ProviderRegistry({}, [where])
         provider = table.find("mine")
@@ -184,39 +189,39 @@ async def test_a_setting_says_how_calls_are_written(
         await provider.answer(Request(model="m", system="", messages=history), Listener().publish)
         await table.close()
 
-    assert vendor.heard[0].body["input"][1]["type"] == written
+    assert vendor.requests[0].body["input"][1]["type"] == written
     assert msgspec.json.decode(LaunchConfig(provider_configs=(where,)).text(), type=LaunchConfig).provider_configs == (
         where,
     )
-    assert moved(where, "http://elsewhere/v1", None).responses_wire == setting
+    assert with_address(where, "http://elsewhere/v1", None).responses_wire == setting
 
 
 @pytest.mark.real_time
-async def test_a_provider_can_be_reached_that_spells_everything_out() -> None:
+async def test_explicit_providers_state_their_defaults() -> None:
     async with FakeChat(says("hi")) as chat, FakeResponses(lambda _: says("hi")) as responses:
         for where in (
             provider_config("openai-chat", base_url=chat.base_url),
             provider_config("openai-responses", base_url=responses.base_url),
         ):
-            provider = reach(where, spelled_out=True)
-            assert isinstance(provider, Priced)
+            provider = create_provider(where, explicit=True)
+            assert isinstance(provider, PricedProvider)
             messages: list[Message] = [UserMessage("hi")]
             request = Request(model="gpt-5.1", system="", messages=messages)
             for _ in range(2):
                 messages += [(await provider.answer(request, Listener().publish)).message, UserMessage("more")]
             await provider.close()
 
-    assert [heard.body["reasoning_effort"] for heard in chat.heard] == ["none", "none"]
-    assert [heard.body["reasoning"] for heard in responses.heard] == [{"effort": "none"}, {"effort": "none"}]
-    assert [heard.body.get("previous_response_id") for heard in responses.heard] == [None, "resp_1"]
+    assert [heard.body["reasoning_effort"] for heard in chat.requests] == ["none", "none"]
+    assert [heard.body["reasoning"] for heard in responses.requests] == [{"effort": "none"}, {"effort": "none"}]
+    assert [heard.body.get("previous_response_id") for heard in responses.requests] == [None, "resp_1"]
 
 
-def test_the_setting_is_for_responses_alone() -> None:
-    with pytest.raises(BadInput) as wrong:
+def test_responses_wire_is_rejected_for_other_wires() -> None:
+    with pytest.raises(BadInput) as raised:
         provider_config("mine", wire="openai-chat", responses_wire="seed")
 
-    assert str(wrong.value) == (
-        "responses_wire of 'mine' says how the wire openai-responses writes; its wire is openai-chat"
+    assert str(raised.value) == (
+        "responses_wire applies to the wire openai-responses only; the wire of 'mine' is openai-chat"
     )
 
 
@@ -232,10 +237,10 @@ async def test_a_provider_that_cannot_close_does_not_keep_the_store_open(tmp_pat
     assert str(tmp_path / "retinue.db") not in [database for _, database in TrackedConnection.open.values()]
 
 
-# ---- a script for a model -------------------------------------------------------------------------------------------
+# ---- script files ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_can_be_the_model(tmp_path: Path) -> None:
+async def test_a_script_file_can_be_the_model(tmp_path: Path) -> None:
     file = tmp_path / "lines.json"
     file.write_text('{"main": [{"say": "Hello."}], "main: 6 times 7": [{"say": "42"}]}')
     async with open_retinue(model=f"scripted:{file}", home=":memory:") as retinue:
@@ -244,9 +249,9 @@ async def test_a_file_can_be_the_model(tmp_path: Path) -> None:
     assert (greeted.text, computed.text, computed.cost) == ("Hello.", "42", 0)
 
 
-def test_a_script_has_no_address_and_no_key() -> None:
+def test_scripted_has_no_address_and_no_key() -> None:
     assert provider_config("scripted") == ProviderConfig(name="scripted", wire="scripted")
-    with pytest.raises(BadInput) as wrong:
+    with pytest.raises(BadInput) as raised:
         provider_config("scripted", base_url="http://localhost/v1")
 
-    assert str(wrong.value) == "scripted asks nobody: it has no base URL; its model is the file that it plays"
+    assert str(raised.value) == "scripted takes no base URL: it makes no requests, its model is a script file"

@@ -1,4 +1,4 @@
-"""A conversation as contents: encoded once, repaired where the vendor is strict, and always to the same bytes."""
+"""Request bodies of the Gemini wire: encoded once, repaired where the API is strict, always the same bytes."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.gemini.provider import encode
-from tests.providers.fakes.gemini import objection
-from tests.providers.gemini_events import call, decoded, engine, text
+from tests.providers.fakes.gemini import rejection_of
+from tests.providers.gemini_events import call, chunk, decode_reply, text
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')
 
@@ -32,23 +32,23 @@ def sent(*messages: Message, model: str = "gemini-2.5-pro") -> list[dict[str, An
     return body(asking(*messages, model=model))["contents"]
 
 
-def user(*engine: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "user", "parts": list(engine)}
+def user(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "parts": list(parts)}
 
 
-def model(*engine: dict[str, Any]) -> dict[str, Any]:
-    return {"role": "model", "parts": list(engine)}
+def model(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "model", "parts": list(parts)}
 
 
-def result(name: str, said: str, kind: str = "result", **others: Any) -> dict[str, Any]:
-    return {"functionResponse": {"name": name, "response": {kind: said}} | others}
+def result(name: str, content: str, kind: str = "result", **others: Any) -> dict[str, Any]:
+    return {"functionResponse": {"name": name, "response": {kind: content}} | others}
 
 
-def test_only_what_is_set_is_sent() -> None:
+def test_only_configured_options_are_sent() -> None:
     assert body(asking(UserMessage("hi"))) == {"contents": [user(text("hi"))]}
 
 
-def test_everything_that_is_set_is_sent() -> None:
+def test_all_configured_options_are_sent() -> None:
     request = asking(
         UserMessage("hi"), system="Be brief.", tools=(SEARCH,), max_output=100, temperature=0.5, think=True
     )
@@ -75,13 +75,13 @@ def test_everything_that_is_set_is_sent() -> None:
     }
 
 
-def test_newer_models_decide_themselves_how_much_to_think() -> None:
+def test_newer_models_get_no_thinking_budget() -> None:
     request = asking(UserMessage("hi"), model="gemini-3-pro-preview", think=True)
 
     assert body(request)["generationConfig"] == {"thinkingConfig": {"includeThoughts": True}}
 
 
-def test_a_turn_with_calls_and_results_is_told_in_contents() -> None:
+def test_calls_and_results_are_encoded_as_contents() -> None:
     assert sent(
         UserMessage("why?"),
         AssistantMessage("Let me look.", (ToolCall("search", '{"query":"pool"}'), ToolCall("ls", "", "a2"))),
@@ -105,12 +105,12 @@ def test_a_turn_with_calls_and_results_is_told_in_contents() -> None:
 # ---- signatures -----------------------------------------------------------------------------------------------------
 
 
-def test_each_signature_goes_back_on_the_part_it_came_with() -> None:
-    reply = decoded(
-        engine(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
-        engine(text("naïve "), text("日本 "), text("🦆 ", thoughtSignature="b"), text("yes")),
-        engine(call("ls", {"a": 1}, thoughtSignature="c"), call("rm", {}), call("rm", {}, thoughtSignature="d")),
-        engine(text("", thoughtSignature="e"), finish="STOP"),
+def test_each_signature_is_sent_back_on_its_part() -> None:
+    reply = decode_reply(
+        chunk(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
+        chunk(text("naïve "), text("日本 "), text("🦆 ", thoughtSignature="b"), text("yes")),
+        chunk(call("ls", {"a": 1}, thoughtSignature="c"), call("rm", {}), call("rm", {}, thoughtSignature="d")),
+        chunk(text("", thoughtSignature="e"), finish="STOP"),
     )
 
     assert sent(reply.message)[0] == model(
@@ -125,8 +125,8 @@ def test_each_signature_goes_back_on_the_part_it_came_with() -> None:
     )
 
 
-def test_a_signature_whose_place_is_gone_is_left_out() -> None:
-    reply = decoded(engine(text("yes", thoughtSignature="b"), call("ls", {}, thoughtSignature="c"), finish="STOP"))
+def test_a_signature_without_its_part_is_left_out() -> None:
+    reply = decode_reply(chunk(text("yes", thoughtSignature="b"), call("ls", {}, thoughtSignature="c"), finish="STOP"))
     shortened = msgspec.structs.replace(reply.message, text="no", calls=())
 
     assert sent(shortened) == [model(text("no"))]
@@ -143,7 +143,7 @@ def test_a_signature_whose_place_is_gone_is_left_out() -> None:
         Thinking("Hm.", "a", '{"type":"gemini.signature","on":"elsewhere"}'),
     ],
 )
-def test_thoughts_that_the_vendor_did_not_sign_stay_here(thought: Thinking) -> None:
+def test_unsigned_thinking_is_not_sent(thought: Thinking) -> None:
     assert sent(AssistantMessage("So.", thinking=(thought,))) == [model(text("So."))]
 
 
@@ -156,7 +156,7 @@ def test_thoughts_that_the_vendor_did_not_sign_stay_here(thought: Thinking) -> N
         ("gemini-2.5-pro", False),
     ],
 )
-def test_calls_of_another_model_are_marked_where_signatures_are_demanded(name: str, wants: bool) -> None:
+def test_calls_of_other_models_get_a_placeholder_signature(name: str, wants: bool) -> None:
     made = AssistantMessage(calls=(ToolCall("ls"), ToolCall("rm")))
     first, second = sent(made, model=name)[0]["parts"]
 
@@ -164,16 +164,16 @@ def test_calls_of_another_model_are_marked_where_signatures_are_demanded(name: s
     assert second == call("rm", {})
 
 
-def test_another_model_in_the_same_conversation_is_noticed() -> None:
+def test_a_change_of_model_variant_encodes_the_history_again() -> None:
     made, memo = AssistantMessage(calls=(ToolCall("ls"),)), dict[str, object]()
     for name in ("gemini-2.5-pro", "gemini-3-pro", "gemini-2.5-pro"):
         assert encode(asking(made, model=name, memo=memo)) == encode(asking(made, model=name))
 
 
-# ---- what is repaired -----------------------------------------------------------------------------------------------
+# ---- repairs --------------------------------------------------------------------------------------------------------
 
 
-def test_ids_that_were_used_before_or_are_too_long_are_replaced() -> None:
+def test_repeated_or_too_long_call_ids_are_replaced() -> None:
     one, long = ToolCall("ls", "{}", "0"), ToolCall("ls", "{}", "x" * 129)
     made, answered, *_ = sent(AssistantMessage(calls=(one, one, long, ToolCall("ls"))))
 
@@ -181,7 +181,7 @@ def test_ids_that_were_used_before_or_are_too_long_are_replaced() -> None:
     assert [part["functionResponse"].get("id") for part in answered["parts"]] == ["0", "call_1_1", "call_1_2", None]
 
 
-def test_calls_without_a_result_get_one_before_anyone_else_speaks() -> None:
+def test_calls_without_a_result_get_a_placeholder_before_the_next_message() -> None:
     made = AssistantMessage(calls=(ToolCall("a"), ToolCall("b")))
 
     assert sent(made, ToolMessage("b", "done"), UserMessage("go on"))[1:] == [
@@ -190,7 +190,7 @@ def test_calls_without_a_result_get_one_before_anyone_else_speaks() -> None:
     ]
 
 
-def test_a_result_that_comes_later_takes_the_place_of_the_makeshift() -> None:
+def test_a_late_result_replaces_its_placeholder() -> None:
     history, memo = History(), dict[str, object]()
     history.append(AssistantMessage(calls=(ToolCall("a"),)))
     request = Request(model="m", system="", messages=history, memo=memo)
@@ -202,20 +202,20 @@ def test_a_result_that_comes_later_takes_the_place_of_the_makeshift() -> None:
     assert body(request)["contents"][1:] == [user(result("a", "done"))]
 
 
-def test_a_result_whose_call_is_gone_is_told_in_words() -> None:
+def test_a_result_without_its_call_becomes_a_user_message() -> None:
     assert sent(ToolMessage("ls", "3 files", "gone")) == [
         user(text("[result of a call of ls that is no longer shown]\n3 files"))
     ]
 
 
 @pytest.mark.parametrize("written", ['{"query": ', "[1]", '"x"', "null", "nonsense", "\ud83d"])
-def test_arguments_that_are_no_json_object_are_sent_inside_of_one(written: str) -> None:
+def test_arguments_that_are_not_an_object_are_wrapped_in_one(written: str) -> None:
     made, _ = sent(AssistantMessage(calls=(ToolCall("ls", written),)))
 
     assert made["parts"] == [call("ls", {"not_a_json_object": written.replace("\ud83d", "?")})]
 
 
-def test_half_a_character_is_replaced_also_where_it_is_spelled_out() -> None:
+def test_lone_surrogates_are_replaced_even_when_escaped() -> None:
     made = AssistantMessage(calls=(ToolCall("ls", '{"a":"\\ud83d","b":"\\ud83e\\udd86"}'),))
 
     assert sent(UserMessage("a\udcffb 🦆"), made)[:2] == [
@@ -224,11 +224,11 @@ def test_half_a_character_is_replaced_also_where_it_is_spelled_out() -> None:
     ]
 
 
-def test_empty_words_are_a_blank_and_an_empty_reply_is_left_out() -> None:
+def test_empty_text_is_sent_as_a_blank_and_an_empty_reply_left_out() -> None:
     assert sent(UserMessage(""), AssistantMessage(), UserMessage("go on")) == [user(text(" ")), user(text("go on"))]
 
 
-# ---- what was encoded is kept ---------------------------------------------------------------------------------------
+# ---- incremental encoding -------------------------------------------------------------------------------------------
 
 
 def test_a_fork_begins_with_the_bytes_of_its_parent() -> None:
@@ -263,16 +263,14 @@ MODELS = st.sampled_from(["gemini-2.5-pro", "gemini-3-pro"])
 
 
 @given(st.lists(MESSAGES, max_size=12), MODELS)
-def test_any_history_becomes_one_that_the_vendor_accepts(history: list[Message], name: str) -> None:
+def test_any_history_is_encoded_as_one_the_vendor_accepts(history: list[Message], name: str) -> None:
     request = asking(UserMessage("why?"), *history, model=name)
 
-    assert objection(body(request), signs=name == "gemini-3-pro") is None
+    assert rejection_of(body(request), signs=name == "gemini-3-pro") is None
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), st.sets(st.integers(1, 12)), MODELS)
-def test_going_on_from_what_is_kept_gives_the_bytes_of_a_fresh_start(
-    history: list[Message], turns: set[int], name: str
-) -> None:
+def test_incremental_encoding_equals_a_fresh_start(history: list[Message], turns: set[int], name: str) -> None:
     memo: dict[str, object] = {}
     for turn in sorted(turns):
         so_far = history[:turn]

@@ -1,4 +1,4 @@
-"""A streamed answer of Gemini is put together rightly; cut, wrong or nonsense, it is an error that says so."""
+"""The decoder of the Gemini wire, and the errors for truncated, failed and unreadable responses."""
 
 from typing import Any, get_args
 
@@ -22,17 +22,17 @@ from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
 from retinue.providers.gemini.provider import Decoder
 from retinue.testing.fake_chat import DONE, event
-from tests.providers.gemini_events import STOP, call, decoded, engine, heard, text
+from tests.providers.gemini_events import STOP, call, chunk, decode_events, decode_reply, text
 
 
-def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
-    reply, deltas = heard(
-        engine(text("Hm, ", thought=True), responseId="r1", modelVersion="m1", usageMetadata={"promptTokenCount": 9}),
-        engine(text("the pool.", thought=True)),
-        engine(text("Let me ")),
-        engine(text("look.")),
-        engine(call("search", {"query": "pool 🦆"}, thoughtSignature="c2ln"), call("ls")),
-        engine(
+def test_thinking_text_calls_and_usage_make_one_reply() -> None:
+    reply, deltas = decode_events(
+        chunk(text("Hm, ", thought=True), responseId="r1", modelVersion="m1", usageMetadata={"promptTokenCount": 9}),
+        chunk(text("the pool.", thought=True)),
+        chunk(text("Let me ")),
+        chunk(text("look.")),
+        chunk(call("search", {"query": "pool 🦆"}, thoughtSignature="c2ln"), call("ls")),
+        chunk(
             text(""),
             finish="STOP",
             usageMetadata={
@@ -69,12 +69,12 @@ def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
     ]
 
 
-def test_calls_are_told_as_the_model_wrote_them() -> None:
+def test_calls_keep_the_arguments_of_the_model() -> None:
     decoder = Decoder()
     decoder.feed(
         b'{"candidates":[{"content":{"parts":[{"functionCall":{"id":"7","name":"ls","args":{ "a": [1.0] }}}]}}]}'
     )
-    decoder.feed(msgspec.json.encode(engine(call("rm", None), {"functionCall": {"args": None}}, finish="STOP")))
+    decoder.feed(msgspec.json.encode(chunk(call("rm", None), {"functionCall": {"args": None}}, finish="STOP")))
 
     assert decoder.finish().message.calls == (ToolCall("ls", '{ "a": [1.0] }', "7"), ToolCall("rm"), ToolCall(""))
 
@@ -82,17 +82,17 @@ def test_calls_are_told_as_the_model_wrote_them() -> None:
 def test_a_million_characters_of_arguments() -> None:
     args = {"text": "}{ naïve 🦆 " * 100_000}
 
-    (made,) = decoded(engine(call("write", args), finish="STOP")).message.calls
+    (made,) = decode_reply(chunk(call("write", args), finish="STOP")).message.calls
     assert msgspec.json.decode(made.arguments) == args
 
 
-def test_each_signature_is_kept_with_its_place() -> None:
-    reply = decoded(
-        engine(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
-        engine(text("Aha.", thought=True)),
-        engine(text("naïve "), text("🦆 ", thoughtSignature="b"), text("yes")),
-        engine(call("ls"), call("rm", thoughtSignature="c")),
-        engine(text("", thoughtSignature="d"), finish="STOP"),
+def test_each_signature_is_stored_with_its_position() -> None:
+    reply = decode_reply(
+        chunk(text("Hm.", thought=True), text("So.", thought=True, thoughtSignature="a")),
+        chunk(text("Aha.", thought=True)),
+        chunk(text("naïve "), text("🦆 ", thoughtSignature="b"), text("yes")),
+        chunk(call("ls"), call("rm", thoughtSignature="c")),
+        chunk(text("", thoughtSignature="d"), finish="STOP"),
     )
 
     assert reply.message == AssistantMessage(
@@ -122,25 +122,26 @@ def test_each_signature_is_kept_with_its_place() -> None:
         ("OF_A_NEW_KIND", "end"),
     ],
 )
-def test_why_it_stopped(finish: str, stop: Stop) -> None:
-    assert decoded(engine(text("a")), engine(finish=finish)).stop == stop
+def test_finish_reasons_are_mapped_to_stop(finish: str, stop: Stop) -> None:
+    assert decode_reply(chunk(text("a")), chunk(finish=finish)).stop == stop
 
 
-def test_a_question_that_is_blocked_is_a_refusal_without_words() -> None:
+def test_a_blocked_prompt_is_a_refusal_without_text() -> None:
     blocked = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 4}}
 
-    assert decoded(blocked) == Reply(AssistantMessage(), Usage(4), stop="refusal", model="asked")
+    assert decode_reply(blocked) == Reply(AssistantMessage(), Usage(4), stop="refusal", model="asked")
 
 
-def test_an_answer_of_nothing_is_empty() -> None:
-    assert decoded(STOP) == Reply(AssistantMessage(), None, model="asked")
+def test_a_response_without_content_is_an_empty_reply() -> None:
+    assert decode_reply(STOP) == Reply(AssistantMessage(), None, model="asked")
     assert (
-        decoded({"candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]}).message == AssistantMessage()
+        decode_reply({"candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]}).message
+        == AssistantMessage()
     )
 
 
 @pytest.mark.parametrize(
-    ("usage", "told"),
+    ("usage", "expected"),
     [
         ({"promptTokenCount": 3, "candidatesTokenCount": 2}, Usage(3, 2)),
         ({"promptTokenCount": 3}, Usage(3, 0)),
@@ -151,31 +152,31 @@ def test_an_answer_of_nothing_is_empty() -> None:
         (None, None),
     ],
 )
-def test_usage_is_told_as_far_as_it_was_counted(usage: object, told: Usage | None) -> None:
-    assert decoded(engine(text("a"), finish="STOP", usageMetadata=usage)).usage == told
+def test_usage_is_read_as_far_as_it_was_counted(usage: object, expected: Usage | None) -> None:
+    assert decode_reply(chunk(text("a"), finish="STOP", usageMetadata=usage)).usage == expected
 
 
-def test_unknown_fields_parts_and_candidates_are_passed_over() -> None:
-    reply = decoded(
+def test_unknown_fields_parts_and_candidates_are_ignored() -> None:
+    reply = decode_reply(
         {},
         {"candidates": [], "promptFeedback": {"safetyRatings": [], "blockReason": None}},
         {"candidates": [{"index": 1, "content": {"parts": [text("another answer")]}}]},
-        engine({"inlineData": {"data": ""}}, {"executableCode": {}}, text("a", videoMetadata={}), createTime="now"),
+        chunk({"inlineData": {"data": ""}}, {"executableCode": {}}, text("a", videoMetadata={}), createTime="now"),
         {"candidates": [{"finishReason": "STOP", "groundingMetadata": {}, "citationMetadata": {"x": [1]}}]},
     )
 
     assert reply == Reply(AssistantMessage("a"), None, model="asked")
 
 
-def test_nothing_counts_after_the_end() -> None:
+def test_events_after_the_end_are_ignored() -> None:
     decoder = Decoder()
-    decoder.feed(msgspec.json.encode(engine(text("a"))))
+    decoder.feed(msgspec.json.encode(chunk(text("a"))))
 
     assert (decoder.feed(b" "), decoder.done, decoder.feed(b"[DONE]"), decoder.feed(b"nonsense")) == ((), False, (), ())
     assert decoder.finish().message.text == "a"
 
 
-def test_half_a_character_costs_that_character_alone() -> None:
+def test_a_lone_surrogate_costs_one_character() -> None:
     decoder = Decoder()
     deltas = [
         *decoder.feed(b'{"candidates":[{"content":{"parts":[{"text":"a\\ud83d"}]}}]}'),
@@ -185,7 +186,7 @@ def test_half_a_character_costs_that_character_alone() -> None:
     assert deltas == [TextDelta("a?"), TextDelta("b\ufffd")]
 
 
-# ---- cut, wrong or nonsense -----------------------------------------------------------------------------------------
+# ---- truncated, failed and unreadable responses ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,17 +194,17 @@ def test_half_a_character_costs_that_character_alone() -> None:
     [
         ([], "the stream ended without an answer", ""),
         ([{"usageMetadata": {"promptTokenCount": 1}}], "the stream ended without an answer", ""),
-        ([engine(text("It is bec"))], "the stream ended in the middle of the answer", "It is bec"),
+        ([chunk(text("It is bec"))], "the stream ended in the middle of the answer", "It is bec"),
         (
-            [engine(text("a"), finish="FINISH_REASON_UNSPECIFIED")],
+            [chunk(text("a"), finish="FINISH_REASON_UNSPECIFIED")],
             "the stream ended in the middle of the answer",
             "a",
         ),
     ],
 )
-def test_a_stream_that_ends_early_is_cut(events: list[object], message: str, partial: str) -> None:
+def test_a_stream_that_ends_early_is_a_cut_error(events: list[object], message: str, partial: str) -> None:
     with pytest.raises(ProviderError) as cut:
-        decoded(*events)
+        decode_reply(*events)
 
     assert (str(cut.value), cut.value.fault, cut.value.partial) == (message, "cut", partial)
 
@@ -217,12 +218,12 @@ def test_a_stream_that_ends_early_is_cut(events: list[object], message: str, par
         ("MISSING_THOUGHT_SIGNATURE", "bad_request"),
     ],
 )
-def test_an_answer_that_the_vendor_gave_up_is_an_error(finish: str, fault: ProviderFault) -> None:
+def test_an_answer_given_up_by_the_vendor_is_an_error(finish: str, fault: ProviderFault) -> None:
     end = {"candidates": [{"finishReason": finish, "finishMessage": "Malformed function call: ls("}]}
     with pytest.raises(ProviderError) as given_up:
-        decoded(engine(text("Let me"), call("ls")), end)
+        decode_reply(chunk(text("Let me"), call("ls")), end)
 
-    assert str(given_up.value) == f"the model's answer was given up ({finish}): Malformed function call: ls("
+    assert str(given_up.value) == f"the server gave up the model's answer ({finish}): Malformed function call: ls("
     assert (given_up.value.fault, given_up.value.partial) == (fault, "Let me")
 
 
@@ -236,7 +237,7 @@ def test_an_answer_that_the_vendor_gave_up_is_an_error(finish: str, fault: Provi
         (b"[" * 100_000, "an event of the stream cannot be read: " + "[" * 120),
     ],
 )
-def test_nonsense_counts_as_a_broken_connection(payload: bytes, message: str) -> None:
+def test_unreadable_data_is_a_cut_error(payload: bytes, message: str) -> None:
     with pytest.raises(ProviderError) as cut:
         Decoder().feed(payload)
 
@@ -254,31 +255,31 @@ def test_nonsense_counts_as_a_broken_connection(payload: bytes, message: str) ->
         ({"code": 403, "message": "m", "status": "PERMISSION_DENIED"}, "auth"),
     ],
 )
-def test_an_error_inside_the_stream(error: dict[str, Any], fault: ProviderFault) -> None:
-    with pytest.raises(ProviderError) as told:
-        decoded(engine(text("a")), {"error": error})
+def test_an_error_event_raises_with_its_fault(error: dict[str, Any], fault: ProviderFault) -> None:
+    with pytest.raises(ProviderError) as expected:
+        decode_reply(chunk(text("a")), {"error": error})
 
-    assert (str(told.value), told.value.fault, told.value.status) == ("m", fault, error["code"])
+    assert (str(expected.value), expected.value.fault, expected.value.status) == ("m", fault, error["code"])
 
 
-# ---- however it is cut, and whatever it is --------------------------------------------------------------------------
+# ---- arbitrary splits and data --------------------------------------------------------------------------------------
 
 STREAM = b"".join(
     [
         b": welcome\n\n",
-        event(engine(text("hm 🦆", thought=True), responseId="r1")),
-        event(engine(text("naïve "))).replace(b"\n", b"\r\n"),
-        event(engine(text("日本語\u2028", thoughtSignature="c2ln"))),
-        event(engine(call("ls", {"ä": "🦆"}))),
+        event(chunk(text("hm 🦆", thought=True), responseId="r1")),
+        event(chunk(text("naïve "))).replace(b"\n", b"\r\n"),
+        event(chunk(text("日本語\u2028", thoughtSignature="c2ln"))),
+        event(chunk(call("ls", {"ä": "🦆"}))),
         event(STOP | {"usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 2}}),
     ]
 )
 
 
-def through(*chunks: bytes) -> Reply:
+def decode_stream(*chunks: bytes) -> Reply:
     reader, decoder = EventReader(), Decoder()
-    for chunk in chunks:
-        for payload in reader.feed(chunk):
+    for piece in chunks:
+        for payload in reader.feed(piece):
             decoder.feed(payload)
     for payload in reader.end():
         decoder.feed(payload)
@@ -287,12 +288,12 @@ def through(*chunks: bytes) -> Reply:
 
 def outcome(*chunks: bytes) -> Reply | ProviderFault:
     try:
-        return through(*chunks)
+        return decode_stream(*chunks)
     except ProviderError as error:
         return error.fault
 
 
-def test_an_answer_is_the_same_wherever_the_stream_is_cut() -> None:
+def test_a_reply_does_not_depend_on_how_the_stream_is_split() -> None:
     signature = Thinking("", "c2ln", '{"type":"gemini.signature","on":"text","start":6,"end":10}')
     whole = Reply(
         AssistantMessage("naïve 日本語\u2028", (ToolCall("ls", '{"ä":"🦆"}'),), (Thinking("hm 🦆"), signature)),
@@ -301,16 +302,16 @@ def test_an_answer_is_the_same_wherever_the_stream_is_cut() -> None:
         response_id="r1",
     )
 
-    assert through(STREAM) == whole
-    assert through(*(STREAM[i : i + 1] for i in range(len(STREAM)))) == whole
-    assert {through(STREAM[:i], STREAM[i:]) for i in range(len(STREAM))} == {whole}
+    assert decode_stream(STREAM) == whole
+    assert decode_stream(*(STREAM[i : i + 1] for i in range(len(STREAM)))) == whole
+    assert {decode_stream(STREAM[:i], STREAM[i:]) for i in range(len(STREAM))} == {whole}
 
 
-def test_a_stream_that_stops_at_any_byte_is_cut() -> None:
+def test_a_stream_truncated_at_any_byte_is_a_cut_error() -> None:
     complete = len(STREAM.rstrip(b"\n"))
 
     assert {outcome(STREAM[:end]) for end in range(complete)} == {"cut"}
-    assert outcome(STREAM[:complete]) == through(STREAM)
+    assert outcome(STREAM[:complete]) == decode_stream(STREAM)
 
 
 FIELDS = st.sampled_from(
@@ -321,16 +322,16 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=12,
 )
-PARTS = st.lists(st.dictionaries(FIELDS, ANYTHING, max_size=3), max_size=3).map(lambda found: engine(*found))
+PARTS = st.lists(st.dictionaries(FIELDS, ANYTHING, max_size=3), max_size=3).map(lambda found: chunk(*found))
 
 
 @given(st.lists(ANYTHING | PARTS, max_size=5))
-def test_anything_in_json_is_a_reply_or_a_provider_error(events: list[object]) -> None:
+def test_any_json_is_a_reply_or_a_provider_error(events: list[object]) -> None:
     stream = b"".join(map(event, events)) + DONE
 
     assert outcome(stream) in get_args(ProviderFault) or isinstance(outcome(stream), Reply)
 
 
-@given(st.lists(st.binary() | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", event(STOP), event(engine(text("a")))])))
+@given(st.lists(st.binary() | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", event(STOP), event(chunk(text("a")))])))
 def test_any_bytes_are_a_reply_or_a_provider_error(chunks: list[bytes]) -> None:
     assert outcome(*chunks) in get_args(ProviderFault) or isinstance(outcome(*chunks), Reply)

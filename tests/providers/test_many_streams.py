@@ -1,4 +1,4 @@
-"""Five hundred answers at once over real connections: all of them whole, with no more files and memory than needed."""
+"""Five hundred concurrent answers over real connections arrive whole, within limits on files and memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 import pytest
 
 import retinue
-from bench.replaying import replaying
+from bench.replay_server import replay_server
 from bench.wires import answer_pieces
 from retinue.core.messages import Delta, Reply, TextDelta, UserMessage
 from retinue.core.ports import Request
 from retinue.engine.rate_limiter import max_connections
-from retinue.providers.catalog import provider_config, reach
-from retinue.providers.scripted.script import streams
+from retinue.providers.catalog import create_provider, provider_config
+from retinue.providers.scripted import streams
 
 STREAMS = 500
 WORDS = [f"word{number} " for number in range(20)]
 EVERY = 0.03
-"""Seconds between two words, from when all answers have begun."""
+"""Seconds between two pieces, once all answers have begun."""
 
 KB_PER_STREAM = 120.0
-"""Connection, buffers and a run; a whole waiting run is promised to take at most 40 of it."""
+"""Kilobytes for connection, buffers and run; a waiting run alone may take at most 40."""
 
 pytestmark = [pytest.mark.real_time, pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")]
 
@@ -44,7 +44,7 @@ def resident_kb() -> int:
 
 @contextmanager
 def open_file_limit(most: int) -> Generator[None]:
-    """Fewer open files than the machine would allow."""
+    """Lower the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
     try:
@@ -58,13 +58,13 @@ async def test_five_hundred_answers_stream_at_once(wire: str) -> None:
     pieces = answer_pieces(wire, streams(*WORDS))
     most = {"files": 0, "heard": 0}
     async with (
-        replaying(pieces) as url,
+        replay_server(pieces) as url,
         retinue.open(model=f"{wire}:fake-1", base_url=url, home=retinue.MEMORY, dialects=()) as opened,
     ):
         await opened.run("warm up")
     with open_file_limit(STREAMS + 256):
         async with (
-            replaying(pieces, every=EVERY, together=STREAMS) as url,
+            replay_server(pieces, every=EVERY, min_requests=STREAMS) as url,
             retinue.open(model=f"{wire}:fake-1", base_url=url, home=retinue.MEMORY, dialects=()) as opened,
         ):
             gc.collect()
@@ -91,13 +91,13 @@ async def test_five_hundred_answers_stream_at_once(wire: str) -> None:
     assert took <= STREAMS * len(WORDS) * EVERY / 10, "one after the other they would take ten times as long"
 
 
-async def test_with_few_files_allowed_they_take_turns() -> None:
+async def test_streams_queue_when_few_files_may_be_open() -> None:
     pieces = answer_pieces("openai-chat", streams("one ", "two"))
     allowed = open_files() + 128
     with open_file_limit(allowed):
         assert max_connections() < STREAMS
         async with (
-            replaying(pieces, every=0.01) as url,
+            replay_server(pieces, every=0.01) as url,
             retinue.open(model="openai-chat:fake-1", base_url=url, home=retinue.MEMORY, dialects=()) as opened,
         ):
             runs = [await opened.spawn(f"task {number}") for number in range(STREAMS)]
@@ -107,10 +107,10 @@ async def test_with_few_files_allowed_they_take_turns() -> None:
 
 
 @pytest.mark.parametrize("wire", ["openai-chat", "anthropic"])
-async def test_a_provider_alone_streams_as_many_to_as_many_listeners(wire: str) -> None:
+async def test_one_provider_streams_to_many_listeners_at_once(wire: str) -> None:
     pieces = answer_pieces(wire, streams(*WORDS))
-    async with replaying(pieces, every=0.01) as url:
-        provider: Any = reach(provider_config(wire, base_url=url, api_key_env=""))
+    async with replay_server(pieces, every=0.01) as url:
+        provider: Any = create_provider(provider_config(wire, base_url=url, api_key_env=""))
         heard: list[list[str]] = [[] for _ in range(STREAMS)]
 
         async def listen(number: int) -> str:
@@ -124,8 +124,8 @@ async def test_a_provider_alone_streams_as_many_to_as_many_listeners(wire: str) 
             return reply.message.text
 
         with open_file_limit(STREAMS + 256):
-            said = await asyncio.gather(*map(listen, range(STREAMS)))
+            texts = await asyncio.gather(*map(listen, range(STREAMS)))
         await provider.close()
 
-    assert said == ["".join(WORDS)] * STREAMS
+    assert texts == ["".join(WORDS)] * STREAMS
     assert heard == [WORDS] * STREAMS

@@ -1,4 +1,4 @@
-"""The chat wire keeps the promises of a provider, over a real connection to a fake vendor."""
+"""The chat wire against a fake server: the provider contract, connections and sessions."""
 
 import asyncio
 import subprocess
@@ -16,16 +16,16 @@ from retinue.core.messages import AssistantMessage, Reply, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.net.http import Http
 from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
-from retinue.providers.scripted.provider import Line, calls, fails, says, streams, together
-from retinue.testing.contracts.provider import PROMISES, Listener, Promise, question
-from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Played, event
-from retinue.testing.fake_server import Answer
+from retinue.providers.scripted import Line, calls, fails, says, streams, together
+from retinue.testing.contracts.provider import PROMISES, Listener, Promise, sample_request
+from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Playable, event
+from retinue.testing.fake_server import FakeResponse
 from retinue.version import __version__
-from tests.providers.chat_events import saying
+from tests.providers.chat_events import delta_event
 
 
 @asynccontextmanager
-async def stage(line: Line) -> AsyncGenerator[Provider]:
+async def connect(line: Line) -> AsyncGenerator[Provider]:
     async with FakeChat(line) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         yield provider
 
@@ -37,91 +37,91 @@ async def stage_of_single_bytes(line: Line) -> AsyncGenerator[Provider]:
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_chat_wire_keeps_the_promises_of_a_provider(promise: Promise) -> None:
-    await promise(stage)
+async def test_the_chat_wire_keeps_the_provider_contract(promise: Promise) -> None:
+    await promise(connect)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_chat_wire_keeps_them_one_byte_at_a_time(promise: Promise) -> None:
+async def test_the_chat_wire_keeps_the_provider_contract_byte_by_byte(promise: Promise) -> None:
     await promise(stage_of_single_bytes)
 
 
-HELLO = (event(saying(content="hello")), event(saying("stop")))
+HELLO = (event(delta_event(content="hello")), event(delta_event("stop")))
 GREETED = Reply(AssistantMessage("hello"), usage=None, model="m1", response_id="r1")
 
 
-async def answer_to(played: Played, *, path: str = "/v1") -> Reply:
+async def answer_to(played: Playable, *, path: str = "/v1") -> Reply:
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.url + path) as provider:
-        return await provider.answer(question(), Listener().publish)
+        return await provider.answer(sample_request(), Listener().publish)
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "", "/some/where", "/v1/chat/completions", "/v1?api-version=1"])
-async def test_an_address_is_understood_as_people_write_it(path: str) -> None:
+async def test_a_base_url_is_accepted_in_usual_forms(path: str) -> None:
     assert (await answer_to(says("hello"), path=path)).message.text == "hello"
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(pieces=(*HELLO, DONE)),
-        Answer(headers={"Content-Type": "text/plain"}, pieces=(*HELLO, DONE)),
-        Answer(headers=JSON, pieces=(*HELLO, DONE)),
-        Answer(pieces=(b"\n", b" \n", *HELLO, DONE)),
-        Answer(pieces=HELLO),
-        Answer(pieces=HELLO, ending="cut"),
-        Answer(pieces=(*HELLO, b"data: {"), ending="cut"),
-        Answer(pieces=(*HELLO, DONE.rstrip())),
-        Answer(pieces=(*HELLO, DONE, b"data: nonsense\n\n")),
-        Answer(pieces=(*HELLO, DONE), ending="cut"),
-        Answer(status=201, pieces=(*HELLO, DONE)),
+        FakeResponse(pieces=(*HELLO, DONE)),
+        FakeResponse(headers={"Content-Type": "text/plain"}, pieces=(*HELLO, DONE)),
+        FakeResponse(headers=JSON, pieces=(*HELLO, DONE)),
+        FakeResponse(pieces=(b"\n", b" \n", *HELLO, DONE)),
+        FakeResponse(pieces=HELLO),
+        FakeResponse(pieces=HELLO, ending="cut"),
+        FakeResponse(pieces=(*HELLO, b"data: {"), ending="cut"),
+        FakeResponse(pieces=(*HELLO, DONE.rstrip())),
+        FakeResponse(pieces=(*HELLO, DONE, b"data: nonsense\n\n")),
+        FakeResponse(pieces=(*HELLO, DONE), ending="cut"),
+        FakeResponse(status=201, pieces=(*HELLO, DONE)),
     ],
 )
-async def test_an_answer_is_understood_however_it_is_dressed(answer: Answer) -> None:
+async def test_responses_with_unusual_framing_are_decoded(answer: FakeResponse) -> None:
     assert await answer_to(answer) == GREETED
 
 
-async def test_an_answer_that_came_as_one_json_object_is_understood() -> None:
+async def test_a_response_as_one_json_object_is_accepted() -> None:
     choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}
     body = msgspec.json.encode({"id": "r1", "model": "m1", "choices": [choice]})
 
-    assert await answer_to(Answer(headers=JSON, pieces=(b" \n", body[:20], body[20:]), chunk=7)) == GREETED
+    assert await answer_to(FakeResponse(headers=JSON, pieces=(b" \n", body[:20], body[20:]), chunk=7)) == GREETED
 
 
-async def test_a_server_that_says_goodbye_and_stays_is_not_waited_for() -> None:
+async def test_an_open_stream_after_its_end_mark_is_not_waited_for() -> None:
     began = asyncio.get_running_loop().time()
 
-    assert await answer_to(Answer(pieces=(*HELLO, DONE), ending="silence")) == GREETED
+    assert await answer_to(FakeResponse(pieces=(*HELLO, DONE), ending="silence")) == GREETED
     assert asyncio.get_running_loop().time() - began < 0.05
 
 
-async def test_the_connection_of_an_answer_is_used_for_the_next() -> None:
+async def test_connections_are_reused() -> None:
     async with FakeChat(says("hello")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         for _ in range(3):
-            await provider.answer(question(), Listener().publish)
+            await provider.answer(sample_request(), Listener().publish)
 
-        assert len({heard.port for heard in vendor.heard}) == 1
+        assert len({heard.port for heard in vendor.requests}) == 1
 
 
-async def test_two_hundred_questions_at_once_have_two_hundred_connections() -> None:
+async def test_two_hundred_concurrent_requests_use_two_hundred_connections() -> None:
     loop = asyncio.get_running_loop()
     async with FakeChat(streams("he", "llo", every=60.0)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
-        asked = (provider.answer(question(), Listener().publish) for _ in range(200))
+        asked = (provider.answer(sample_request(), Listener().publish) for _ in range(200))
         replies = await asyncio.gather(*asked)
 
         assert {reply.message.text for reply in replies} == {"hello"}
-        assert len({heard.port for heard in vendor.heard}) == 200
+        assert len({heard.port for heard in vendor.requests}) == 200
         assert loop.time() < 6 * 60.0  # each of them takes five minutes, because every event waits a minute
 
 
-async def test_a_request_says_what_it_should_and_nothing_about_who_asks() -> None:
+async def test_requests_have_no_identifying_headers() -> None:
     async with (
         FakeChat(says("hello")) as vendor,
         OpenAIChatProvider(vendor.base_url, headers={"X-Title": "retinue"}) as provider,
     ):
-        request = question()
+        request = sample_request()
         await provider.answer(request, Listener().publish)
 
-        (heard,) = vendor.heard
+        (heard,) = vendor.requests
         assert (heard.method, heard.path, heard.raw) == ("POST", "/v1/chat/completions", encode(request))
         assert heard.headers == {
             "host": vendor.url.removeprefix("http://"),
@@ -139,18 +139,18 @@ async def test_a_long_conversation_arrives_whole() -> None:
     async with FakeChat(says("I see.")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         await provider.answer(Request(model="m", system="", messages=[long]), Listener().publish)
 
-        assert vendor.heard[0].body["messages"] == [{"role": "user", "content": long.text}]
+        assert vendor.requests[0].body["messages"] == [{"role": "user", "content": long.text}]
 
 
-async def test_two_providers_may_share_a_session_which_stays_its_owners() -> None:
+async def test_a_shared_session_is_closed_by_its_owner_only() -> None:
     http = Http()
     async with FakeChat(says("hello")) as vendor:
         for _ in range(2):
             async with OpenAIChatProvider(vendor.base_url, http=http) as provider:
-                await provider.answer(question(), Listener().publish)
+                await provider.answer(sample_request(), Listener().publish)
         await http.close()
 
-        assert len({heard.port for heard in vendor.heard}) == 1
+        assert len({heard.port for heard in vendor.requests}) == 1
 
 
 async def test_a_run_works_over_the_wire_with_tools_and_retries() -> None:
@@ -175,8 +175,8 @@ async def test_a_run_works_over_the_wire_with_tools_and_retries() -> None:
             outcome = await r.run("Why is it slow?")
 
         assert (outcome.result, outcome.text) == ("completed", "It was the pool.")
-        assert [heard.attempt for heard in vendor.heard] == [1, 1, 2, 3]
-        assert [message["content"] for message in vendor.heard[-1].body["messages"]][-2:] == [
+        assert [heard.attempt for heard in vendor.requests] == [1, 1, 2, 3]
+        assert [message["content"] for message in vendor.requests[-1].body["messages"]][-2:] == [
             "3 lines about pool",
             "3 lines about lock",
         ]
@@ -193,14 +193,14 @@ def test_importing_retinue_does_not_import_an_http_client() -> None:
     assert found.stdout == "False\n"
 
 
-@pytest.mark.parametrize("sign", [b"\n", b": at work\n\n", event(saying(content=""))])
-async def test_blanks_comments_and_events_without_words_are_signs_of_life(sign: bytes) -> None:
+@pytest.mark.parametrize("sign", [b"\n", b": at work\n\n", event(delta_event(content=""))])
+async def test_blanks_comments_and_empty_events_report_alive(sign: bytes) -> None:
     signs: list[str] = []
     async with (
-        FakeChat(Answer(headers=EVENTS, pieces=(sign,), ending="cut")) as vendor,
+        FakeChat(FakeResponse(headers=EVENTS, pieces=(sign,), ending="cut")) as vendor,
         OpenAIChatProvider(vendor.base_url) as provider,
     ):
         with pytest.raises(ProviderError):
-            await provider.answer(replace(question(), alive=lambda: signs.append("alive")), Listener().publish)
+            await provider.answer(replace(sample_request(), alive=lambda: signs.append("alive")), Listener().publish)
 
     assert signs == ["alive"]

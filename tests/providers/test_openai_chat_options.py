@@ -1,4 +1,4 @@
-"""Models that think are asked in their own way, and what a server does not want is left out from then on."""
+"""Options of the chat wire: those of reasoning models, and those that a server rejected."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
-from retinue.testing.fake_chat import FakeChat, Played, failed
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_chat import FakeChat, Playable, error_response
+from retinue.testing.fake_server import ReceivedRequest
 
 
-def asking(model: str, *, think: bool = False) -> Request:
+def request_for(model: str, *, think: bool = False) -> Request:
     return Request(
         model=model, system="Be brief.", messages=[UserMessage("hi")], max_output=100, temperature=0.5, think=think
     )
 
 
-def told(body: dict[str, Any]) -> dict[str, Any]:
-    """What a request says besides the conversation, and who gives the orders in it."""
+def options_of(body: dict[str, Any]) -> dict[str, Any]:
+    """The options of a request, and the role of its system prompt."""
     plain = {
         name: value for name, value in body.items() if name not in ("model", "stream", "stream_options", "messages")
     }
@@ -30,45 +30,47 @@ def told(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", ["o1", "o3-mini", "o4-mini", "gpt-5", "gpt-5.2-codex", "openai/gpt-5-nano"])
-def test_a_model_that_thinks_has_a_developer_no_temperature_and_effort_only_when_asked(model: str) -> None:
-    at_ease = {"orders": "developer", "max_completion_tokens": 100}
+def test_reasoning_models_use_role_developer_and_no_temperature(model: str) -> None:
+    expected = {"orders": "developer", "max_completion_tokens": 100}
 
-    assert told(msgspec.json.decode(encode(asking(model)))) == at_ease
-    assert told(msgspec.json.decode(encode(asking(model, think=True)))) == at_ease | {"reasoning_effort": "high"}
+    assert options_of(msgspec.json.decode(encode(request_for(model)))) == expected
+    assert options_of(msgspec.json.decode(encode(request_for(model, think=True)))) == expected | {
+        "reasoning_effort": "high"
+    }
 
 
 @pytest.mark.parametrize("model", ["gpt-4.1", "gpt-4o", "qwen3", "gpt-oss-120b", "olmo-2"])
 @pytest.mark.parametrize("think", [False, True])
-def test_any_other_model_is_asked_as_ever(model: str, think: bool) -> None:
-    body = msgspec.json.decode(encode(asking(model, think=think)))
+def test_other_models_use_role_system_and_max_tokens(model: str, think: bool) -> None:
+    body = msgspec.json.decode(encode(request_for(model, think=think)))
 
-    assert told(body) == {"orders": "system", "max_tokens": 100, "temperature": 0.5}
-
-
-def test_the_chatting_one_of_a_family_that_thinks_does_not() -> None:
-    body = msgspec.json.decode(encode(asking("gpt-5.2-chat-latest", think=True)))
-
-    assert told(body) == {"orders": "system", "max_completion_tokens": 100, "temperature": 0.5}
+    assert options_of(body) == {"orders": "system", "max_tokens": 100, "temperature": 0.5}
 
 
-def picky(**refusals: str) -> Played:
-    """A vendor that refuses options with these words, one after the other."""
+def test_chat_variants_of_reasoning_models_keep_system_and_temperature() -> None:
+    body = msgspec.json.decode(encode(request_for("gpt-5.2-chat-latest", think=True)))
 
-    def play(heard: Heard) -> Any:
+    assert options_of(body) == {"orders": "system", "max_completion_tokens": 100, "temperature": 0.5}
+
+
+def picky(**refusals: str) -> Playable:
+    """A vendor that rejects options with these messages, one after the other."""
+
+    def play(heard: ReceivedRequest) -> Any:
         orders = heard.body["messages"][0]["role"]
         for option, words in refusals.items():
             if option in heard.body or option == orders:
-                return failed(400, words)
+                return error_response(400, words)
         return says("fine")
 
     return play
 
 
-async def bodies(played: Played, *requests: Request) -> list[dict[str, Any]]:
+async def bodies(played: Playable, *requests: Request) -> list[dict[str, Any]]:
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         for request in requests:
             await provider.answer(request, Listener().publish)
-        return [told(heard.body) for heard in vendor.heard]
+        return [options_of(heard.body) for heard in vendor.requests]
 
 
 @pytest.mark.real_time
@@ -101,10 +103,10 @@ async def bodies(played: Played, *requests: Request) -> list[dict[str, Any]]:
         ),
     ],
 )  # fmt: skip
-async def test_an_option_that_is_refused_is_left_out_at_once_and_from_then_on(
+async def test_a_rejected_option_is_left_out_at_once_and_later(
     model: str, option: str, words: str, instead: dict[str, Any]
 ) -> None:
-    question = asking(model, think=True)
+    question = request_for(model, think=True)
 
     refused, again, later = await bodies(picky(**{option: words}), question, question)
 
@@ -113,16 +115,16 @@ async def test_an_option_that_is_refused_is_left_out_at_once_and_from_then_on(
 
 
 @pytest.mark.real_time
-async def test_one_refusal_after_another_is_heeded_and_other_models_are_not_concerned() -> None:
+async def test_several_rejections_accumulate_per_model() -> None:
     vendor = picky(
         max_tokens="Unrecognized request argument supplied: max_tokens",
         max_completion_tokens="Unrecognized request argument supplied: max_completion_tokens",
         temperature="temperature is not permitted",
     )
-    *_, last = await bodies(vendor, asking("strange"))
+    *_, last = await bodies(vendor, request_for("strange"))
     async with FakeChat(says("fine")) as fine, OpenAIChatProvider(fine.base_url) as provider:
-        await provider.answer(asking("other"), Listener().publish)
-        other = told(fine.heard[0].body)
+        await provider.answer(request_for("other"), Listener().publish)
+        other = options_of(fine.requests[0].body)
 
     assert last == {"orders": "system"}
     assert other == {"orders": "system", "max_tokens": 100, "temperature": 0.5}
@@ -138,19 +140,19 @@ async def test_one_refusal_after_another_is_heeded_and_other_models_are_not_conc
         (401, "unsupported temperature"),
     ],
 )
-async def test_a_refusal_that_names_none_of_the_options_is_final(status: int, words: str) -> None:
-    async with FakeChat(failed(status, words)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+async def test_an_error_that_names_no_sent_option_is_final(status: int, words: str) -> None:
+    async with FakeChat(error_response(status, words)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         with pytest.raises(ProviderError):
-            await provider.answer(asking("m"), Listener().publish)
+            await provider.answer(request_for("m"), Listener().publish)
 
-        assert len(vendor.heard) == 1
+        assert len(vendor.requests) == 1
 
 
 @pytest.mark.real_time
-async def test_a_server_that_refuses_what_was_left_out_is_not_asked_for_ever() -> None:
-    stubborn = failed(400, "Unsupported parameter: 'temperature'")
+async def test_rejecting_an_omitted_option_ends_the_retries() -> None:
+    stubborn = error_response(400, "Unsupported parameter: 'temperature'")
     async with FakeChat(stubborn) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         with pytest.raises(ProviderError, match="Unsupported parameter"):
-            await provider.answer(asking("m"), Listener().publish)
+            await provider.answer(request_for("m"), Listener().publish)
 
-        assert len(vendor.heard) == 2
+        assert len(vendor.requests) == 2

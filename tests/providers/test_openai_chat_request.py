@@ -1,4 +1,4 @@
-"""A conversation is encoded once, repaired where vendors are strict, and always to the same bytes."""
+"""Request bodies of the chat wire: encoded once, repaired where vendors are strict, always the same bytes."""
 
 from collections.abc import Sequence
 from typing import Any, overload
@@ -13,7 +13,7 @@ from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import encode
-from retinue.testing.fake_chat import objection
+from retinue.testing.fake_chat import request_error
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')
 
@@ -30,7 +30,7 @@ def sent(*messages: Message) -> list[dict[str, Any]]:
     return body(asking(*messages))["messages"]
 
 
-def test_only_what_is_set_is_sent() -> None:
+def test_only_configured_options_are_sent() -> None:
     assert body(asking(UserMessage("hi"))) == {
         "model": "m",
         "stream": True,
@@ -39,7 +39,7 @@ def test_only_what_is_set_is_sent() -> None:
     }
 
 
-def test_everything_that_is_set_is_sent() -> None:
+def test_all_configured_options_are_sent() -> None:
     request = asking(UserMessage("hi"), system="Be brief.", tools=(SEARCH,), max_output=100, temperature=0.5)
 
     assert body(request) == {
@@ -73,13 +73,13 @@ def test_everything_that_is_set_is_sent() -> None:
         ("openai/gpt-5-mini", "max_completion_tokens"),
     ],
 )
-def test_models_that_count_thoughts_are_limited_by_the_field_they_know(model: str, field: str) -> None:
+def test_reasoning_models_are_limited_by_max_completion_tokens(model: str, field: str) -> None:
     request = Request(model=model, system="", messages=[UserMessage("hi")], max_output=7)
 
     assert {name: value for name, value in body(request).items() if name.startswith("max")} == {field: 7}
 
 
-def test_a_turn_with_calls_and_results_is_told_in_roles() -> None:
+def test_calls_and_results_are_encoded_by_role() -> None:
     assert sent(
         UserMessage("why?"),
         AssistantMessage("Let me look.", (ToolCall("search", '{"query":"pool"}', "a1"), ToolCall("ls", "", "a2"))),
@@ -104,7 +104,7 @@ def test_a_turn_with_calls_and_results_is_told_in_roles() -> None:
     ]
 
 
-def test_a_reply_without_words_is_null_beside_calls_and_empty_alone() -> None:
+def test_empty_reply_text_is_null_with_calls_and_empty_without() -> None:
     calling, _, empty = sent(
         AssistantMessage(calls=(ToolCall("ls", "{}", "a"),)), ToolMessage("ls", "x"), AssistantMessage()
     )
@@ -113,7 +113,7 @@ def test_a_reply_without_words_is_null_beside_calls_and_empty_alone() -> None:
 
 
 def ids(*messages: Message) -> list[str | list[str]]:
-    """The ids of calls, as a list for each reply, and of results."""
+    """The ids of calls, one list per reply, and the ids of results."""
     found: list[str | list[str]] = []
     for message in sent(*messages):
         if message["role"] == "assistant":
@@ -123,7 +123,7 @@ def ids(*messages: Message) -> list[str | list[str]]:
     return found
 
 
-def test_missing_ids_are_made_up_from_the_position() -> None:
+def test_missing_call_ids_are_derived_from_the_position() -> None:
     one, other = ToolCall("one"), ToolCall("other")
 
     assert ids(
@@ -132,7 +132,7 @@ def test_missing_ids_are_made_up_from_the_position() -> None:
     ) == [["call_1_0", "call_1_1"], "call_1_0", "call_1_1", ["call_2_0"], "call_2_0"]  # fmt: skip
 
 
-def test_ids_that_were_used_before_are_replaced() -> None:
+def test_repeated_call_ids_are_replaced() -> None:
     call = ToolCall("ls", "{}", "0")
 
     assert ids(
@@ -141,7 +141,7 @@ def test_ids_that_were_used_before_are_replaced() -> None:
     ) == [["0", "call_1_1"], "0", "call_1_1", ["call_2_0"], "call_2_0"]  # fmt: skip
 
 
-def test_a_made_up_id_is_never_one_that_the_vendor_made() -> None:
+def test_a_derived_id_never_collides_with_a_vendors_id() -> None:
     assert ids(
         AssistantMessage(calls=(ToolCall("ls", "{}", "call_1_1"), ToolCall("ls"))),
         ToolMessage("ls", "1"),
@@ -149,7 +149,7 @@ def test_a_made_up_id_is_never_one_that_the_vendor_made() -> None:
     ) == [["call_1_1", "call_1_1_"], "call_1_1_", "call_1_1"]
 
 
-def test_an_id_that_is_too_long_is_replaced() -> None:
+def test_a_too_long_call_id_is_replaced() -> None:
     long = "x" * 41
 
     assert ids(AssistantMessage(calls=(ToolCall("ls", "{}", long),)), ToolMessage("ls", "1", long)) == [
@@ -158,7 +158,7 @@ def test_an_id_that_is_too_long_is_replaced() -> None:
     ]
 
 
-def test_results_find_their_calls_in_any_order() -> None:
+def test_results_are_matched_to_calls_in_any_order() -> None:
     made = AssistantMessage(calls=(ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2"), ToolCall("c", "{}", "3")))
 
     assert ids(made, ToolMessage("c", "", "3"), ToolMessage("b", ""), ToolMessage("renamed", "")) == [
@@ -166,7 +166,7 @@ def test_results_find_their_calls_in_any_order() -> None:
     ]  # fmt: skip
 
 
-def test_calls_without_a_result_get_one_before_anyone_else_speaks() -> None:
+def test_calls_without_a_result_get_a_placeholder_before_the_next_message() -> None:
     made = AssistantMessage(calls=(ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2")))
 
     assert sent(made, ToolMessage("b", "done", "2"), UserMessage("go on"))[1:] == [
@@ -176,7 +176,7 @@ def test_calls_without_a_result_get_one_before_anyone_else_speaks() -> None:
     ]
 
 
-def test_a_result_that_comes_later_takes_the_place_of_the_makeshift() -> None:
+def test_a_late_result_replaces_its_placeholder() -> None:
     history, memo = History(), dict[str, object]()
     history.append(AssistantMessage(calls=(ToolCall("a", "{}", "1"),)))
     request = Request(model="m", system="", messages=history, memo=memo)
@@ -188,21 +188,21 @@ def test_a_result_that_comes_later_takes_the_place_of_the_makeshift() -> None:
     assert body(request)["messages"][1:] == [{"role": "tool", "tool_call_id": "1", "content": "done"}]
 
 
-def test_a_result_whose_call_is_gone_is_told_in_words() -> None:
+def test_a_result_without_its_call_becomes_a_user_message() -> None:
     assert sent(ToolMessage("ls", "3 files", "gone")) == [
         {"role": "user", "content": "[result of a call of ls that is no longer shown]\n3 files"}
     ]
 
 
 @pytest.mark.parametrize("written", ['{"query": ', "[1]", '"x"', "null", "nonsense", "\ud83d"])
-def test_arguments_that_are_no_json_object_are_sent_inside_of_one(written: str) -> None:
+def test_arguments_that_are_not_an_object_are_wrapped_in_one(written: str) -> None:
     reply, _ = sent(AssistantMessage(calls=(ToolCall("ls", written, "1"),)))
 
-    sound = written.replace("\ud83d", "?")
-    assert msgspec.json.decode(reply["tool_calls"][0]["function"]["arguments"]) == {"not_a_json_object": sound}
+    utf8_safe = written.replace("\ud83d", "?")
+    assert msgspec.json.decode(reply["tool_calls"][0]["function"]["arguments"]) == {"not_a_json_object": utf8_safe}
 
 
-def test_thoughts_are_sent_back_only_beside_calls_and_only_if_wanted() -> None:
+def test_reasoning_is_sent_back_only_with_calls_and_if_enabled() -> None:
     thought = (Thinking("hm"), Thinking("!"))
     request = asking(
         AssistantMessage("a", thinking=thought),
@@ -215,18 +215,18 @@ def test_thoughts_are_sent_back_only_beside_calls_and_only_if_wanted() -> None:
     assert [message.get("reasoning_content") for message in wanted] == [None, "hm!", None]
 
 
-def test_half_a_character_is_replaced() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     tool = ToolSpec("t\udc00", "d\udc00")
     request = asking(UserMessage("a\udcffb 🦆"), system="s\ud800", tools=(tool,))
 
     assert body(request)["messages"] == [{"role": "system", "content": "s?"}, {"role": "user", "content": "a?b 🦆"}]
 
 
-# ---- what was encoded is kept ---------------------------------------------------------------------------------------
+# ---- incremental encoding -------------------------------------------------------------------------------------------
 
 
 class Watched(Sequence[Message]):
-    """A conversation that knows which of its messages were looked at."""
+    """A sequence of messages that records which ones were read."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
@@ -245,7 +245,7 @@ class Watched(Sequence[Message]):
         return len(self.messages)
 
 
-def test_what_was_encoded_is_not_looked_at_again() -> None:
+def test_encoded_messages_are_not_read_again() -> None:
     history: list[Message] = [UserMessage(str(number)) for number in range(100)]
     memo: dict[str, object] = {}
     encode(Request(model="m", system="s", messages=history, memo=memo))
@@ -254,17 +254,17 @@ def test_what_was_encoded_is_not_looked_at_again() -> None:
 
     again = encode(Request(model="m", system="s", messages=watched, memo=memo))
 
-    assert watched.seen == {0, 99, 100, 101}  # whether the first and last are still the same, and what is new
+    assert watched.seen == {0, 99, 100, 101}  # the check of the first and last, and the new ones
     assert again == encode(Request(model="m", system="s", messages=history))
 
 
-def test_a_repeated_question_is_the_same_bytes() -> None:
+def test_a_repeated_request_has_the_same_bytes() -> None:
     request = asking(UserMessage("hi"), AssistantMessage("b", (ToolCall("ls", "{}"),)), system="s", tools=(SEARCH,))
 
     assert encode(request) == encode(request)
 
 
-def test_a_summary_in_place_of_old_messages_is_noticed() -> None:
+def test_a_summary_in_place_of_old_messages_is_detected() -> None:
     history, memo = History(), dict[str, object]()
     for number in range(10):
         history.append(UserMessage(str(number)))
@@ -275,7 +275,7 @@ def test_a_summary_in_place_of_old_messages_is_noticed() -> None:
     assert [message["content"] for message in body(request)["messages"]] == ["nine numbers", "9"]
 
 
-def test_other_tools_and_another_system_text_are_noticed() -> None:
+def test_changed_tools_and_system_text_are_sent() -> None:
     memo: dict[str, object] = {}
     messages = [UserMessage("hi")]
     one = encode(Request(model="m", system="s", messages=messages, tools=(SEARCH,), memo=memo))
@@ -309,12 +309,12 @@ MESSAGES = st.one_of(
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12))
-def test_any_history_becomes_one_that_vendors_accept(history: list[Message]) -> None:
-    assert objection(body(asking(*history))) is None
+def test_any_history_is_encoded_as_one_vendors_accept(history: list[Message]) -> None:
+    assert request_error(body(asking(*history))) is None
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), st.sets(st.integers(1, 12)))
-def test_going_on_from_what_is_kept_gives_the_bytes_of_a_fresh_start(history: list[Message], turns: set[int]) -> None:
+def test_incremental_encoding_equals_a_fresh_start(history: list[Message], turns: set[int]) -> None:
     memo: dict[str, object] = {}
     for turn in sorted(turns):
         so_far = history[:turn]

@@ -1,4 +1,4 @@
-"""A streamed answer is put together rightly, with every accent that servers speak with."""
+"""The decoder of the chat wire, with the deviations of many servers."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ from retinue.core.messages import (
 )
 from retinue.core.usage import Usage
 from retinue.providers.openai_chat.provider import Decoder
-from tests.providers.chat_events import STOP, calling, calls, decoded, heard, part, saying
+from tests.providers.chat_events import STOP, call_piece, calls, calls_event, decode_events, decode_reply, delta_event
 
 
-def test_words_thoughts_calls_and_usage_make_one_reply() -> None:
-    reply, deltas = heard(
-        saying(role="assistant", content=""),
-        saying(reasoning_content="Hm, "),
-        saying(reasoning_content="the pool.", content=None),
-        saying(content="Let me "),
-        saying(content="look."),
-        calling(part("search", "", index=0, id="a", type="function")),
-        calling(part(None, '{"query":', index=0)),
-        calling(part(None, '"pool"}', index=0)),
-        saying("tool_calls"),
+def test_text_thinking_calls_and_usage_make_one_reply() -> None:
+    reply, deltas = decode_events(
+        delta_event(role="assistant", content=""),
+        delta_event(reasoning_content="Hm, "),
+        delta_event(reasoning_content="the pool.", content=None),
+        delta_event(content="Let me "),
+        delta_event(content="look."),
+        calls_event(call_piece("search", "", index=0, id="a", type="function")),
+        calls_event(call_piece(None, '{"query":', index=0)),
+        calls_event(call_piece(None, '"pool"}', index=0)),
+        delta_event("tool_calls"),
         {
             "choices": [],
             "usage": {
@@ -65,25 +65,25 @@ def test_words_thoughts_calls_and_usage_make_one_reply() -> None:
 # ---- calls ----------------------------------------------------------------------------------------------------------
 
 
-def test_calls_that_stream_at_the_same_time_are_told_apart_by_index() -> None:
+def test_interleaved_calls_are_separated_by_index() -> None:
     assert calls(
-        calling(part("one", "", index=0, id="a"), part("two", "", index=1, id="b")),
-        calling(part(None, '{"x"', index=1)),
-        calling(part(None, '{"y"', index=0)),
-        calling(part(None, ":1}", index=1), part(None, ":2}", index=0)),
+        calls_event(call_piece("one", "", index=0, id="a"), call_piece("two", "", index=1, id="b")),
+        calls_event(call_piece(None, '{"x"', index=1)),
+        calls_event(call_piece(None, '{"y"', index=0)),
+        calls_event(call_piece(None, ":1}", index=1), call_piece(None, ":2}", index=0)),
     ) == [("a", "one", '{"y":2}'), ("b", "two", '{"x":1}')]
 
 
-def test_a_name_and_id_that_come_with_every_piece_are_taken_once() -> None:
+def test_name_and_id_repeated_in_every_piece_count_once() -> None:
     assert calls(
-        calling(part("ls", "", index=0, id="0")),
-        calling(part("ls", '{"a"', index=0, id="0")),
-        calling(part("ls", ":{}}", index=0, id="0")),
+        calls_event(call_piece("ls", "", index=0, id="0")),
+        calls_event(call_piece("ls", '{"a"', index=0, id="0")),
+        calls_event(call_piece("ls", ":{}}", index=0, id="0")),
     ) == [("0", "ls", '{"a":{}}')]
 
 
 def test_whole_calls_in_one_event() -> None:
-    assert calls(calling(part("a", "{}", index=0, id="1"), part("b", '{"x":1}', index=1, id="2"))) == [
+    assert calls(calls_event(call_piece("a", "{}", index=0, id="1"), call_piece("b", '{"x":1}', index=1, id="2"))) == [
         ("1", "a", "{}"),
         ("2", "b", '{"x":1}'),
     ]
@@ -91,7 +91,9 @@ def test_whole_calls_in_one_event() -> None:
 
 @pytest.mark.parametrize("others", [{}, {"index": 0}, {"id": ""}, {"id": None, "index": None}])
 def test_whole_calls_in_one_event_without_ids_and_indexes(others: dict[str, Any]) -> None:
-    assert calls(calling(part("ls", "{}", **others), part("ls", "{}", **others), part("rm", "", **others))) == [
+    assert calls(
+        calls_event(call_piece("ls", "{}", **others), call_piece("ls", "{}", **others), call_piece("rm", "", **others))
+    ) == [
         ("", "ls", "{}"),
         ("", "ls", "{}"),
         ("", "rm", ""),
@@ -109,45 +111,45 @@ def test_whole_calls_in_one_event_without_ids_and_indexes(others: dict[str, Any]
     ],
     ids=str,
 )
-def test_whole_calls_one_after_the_other_however_they_are_numbered(
+def test_successive_whole_calls_with_any_numbering(
     others: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
     first, second = others
-    made = calls(calling(part("ls", '{"a":1}', **first)), calling(part("ls", '{"a":2}', **second)))
+    made = calls(calls_event(call_piece("ls", '{"a":1}', **first)), calls_event(call_piece("ls", '{"a":2}', **second)))
 
     assert [call[1:] for call in made] == [("ls", '{"a":1}'), ("ls", '{"a":2}')]
 
 
-def test_pieces_without_an_index_go_on_with_the_last_call_or_the_one_of_their_id() -> None:
+def test_pieces_without_index_continue_the_call_of_their_id_or_the_last() -> None:
     assert calls(
-        calling(part("one", "", id="a")),
-        calling(part(None, '{"x"')),
-        calling(part("two", '{"y"', id="b")),
-        calling(part(None, ":2}")),
-        calling(part(None, ":1}", id="a")),
+        calls_event(call_piece("one", "", id="a")),
+        calls_event(call_piece(None, '{"x"')),
+        calls_event(call_piece("two", '{"y"', id="b")),
+        calls_event(call_piece(None, ":2}")),
+        calls_event(call_piece(None, ":1}", id="a")),
     ) == [("a", "one", '{"x":1}'), ("b", "two", '{"y":2}')]
 
 
-def test_another_name_is_another_call_whatever_its_number() -> None:
+def test_a_new_name_begins_a_new_call_whatever_its_index() -> None:
     assert calls(
-        calling(part("one", "", index=0, id="0")),
-        calling(part("two", "{}", index=0, id="0")),
+        calls_event(call_piece("one", "", index=0, id="0")),
+        calls_event(call_piece("two", "{}", index=0, id="0")),
     ) == [("0", "one", ""), ("0", "two", "{}")]
 
 
-def test_a_number_as_id_an_object_as_arguments_and_a_late_id() -> None:
+def test_numeric_ids_object_arguments_and_late_ids_are_accepted() -> None:
     assert calls(
-        calling(part("ls", {"a": [1, "ü"]}, index=0, id=7)),
-        calling(part("rm", "{}", index=1)),
-        calling(part(None, None, index=1, id="late")),
+        calls_event(call_piece("ls", {"a": [1, "ü"]}, index=0, id=7)),
+        calls_event(call_piece("rm", "{}", index=1)),
+        calls_event(call_piece(None, None, index=1, id="late")),
     ) == [
         ("7", "ls", '{"a":[1,"ü"]}'),
         ("late", "rm", "{}"),
     ]
 
 
-def test_a_call_without_a_name_is_still_told() -> None:
-    assert calls(calling({"index": 0}), calling(part(None, "{}", index=0))) == [("", "", "{}")]
+def test_a_call_without_a_name_is_still_reported() -> None:
+    assert calls(calls_event({"index": 0}), calls_event(call_piece(None, "{}", index=0))) == [("", "", "{}")]
 
 
 @pytest.mark.parametrize("name", ["write", None])
@@ -156,12 +158,13 @@ def test_a_million_characters_of_arguments(name: str | None) -> None:
     pieces = [text[start : start + 100] for start in range(0, len(text), 100)]
 
     ((_, _, arguments),) = calls(
-        calling(part("write", "", index=0, id="a")), *(calling(part(name, piece, index=0)) for piece in pieces)
+        calls_event(call_piece("write", "", index=0, id="a")),
+        *(calls_event(call_piece(name, piece, index=0)) for piece in pieces),
     )
     assert arguments == text
 
 
-# ---- words, thoughts, stops, usage ----------------------------------------------------------------------------------
+# ---- text, thinking, stop, usage ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,8 +181,8 @@ def test_a_million_characters_of_arguments(name: str | None) -> None:
         {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}, {"type": "image"}]},
     ],
 )
-def test_thoughts_come_under_several_names(delta: dict[str, Any]) -> None:
-    reply, deltas = heard(saying(**delta), STOP)
+def test_reasoning_is_read_from_several_fields(delta: dict[str, Any]) -> None:
+    reply, deltas = decode_events(delta_event(**delta), STOP)
 
     assert reply.message == AssistantMessage("so", thinking=(Thinking("hm"),))
     assert deltas == [ThinkingDelta("hm"), TextDelta("so")]
@@ -197,27 +200,27 @@ def test_thoughts_come_under_several_names(delta: dict[str, Any]) -> None:
         (None, "end"),
     ],
 )
-def test_why_it_stopped(finish: str | None, stop: str) -> None:
-    assert decoded(saying(content="a"), saying(finish)).stop == stop
+def test_finish_reasons_are_mapped_to_stop(finish: str | None, stop: str) -> None:
+    assert decode_reply(delta_event(content="a"), delta_event(finish)).stop == stop
 
 
-def test_calls_that_were_cut_off_say_so() -> None:
-    assert decoded(calling(part("ls", '{"a', index=0)), saying("length")).stop == "length"
+def test_truncated_calls_have_stop_length() -> None:
+    assert decode_reply(calls_event(call_piece("ls", '{"a', index=0)), delta_event("length")).stop == "length"
 
 
-def test_calls_under_a_plain_stop_are_calls() -> None:
-    assert decoded(calling(part("ls", "{}", index=0)), STOP).stop == "calls"
+def test_a_plain_finish_reason_with_calls_has_stop_calls() -> None:
+    assert decode_reply(calls_event(call_piece("ls", "{}", index=0)), STOP).stop == "calls"
 
 
-def test_a_refusal_is_told_in_its_own_words() -> None:
-    reply, deltas = heard(saying(refusal="I would "), saying(refusal="rather not."), STOP)
+def test_a_refusal_is_text_with_stop_refusal() -> None:
+    reply, deltas = decode_events(delta_event(refusal="I would "), delta_event(refusal="rather not."), STOP)
 
     assert (reply.message.text, reply.stop) == ("I would rather not.", "refusal")
     assert deltas == [TextDelta("I would "), TextDelta("rather not.")]
 
 
 @pytest.mark.parametrize(
-    ("usage", "told"),
+    ("usage", "expected"),
     [
         ({"prompt_tokens": 3, "completion_tokens": 2}, Usage(3, 2)),
         ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 4}, Usage(9, 2, 4)),
@@ -238,18 +241,18 @@ def test_a_refusal_is_told_in_its_own_words() -> None:
         (None, None),
     ],
 )
-def test_usage_is_told_as_far_as_it_was_counted(usage: object, told: Usage | None) -> None:
-    assert decoded(saying("stop", content="a"), {"choices": [], "usage": usage}).usage == told
+def test_usage_is_read_as_far_as_it_was_counted(usage: object, expected: Usage | None) -> None:
+    assert decode_reply(delta_event("stop", content="a"), {"choices": [], "usage": usage}).usage == expected
 
 
-def test_of_several_counts_the_last_holds() -> None:
-    counting = [saying(content="a") | {"usage": {"prompt_tokens": 3, "completion_tokens": n}} for n in (1, 2)]
+def test_the_last_of_several_usage_counts_wins() -> None:
+    counting = [delta_event(content="a") | {"usage": {"prompt_tokens": 3, "completion_tokens": n}} for n in (1, 2)]
 
-    assert decoded(*counting, STOP | {"usage": None}).usage == Usage(3, 2)
+    assert decode_reply(*counting, STOP | {"usage": None}).usage == Usage(3, 2)
 
 
-def test_unknown_fields_events_and_choices_are_passed_over() -> None:
-    reply = decoded(
+def test_unknown_fields_events_and_choices_are_ignored() -> None:
+    reply = decode_reply(
         {"object": "something.new", "choices": []},
         {"choices": None},
         {},
@@ -265,9 +268,9 @@ def test_unknown_fields_events_and_choices_are_passed_over() -> None:
     assert reply == Reply(AssistantMessage("a"), usage=None, model="asked", response_id="r")
 
 
-def test_a_whole_answer_in_place_of_a_stream() -> None:
+def test_a_response_as_one_json_object_is_decoded() -> None:
     decoder = Decoder()
-    message = {"role": "assistant", "content": "hello", "tool_calls": [part("ls", "{}", id="a", type="function")]}
+    message = {"role": "assistant", "content": "hello", "tool_calls": [call_piece("ls", "{}", id="a", type="function")]}
     answer = {"id": "r", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
 
     deltas = decoder.feed_whole(msgspec.json.encode(answer | {"usage": {"prompt_tokens": 1, "completion_tokens": 2}}))
@@ -278,27 +281,27 @@ def test_a_whole_answer_in_place_of_a_stream() -> None:
     )
 
 
-def test_a_message_that_repeats_what_was_streamed_is_passed_over() -> None:
+def test_a_final_message_that_repeats_the_stream_is_ignored() -> None:
     last = {"choices": [{"index": 0, "message": {"content": "hello"}, "finish_reason": "stop"}]}
 
-    assert decoded(saying(content="hello"), last).message.text == "hello"
+    assert decode_reply(delta_event(content="hello"), last).message.text == "hello"
 
 
-def test_an_event_without_data_is_passed_over() -> None:
+def test_an_event_without_data_is_ignored() -> None:
     decoder = Decoder()
 
     assert (decoder.feed(b""), decoder.feed(b" "), decoder.done) == ((), (), False)
 
 
-def test_nothing_counts_after_the_end() -> None:
+def test_events_after_the_end_are_ignored() -> None:
     decoder = Decoder()
-    decoder.feed(msgspec.json.encode(saying("stop", content="a")))
+    decoder.feed(msgspec.json.encode(delta_event("stop", content="a")))
 
     assert (decoder.feed(b" [DONE] "), decoder.feed(b"nonsense"), decoder.done) == ((), (), True)
     assert decoder.finish().message.text == "a"
 
 
-def test_half_a_character_costs_that_character_alone() -> None:
+def test_a_lone_surrogate_costs_one_character() -> None:
     decoder = Decoder()
     deltas = [
         *decoder.feed(b'{"choices":[{"delta":{"content":"a\\ud83d"}}]}'),

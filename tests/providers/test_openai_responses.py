@@ -1,4 +1,4 @@
-"""The wire of OpenAI's Responses keeps the promises of a provider, over a real connection to a fake vendor."""
+"""The Responses wire against a fake server: the provider contract, reasoning items and errors."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,16 +10,16 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Message, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.catalog import provider_config, reach
+from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
-from retinue.providers.scripted.script import Line, Speaks, calls, fails, says, together
+from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes.responses import FakeResponses
 
 
 @asynccontextmanager
-async def stage(line: Line) -> AsyncGenerator[Provider]:
+async def connect(line: Line) -> AsyncGenerator[Provider]:
     async with FakeResponses(line) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
         yield provider
 
@@ -40,31 +40,31 @@ async def stage_in_the_other_spelling(line: Line) -> AsyncGenerator[Provider]:
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_responses_wire_keeps_the_promises_of_a_provider(promise: Promise) -> None:
-    await promise(stage)
+async def test_the_responses_wire_keeps_the_provider_contract(promise: Promise) -> None:
+    await promise(connect)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_responses_wire_keeps_them_one_byte_at_a_time(promise: Promise) -> None:
+async def test_the_responses_wire_keeps_the_provider_contract_byte_by_byte(promise: Promise) -> None:
     await promise(stage_of_single_bytes)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_responses_wire_keeps_them_in_the_other_spelling(promise: Promise) -> None:
+async def test_the_responses_wire_keeps_the_provider_contract_as_tool_call(promise: Promise) -> None:
     await promise(stage_in_the_other_spelling)
 
 
-def by_turn(*lines: Speaks) -> Any:
-    """A line for each request of a conversation, told by how many calls it has."""
+def by_turn(*lines: ScriptedReply) -> Any:
+    """The line for a request, chosen by the number of calls in the conversation."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: ReceivedRequest) -> ScriptedReply:
         return lines[sum(item.get("type") in ("function_call", "tool_call") for item in heard.body["input"])]
 
     return play
 
 
 async def conversed(provider: Provider, *results: str) -> list[Message]:
-    """A conversation in which each reply's call has the next of these results, up to the answer without a call."""
+    """Run a conversation with these results of its calls, until a reply without a call."""
     history: list[Message] = [UserMessage("why?")]
     memo: dict[str, object] = {}
     given = iter(results)
@@ -78,7 +78,7 @@ async def conversed(provider: Provider, *results: str) -> list[Message]:
 
 
 @pytest.mark.parametrize("spelling", ["function_call", "tool_call"])
-async def test_thoughts_go_back_before_their_calls_byte_for_byte(spelling: Any) -> None:
+async def test_reasoning_items_are_sent_back_unchanged_before_their_calls(spelling: Any) -> None:
     lines = by_turn(together(says("", thinking="hm"), calls("search", query="a")), says("Because."))
     async with (
         FakeResponses(lines, spelling=spelling) as vendor,
@@ -96,17 +96,17 @@ async def test_thoughts_go_back_before_their_calls_byte_for_byte(spelling: Any) 
         ),
         "tool_call": (b',{"type":"tool_call","id":"fc_1_0",', b',{"type":"tool_result","tool_call_id":'),
     }[spelling]
-    first, second = vendor.heard
+    first, second = vendor.requests
     assert second.raw.startswith(first.raw.removesuffix(b"]}") + b"," + thought + call)
     assert result in second.raw
     assert [getattr(message, "text", "") for message in history] == ["why?", "", "3 lines", "Because."]
 
 
-async def test_each_request_has_the_whole_conversation_and_asks_for_thoughts_in_full() -> None:
+async def test_each_request_has_the_whole_conversation_and_asks_for_reasoning() -> None:
     async with FakeResponses(says("yes")) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
         await conversed(provider)
 
-    (heard,) = vendor.heard
+    (heard,) = vendor.requests
     assert heard.path == "/v1/responses"
     assert "authorization" not in heard.headers
     assert heard.headers["content-length"] == str(len(heard.raw))
@@ -123,15 +123,15 @@ async def test_each_request_has_the_whole_conversation_and_asks_for_thoughts_in_
     }
 
 
-async def test_the_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_key_is_sent_as_a_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-secret-key")
     async with FakeResponses(says("yes")) as vendor, OpenAIResponsesProvider(vendor.base_url, "SOME_KEY") as provider:
         await conversed(provider)
 
-    assert vendor.heard[0].headers["authorization"] == "Bearer sk-secret-key"
+    assert vendor.requests[0].headers["authorization"] == "Bearer sk-secret-key"
 
 
-async def test_an_answer_that_fails_in_the_middle_is_an_error_with_its_fault() -> None:
+async def test_a_response_that_fails_midway_is_an_error_with_its_fault() -> None:
     line = fails(ProviderError("The server had an error", fault="overloaded", partial="It is"))
     async with FakeResponses(line) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
         with pytest.raises(ProviderError, match="The server had an error") as failed:
@@ -140,7 +140,7 @@ async def test_an_answer_that_fails_in_the_middle_is_an_error_with_its_fault() -
     assert (failed.value.fault, failed.value.partial) == ("overloaded", "It is")
 
 
-async def test_usage_tells_what_was_cached_and_thought() -> None:
+async def test_usage_has_cached_and_reasoning_tokens() -> None:
     usage = Usage(input=30, output=12, cached=20, reasoning=5)
     async with (
         FakeResponses(says("yes", usage=usage)) as vendor,
@@ -152,8 +152,8 @@ async def test_usage_tells_what_was_cached_and_thought() -> None:
 
 
 @pytest.mark.parametrize("name", ["openai", "openai-responses"])
-def test_the_wire_is_known_by_its_names(name: str) -> None:
+def test_the_wire_is_registered_by_its_names(name: str) -> None:
     where = provider_config(name)
 
     assert (where.base_url, where.api_key_env) == ("https://api.openai.com/v1", "OPENAI_API_KEY")
-    assert repr(reach(where)) == "<OpenAIResponsesProvider https://api.openai.com/v1>"
+    assert repr(create_provider(where)) == "<OpenAIResponsesProvider https://api.openai.com/v1>"

@@ -1,4 +1,4 @@
-"""A conversation as input items: encoded once, repaired where the vendor is strict, and always to the same bytes."""
+"""Request bodies of the Responses wire: encoded once, repaired where the API is strict, always the same bytes."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_responses.provider import Spelling, encode
-from tests.providers.fakes.responses import objection
-from tests.providers.responses_events import COMPLETED, decoded, done, item, said
+from tests.providers.fakes.responses import rejection_of
+from tests.providers.responses_events import COMPLETED, decode_reply, done, item, text_delta
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')
 REASONING = '{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"gA==", "new":  1}'
@@ -39,7 +39,7 @@ def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
-def test_only_what_is_set_is_sent() -> None:
+def test_only_configured_options_are_sent() -> None:
     assert body(asking(UserMessage("hi"))) == {
         "model": "m",
         "stream": True,
@@ -49,7 +49,7 @@ def test_only_what_is_set_is_sent() -> None:
     }
 
 
-def test_everything_that_is_set_is_sent() -> None:
+def test_all_configured_options_are_sent() -> None:
     request = asking(
         UserMessage("hi"), system="Be brief.", tools=(SEARCH,), max_output=100, temperature=0.5, think=True
     )
@@ -87,7 +87,7 @@ def test_everything_that_is_set_is_sent() -> None:
         ("gpt-5.2-chat-latest", False),
     ],
 )
-def test_models_that_never_think_are_not_asked_for_their_thoughts(model: str, asked: bool) -> None:
+def test_models_without_reasoning_are_not_asked_for_reasoning_items(model: str, asked: bool) -> None:
     request = Request(model=model, system="", messages=[UserMessage("hi")])
 
     assert ("include" in body(request)) is asked
@@ -103,7 +103,7 @@ TURN: list[Message] = [
 ]
 
 
-def test_a_turn_with_calls_and_results_is_told_in_items() -> None:
+def test_calls_and_results_are_encoded_as_items() -> None:
     assert sent(*TURN) == [
         user("why?"),
         assistant("Let me look."),
@@ -116,7 +116,7 @@ def test_a_turn_with_calls_and_results_is_told_in_items() -> None:
     ]
 
 
-def test_the_other_spelling_has_its_own_items() -> None:
+def test_tool_call_spelling_has_its_own_items() -> None:
     assert sent(*TURN, spelling="tool_call")[2:6] == [
         {"type": "tool_call", "id": "a1", "name": "search", "arguments": '{"query":"pool"}'},
         {"type": "tool_call", "id": "a2", "name": "ls", "arguments": "{}"},
@@ -125,17 +125,17 @@ def test_the_other_spelling_has_its_own_items() -> None:
     ]
 
 
-def test_another_spelling_of_the_same_conversation_is_noticed() -> None:
+def test_a_change_of_spelling_encodes_the_history_again() -> None:
     request = asking(*TURN)
 
     assert encode(request) == encode(asking(*TURN))
     assert encode(request, spelling="tool_call") == encode(asking(*TURN), spelling="tool_call")
 
 
-# ---- thoughts -------------------------------------------------------------------------------------------------------
+# ---- reasoning items ------------------------------------------------------------------------------------------------
 
 
-def test_thoughts_go_back_byte_for_byte_before_what_they_led_to() -> None:
+def test_reasoning_items_are_sent_back_unchanged_in_position() -> None:
     thinking = (
         Thinking("Hm.", "rs_1", REASONING),
         Thinking(signature="rs_2", opaque=REASONING.replace("rs_1", "rs_2")),
@@ -159,41 +159,41 @@ def test_thoughts_go_back_byte_for_byte_before_what_they_led_to() -> None:
         Thinking("Hm.", "rs_1", '{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":null}'),
     ],
 )
-def test_thoughts_that_the_vendor_cannot_read_stay_here(thought: Thinking) -> None:
+def test_reasoning_the_vendor_cannot_read_is_not_sent(thought: Thinking) -> None:
     assert sent(AssistantMessage("So.", thinking=(thought,))) == [assistant("So.")]
 
 
-def test_thoughts_that_led_to_nothing_stay_here() -> None:
+def test_trailing_reasoning_is_not_sent() -> None:
     assert sent(UserMessage("a"), AssistantMessage(thinking=(Thinking("Hm.", "rs_1", REASONING),))) == [
         user("a"),
         assistant(""),
     ]
 
 
-def test_what_was_said_in_an_unusual_order_goes_back_in_that_order() -> None:
+def test_an_unusual_item_order_is_kept() -> None:
     first, second = (item("reasoning", id=each, summary=[], encrypted_content="x") for each in ("rs_1", "rs_2"))
     one, two = (item("function_call", call_id=each, name="ls", arguments="{}") for each in "ab")
-    reply = decoded(
-        done(first), done(one), said("Now "), done(item("message", content="Now ")), done(second), done(two),
-        said("the rest 🦆.", item_id="m"), COMPLETED,
+    reply = decode_reply(
+        done(first), done(one), text_delta("Now "), done(item("message", content="Now ")), done(second), done(two),
+        text_delta("the rest 🦆.", item_id="m"), COMPLETED,
     )  # fmt: skip
 
     assert (reply.message.text, len(reply.message.thinking)) == ("Now the rest 🦆.", 3)
     assert sent(reply.message, ToolMessage("ls", "1", "a"), ToolMessage("ls", "2", "b"))[:6] == [
         first, one, assistant("Now "), second, two, assistant("the rest 🦆."),
     ]  # fmt: skip
-    shortened = msgspec.structs.replace(reply.message, text="")  # then the order holds no more
+    shortened = msgspec.structs.replace(reply.message, text="")  # the noted order no longer fits
     assert sent(shortened)[:4] == [first, second, one, two]
 
 
-# ---- what is repaired -----------------------------------------------------------------------------------------------
+# ---- repairs --------------------------------------------------------------------------------------------------------
 
 
 def ids(*messages: Message) -> list[str]:
     return [each["call_id"] for each in sent(*messages) if "call_id" in each]
 
 
-def test_ids_that_are_missing_used_before_or_too_long_are_made_up_from_the_position() -> None:
+def test_unusable_call_ids_are_derived_from_the_position() -> None:
     call, long = ToolCall("ls", "{}", "0"), ToolCall("ls", "{}", "x" * 65)
 
     assert (
@@ -206,14 +206,14 @@ def test_ids_that_are_missing_used_before_or_too_long_are_made_up_from_the_posit
     )
 
 
-def test_results_find_their_calls_in_any_order() -> None:
+def test_results_are_matched_to_calls_in_any_order() -> None:
     made = AssistantMessage(calls=(ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2"), ToolCall("c", "{}", "3")))
     answered = sent(made, ToolMessage("c", "C", "3"), ToolMessage("b", "B"), ToolMessage("renamed", "A"))[3:]
 
     assert [(each["call_id"], each["output"]) for each in answered] == [("1", "A"), ("2", "B"), ("3", "C")]
 
 
-def test_calls_without_a_result_get_one_before_anyone_else_speaks() -> None:
+def test_calls_without_a_result_get_a_placeholder_before_the_next_message() -> None:
     made = AssistantMessage(calls=(ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2")))
 
     assert sent(made, ToolMessage("b", "done", "2"), UserMessage("go on"))[2:] == [
@@ -223,7 +223,7 @@ def test_calls_without_a_result_get_one_before_anyone_else_speaks() -> None:
     ]
 
 
-def test_a_result_that_comes_later_takes_the_place_of_the_makeshift() -> None:
+def test_a_late_result_replaces_its_placeholder() -> None:
     history, memo = History(), dict[str, object]()
     history.append(AssistantMessage(calls=(ToolCall("a", "{}", "1"),)))
     request = Request(model="m", system="", messages=history, memo=memo)
@@ -235,29 +235,29 @@ def test_a_result_that_comes_later_takes_the_place_of_the_makeshift() -> None:
     assert body(request)["input"][1:] == [{"type": "function_call_output", "call_id": "1", "output": "done"}]
 
 
-def test_a_result_whose_call_is_gone_is_told_in_words() -> None:
+def test_a_result_without_its_call_becomes_a_user_message() -> None:
     assert sent(ToolMessage("ls", "3 files", "gone")) == [
         user("[result of a call of ls that is no longer shown]\n3 files")
     ]
 
 
 @pytest.mark.parametrize("written", ['{"query": ', "[1]", '"x"', "null", "nonsense", "\ud83d"])
-def test_arguments_that_are_no_json_object_are_sent_inside_of_one(written: str) -> None:
+def test_arguments_that_are_not_an_object_are_wrapped_in_one(written: str) -> None:
     made, _ = sent(AssistantMessage(calls=(ToolCall("ls", written, "1"),)))
 
     assert msgspec.json.decode(made["arguments"]) == {"not_a_json_object": written.replace("\ud83d", "?")}
 
 
-def test_half_a_character_is_replaced() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     request = asking(UserMessage("a\udcffb 🦆"), system="s\ud800", tools=(ToolSpec("t\udc00", "d\udc00"),))
 
     assert (body(request)["instructions"], body(request)["input"]) == ("s?", [user("a?b 🦆")])
 
 
-# ---- what was encoded is kept ---------------------------------------------------------------------------------------
+# ---- incremental encoding -------------------------------------------------------------------------------------------
 
 
-def test_a_summary_in_place_of_old_messages_is_noticed() -> None:
+def test_a_summary_in_place_of_old_messages_is_detected() -> None:
     history, memo = History(), dict[str, object]()
     for number in range(10):
         history.append(UserMessage(str(number)))
@@ -297,14 +297,12 @@ SPELLINGS: st.SearchStrategy[Spelling] = st.sampled_from(["function_call", "tool
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), SPELLINGS)
-def test_any_history_becomes_one_that_the_vendor_accepts(history: list[Message], spelling: Spelling) -> None:
-    assert objection(body(asking(*history), spelling), spelling) is None
+def test_any_history_is_encoded_as_one_the_vendor_accepts(history: list[Message], spelling: Spelling) -> None:
+    assert rejection_of(body(asking(*history), spelling), spelling) is None
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), st.sets(st.integers(1, 12)), SPELLINGS)
-def test_going_on_from_what_is_kept_gives_the_bytes_of_a_fresh_start(
-    history: list[Message], turns: set[int], spelling: Spelling
-) -> None:
+def test_incremental_encoding_equals_a_fresh_start(history: list[Message], turns: set[int], spelling: Spelling) -> None:
     memo: dict[str, object] = {}
     for turn in sorted(turns):
         so_far = history[:turn]

@@ -1,4 +1,4 @@
-"""A streamed response is put together rightly, in either spelling and with every accent that servers speak with."""
+"""The decoder of the Responses wire, in both spellings and with the deviations of many servers."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ from tests.providers.responses_events import (
     COMPLETED,
     CREATED,
     added,
+    arguments_delta,
     completed,
-    decoded,
+    decode_events,
+    decode_reply,
     done,
-    heard,
     item,
-    said,
-    thought,
-    wrote,
+    summary_delta,
+    text_delta,
 )
 
 REASONING = item("reasoning", id="rs_1", summary=[{"type": "summary_text", "text": "Hm."}], encrypted_content="gA==")
@@ -50,8 +50,8 @@ def call(spelling: str = "function_call", **fields: Any) -> dict[str, Any]:
 
 
 def calls(*events: object) -> list[tuple[str, str, str]]:
-    """Id, name and arguments of the calls; what was published says the same."""
-    reply, deltas = heard(CREATED, *events, COMPLETED)
+    """Id, name and arguments of the calls; the published deltas have to agree."""
+    reply, deltas = decode_events(CREATED, *events, COMPLETED)
     made = reply.message.calls
     for index, each in enumerate(made):
         pieces = [delta for delta in deltas if isinstance(delta, CallDelta) and delta.index == index]
@@ -62,24 +62,24 @@ def calls(*events: object) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.promise("BZ-RESPONSES-EVENTS")
-def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
+def test_thinking_text_calls_and_usage_make_one_reply() -> None:
     message = item("message", id="msg_1", content=[{"type": "output_text", "text": "Let me look."}])
     made = call(id="fc_1", call_id="call_1", name="search", arguments='{"query":"pool"}')
-    reply, deltas = heard(
+    reply, deltas = decode_events(
         CREATED,
         {"type": "response.in_progress", "response": {}},
         added(item("reasoning", id="rs_1", summary=[]), output_index=0),
-        thought("H", item_id="rs_1", output_index=0, summary_index=0),
-        thought("m.", item_id="rs_1", output_index=0, summary_index=0),
+        summary_delta("H", item_id="rs_1", output_index=0, summary_index=0),
+        summary_delta("m.", item_id="rs_1", output_index=0, summary_index=0),
         done(REASONING, output_index=0),
         added(item("message", id="msg_1", content=[]), output_index=1),
-        said("Let me ", item_id="msg_1", output_index=1, content_index=0),
-        said("look.", item_id="msg_1", output_index=1, content_index=0),
+        text_delta("Let me ", item_id="msg_1", output_index=1, content_index=0),
+        text_delta("look.", item_id="msg_1", output_index=1, content_index=0),
         {"type": "response.output_text.done", "item_id": "msg_1", "output_index": 1, "text": "Let me look."},
         done(message, output_index=1),
         added(call(id="fc_1", call_id="call_1", name="search", arguments=""), output_index=2),
-        wrote('{"query":', item_id="fc_1", output_index=2),
-        wrote('"pool"}', item_id="fc_1", output_index=2),
+        arguments_delta('{"query":', item_id="fc_1", output_index=2),
+        arguments_delta('"pool"}', item_id="fc_1", output_index=2),
         {"type": "response.function_call_arguments.done", "item_id": "fc_1", "arguments": '{"query":"pool"}'},
         done(made, output_index=2),
         completed(model="m1", output=[REASONING, message, made], usage=USAGE),
@@ -111,64 +111,68 @@ def test_thoughts_words_calls_and_usage_make_one_reply() -> None:
 
 
 @pytest.mark.promise("BZ-RESPONSES-EVENTS")
-def test_the_other_spelling_is_read_too() -> None:
+def test_tool_call_spelling_is_read_too() -> None:
     assert calls(
         added(call("tool_call", id="tc_1", name="ls")),
-        wrote('{"a"', "tool_call", item_id="tc_1"),
-        wrote(":1}", "tool_call", item_id="tc_1"),
+        arguments_delta('{"a"', "tool_call", item_id="tc_1"),
+        arguments_delta(":1}", "tool_call", item_id="tc_1"),
         done(call("tool_call", id="tc_1", name="ls", arguments='{"a":1}')),
     ) == [("tc_1", "ls", '{"a":1}')]
 
 
-def test_what_is_repeated_as_a_whole_holds_and_need_not_be() -> None:
+def test_whole_items_override_pieces_and_are_optional() -> None:
     assert calls(
         added(call("tool_call", id="a", name="one")),
-        wrote('{"x"', "tool_call"),
+        arguments_delta('{"x"', "tool_call"),
         done(call("tool_call", id="a", name="one")),
         added(call("tool_call", id="b", name="two")),
-        wrote("{}", "tool_call"),
+        arguments_delta("{}", "tool_call"),
         added(call("tool_call", id="c", name="three")),
         done(call("tool_call", id="c", name="three", arguments='{"y":1}')),
     ) == [("a", "one", '{"x"'), ("b", "two", "{}"), ("c", "three", '{"y":1}')]
 
 
-def test_arguments_that_differ_from_their_pieces_hold() -> None:
-    reply = decoded(added(call(id="a", name="ls")), wrote("{x"), done(call(id="a", arguments='{"a":1}')), COMPLETED)
+def test_final_arguments_override_streamed_pieces() -> None:
+    reply = decode_reply(
+        added(call(id="a", name="ls")), arguments_delta("{x"), done(call(id="a", arguments='{"a":1}')), COMPLETED
+    )
 
     assert reply.message.calls == (ToolCall("ls", '{"a":1}', "a"),)
 
 
 @pytest.mark.parametrize("by", ["item_id", "output_index"])
-def test_calls_that_stream_at_the_same_time_are_told_apart(by: str) -> None:
+def test_interleaved_calls_are_separated(by: str) -> None:
     one: dict[str, Any] = {"item_id": "a", "output_index": 0}
     two: dict[str, Any] = {"item_id": "b", "output_index": 1}
     assert calls(
         added(call(id="a", call_id="c1", name="one"), output_index=0),
         added(call(id="b", call_id="c2", name="two"), output_index=1),
-        wrote('{"x"', **{by: two[by]}),
-        wrote('{"y"', **{by: one[by]}),
-        wrote(":1}", **{by: two[by]}),
-        wrote(":2}", **{by: one[by]}),
+        arguments_delta('{"x"', **{by: two[by]}),
+        arguments_delta('{"y"', **{by: one[by]}),
+        arguments_delta(":1}", **{by: two[by]}),
+        arguments_delta(":2}", **{by: one[by]}),
     ) == [("c1", "one", '{"y":2}'), ("c2", "two", '{"x":1}')]
 
 
-def test_whole_calls_with_the_same_index_are_still_several() -> None:
+def test_whole_calls_with_the_same_index_stay_separate() -> None:
     assert calls(
         *(done(call(call_id=each, name="ls", arguments="{}"), output_index=0) for each in "ab"),
         done(call(name="rm", arguments={"a": ["ü"]})),
     ) == [("a", "ls", "{}"), ("b", "ls", "{}"), ("", "rm", '{"a":["ü"]}')]
 
 
-def test_ids_that_change_on_the_way_do_no_harm_where_there_is_an_index() -> None:
+def test_changing_item_ids_are_matched_by_index() -> None:
     assert calls(
         added(call(id="x", call_id="c1", name="ls"), output_index=0),
-        wrote("{}", item_id="y", output_index=0),
+        arguments_delta("{}", item_id="y", output_index=0),
         done(call(id="z", call_id="c9", name="ls", arguments="{}"), output_index=0),
     ) == [("c9", "ls", "{}")]
 
 
-def test_a_call_that_nobody_announced_is_still_told() -> None:
-    assert calls(wrote("{", item_id="a"), wrote("}", item_id="a"), done(call(id="a", name="ls"))) == [("a", "ls", "{}")]
+def test_an_unannounced_call_is_still_reported() -> None:
+    assert calls(
+        arguments_delta("{", item_id="a"), arguments_delta("}", item_id="a"), done(call(id="a", name="ls"))
+    ) == [("a", "ls", "{}")]
 
 
 def test_a_million_characters_of_arguments() -> None:
@@ -177,46 +181,50 @@ def test_a_million_characters_of_arguments() -> None:
 
     assert calls(
         added(call(id="a", name="write")),
-        *(wrote(piece, item_id="a", output_index=0) for piece in pieces),
+        *(arguments_delta(piece, item_id="a", output_index=0) for piece in pieces),
         done(call(id="a", name="write", arguments=arguments)),
     ) == [("a", "write", arguments)]
 
 
-# ---- words, thoughts, stops, usage ----------------------------------------------------------------------------------
+# ---- text, thinking, stop, usage ------------------------------------------------------------------------------------
 
 
-def test_what_was_not_streamed_is_taken_from_the_whole() -> None:
-    engine = [{"type": "output_text", "text": "hel"}, {"type": "output_text", "text": "lo"}]
-    output = [REASONING, item("message", content=engine), call(call_id="a", name="ls", arguments="{}")]
+def test_items_missing_from_the_stream_come_from_the_whole() -> None:
+    parts = [{"type": "output_text", "text": "hel"}, {"type": "output_text", "text": "lo"}]
+    output = [REASONING, item("message", content=parts), call(call_id="a", name="ls", arguments="{}")]
     expected = AssistantMessage("hello", (ToolCall("ls", "{}", "a"),), (Thinking("Hm.", "rs_1", text(REASONING)),))
     deltas = [ThinkingDelta("Hm."), TextDelta("hello"), CallDelta(0, "ls", "", "a"), CallDelta(0, "", "{}")]
 
     for events in ([completed(output=output)], [*map(done, output), completed(output=output)]):
-        reply, published = heard(*events)
+        reply, published = decode_events(*events)
         assert (reply.message, published) == (expected, deltas)
 
 
-def test_an_item_that_was_begun_is_completed_from_the_end() -> None:
+def test_a_begun_item_is_completed_from_the_final_response() -> None:
     output = [call(id="a", name="ls", arguments='{"a":1}')]
 
-    reply = decoded(
-        added(call(id="a", name="ls"), output_index=0), wrote("{", output_index=0), completed(output=output)
+    reply = decode_reply(
+        added(call(id="a", name="ls"), output_index=0), arguments_delta("{", output_index=0), completed(output=output)
     )
 
     assert reply.message.calls == (ToolCall("ls", '{"a":1}', "a"),)
 
 
-def test_the_parts_of_a_summary_are_paragraphs() -> None:
+def test_summary_parts_are_separated_as_paragraphs() -> None:
     summary = [{"type": "summary_text", "text": "One."}, {"type": "summary_text", "text": "Two."}]
-    streamed = [thought("O", summary_index=0), thought("ne.", summary_index=0), thought("Two.", summary_index=1)]
+    streamed = [
+        summary_delta("O", summary_index=0),
+        summary_delta("ne.", summary_index=0),
+        summary_delta("Two.", summary_index=1),
+    ]
 
-    assert decoded(*streamed, COMPLETED).message.thinking == (Thinking("One.\n\nTwo."),)
-    (told,) = decoded(done(item("reasoning", summary=summary)), COMPLETED).message.thinking
-    assert told.text == "One.\n\nTwo."
+    assert decode_reply(*streamed, COMPLETED).message.thinking == (Thinking("One.\n\nTwo."),)
+    (expected,) = decode_reply(done(item("reasoning", summary=summary)), COMPLETED).message.thinking
+    assert expected.text == "One.\n\nTwo."
 
 
-def test_thoughts_of_open_models_are_heard() -> None:
-    reply, deltas = heard({"type": "response.reasoning_text.delta", "delta": "hm"}, said("so"), COMPLETED)
+def test_reasoning_text_of_open_models_is_read() -> None:
+    reply, deltas = decode_events({"type": "response.reasoning_text.delta", "delta": "hm"}, text_delta("so"), COMPLETED)
 
     assert reply.message == AssistantMessage("so", thinking=(Thinking("hm"),))
     assert deltas == [ThinkingDelta("hm"), TextDelta("so")]
@@ -235,32 +243,32 @@ def test_thoughts_of_open_models_are_heard() -> None:
         ({"type": "response.incomplete", "response": {"incomplete_details": None}}, "length"),
     ],
 )
-def test_why_it_stopped(end: dict[str, Any], stop: Stop) -> None:
-    assert decoded(said("a"), end).stop == stop
+def test_finish_reasons_are_mapped_to_stop(end: dict[str, Any], stop: Stop) -> None:
+    assert decode_reply(text_delta("a"), end).stop == stop
 
 
-def test_calls_that_were_cut_off_say_so() -> None:
-    reply = decoded(added(call(id="a", name="ls")), wrote('{"a'), {"type": "response.incomplete"})
+def test_truncated_calls_have_stop_length() -> None:
+    reply = decode_reply(added(call(id="a", name="ls")), arguments_delta('{"a'), {"type": "response.incomplete"})
 
     assert (reply.message.calls, reply.stop) == ((ToolCall("ls", '{"a', "a"),), "length")
 
 
-def test_a_refusal_is_told_in_its_own_words() -> None:
+def test_a_refusal_is_text_with_stop_refusal() -> None:
     pieces = [{"type": "response.refusal.delta", "delta": piece} for piece in ("I would ", "rather not.")]
     whole = item("message", content=[{"type": "refusal", "refusal": "I would rather not."}])
 
     for events in (pieces, [done(whole)], [*pieces, done(whole)]):
-        reply, deltas = heard(*events, COMPLETED)
+        reply, deltas = decode_events(*events, COMPLETED)
         assert (reply.message.text, reply.stop) == ("I would rather not.", "refusal")
         assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == "I would rather not."
 
 
-def test_an_answer_of_nothing_is_empty() -> None:
-    assert decoded(CREATED, completed(output=[])) == Reply(AssistantMessage(), None, model="m1", response_id="r1")
+def test_a_response_without_content_is_an_empty_reply() -> None:
+    assert decode_reply(CREATED, completed(output=[])) == Reply(AssistantMessage(), None, model="m1", response_id="r1")
 
 
 @pytest.mark.parametrize(
-    ("usage", "told"),
+    ("usage", "expected"),
     [
         (USAGE, Usage(30, 12, 20, 5)),
         ({"input_tokens": 3, "output_tokens": 2}, Usage(3, 2)),
@@ -271,19 +279,19 @@ def test_an_answer_of_nothing_is_empty() -> None:
         (None, None),
     ],
 )
-def test_usage_is_told_as_far_as_it_was_counted(usage: object, told: Usage | None) -> None:
-    assert decoded(said("a"), completed(usage=usage)).usage == told
+def test_usage_is_read_as_far_as_it_was_counted(usage: object, expected: Usage | None) -> None:
+    assert decode_reply(text_delta("a"), completed(usage=usage)).usage == expected
 
 
-def test_unknown_events_items_and_fields_are_passed_over() -> None:
-    reply, deltas = heard(
+def test_unknown_events_items_and_fields_are_ignored() -> None:
+    reply, deltas = decode_events(
         CREATED | {"sequence_number": 0},
         {"type": "response.something.new", "delta": {"a": 1}, "output_index": "first"},
         {"type": "response.code_interpreter_call.failed", "error": {"message": "elsewhere"}},
         {},
         added(item("web_search_call", id="ws_1", action={"query": "x"}), output_index=0),
         done(item("web_search_call", id="ws_1"), output_index=0),
-        said("a", obfuscation="xyz", logprobs=[]),
+        text_delta("a", obfuscation="xyz", logprobs=[]),
         done(item("message", content="a", phase="final_answer")),
         completed(output=[item("web_search_call", id="ws_1")], billing={"payer": "developer"}),
     )
@@ -292,7 +300,7 @@ def test_unknown_events_items_and_fields_are_passed_over() -> None:
     assert deltas == [TextDelta("a")]
 
 
-def test_a_whole_answer_in_place_of_a_stream() -> None:
+def test_a_response_as_one_json_object_is_decoded() -> None:
     decoder = Decoder()
     output = [item("message", content=[{"type": "output_text", "text": "hello"}])]
     body = {"id": "r", "model": "m", "status": "incomplete", "output": output, "usage": USAGE, "error": None}
@@ -303,9 +311,9 @@ def test_a_whole_answer_in_place_of_a_stream() -> None:
     )
 
 
-def test_nothing_counts_after_the_end() -> None:
+def test_events_after_the_end_are_ignored() -> None:
     decoder = Decoder()
-    decoder.feed(msgspec.json.encode(said("a")))
+    decoder.feed(msgspec.json.encode(text_delta("a")))
 
     assert (decoder.feed(b" "), decoder.feed(b" [DONE] "), decoder.feed(b"nonsense"), decoder.done) == (
         (),
@@ -316,7 +324,7 @@ def test_nothing_counts_after_the_end() -> None:
     assert decoder.finish().message.text == "a"
 
 
-def test_half_a_character_costs_that_character_alone() -> None:
+def test_a_lone_surrogate_costs_one_character() -> None:
     decoder = Decoder()
     deltas = [
         *decoder.feed(b'{"type":"response.output_text.delta","delta":"a\\ud83d"}'),

@@ -1,4 +1,4 @@
-"""How each wire demands an answer in JSON: in its own field, and in words where it has none."""
+"""How each wire requests an answer in JSON: in its own field, or in the prompt where it has none."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ def decoded(body: bytes) -> dict[str, Any]:
 
 
 def added(body: bytes, without: bytes) -> dict[str, Any]:
-    """What a demand adds to a request, or changes in it."""
+    """The fields that an output format adds to a request, or changes in it."""
     before = decoded(without)
     return {key: value for key, value in decoded(body).items() if before.get(key) != value}
 
 
 @pytest.mark.promise("BZ-STRUCTURED-CHAT")
-def test_openai_chat_demands_a_schema_in_response_format() -> None:
+def test_openai_chat_sends_a_schema_in_response_format() -> None:
     assert added(openai_chat.encode(asking(OF_SCHEMA)), openai_chat.encode(asking(None))) == {
         "response_format": {
             "type": "json_schema",
@@ -45,7 +45,7 @@ def test_openai_chat_demands_a_schema_in_response_format() -> None:
 
 
 @pytest.mark.promise("BZ-STRUCTURED-CHAT")
-def test_openai_chat_demands_an_object_in_response_format_and_tells_the_model_of_json() -> None:
+def test_openai_chat_sends_json_object_and_mentions_json_in_the_prompt() -> None:
     assert added(openai_chat.encode(asking(ANY_OBJECT)), openai_chat.encode(asking(None))) == {
         "response_format": {"type": "json_object"},
         "messages": [
@@ -57,20 +57,20 @@ def test_openai_chat_demands_an_object_in_response_format_and_tells_the_model_of
 
 @pytest.mark.promise("BZ-STRUCTURED-ANTHROPIC")
 @pytest.mark.parametrize("version", ["", "vertex-2023-10-16"])
-def test_anthropic_demands_a_schema_in_output_config_on_all_servers(version: str) -> None:
+def test_anthropic_sends_a_schema_in_output_config(version: str) -> None:
     body, without = (anthropic.encode(asking(output), version=version) for output in (OF_SCHEMA, None))
 
     assert added(body, without) == {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
 
 
-def test_anthropic_has_no_field_for_an_object_and_is_told_in_words() -> None:
+def test_anthropic_describes_json_object_in_the_prompt() -> None:
     body = decoded(anthropic.encode(asking(ANY_OBJECT, system="")))
 
     assert "output_config" not in body
     assert [block["text"] for block in body["system"]] == [WORDS]
 
 
-def test_openai_responses_demands_the_form_of_the_text() -> None:
+def test_openai_responses_sends_the_format_in_text_format() -> None:
     without = openai_responses.encode(asking(None))
 
     assert added(openai_responses.encode(asking(OF_SCHEMA)), without) == {
@@ -82,7 +82,7 @@ def test_openai_responses_demands_the_form_of_the_text() -> None:
     }
 
 
-def test_gemini_demands_a_mime_type_and_a_schema() -> None:
+def test_gemini_sends_mime_type_and_schema() -> None:
     without = gemini.encode(asking(None))
 
     assert added(gemini.encode(asking(OF_SCHEMA)), without) == {
@@ -93,7 +93,7 @@ def test_gemini_demands_a_mime_type_and_a_schema() -> None:
     }
 
 
-def test_a_gemini_that_refuses_the_field_together_with_tools_is_told_in_words() -> None:
+def test_older_gemini_with_tools_describes_the_format_in_the_prompt() -> None:
     tools = (ToolSpec("search"),)
     old, new = (decoded(gemini.encode(asking(OF_SCHEMA, model=f"gemini-{v}-pro", tools=tools))) for v in ("2.5", "3"))
 

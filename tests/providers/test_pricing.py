@@ -1,4 +1,4 @@
-"""What models cost: names find their price and never another's, sums are exact, and the unknown stays unknown."""
+"""Model prices: lookup by name, exact costs, and None for unknown prices."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import Publish, Request, price_of
 from retinue.core.usage import NANO, Usage
-from retinue.providers.pricing import FREE, Long, Priced, Rates, Tariff, cost, list_prices, price
+from retinue.providers.pricing import (
+    FREE,
+    LongContextRates,
+    ModelPrices,
+    PricedProvider,
+    Rates,
+    cost,
+    list_prices,
+    price,
+)
 
 LIST = list_prices()
 COUNTS = st.integers(0, 10**7)
@@ -36,7 +45,7 @@ COUNTS = st.integers(0, 10**7)
         ("gemini-3.1-pro-preview", "gemini-3.1-pro"),
     ],
 )
-def test_a_model_is_found_by_the_names_of_its_versions(model: str, listed: str) -> None:
+def test_a_price_is_found_by_any_version_name(model: str, listed: str) -> None:
     assert LIST.rates(model) == LIST.models[listed]
 
 
@@ -63,11 +72,11 @@ def test_a_model_is_found_by_the_names_of_its_versions(model: str, listed: str) 
         "-20250514",
     ],
 )
-def test_another_model_is_never_taken_for_one_of_the_list(model: str) -> None:
+def test_unlisted_models_have_no_price(model: str) -> None:
     assert (LIST.rates(model), cost(model, Usage(input=1)), price(model)) == (None, None, None)
 
 
-def test_every_price_of_the_list_is_a_price() -> None:
+def test_every_listed_price_is_plausible() -> None:
     year, _, _ = LIST.as_of.split("-")
     assert int(year) >= 2026
     for model, rates in LIST.models.items():
@@ -79,14 +88,14 @@ def test_every_price_of_the_list_is_a_price() -> None:
     assert not set(LIST.aliases) & set(LIST.models)
 
 
-def test_input_that_the_vendor_remembers_is_cheaper_and_reasoning_is_output() -> None:
+def test_cached_input_is_cheaper_and_reasoning_counts_as_output() -> None:
     usage = Usage(input=1_000, output=200, cached=600, reasoning=150)
 
     assert cost("claude-sonnet-4-5", usage) == 400 * 3_000 + 600 * 300 + 200 * 15_000
     assert Rates(input=3.0, output=15.0).cost(usage) == 1_000 * 3_000 + 200 * 15_000
 
 
-def test_input_that_the_vendor_will_remember_costs_a_quarter_more_where_that_is_so() -> None:
+def test_cache_writes_cost_more_where_the_vendor_charges_for_them() -> None:
     usage = Usage(input=10_000, output=200, cached=6_000, written=3_000)
 
     assert cost("claude-sonnet-4-5", usage) == 1_000 * 3_000 + 3_000 * 3_750 + 6_000 * 300 + 200 * 15_000
@@ -95,26 +104,28 @@ def test_input_that_the_vendor_will_remember_costs_a_quarter_more_where_that_is_
     assert Rates(input=3.0, output=15.0).cost(usage) == 10_000 * 3_000 + 200 * 15_000
 
 
-def test_in_a_long_prompt_what_is_remembered_costs_more_in_proportion() -> None:
+def test_cache_prices_scale_in_long_prompts() -> None:
     usage = Usage(input=300_000, cached=100_000, written=200_000)
 
     assert cost("claude-sonnet-4-5", usage) == 100_000 * 600 + 200_000 * 7_500
 
 
-def test_a_long_prompt_costs_more_from_its_first_token_on() -> None:
-    rates = Rates(input=1.25, output=10.0, cached=0.125, long=Long(above=200_000, input=2.5, output=15.0, cached=0.25))
+def test_long_context_rates_apply_from_the_first_token() -> None:
+    rates = Rates(
+        input=1.25, output=10.0, cached=0.125, long=LongContextRates(above=200_000, input=2.5, output=15.0, cached=0.25)
+    )
 
     assert rates.cost(Usage(input=200_000, output=1)) == 200_000 * 1_250 + 10_000
     assert rates.cost(Usage(input=200_001, output=1, cached=1)) == 200_000 * 2_500 + 250 + 15_000
 
 
-def test_a_hold_is_for_the_most_that_a_token_may_cost() -> None:
+def test_holds_use_the_highest_token_price() -> None:
     assert price("claude-sonnet-4-5") == (3_750, 15_000), "what the vendor is to remember costs more"
-    assert Rates(input=0.0004, output=0.0006).most() == (1, 1), "never less than it costs"
+    assert Rates(input=0.0004, output=0.0006).highest() == (1, 1), "never less than it costs"
 
 
 @given(st.sampled_from(sorted(LIST.models)), COUNTS, COUNTS, COUNTS, COUNTS)
-def test_no_ordinary_call_costs_more_than_was_held_for_it(
+def test_no_ordinary_call_costs_more_than_its_hold(
     model: str, input: int, output: int, cached: int, written: int
 ) -> None:
     usage = Usage(input=input, output=output, cached=min(cached, input), written=written)
@@ -128,7 +139,7 @@ def test_no_ordinary_call_costs_more_than_was_held_for_it(
 
 
 @given(st.floats(0, 1000), st.floats(0, 1000), COUNTS, COUNTS)
-def test_sums_are_right_to_the_last_nanodollar(input: float, output: float, one: int, other: int) -> None:
+def test_costs_are_exact_to_the_nanodollar(input: float, output: float, one: int, other: int) -> None:
     rates = Rates(input=input, output=output)
     exact = (one * round(input * 10**6) + other * round(output * 10**6)) / 1000
 
@@ -136,7 +147,7 @@ def test_sums_are_right_to_the_last_nanodollar(input: float, output: float, one:
 
 
 class Wire:
-    """A wire that knows nothing about money."""
+    """A provider without prices."""
 
     def __init__(self, reply: Reply) -> None:
         self.reply = reply
@@ -155,38 +166,38 @@ class Wire:
 A_THOUSAND = Usage(input=1_000)
 
 
-def said(usage: Usage | None = A_THOUSAND, *, model: str = "", cost: int | None = None) -> Wire:
+def provider_with(usage: Usage | None = A_THOUSAND, *, model: str = "", cost: int | None = None) -> Wire:
     return Wire(Reply(AssistantMessage("hi"), usage=usage, model=model, cost=cost))
 
 
-async def charged(wire: Wire, model: str, tariff: Tariff) -> int | None:
+async def charged(wire: Wire, model: str, tariff: ModelPrices) -> int | None:
     request = Request(model=model, system="", messages=[])
-    return (await Priced(wire, tariff).answer(request, lambda delta: None)).cost
+    return (await PricedProvider(wire, tariff).answer(request, lambda delta: None)).cost
 
 
-async def test_a_reply_is_priced_by_what_the_user_says_then_by_the_list_then_not_at_all() -> None:
-    own = Tariff({"gpt-5": Rates(input=7.0, output=7.0), "mine": Rates(input=0.5, output=0.5)})
+async def test_configured_prices_precede_list_prices() -> None:
+    own = ModelPrices({"gpt-5": Rates(input=7.0, output=7.0), "mine": Rates(input=0.5, output=0.5)})
 
-    assert await charged(said(), "gpt-5-2025-08-07", own) == 7_000_000
-    assert await charged(said(), "mine", own) == 500_000
-    assert await charged(said(), "gpt-5-mini", own) == 250_000
-    assert await charged(said(), "other", own) is None
-    assert await charged(said(model="gpt-5-mini-2025-08-07"), "our-deployment", own) == 250_000
-    assert await charged(said(None), "mine", own) is None
-    assert await charged(said(cost=3), "mine", own) == 3, "who knows better is believed"
+    assert await charged(provider_with(), "gpt-5-2025-08-07", own) == 7_000_000
+    assert await charged(provider_with(), "mine", own) == 500_000
+    assert await charged(provider_with(), "gpt-5-mini", own) == 250_000
+    assert await charged(provider_with(), "other", own) is None
+    assert await charged(provider_with(model="gpt-5-mini-2025-08-07"), "our-deployment", own) == 250_000
+    assert await charged(provider_with(None), "mine", own) is None
+    assert await charged(provider_with(cost=3), "mine", own) == 3, "a cost in the reply is kept"
 
 
-async def test_what_runs_on_ones_own_machine_costs_nothing_unless_it_is_priced() -> None:
-    free = Tariff({"metered": Rates(input=1.0, output=1.0)}, free=True)
+async def test_free_models_cost_nothing_unless_configured() -> None:
+    free = ModelPrices({"metered": Rates(input=1.0, output=1.0)}, free=True)
 
-    assert await charged(said(), "qwen3", free) == 0
-    assert await charged(said(), "metered", free) == NANO // 1000
+    assert await charged(provider_with(), "qwen3", free) == 0
+    assert await charged(provider_with(), "metered", free) == NANO // 1000
     assert (free.price("qwen3"), free.rates("qwen3")) == ((0, 0), FREE)
 
 
-async def test_a_priced_provider_is_still_the_provider_and_is_closed_with_it() -> None:
-    wire = said()
-    priced = Priced(wire, Tariff({"mine": Rates(input=1.0, output=2.0)}))
+async def test_a_priced_provider_delegates_repr_and_close() -> None:
+    wire = provider_with()
+    priced = PricedProvider(wire, ModelPrices({"mine": Rates(input=1.0, output=2.0)}))
 
     assert (repr(priced), price_of(priced, "mine"), price_of(priced, "other")) == ("<Wire>", (1000, 2000), None)
     await priced.close()

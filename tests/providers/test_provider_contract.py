@@ -1,4 +1,4 @@
-"""The provider contract notices providers that break it: each fault here is caught by the promise it breaks."""
+"""Each broken provider here is caught by the contract check that it breaks."""
 
 import asyncio
 import inspect
@@ -10,12 +10,12 @@ import pytest
 
 from retinue.core.messages import AssistantMessage, Delta, Reply, TextDelta
 from retinue.core.ports import Provider, Publish, Request
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider
+from retinue.providers.scripted import Line, Script, ScriptedProvider
 from retinue.testing.contracts import provider as contract
 
 
-class Broken:
-    """A provider that does one thing wrong to what a good one does."""
+class BrokenProvider:
+    """A provider that changes one thing about a correct one."""
 
     def __init__(self, good: Provider) -> None:
         self.good = good
@@ -24,14 +24,14 @@ class Broken:
         return await self.good.answer(request, publish)
 
 
-class Trims(Broken):
+class TrimsText(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         reply = await self.good.answer(request, publish)
         stripped = msgspec.structs.replace(reply.message, text=reply.message.text.strip())
         return msgspec.structs.replace(reply, message=stripped)
 
 
-class DressesUp(Broken):
+class ReplacesEmptyAnswer(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         reply = await self.good.answer(request, publish)
         if reply.message == AssistantMessage():
@@ -39,24 +39,24 @@ class DressesUp(Broken):
         return reply
 
 
-class SortsCalls(Broken):
+class SortsCalls(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         reply = await self.good.answer(request, publish)
         ordered = tuple(sorted(reply.message.calls, key=lambda call: call.name))
         return msgspec.structs.replace(reply, message=msgspec.structs.replace(reply.message, calls=ordered))
 
 
-class LosesUsage(Broken):
+class LosesUsage(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         return msgspec.structs.replace(await self.good.answer(request, publish), usage=None)
 
 
-class Whispers(Broken):
+class PublishesNothing(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         return await self.good.answer(request, lambda _: None)
 
 
-class Repeats(Broken):
+class PublishesTwice(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         def twice(delta: Delta) -> None:
             publish(delta)
@@ -65,14 +65,14 @@ class Repeats(Broken):
         return await self.good.answer(request, twice)
 
 
-class SpeaksLate(Broken):
+class PublishesLate(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         reply = await self.good.answer(request, publish)
         asyncio.get_running_loop().call_soon(publish, TextDelta("and another thing"))
         return reply
 
 
-class ForgetsWhy(Broken):
+class DropsFault(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         try:
             return await self.good.answer(request, publish)
@@ -80,7 +80,7 @@ class ForgetsWhy(Broken):
             raise type(error)("it failed") from error
 
 
-class SwallowsCancel(Broken):
+class SwallowsCancel(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         try:
             return await self.good.answer(request, publish)
@@ -88,7 +88,7 @@ class SwallowsCancel(Broken):
             return Reply(AssistantMessage("never mind"))
 
 
-class HoldsOn(Broken):
+class DelaysCancel(BrokenProvider):
     async def answer(self, request: Request, publish: Publish) -> Reply:
         try:
             return await self.good.answer(request, publish)
@@ -97,62 +97,64 @@ class HoldsOn(Broken):
             raise
 
 
-class Jams(Broken):
-    jammed = False
+class FailsAfterCancel(BrokenProvider):
+    was_cancelled = False
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        if self.jammed:
+        if self.was_cancelled:
             return Reply(AssistantMessage())
         try:
             return await self.good.answer(request, publish)
         except asyncio.CancelledError:
-            self.jammed = True
+            self.was_cancelled = True
             raise
 
 
-class MixesUp(Broken):
+class MixesListeners(BrokenProvider):
     last: Publish | None = None
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         self.last = publish
 
-        def to_the_last(delta: Delta) -> None:
+        def publish_to_last(delta: Delta) -> None:
             if self.last is not None:
                 self.last(delta)
 
-        return await self.good.answer(request, to_the_last)
+        return await self.good.answer(request, publish_to_last)
 
 
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
-        (Trims, contract.a_text_arrives_whole),
-        (DressesUp, contract.an_empty_answer_stays_empty),
+        (TrimsText, contract.a_text_arrives_whole),
+        (ReplacesEmptyAnswer, contract.an_empty_answer_stays_empty),
         (SortsCalls, contract.several_calls_keep_their_order),
         (LosesUsage, contract.usage_is_what_the_model_reports),
-        (Whispers, contract.what_is_published_adds_up_to_the_reply),
-        (Whispers, contract.a_broken_answer_leaves_what_had_arrived),
-        (Repeats, contract.what_is_published_adds_up_to_the_reply),
-        (SpeaksLate, contract.nothing_is_published_after_the_reply),
-        (ForgetsWhy, contract.a_failure_is_a_provider_error_with_its_fault),
-        (ForgetsWhy, contract.a_wish_to_wait_is_passed_on),
-        (SwallowsCancel, contract.cancelling_lets_go_at_once),
-        (HoldsOn, contract.cancelling_lets_go_at_once),
-        (Jams, contract.after_a_cancelled_call_the_next_is_answered),
-        (MixesUp, contract.answers_at_the_same_time_do_not_mix),
+        (PublishesNothing, contract.deltas_add_up_to_the_reply),
+        (PublishesNothing, contract.a_broken_stream_keeps_the_partial_text),
+        (PublishesTwice, contract.deltas_add_up_to_the_reply),
+        (PublishesLate, contract.nothing_is_published_after_the_reply),
+        (DropsFault, contract.a_failure_is_a_provider_error_with_its_fault),
+        (DropsFault, contract.retry_after_is_passed_on),
+        (SwallowsCancel, contract.cancellation_is_prompt),
+        (DelaysCancel, contract.cancellation_is_prompt),
+        (FailsAfterCancel, contract.after_a_cancelled_call_the_next_is_answered),
+        (MixesListeners, contract.concurrent_answers_do_not_mix),
     ],
 )
-async def test_a_provider_that_breaks_a_promise_is_caught(broken: type[Broken], promise: contract.Promise) -> None:
+async def test_a_provider_that_breaks_the_contract_is_caught(
+    broken: type[BrokenProvider], promise: contract.Promise
+) -> None:
     @asynccontextmanager
-    async def stage(line: Line) -> AsyncGenerator[Provider]:
-        yield broken(ScriptedProvider(Script().play(contract.ASKER, line)))
+    async def connect(line: Line) -> AsyncGenerator[Provider]:
+        yield broken(ScriptedProvider(Script().play(contract.AGENT, line)))
 
     with pytest.raises(AssertionError):
-        await promise(stage)
-    await asyncio.sleep(contract.PROMPTLY * 4)  # held time: whoever held on has let go by now
+        await promise(connect)
+    await asyncio.sleep(contract.PROMPTLY * 4)  # virtual time: a delayed cancellation is over by now
 
 
-def test_every_promise_is_listed() -> None:
+def test_every_contract_check_is_listed() -> None:
     checks = {name for name, check in vars(contract).items() if inspect.iscoroutinefunction(check) and name[0] != "_"}
 
     assert {getattr(promise, "__name__", "") for promise in contract.PROMISES} == checks

@@ -1,4 +1,4 @@
-"""A file of lines is a model: each agent plays its own, in turn, and what is wrong with the file is said."""
+"""Script files as models: lines by agent, task and turn, and errors in the file."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ async def test_lines_are_played_by_agent_task_and_turn(tmp_path: Path) -> None:
     assert (other.usage, other.stop) == (None, "calls")
 
 
-async def test_a_list_is_for_everyone(tmp_path: Path) -> None:
+async def test_a_list_of_lines_is_for_all_agents(tmp_path: Path) -> None:
     file = tmp_path / "lines.json"
     file.write_text('[{"say": "Hello."}]')
     provider = ScriptFileProvider()
@@ -57,7 +57,7 @@ async def test_a_list_is_for_everyone(tmp_path: Path) -> None:
     ]
 
 
-async def test_failures_are_played_so_often_and_then_what_follows(tmp_path: Path) -> None:
+async def test_failures_are_played_the_given_number_of_times(tmp_path: Path) -> None:
     file = tmp_path / "lines.json"
     file.write_text(
         '[{"status": 529, "message": "busy", "times": 2, "then": {"say": "at last"}}, '
@@ -91,7 +91,9 @@ async def test_failures_are_played_so_often_and_then_what_follows(tmp_path: Path
         ('{"dig": []}', "scripted model: agent 'main' has no script; agents with one: dig"),
     ],
 )
-async def test_what_is_wrong_with_a_file_is_said(text: str | None, complaint: str, tmp_path: Path) -> None:
+async def test_an_invalid_script_file_is_an_error_with_its_reason(
+    text: str | None, complaint: str, tmp_path: Path
+) -> None:
     file = tmp_path / "lines.json"
     if text is not None:
         file.write_text(text)

@@ -1,4 +1,4 @@
-"""The scripted model plays the right line for whoever asks, and tells of lines that nobody wanted."""
+"""The scripted provider plays the line of the requesting agent, task and turn, and reports unplayed lines."""
 
 import asyncio
 import re
@@ -27,8 +27,8 @@ from retinue.core.messages import (
 )
 from retinue.core.ports import Provider, Request, price_of
 from retinue.core.usage import Usage
-from retinue.providers.scripted.provider import (
-    Asked,
+from retinue.providers.scripted import (
+    AskedTurn,
     Line,
     Script,
     ScriptedProvider,
@@ -36,27 +36,29 @@ from retinue.providers.scripted.provider import (
     calls_verbatim,
     fails,
     hangs,
-    played,
+    logged_turns,
     says,
     streams,
     together,
 )
-from retinue.testing.contracts.provider import ASKER, PROMISES, Promise
+from retinue.testing.contracts.provider import AGENT, PROMISES, Promise
 
 BUSY = ProviderError("busy", fault="overloaded", status=503)
 
 
 @asynccontextmanager
-async def stage(line: Line) -> AsyncGenerator[Provider]:
-    yield ScriptedProvider(Script().play(ASKER, line))
+async def connect(line: Line) -> AsyncGenerator[Provider]:
+    yield ScriptedProvider(Script().play(AGENT, line))
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_scripted_model_keeps_the_promises_of_a_provider(promise: Promise) -> None:
-    await promise(stage)
+async def test_the_scripted_provider_keeps_the_provider_contract(promise: Promise) -> None:
+    await promise(connect)
 
 
-def asking(agent: str, turn: int = 1, *messages: Message, path: str = "", max_output: int | None = None) -> Request:
+def request_for(
+    agent: str, turn: int = 1, *messages: Message, path: str = "", max_output: int | None = None
+) -> Request:
     heard = messages or (UserMessage("go"),)
     return Request(
         model="m", system="", messages=heard, agent=agent, path=path or agent, turn=turn, max_output=max_output
@@ -71,45 +73,45 @@ async def text(provider: ScriptedProvider, request: Request) -> str:
     return (await answer(provider, request)).message.text
 
 
-# ---- which line -----------------------------------------------------------------------------------------------------
+# ---- choice of lines ------------------------------------------------------------------------------------------------
 
 
-async def test_each_agent_plays_its_own_lines_by_turn_whatever_was_asked_before() -> None:
+async def test_lines_are_chosen_by_agent_and_turn_not_by_request_order() -> None:
     script = Script().play("lead", says("one"), says("two")).play("dig", says("found"))
 
-    assert await text(ScriptedProvider(script), asking("lead", 2)) == "two"
-    assert await text(ScriptedProvider(script), asking("dig", 1)) == "found"
-    assert await text(ScriptedProvider(script), asking("lead", 1)) == "one"
+    assert await text(ScriptedProvider(script), request_for("lead", 2)) == "two"
+    assert await text(ScriptedProvider(script), request_for("dig", 1)) == "found"
+    assert await text(ScriptedProvider(script), request_for("lead", 1)) == "one"
 
 
-async def test_more_lines_for_the_same_agent_go_on_where_the_last_ended() -> None:
+async def test_further_lines_for_an_agent_are_appended() -> None:
     provider = ScriptedProvider(Script().play("lead", says("one")).play("lead", says("two")))
 
-    assert await text(provider, asking("lead", 2)) == "two"
+    assert await text(provider, request_for("lead", 2)) == "two"
 
 
-async def test_the_task_chooses_between_lines_and_the_longest_that_fits_wins() -> None:
+async def test_the_longest_matching_task_chooses_the_lines() -> None:
     script = Script().play("dig", says("anything"))
     script.play("dig", says("a leak"), task="find it").play("dig", says("all leaks"), task="find it all")
     provider = ScriptedProvider(script)
 
-    assert await text(provider, asking("dig", 1, UserMessage("Please find it."))) == "a leak"
-    assert await text(provider, asking("dig", 1, UserMessage("Please find it all."))) == "all leaks"
-    assert await text(provider, asking("dig", 1, UserMessage("Please stop."))) == "anything"
+    assert await text(provider, request_for("dig", 1, UserMessage("Please find it."))) == "a leak"
+    assert await text(provider, request_for("dig", 1, UserMessage("Please find it all."))) == "all leaks"
+    assert await text(provider, request_for("dig", 1, UserMessage("Please stop."))) == "anything"
 
 
-async def test_later_input_does_not_change_which_task_a_run_plays() -> None:
+async def test_later_input_does_not_change_the_matched_task() -> None:
     script = Script().play("dig", says("a leak"), says("two"), says("three"), task="find it")
     provider = ScriptedProvider(script.play("dig", says("x"), says("y"), says("z"), task="count it"))
 
     heard: list[Message] = [UserMessage("find it"), AssistantMessage("a leak"), UserMessage("now count it")]
-    assert await text(provider, asking("dig", 2, *heard)) == "two"
+    assert await text(provider, request_for("dig", 2, *heard)) == "two"
 
     heard += [AssistantMessage("", (ToolCall("ls"),)), ToolMessage("ls", "find it, count it")]
-    assert await text(provider, asking("dig", 3, *heard)) == "three"
+    assert await text(provider, request_for("dig", 3, *heard)) == "three"
 
 
-async def test_a_fork_plays_its_own_task_and_not_the_one_it_inherited() -> None:
+async def test_a_fork_plays_the_lines_of_its_own_task() -> None:
     parent = History()
     parent.append(UserMessage("find it"))
     parent.append(AssistantMessage("", (ToolCall("fork"),)))
@@ -119,133 +121,135 @@ async def test_a_fork_plays_its_own_task_and_not_the_one_it_inherited() -> None:
         Script().play("dig", says("a leak"), task="find it").play("dig", says("3"), task="count")
     )
 
-    assert await text(provider, asking("dig", 1, *fork)) == "3"
+    assert await text(provider, request_for("dig", 1, *fork)) == "3"
 
 
-async def test_a_line_may_depend_on_what_was_heard() -> None:
+async def test_a_line_may_be_a_function_of_the_request() -> None:
     provider = ScriptedProvider(Script().play("echo", lambda request: says(f"heard {len(request.messages)}")))
 
-    assert await text(provider, asking("echo", 1, UserMessage("a"), UserMessage("b"))) == "heard 2"
+    assert await text(provider, request_for("echo", 1, UserMessage("a"), UserMessage("b"))) == "heard 2"
 
 
 @pytest.mark.parametrize(
-    ("request_", "complaint"),
+    ("request_", "message"),
     [
-        (asking("nobody"), "agent 'nobody' has no script; agents with one: lead, dig"),
-        (asking("lead", 2), "agent 'lead' was asked for line 2; its script has 1 line"),
-        (asking("lead", 0), "agent 'lead' was asked for line 0; its script has 1 line"),
-        (asking("dig"), "agent 'dig' has no script for this task; it has some for: 'find it', 'lose it'"),
+        (request_for("other"), "agent 'other' has no script; agents with one: lead, dig"),
+        (request_for("lead", 2), "agent 'lead' was asked for line 2; its script has 1 line"),
+        (request_for("lead", 0), "agent 'lead' was asked for line 0; its script has 1 line"),
+        (request_for("dig"), "agent 'dig' has no script for this task; it has some for: 'find it', 'lose it'"),
         (
-            asking("dig", 3, UserMessage("find it"), AssistantMessage("a"), UserMessage("b"), AssistantMessage("c")),
+            request_for(
+                "dig", 3, UserMessage("find it"), AssistantMessage("a"), UserMessage("b"), AssistantMessage("c")
+            ),
             "agent 'dig' with task 'find it' was asked for line 3; its script has 0 lines",
         ),
     ],
     ids=["no script", "beyond", "before", "no such task", "beyond in a task"],
 )
-async def test_a_question_without_a_line_is_a_bad_request_that_says_what_is_missing(
-    request_: Request, complaint: str
+async def test_a_request_without_a_line_is_a_bad_request_naming_what_is_missing(
+    request_: Request, message: str
 ) -> None:
     script = Script().play("lead", says("hello")).play("dig", task="find it").play("dig", says("gone"), task="lose it")
 
     with pytest.raises(ProviderError) as raised:
         await answer(ScriptedProvider(script), request_)
 
-    assert (str(raised.value), raised.value.fault) == (f"scripted model: {complaint}", "bad_request")
+    assert (str(raised.value), raised.value.fault) == (f"scripted model: {message}", "bad_request")
 
 
-# ---- lines nobody asked for -----------------------------------------------------------------------------------------
+# ---- unplayed lines -------------------------------------------------------------------------------------------------
 
 
-async def test_lines_nobody_asked_for_are_named() -> None:
-    def improvised(request: Request) -> Line:
+async def test_unplayed_lines_are_listed() -> None:
+    def from_request(request: Request) -> Line:
         return says(request.agent)
 
-    script = Script().play("lead", says("one"), together(says("Look."), calls("ls", path="/")), improvised)
+    script = Script().play("lead", says("one"), together(says("Look."), calls("ls", path="/")), from_request)
     script.play("dig", hangs(), hangs("so"), fails(BUSY), task="find it")
 
-    await answer(ScriptedProvider(script), asking("lead"))
+    await answer(ScriptedProvider(script), request_for("lead"))
 
     left = [
         "'lead', line 2: says 'Look.' and calls ls '{\"path\":\"/\"}'",
-        f"'lead', line 3: whatever {improvised.__qualname__} answers",
+        f"'lead', line 3: whatever {from_request.__qualname__} returns",
         "'dig' with task 'find it', line 1: hangs",
         "'dig' with task 'find it', line 2: hangs after 'so'",
         "'dig' with task 'find it', line 3: fails with 'busy'",
     ]
-    assert script.unasked() == left
-    with pytest.raises(AssertionError, match=re.escape("\n  ".join(["lines nobody asked for:", *left]))):
+    assert script.unplayed() == left
+    with pytest.raises(AssertionError, match=re.escape("\n  ".join(["lines that were never requested:", *left]))):
         script.verify()
 
 
-async def test_a_script_played_to_the_end_has_no_complaints() -> None:
+async def test_a_fully_played_script_verifies() -> None:
     script = Script().play("lead", says("one"), fails(BUSY, then=says("two")))
     provider = ScriptedProvider(script)
 
-    await answer(provider, asking("lead"))
+    await answer(provider, request_for("lead"))
     with pytest.raises(ProviderError):
-        await answer(provider, asking("lead", 2))
-    assert script.unasked() == ["'lead', line 2, after its failures: says 'two'"]
-    await answer(provider, asking("lead", 2))
+        await answer(provider, request_for("lead", 2))
+    assert script.unplayed() == ["'lead', line 2, after its failures: says 'two'"]
+    await answer(provider, request_for("lead", 2))
 
     script.verify()
 
 
-# ---- failing --------------------------------------------------------------------------------------------------------
+# ---- failures -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_fails_as_often_as_it_was_told_and_then_goes_on() -> None:
+async def test_a_turn_fails_the_given_number_of_times_and_then_succeeds() -> None:
     down = ProviderError("down", fault="unreachable")
     provider = ScriptedProvider(Script().play("lead", fails(BUSY, times=2, then=fails(down, then=says("ok")))))
 
     heard: list[str] = []
     for _ in range(4):
         try:
-            heard.append(await text(provider, asking("lead")))
+            heard.append(await text(provider, request_for("lead")))
         except ProviderError as error:
             heard.append(f"{error.fault}: {error}")
 
     assert heard == ["overloaded: busy", "overloaded: busy", "unreachable: down", "ok"]
-    assert provider.asked == [Asked("lead", "lead", 1)] * 4
+    assert provider.asked == [AskedTurn("lead", "lead", 1)] * 4
 
 
-async def test_attempts_are_counted_for_each_run() -> None:
+async def test_attempts_are_counted_per_run() -> None:
     provider = ScriptedProvider(Script().play("dig", fails(BUSY, then=says("ok"))))
 
     for path in ("lead/dig-1", "lead/dig-2"):
         with pytest.raises(ProviderError, match="busy"):
-            await answer(provider, asking("dig", path=path))
-        assert await text(provider, asking("dig", path=path)) == "ok"
+            await answer(provider, request_for("dig", path=path))
+        assert await text(provider, request_for("dig", path=path)) == "ok"
 
 
-async def test_a_failure_with_nothing_behind_it_never_ends_and_is_a_new_error_each_time() -> None:
+async def test_a_failure_without_then_repeats_as_a_new_error_each_time() -> None:
     provider = ScriptedProvider(Script().play("lead", fails(BUSY)))
 
     errors: list[ProviderError] = []
     for _ in range(3):
         with pytest.raises(ProviderError) as raised:
-            await answer(provider, asking("lead"))
+            await answer(provider, request_for("lead"))
         errors.append(raised.value)
 
     assert [(str(error), error.fault, error.status) for error in errors] == [("busy", "overloaded", 503)] * 3
     assert len({id(error) for error in [BUSY, *errors]}) == 4
 
 
-@pytest.mark.parametrize("wrong", [lambda: fails(BUSY, times=0), lambda: together()])
-def test_lines_that_mean_nothing_are_refused(wrong: object) -> None:
-    assert callable(wrong)
+@pytest.mark.parametrize("make_line", [lambda: fails(BUSY, times=0), lambda: together()])
+def test_meaningless_lines_are_rejected(make_line: object) -> None:
+    assert callable(make_line)
     with pytest.raises(BadInput):
-        wrong()
+        make_line()
 
 
 # ---- replies --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reply_has_thoughts_words_and_calls_in_that_order() -> None:
+async def test_a_reply_publishes_thinking_text_and_calls_in_order() -> None:
     line = together(says("Look.", thinking="hm"), calls("ls", path="/"), calls_verbatim("ls", "{not json"))
     published: list[Delta] = []
 
     provider = ScriptedProvider(Script().play("lead", line))
-    reply = await provider.answer(asking("lead"), published.append)
+    reply = await provider.answer(request_for("lead"), published.append)
 
     made = (ToolCall("ls", '{"path":"/"}'), ToolCall("ls", "{not json"))
     assert reply.message == AssistantMessage("Look.", made, (Thinking("hm"),))
@@ -258,17 +262,17 @@ async def test_a_reply_has_thoughts_words_and_calls_in_that_order() -> None:
     ]
 
 
-async def test_a_stream_takes_its_time_and_latency_comes_first() -> None:
+async def test_latency_precedes_the_delays_of_a_stream() -> None:
     loop = asyncio.get_running_loop()
     arrived: list[tuple[float, Delta]] = []
 
     provider = ScriptedProvider(Script().play("lead", streams("a", "b", "c", every=10.0)), latency=2.0)
-    await provider.answer(asking("lead"), lambda delta: arrived.append((round(loop.time(), 3), delta)))
+    await provider.answer(request_for("lead"), lambda delta: arrived.append((round(loop.time(), 3), delta)))
 
     assert arrived == [(2.0, TextDelta("a")), (12.0, TextDelta("b")), (22.0, TextDelta("c"))]
 
 
-async def test_usage_is_counted_by_length_unless_given() -> None:
+async def test_usage_is_computed_from_lengths_unless_given() -> None:
     script = Script().play("lead", says("x" * 40), says("y", usage=Usage(7, 8)), says("z", usage=None))
     provider = ScriptedProvider(script)
     heard = [
@@ -285,8 +289,8 @@ async def test_usage_is_counted_by_length_unless_given() -> None:
     assert (await answer(provider, request(3))).usage is None
 
 
-async def test_what_was_counted_before_counts_the_same_again() -> None:
-    """A run's memo saves counting; a crash loses it, and a summary makes it wrong. Neither may show."""
+async def test_incremental_usage_equals_a_full_count() -> None:
+    """The memo holds the count so far; a crash loses it and a summary invalidates it, and neither changes the usage."""
     provider = ScriptedProvider(Script().play("lead", *[says("ok")] * 4))
     history = History()
     memo: dict[str, object] = {}
@@ -311,47 +315,47 @@ async def test_what_was_counted_before_counts_the_same_again() -> None:
     assert await counted(4) == (1, 1)
 
 
-async def test_a_text_longer_than_the_request_allows_is_cut_and_so_is_its_stream() -> None:
+async def test_text_beyond_max_output_is_cut_in_reply_and_stream() -> None:
     provider = ScriptedProvider(Script().play("lead", streams("aaaa", "bbbb", "cccc")))
     published: list[Delta] = []
 
-    reply = await provider.answer(asking("lead", max_output=1), published.append)
-    exact = await answer(provider, asking("lead", max_output=3))
+    reply = await provider.answer(request_for("lead", max_output=1), published.append)
+    exact = await answer(provider, request_for("lead", max_output=3))
 
     assert (reply.message.text, reply.stop, reply.usage) == ("aaaa", "length", Usage(input=0, output=1))
     assert published == [TextDelta("aaaa")]
     assert (exact.message.text, exact.stop) == ("aaaabbbbcccc", "end")
 
 
-async def test_a_model_with_a_price_has_a_cost_and_one_without_has_none() -> None:
+async def test_replies_have_a_cost_only_for_priced_models() -> None:
     script = Script().play("lead", says("x", usage=Usage(10, 3)), says("y", usage=None))
     provider = ScriptedProvider(script, prices={"m": (3_000, 15_000)})
 
     assert (price_of(provider, "m"), price_of(provider, "other")) == ((3_000, 15_000), None)
-    assert (await answer(provider, asking("lead"))).cost == 10 * 3_000 + 3 * 15_000
-    assert (await answer(provider, asking("lead", 2))).cost is None
-    assert (await answer(ScriptedProvider(script), asking("lead"))).cost is None
+    assert (await answer(provider, request_for("lead"))).cost == 10 * 3_000 + 3 * 15_000
+    assert (await answer(provider, request_for("lead", 2))).cost is None
+    assert (await answer(ScriptedProvider(script), request_for("lead"))).cost is None
 
 
-# ---- counting -------------------------------------------------------------------------------------------------------
+# ---- records of requests --------------------------------------------------------------------------------------------
 
 
-async def test_every_question_is_counted_and_only_finished_answers_are_logged(tmp_path: Path) -> None:
+async def test_all_requests_are_recorded_and_only_finished_answers_logged(tmp_path: Path) -> None:
     log = tmp_path / "played"
     script = Script().play("lead", says("one"), fails(BUSY), hangs("so"))
     provider = ScriptedProvider(script, log=log)
-    assert played(log) == []
+    assert logged_turns(log) == []
 
-    await answer(provider, asking("lead", 1, path="lead"))
+    await answer(provider, request_for("lead", 1, path="lead"))
     with pytest.raises(ProviderError):
-        await answer(provider, asking("lead", 2))
+        await answer(provider, request_for("lead", 2))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await answer(provider, asking("lead", 3))
-    await answer(ScriptedProvider(script, log=log), asking("lead", 1, path="lead/a b\tc"))
+            await answer(provider, request_for("lead", 3))
+    await answer(ScriptedProvider(script, log=log), request_for("lead", 1, path="lead/a b\tc"))
 
-    assert provider.asked == [Asked("lead", "lead", turn) for turn in (1, 2, 3)]
-    assert played(log) == [("lead", 1), ("lead/a b\tc", 1)]
+    assert provider.asked == [AskedTurn("lead", "lead", turn) for turn in (1, 2, 3)]
+    assert logged_turns(log) == [("lead", 1), ("lead/a b\tc", 1)]
 
 
 PLAY = """
@@ -369,7 +373,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_several_processes_share_one_log(tmp_path: Path) -> None:
+def test_several_processes_can_share_one_log(tmp_path: Path) -> None:
     log = tmp_path / "played"
     paths = [f"lead/{'dig' * 50}-{number}" for number in range(3)]
 
@@ -378,6 +382,6 @@ def test_several_processes_share_one_log(tmp_path: Path) -> None:
     ]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
 
-    rows = played(log)
+    rows = logged_turns(log)
     assert len(rows) == 150
     assert [[turn for path, turn in rows if path == one] for one in paths] == [list(range(1, 51))] * 3

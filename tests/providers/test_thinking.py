@@ -1,4 +1,4 @@
-"""What each wire says to a model about thinking: only what is set, and with `explicit` what the vendor would assume."""
+"""The thinking options of each wire: only what is set, and with `explicit` the defaults too."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,26 +28,26 @@ def responses(request: Request, *, explicit: bool = False) -> dict[str, Any]:
     return msgspec.json.decode(openai_responses.encode(request, explicit=explicit))
 
 
-def as_chat(model: str, orders: str, **said: object) -> dict[str, Any]:
+def as_chat(model: str, orders: str, **fields: object) -> dict[str, Any]:
     conversation = [{"role": orders, "content": "Be brief."}, {"role": "user", "content": "hi"}]
     return {
         "model": model,
         "stream": True,
         "stream_options": {"include_usage": True},
         "messages": conversation,
-    } | said
+    } | fields
 
 
-def as_response(model: str, **said: object) -> dict[str, Any]:
+def as_response(model: str, **fields: object) -> dict[str, Any]:
     conversation = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
-    return {"model": model, "stream": True, "store": False, "instructions": "Be brief.", "input": conversation} | said
+    return {"model": model, "stream": True, "store": False, "instructions": "Be brief.", "input": conversation} | fields
 
 
 # ---- chat -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", THINKERS)
-def test_over_chat_a_thinker_has_a_developer_no_temperature_and_effort_when_asked(model: str) -> None:
+def test_chat_reasoning_models_get_effort_on_request_and_no_temperature(model: str) -> None:
     assert chat(replace(PLAIN, model=model)) == as_chat(model, "developer")
     assert chat(replace(SET, model=model)) == as_chat(model, "developer", max_completion_tokens=100)
     assert chat(replace(SET, model=model, think=True)) == as_chat(
@@ -56,19 +56,19 @@ def test_over_chat_a_thinker_has_a_developer_no_temperature_and_effort_when_aske
 
 
 @pytest.mark.parametrize("model", THINKERS)
-def test_over_chat_a_thinker_is_told_everything_where_that_is_wanted(model: str) -> None:
-    spelled_out = {"response_format": {"type": "text"}, "reasoning_effort": "high"}
-    idle = spelled_out | {"reasoning_effort": "none"} if model == "gpt-5.1" else spelled_out
+def test_explicit_chat_requests_state_format_and_effort(model: str) -> None:
+    explicit = {"response_format": {"type": "text"}, "reasoning_effort": "high"}
+    idle = explicit | {"reasoning_effort": "none"} if model == "gpt-5.1" else explicit
 
     assert chat(replace(PLAIN, model=model), explicit=True) == as_chat(model, "developer", **idle)
     assert chat(replace(SET, model=model, think=True), explicit=True) == as_chat(
-        model, "developer", max_completion_tokens=100, **spelled_out
+        model, "developer", max_completion_tokens=100, **explicit
     )
 
 
 @pytest.mark.parametrize("explicit", [False, True])
 @pytest.mark.parametrize("think", [False, True])
-def test_over_chat_nobody_else_is_told_about_thinking(think: bool, explicit: bool) -> None:
+def test_chat_models_without_reasoning_get_no_reasoning_options(think: bool, explicit: bool) -> None:
     asked = replace(SET, model="qwen3", think=think)
 
     assert chat(asked, explicit=explicit) == as_chat("qwen3", "system", max_tokens=100, temperature=0.5)
@@ -80,7 +80,7 @@ ENCRYPTED = {"include": ["reasoning.encrypted_content"]}
 THINKING = {"reasoning": {"effort": "high", "summary": "detailed"}}
 
 
-def test_over_responses_effort_is_told_when_asked_with_a_detailed_summary() -> None:
+def test_responses_get_high_effort_and_a_detailed_summary_on_request() -> None:
     assert responses(replace(PLAIN, model="o3")) == as_response("o3", **ENCRYPTED)
     assert responses(replace(PLAIN, model="o3", think=True)) == as_response("o3", **ENCRYPTED, **THINKING)
     assert responses(replace(SET, model="o3", think=True)) == as_response(
@@ -89,7 +89,7 @@ def test_over_responses_effort_is_told_when_asked_with_a_detailed_summary() -> N
 
 
 @pytest.mark.parametrize("model", ["o3", "gpt-5.1", "gpt-4o"])
-def test_over_responses_effort_is_always_told_where_that_is_wanted(model: str) -> None:
+def test_explicit_responses_requests_always_state_the_effort(model: str) -> None:
     idle = {"reasoning": {"effort": "none"}}
 
     assert responses(replace(PLAIN, model=model), explicit=True) == as_response(model, **idle)
@@ -101,18 +101,18 @@ def test_over_responses_effort_is_always_told_where_that_is_wanted(model: str) -
 # ---- anthropic ------------------------------------------------------------------------------------------------------
 
 
-def as_messages(**said: object) -> dict[str, Any]:
+def as_messages(**fields: object) -> dict[str, Any]:
     return {
         "stream": True,
         "system": [{"type": "text", "text": "Be brief."} | MARK],
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"} | MARK]}],
-    } | said
+    } | fields
 
 
 BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 24_000}}
 
 
-def test_anthropic_has_a_budget_for_thinking_and_room_for_the_answer() -> None:
+def test_anthropic_gets_a_thinking_budget_below_max_tokens() -> None:
     asked = replace(PLAIN, model="claude-sonnet-4-5")
 
     assert msgspec.json.decode(anthropic.encode(asked)) == as_messages(model="claude-sonnet-4-5", max_tokens=8192)
@@ -121,7 +121,7 @@ def test_anthropic_has_a_budget_for_thinking_and_room_for_the_answer() -> None:
     )
 
 
-def test_at_google_anthropic_has_the_same_and_no_model_in_the_body() -> None:
+def test_vertex_gets_the_same_budget_and_no_model_in_the_body() -> None:
     asked = replace(PLAIN, model="claude-sonnet-4-5", think=True)
 
     assert msgspec.json.decode(anthropic.encode(asked, version="vertex-2023-10-16")) == as_messages(
@@ -129,7 +129,7 @@ def test_at_google_anthropic_has_the_same_and_no_model_in_the_body() -> None:
     )
 
 
-def test_newer_models_of_anthropic_think_as_they_like() -> None:
+def test_newer_anthropic_models_get_adaptive_thinking() -> None:
     asked = replace(PLAIN, model="claude-opus-4-8", think=True)
 
     assert msgspec.json.decode(anthropic.encode(asked)) == as_messages(
@@ -141,13 +141,13 @@ def test_newer_models_of_anthropic_think_as_they_like() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "fields"),
     [
         ("gemini-3-pro", {"includeThoughts": True}),
         ("gemini-2.5-flash-lite", {"includeThoughts": True, "thinkingBudget": -1}),
     ],
 )
-def test_gemini_is_asked_for_its_thoughts(model: str, said: dict[str, Any]) -> None:
+def test_gemini_is_asked_to_include_thoughts(model: str, fields: dict[str, Any]) -> None:
     body: dict[str, Any] = {
         "systemInstruction": {"parts": [{"text": "Be brief."}]},
         "contents": [{"role": "user", "parts": [{"text": "hi"}]}],
@@ -155,5 +155,5 @@ def test_gemini_is_asked_for_its_thoughts(model: str, said: dict[str, Any]) -> N
 
     assert msgspec.json.decode(gemini.encode(replace(PLAIN, model=model))) == body
     assert msgspec.json.decode(gemini.encode(replace(SET, model=model, think=True))) == body | {
-        "generationConfig": {"maxOutputTokens": 100, "temperature": 0.5, "thinkingConfig": said}
+        "generationConfig": {"maxOutputTokens": 100, "temperature": 0.5, "thinkingConfig": fields}
     }

@@ -1,4 +1,4 @@
-"""An option that a server refuses is left out at once and from then on, on every wire; the conversation never is."""
+"""An option that a server rejects is left out at once and later, on every wire; the conversation never is."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -17,12 +17,12 @@ from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
 from retinue.providers.gemini.provider import GeminiProvider
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
-from retinue.providers.scripted.provider import says
-from retinue.providers.unsupported_options import complained_of
+from retinue.providers.scripted import says
+from retinue.providers.unsupported_options import rejected_option
 from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import TOOLS, Listener
-from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.testing.fake_chat import FakeChat, Playable
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes import anthropic as fake_anthropic
 from tests.providers.fakes import gemini as fake_gemini
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -36,21 +36,21 @@ SCHEMA = Output(mode="json_schema", schema='{"type":"object"}')
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A vendor, and the words with which it refuses an option."""
+    """A vendor, and the error with which it rejects an option."""
 
-    vendor: Callable[[Played], FakeServer]
-    reach: Callable[[Any], AbstractAsyncContextManager[Provider]]
-    refusal: Answer
+    vendor: Callable[[Playable], FakeServer]
+    create_provider: Callable[[Any], AbstractAsyncContextManager[Provider]]
+    refusal: FakeResponse
     wanted: Callable[[dict[str, Any]], object]
-    """What the option is in a body; nothing where it is not sent."""
+    """The value of the option in a body; None where it is not sent."""
     sent: object
     instead: object = None
     model: str = "m"
     output: Output | None = None
 
 
-def openai_error(message: str, param: str | None = None, code: str | None = None) -> Answer:
-    return fake_chat.failed(400, message, param=param, code=code)
+def openai_error(message: str, param: str | None = None, code: str | None = None) -> FakeResponse:
+    return fake_chat.error_response(400, message, param=param, code=code)
 
 
 def config(body: dict[str, Any], name: str) -> object:
@@ -77,11 +77,11 @@ def gemini(vendor: Any) -> AbstractAsyncContextManager[Provider]:
     return GeminiProvider(vendor.base_url)
 
 
-CHAT: dict[str, Any] = {"vendor": FakeChat, "reach": chat}
-RESPONSES: dict[str, Any] = {"vendor": FakeResponses, "reach": responses}
-ANTHROPIC: dict[str, Any] = {"vendor": FakeAnthropic, "reach": anthropic}
-VERTEX: dict[str, Any] = {"vendor": FakeAnthropic, "reach": vertex}
-GEMINI: dict[str, Any] = {"vendor": FakeGemini, "reach": gemini}
+CHAT: dict[str, Any] = {"vendor": FakeChat, "create_provider": chat}
+RESPONSES: dict[str, Any] = {"vendor": FakeResponses, "create_provider": responses}
+ANTHROPIC: dict[str, Any] = {"vendor": FakeAnthropic, "create_provider": anthropic}
+VERTEX: dict[str, Any] = {"vendor": FakeAnthropic, "create_provider": vertex}
+GEMINI: dict[str, Any] = {"vendor": FakeGemini, "create_provider": gemini}
 
 
 def marks(body: dict[str, Any]) -> int:
@@ -267,17 +267,17 @@ CASES: dict[str, Case] = {
 }
 
 
-def picky(case: Case) -> Played:
-    """A vendor that refuses the option, as it was first sent."""
+def rejecting(case: Case) -> Playable:
+    """A vendor that rejects the option as it was first sent."""
 
-    def play(heard: Heard) -> Any:
+    def play(heard: ReceivedRequest) -> Any:
         return case.refusal if case.wanted(heard.body) == case.sent else says("fine")
 
     return play
 
 
-def asking(case: Case) -> Request:
-    # Who thinks gets no temperature from Anthropic's wire; who does not, no thinking.
+def request_for(case: Case) -> Request:
+    # On the Anthropic wire, thinking and a temperature exclude each other.
     thinks = not (case.sent == 0.5 and case.vendor is FakeAnthropic)
     return Request(
         model=case.model,
@@ -299,11 +299,11 @@ def carried(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_an_option_that_is_refused_is_left_out_at_once_and_from_then_on(name: str) -> None:
+async def test_a_rejected_option_is_left_out_at_once_and_later(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
-        replies = [await provider.answer(asking(case), Listener().publish) for _ in range(2)]
-        bodies = [heard.body for heard in vendor.heard]
+    async with case.vendor(rejecting(case)) as vendor, case.create_provider(vendor) as provider:
+        replies = [await provider.answer(request_for(case), Listener().publish) for _ in range(2)]
+        bodies = [heard.body for heard in vendor.requests]
 
     assert [reply.message.text for reply in replies] == ["fine", "fine"]
     sent, *others = (case.wanted(body) for body in bodies)
@@ -317,27 +317,27 @@ async def test_an_option_that_is_refused_is_left_out_at_once_and_from_then_on(na
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_server_that_refuses_what_was_left_out_is_not_asked_for_ever(name: str) -> None:
+async def test_rejecting_an_omitted_option_ends_the_retries(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(case.refusal) as vendor, case.reach(vendor) as provider:
+    async with case.vendor(case.refusal) as vendor, case.create_provider(vendor) as provider:
         with pytest.raises(ProviderError):
-            await provider.answer(asking(case), Listener().publish)
+            await provider.answer(request_for(case), Listener().publish)
 
-    assert len(vendor.heard) <= 4
+    assert len(vendor.requests) <= 4
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "form of the answer" in name])
-async def test_a_form_that_has_no_field_is_demanded_in_words(name: str) -> None:
+async def test_an_output_format_without_a_field_goes_into_the_prompt(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
-        await provider.answer(asking(case), Listener().publish)
+    async with case.vendor(rejecting(case)) as vendor, case.create_provider(vendor) as provider:
+        await provider.answer(request_for(case), Listener().publish)
 
-    first, second = (heard.raw.decode() for heard in vendor.heard)
+    first, second = (heard.raw.decode() for heard in vendor.requests)
     demand = "Give your final answer as"
     assert (demand in first, demand in second) == (False, True)
 
 
-async def test_a_schema_that_the_server_cannot_use_does_not_cost_others_theirs() -> None:
+async def test_a_rejected_schema_does_not_disable_other_schemas() -> None:
     loose = Case(
         **CHAT,
         output=SCHEMA,
@@ -346,11 +346,11 @@ async def test_a_schema_that_the_server_cannot_use_does_not_cost_others_theirs()
         sent={"type": "object"},
     )
     strict = Output(mode="json_schema", schema='{"type":"object","additionalProperties":false}')
-    async with FakeChat(picky(loose)) as vendor, chat(vendor) as provider:
+    async with FakeChat(rejecting(loose)) as vendor, chat(vendor) as provider:
         for output in (SCHEMA, strict):
-            await provider.answer(replace(asking(loose), output=output), Listener().publish)
+            await provider.answer(replace(request_for(loose), output=output), Listener().publish)
 
-    assert [loose.wanted(heard.body) for heard in vendor.heard] == [
+    assert [loose.wanted(heard.body) for heard in vendor.requests] == [
         {"type": "object"},
         None,
         {"type": "object", "additionalProperties": False},
@@ -358,18 +358,18 @@ async def test_a_schema_that_the_server_cannot_use_does_not_cost_others_theirs()
 
 
 @pytest.mark.parametrize("name", ["chat: temperature", "responses: temperature", "anthropic: temperature"])
-async def test_another_model_of_the_same_provider_is_not_concerned(name: str) -> None:
+async def test_rejections_are_remembered_per_model(name: str) -> None:
     case = CASES[name]
-    async with case.vendor(picky(case)) as vendor, case.reach(vendor) as provider:
-        await provider.answer(asking(case), Listener().publish)
-        await provider.answer(asking(replace(case, model="other")), Listener().publish)
-        told = [(heard.body["model"], case.wanted(heard.body)) for heard in vendor.heard]
+    async with case.vendor(rejecting(case)) as vendor, case.create_provider(vendor) as provider:
+        await provider.answer(request_for(case), Listener().publish)
+        await provider.answer(request_for(replace(case, model="other")), Listener().publish)
+        requests = [(heard.body["model"], case.wanted(heard.body)) for heard in vendor.requests]
 
-    assert told == [("m", 0.5), ("m", None), ("other", 0.5), ("other", None)]
+    assert requests == [("m", 0.5), ("m", None), ("other", 0.5), ("other", None)]
 
 
 @pytest.mark.parametrize(
-    ("reach", "vendor", "refusal"),
+    ("create_provider", "vendor", "refusal"),
     [
         (chat, FakeChat, openai_error("Unsupported value: 'messages[0].role' does not support 'system'.")),
         (chat, FakeChat, openai_error("Unsupported parameter: 'tools' is not supported.", "tools")),
@@ -383,21 +383,21 @@ async def test_another_model_of_the_same_provider_is_not_concerned(name: str) ->
         (gemini, FakeGemini, fake_gemini.failed(400, 'Unknown name "tools"', "INVALID_ARGUMENT")),
     ],
 )
-async def test_what_carries_the_conversation_and_what_is_too_much_is_never_left_out(
-    reach: Callable[[Any], AbstractAsyncContextManager[Provider]],
-    vendor: Callable[[Played], FakeServer],
-    refusal: Answer,
+async def test_conversation_fields_and_values_out_of_range_are_never_omitted(
+    create_provider: Callable[[Any], AbstractAsyncContextManager[Provider]],
+    vendor: Callable[[Playable], FakeServer],
+    refusal: FakeResponse,
 ) -> None:
-    question = replace(asking(CASES["chat: temperature"]), think=True)
-    async with vendor(refusal) as server, reach(server) as provider:
+    question = replace(request_for(CASES["chat: temperature"]), think=True)
+    async with vendor(refusal) as server, create_provider(server) as provider:
         with pytest.raises(ProviderError, match="answered 400"):
             await provider.answer(question, Listener().publish)
 
-        assert len(server.heard) == 1
+        assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"),
+    ("words", "rejected"),
     [
         ("'reasoning.effort' is unsupported", "reasoning.effort"),
         ("Unsupported parameter: 'effort'", "reasoning.effort"),
@@ -409,7 +409,7 @@ async def test_what_carries_the_conversation_and_what_is_too_much_is_never_left_
         ("max_output_tokens is too large: unsupported", None),
     ],
 )
-def test_an_option_is_known_by_its_path_its_own_name_or_what_it_is_part_of(words: str, meant: str | None) -> None:
+def test_a_rejected_option_is_recognized_by_path_name_or_parent(words: str, rejected: str | None) -> None:
     options = ["max_output_tokens", "reasoning.effort", "reasoning.summary"]
 
-    assert complained_of(options, ProviderError(words, fault="bad_request", status=400)) == meant
+    assert rejected_option(options, ProviderError(words, fault="bad_request", status=400)) == rejected

@@ -1,4 +1,4 @@
-"""Anthropic's models on Google's servers: the same promises, another address, and a token only where it belongs."""
+"""The Vertex AI wire: the provider contract, its URLs, and the Google access token."""
 
 import sys
 from collections.abc import AsyncGenerator, Mapping
@@ -15,39 +15,39 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Delta
 from retinue.core.ports import Provider
 from retinue.net.http import Http
-from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_googles
-from retinue.providers.catalog import WIRES, provider_config, reach
-from retinue.providers.scripted.provider import Line, says
-from retinue.testing.contracts.provider import PROMISES, Promise, question
-from retinue.testing.fake_server import Answer
+from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_google_address
+from retinue.providers.catalog import WIRES, create_provider, provider_config
+from retinue.providers.scripted import Line, says
+from retinue.testing.contracts.provider import PROMISES, Promise, sample_request
+from retinue.testing.fake_server import FakeResponse
 from tests.providers.fakes.anthropic import FakeAnthropic
 
 
-def unheard(_: Delta) -> None:
-    """Hear nothing."""
+def ignore(_: Delta) -> None:
+    """Ignore all deltas."""
 
 
 @asynccontextmanager
-async def stage(line: Line) -> AsyncGenerator[Provider]:
+async def connect(line: Line) -> AsyncGenerator[Provider]:
     async with FakeAnthropic(line) as vendor, VertexAIAnthropicProvider(vendor.google_url) as provider:
         yield provider
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_the_wire_keeps_the_promises_of_a_provider(promise: Promise) -> None:
-    await promise(stage)
+async def test_the_wire_keeps_the_provider_contract(promise: Promise) -> None:
+    await promise(connect)
 
 
-async def test_the_model_is_in_the_address_and_the_version_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_model_is_in_the_url_and_the_version_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "ya29.secret")
-    request = replace(question(), model="claude-sonnet-4-5@20250929")
+    request = replace(sample_request(), model="claude-sonnet-4-5@20250929")
     async with (
         FakeAnthropic(says("yes")) as vendor,
         VertexAIAnthropicProvider(vendor.google_url, "MY_TOKEN") as provider,
     ):
-        await provider.answer(request, unheard)
+        await provider.answer(request, ignore)
 
-    (heard,) = vendor.heard
+    (heard,) = vendor.requests
     path = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-sonnet-4-5@20250929:streamRawPredict"
     assert heard.path == path
     assert heard.headers["authorization"] == "Bearer ya29.secret"
@@ -55,16 +55,18 @@ async def test_the_model_is_in_the_address_and_the_version_in_the_body(monkeypat
     assert heard.body.keys() == {"anthropic_version", "max_tokens", "stream", "tools", "system", "messages"}
 
 
-async def test_a_token_goes_to_google_alone_unless_its_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_google_token_is_sent_to_google_only_unless_its_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "ya29.secret")
     async with FakeAnthropic(says("yes")) as vendor, VertexAIAnthropicProvider(vendor.google_url) as provider:
-        await provider.answer(question(), unheard)
+        await provider.answer(sample_request(), ignore)
 
-    assert "authorization" not in vendor.heard[0].headers
+    assert "authorization" not in vendor.requests[0].headers
 
 
 @pytest.mark.parametrize(
-    ("address", "googles"),
+    ("address", "expected"),
     [
         ("https://us-east5-aiplatform.googleapis.com/v1/projects/p/locations/us-east5", True),
         ("https://aiplatform.googleapis.com/v1/projects/p/locations/global", True),
@@ -74,26 +76,26 @@ async def test_a_token_goes_to_google_alone_unless_its_variable_is_named(monkeyp
         ("http://127.0.0.1:8080/v1", False),
     ],
 )
-def test_googles_addresses_are_known_by_their_host(address: str, googles: bool) -> None:
-    assert is_googles(address) is googles
+def test_google_addresses_are_recognized_by_host(address: str, expected: bool) -> None:
+    assert is_google_address(address) is expected
 
 
-async def test_a_name_that_is_no_models_is_not_made_part_of_an_address() -> None:
+async def test_an_invalid_model_name_is_not_put_into_a_url() -> None:
     async with FakeAnthropic(says("yes")) as vendor, VertexAIAnthropicProvider(vendor.google_url) as provider:
         with pytest.raises(ProviderError, match="not the name of a model"):
-            await provider.answer(replace(question(), model="../../x:predict?"), unheard)
+            await provider.answer(replace(sample_request(), model="../../x:predict?"), ignore)
 
-    assert vendor.heard == []
+    assert vendor.requests == []
 
 
-async def test_googles_own_errors_are_understood() -> None:
-    told = b'[{"error":{"code":429,"message":"Quota exceeded","status":"RESOURCE_EXHAUSTED"}}]'
+async def test_google_error_objects_are_mapped_to_faults() -> None:
+    error_body = b'[{"error":{"code":429,"message":"Quota exceeded","status":"RESOURCE_EXHAUSTED"}}]'
     async with (
-        FakeAnthropic(Answer(status=429, pieces=(told,))) as vendor,
+        FakeAnthropic(FakeResponse(status=429, pieces=(error_body,))) as vendor,
         VertexAIAnthropicProvider(vendor.google_url) as provider,
     ):
         with pytest.raises(ProviderError, match="Quota exceeded") as caught:
-            await provider.answer(question(), unheard)
+            await provider.answer(sample_request(), ignore)
 
     assert (caught.value.fault, caught.value.status) == ("rate_limited", 429)
 
@@ -102,11 +104,11 @@ async def test_googles_own_errors_are_understood() -> None:
 
 
 class GoogleAuthError(Exception):
-    """What google-auth raises."""
+    """The error of google-auth."""
 
 
 class Google:
-    """The package google-auth, as far as it is used; each token is good until it is `spent`."""
+    """A stand-in for the package google-auth; each token is valid until it is `spent`."""
 
     def __init__(self, *, works: bool = True) -> None:
         self.works = works
@@ -124,7 +126,7 @@ class Google:
     def default(self, *, scopes: list[str]) -> tuple[Any, str]:
         assert scopes == ["https://www.googleapis.com/auth/cloud-platform"]
         if not self.works:
-            raise GoogleAuthError("no credentials were found")
+            raise GoogleAuthError("no credentials were by_default")
         return self, "project"
 
     def refresh(self, _: object) -> None:
@@ -132,37 +134,37 @@ class Google:
         self.valid, self.token = True, f"token {self.refreshed}"
 
 
-async def test_a_token_is_asked_for_again_only_when_it_has_ended() -> None:
+async def test_a_token_is_refreshed_only_when_it_has_expired() -> None:
     google = Google()
     token = GoogleToken(google.load)
 
-    assert [await token.fresh(), await token.fresh()] == ["token 1", "token 1"]
+    assert [await token.valid_token(), await token.valid_token()] == ["token 1", "token 1"]
     google.valid = False
-    assert [await token.fresh(), await token.fresh()] == ["token 2", "token 2"]
+    assert [await token.valid_token(), await token.valid_token()] == ["token 2", "token 2"]
 
 
-async def test_without_credentials_the_reason_says_what_to_do() -> None:
-    with pytest.raises(ProviderError, match="no credentials were found; set GOOGLE_ACCESS_TOKEN") as caught:
-        await GoogleToken(Google(works=False).load).fresh()
+async def test_missing_google_credentials_are_an_auth_error_with_advice() -> None:
+    with pytest.raises(ProviderError, match="no credentials were by_default; set GOOGLE_ACCESS_TOKEN") as caught:
+        await GoogleToken(Google(works=False).load).valid_token()
 
     assert caught.value.fault == "auth"
 
 
-async def test_without_the_package_the_reason_says_what_to_do() -> None:
+async def test_missing_google_auth_is_an_auth_error_with_advice() -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
     with pytest.raises(ProviderError, match=r"set GOOGLE_ACCESS_TOKEN .* or install google-auth") as caught:
-        await GoogleToken(missing).fresh()
+        await GoogleToken(missing).valid_token()
 
     assert caught.value.fault == "auth"
 
 
-GOOGLES = "https://europe-west1-aiplatform.googleapis.com/v1/projects/p/locations/europe-west1"
+GOOGLE_URL = "https://europe-west1-aiplatform.googleapis.com/v1/projects/p/locations/europe-west1"
 
 
-class Wiretap(Http):
-    """A session that sends nothing, and remembers what it was to send."""
+class RecordingHttp(Http):
+    """A session that records requests and sends none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,49 +175,49 @@ class Wiretap(Http):
         raise ClientConnectionError("the wire is tapped")
 
 
-async def sent_to_google(provider: VertexAIAnthropicProvider, http: Wiretap) -> tuple[str, str | None]:
+async def sent_to_google(provider: VertexAIAnthropicProvider, http: RecordingHttp) -> tuple[str, str | None]:
     with pytest.raises(ProviderError, match="closed the connection"):
-        await provider.answer(replace(question(), model="claude-sonnet-4-5"), unheard)
+        await provider.answer(replace(sample_request(), model="claude-sonnet-4-5"), ignore)
     return http.sent[-1]
 
 
-ASKED = f"{GOOGLES}/publishers/anthropic/models/claude-sonnet-4-5:streamRawPredict"
+REQUEST_URL = f"{GOOGLE_URL}/publishers/anthropic/models/claude-sonnet-4-5:streamRawPredict"
 
 
-async def test_at_google_the_token_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_at_google_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "ya29.first")
     monkeypatch.setenv("MINE", "ya29.mine")
-    http = Wiretap()
-    found, named = (VertexAIAnthropicProvider(GOOGLES, name, http=http) for name in (None, "MINE"))
+    http = RecordingHttp()
+    by_default, named = (VertexAIAnthropicProvider(GOOGLE_URL, name, http=http) for name in (None, "MINE"))
 
-    assert await sent_to_google(found, http) == (ASKED, "Bearer ya29.first")
+    assert await sent_to_google(by_default, http) == (REQUEST_URL, "Bearer ya29.first")
     monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "ya29.second")
-    assert await sent_to_google(found, http) == (ASKED, "Bearer ya29.second")
-    assert await sent_to_google(named, http) == (ASKED, "Bearer ya29.mine")
+    assert await sent_to_google(by_default, http) == (REQUEST_URL, "Bearer ya29.second")
+    assert await sent_to_google(named, http) == (REQUEST_URL, "Bearer ya29.mine")
 
 
-async def test_at_google_the_token_is_that_of_the_package_where_there_is_no_variable(
+async def test_at_google_the_token_falls_back_to_google_auth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("GOOGLE_ACCESS_TOKEN", raising=False)
-    google, http = Google(), Wiretap()
+    google, http = Google(), RecordingHttp()
     for name in ("google.auth", "google.auth.exceptions", "google.auth.transport.requests"):
         monkeypatch.setitem(sys.modules, name, google.load(name))
-    provider = VertexAIAnthropicProvider(GOOGLES, http=http)
+    provider = VertexAIAnthropicProvider(GOOGLE_URL, http=http)
 
-    assert await sent_to_google(provider, http) == (ASKED, "Bearer token 1")
+    assert await sent_to_google(provider, http) == (REQUEST_URL, "Bearer token 1")
     google.valid = False
-    assert await sent_to_google(provider, http) == (ASKED, "Bearer token 2")
+    assert await sent_to_google(provider, http) == (REQUEST_URL, "Bearer token 2")
 
 
-async def test_at_google_without_any_token_nothing_is_sent_and_the_reason_says_what_to_do(
+async def test_at_google_without_a_token_no_request_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("GOOGLE_ACCESS_TOKEN", raising=False)
     monkeypatch.setitem(sys.modules, "google.auth", None)
-    http = Wiretap()
+    http = RecordingHttp()
     with pytest.raises(ProviderError) as caught:
-        await VertexAIAnthropicProvider(GOOGLES, http=http).answer(question(), unheard)
+        await VertexAIAnthropicProvider(GOOGLE_URL, http=http).answer(sample_request(), ignore)
 
     assert (str(caught.value), caught.value.fault, http.sent) == (
         "no Google access token: set GOOGLE_ACCESS_TOKEN (gcloud auth print-access-token prints one), name another "
@@ -225,12 +227,12 @@ async def test_at_google_without_any_token_nothing_is_sent_and_the_reason_says_w
     )
 
 
-# ---- by name --------------------------------------------------------------------------------------------------------
+# ---- registration ---------------------------------------------------------------------------------------------------
 
 
-def test_the_wires_are_known_by_name_and_anthropics_key_is_looked_for_first() -> None:
+def test_anthropic_is_the_first_wire_and_both_are_registered() -> None:
     assert next(iter(WIRES)) == "anthropic"
-    assert repr(reach(provider_config("anthropic"))) == "<AnthropicProvider https://api.anthropic.com>"
+    assert repr(create_provider(provider_config("anthropic"))) == "<AnthropicProvider https://api.anthropic.com>"
     assert (
         provider_config("anthropic").api_key_env,
         provider_config("anthropic", base_url="http://x").api_key_env,
@@ -239,13 +241,13 @@ def test_the_wires_are_known_by_name_and_anthropics_key_is_looked_for_first() ->
         "",
     )
     assert (
-        repr(reach(provider_config("vertexai-anthropic", base_url="https://x/v1")))
+        repr(create_provider(provider_config("vertexai-anthropic", base_url="https://x/v1")))
         == "<VertexAIAnthropicProvider https://x/v1>"
     )
 
 
-def test_without_an_address_google_cannot_be_asked() -> None:
+def test_vertexai_anthropic_needs_a_base_url() -> None:
     with pytest.raises(
-        BadInput, match=r"vertexai-anthropic has no address of its own: give its base URL, such as https://"
+        BadInput, match=r"vertexai-anthropic has no default address: give its base URL, such as https://"
     ):
         provider_config("vertexai-anthropic")

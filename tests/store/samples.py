@@ -1,7 +1,7 @@
-"""What every stored thing looks like, with each field filled: the objects that the files of the corpus have to become.
+"""The expected values of the corpus files: every stored class with all fields filled.
 
-A format that was released keeps its files as they are, for ever. Until then, and when fields are added,
-`python -m tests.store.samples` writes the files that are missing for the newest format.
+The files of a released format never change. Until the release, and when fields are added,
+`python -m tests.store.samples` writes the missing files of the newest format.
 """
 
 from pathlib import Path
@@ -12,7 +12,6 @@ from retinue.core.agent import Output, RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.events import (
     FORMAT,
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -29,7 +28,17 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
+from retinue.core.inbox import (
+    ApprovalAnswer,
+    Cancel,
+    ChildEnded,
+    Close,
+    Deadline,
+    DependencyEnded,
+    Input,
+    Item,
+    TextMessage,
+)
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
@@ -97,7 +106,7 @@ _ITEMS: tuple[Item, ...] = (
     Close(key="k3"),
     Cancel(key="k4", reason="parent_ended", note="no longer needed"),
     Deadline(key="k5", seconds=600.5),
-    Answer(key="k6", turn=3, index=1, allow=True, note="go on"),
+    ApprovalAnswer(key="k6", turn=3, index=1, allow=True, note="go on"),
     ChildEnded(key="k7", run_id="r2", result="completed", notice="r2 is done"),
     DependencyEnded(key="k8", run_id="r3", name="t_03", ok=True, text="found it"),
 )
@@ -169,11 +178,10 @@ _EVENTS: tuple[Event, ...] = (
         usage=_USAGE,
         cost=700_000,
     ),
-    AgentDefined(at=1763200010.0, key="r1/2/0", name="writer"),
     ResultCollected(at=1763200011.0, key="r1/3/0", run_id="r2"),
     RunEnded(at=1763200012.0, outcome=_OUTCOME),
 )
-BRIEF = RunSpec(
+RUN_SPEC = RunSpec(
     agent="researcher",
     system="You look things up.",
     offered=("search", "shell"),
@@ -196,7 +204,7 @@ LOG: tuple[Event, ...] = (
         run_id="r1",
         session_id="s1",
         root_id="r1",
-        run_spec=BRIEF.digest(),
+        run_spec=RUN_SPEC.digest(),
         task="What is six times seven?",
         policy=_POLICY,
     ),
@@ -219,18 +227,18 @@ def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Ite
 
 
 EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
-    1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": BRIEF},
+    1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": RUN_SPEC},
 }
-"""By format and name: what the file of that name has to become today."""
+"""By format and name: the value to which the file of that name must decode."""
 
 
 def folder_of(format: int) -> Path:
-    """Where the files of a format are."""
+    """The folder of a format's files."""
     return CORPUS / f"format_{format}"
 
 
 def write_missing() -> None:
-    """Write the files of the newest format that are not there yet."""
+    """Write the missing files of the newest format."""
     folder = folder_of(FORMAT)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {f"{name}.json": _pretty(value) + b"\n" for name, value in EXPECTED[FORMAT].items()}

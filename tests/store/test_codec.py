@@ -1,4 +1,4 @@
-"""Bytes and back: formats are told apart, older ones are lifted, and damage is called by its name."""
+"""The codec: formats, upcasting, blobs, and errors for damaged bytes."""
 
 import msgspec
 import pytest
@@ -10,18 +10,27 @@ from retinue.core.events import RunAccepted
 from retinue.core.inbox import TextMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Outcome
-from retinue.store.codec import LARGE, Codec, Kind, Tree, blob_name, checked_blob, readable, split_large
-from tests.store.samples import BRIEF, EXPECTED
+from retinue.store.codec import (
+    BLOB_THRESHOLD,
+    Codec,
+    Kind,
+    Tree,
+    blob_name,
+    checked_blob,
+    split_large,
+    without_surrogates,
+)
+from tests.store.samples import EXPECTED, RUN_SPEC
 
 
 @pytest.mark.parametrize("name", EXPECTED[1])
-def test_what_is_encoded_carries_the_number_of_its_format(name: str) -> None:
+def test_an_encoded_value_begins_with_its_format_number(name: str) -> None:
     value = EXPECTED[1][name]
 
     assert Codec().encode(value) == b"1" + msgspec.json.encode(value)
 
 
-def test_a_newer_format_is_refused_with_both_numbers() -> None:
+def test_a_newer_format_raises_unknown_format_with_both_numbers() -> None:
     with pytest.raises(UnknownFormat) as refused:
         Codec(format=11).event(b'12{"type":"adopted","at":1.0,"driver_id":"d"}')
 
@@ -31,21 +40,21 @@ def test_a_newer_format_is_refused_with_both_numbers() -> None:
     )
 
 
-def test_a_list_shows_no_outcome_where_only_a_newer_retinue_could() -> None:
+def test_outcome_if_known_is_none_for_a_newer_format() -> None:
     assert Codec().outcome_if_known(b'2{"how":"well"}') is None
     assert Codec().outcome_if_known(b'1{"result":"failed","reason":"bug"}') == Outcome(result="failed", reason="bug")
 
 
-def lift_one(kind: Kind, tree: Tree) -> Tree:
+def upcast_one(kind: Kind, tree: Tree) -> Tree:
     return {**tree, "text": tree["words"]} if kind == "item" else tree
 
 
-def lift_two(kind: Kind, tree: Tree) -> Tree:
+def upcast_two(kind: Kind, tree: Tree) -> Tree:
     return {**tree, "text": tree["text"] + "!"} if kind == "item" else tree
 
 
-def test_older_formats_are_lifted_step_by_step() -> None:
-    codec = Codec(format=3, upcasters={1: lift_one, 2: lift_two})
+def test_older_formats_are_upcast_step_by_step() -> None:
+    codec = Codec(format=3, upcasters={1: upcast_one, 2: upcast_two})
 
     assert codec.item(b'1{"type":"words","key":"k","words":"hello"}') == TextMessage(key="k", text="hello!")
     assert codec.item(b'2{"type":"words","key":"k","text":"hello"}') == TextMessage(key="k", text="hello!")
@@ -56,13 +65,13 @@ def test_a_run_keeps_the_format_it_was_accepted_in() -> None:
     accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", run_spec="b", task="t", policy=Policy())
     body = Codec(format=2).encode(accepted)
 
-    event = Codec(format=3, upcasters={2: lift_two}).event(body)
+    event = Codec(format=3, upcasters={2: upcast_two}).event(body)
 
     assert isinstance(event, RunAccepted)
     assert event.format == 2
 
 
-def test_fields_that_a_later_retinue_added_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     assert Codec().item(b'1{"type":"close","key":"k","since":7}') == Codec().item(b'1{"type":"close","key":"k"}')
 
 
@@ -80,34 +89,34 @@ def test_fields_that_a_later_retinue_added_are_passed_over() -> None:
         b'1{"type":"close","key":"\xff"}',
     ],
 )
-def test_what_was_never_written_is_called_corrupt(body: bytes) -> None:
+def test_invalid_bytes_raise_store_corrupt(body: bytes) -> None:
     with pytest.raises(StoreCorrupt):
         Codec().item(body)
 
 
-def test_a_policy_that_cannot_be_is_called_corrupt() -> None:
+def test_an_invalid_policy_raises_store_corrupt() -> None:
     accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", run_spec="b", task="t", policy=Policy())
 
     with pytest.raises(StoreCorrupt, match="a stored event cannot be read"):
         Codec().event(Codec().encode(accepted).replace(b'"supervised"', b'"unleashed"'))
 
 
-def test_half_a_surrogate_pair_does_not_keep_the_rest_from_being_stored() -> None:
-    words = TextMessage(key="k", text="a\ud800b")
+def test_lone_surrogates_are_replaced_when_encoded() -> None:
+    message = TextMessage(key="k", text="a\ud800b")
 
-    assert Codec().item(Codec().encode(words)) == TextMessage(key="k", text="a?b")
+    assert Codec().item(Codec().encode(message)) == TextMessage(key="k", text="a?b")
 
 
 @given(st.text())
-def test_any_text_comes_back(text: str) -> None:
-    words = TextMessage(key="k", text=text)
+def test_any_text_round_trips(text: str) -> None:
+    message = TextMessage(key="k", text=text)
 
-    assert Codec().item(Codec().encode(words)) == words
-    assert readable(text) == text
+    assert Codec().item(Codec().encode(message)) == message
+    assert without_surrogates(text) == text
 
 
-def test_a_large_body_stands_behind_its_hash() -> None:
-    body = Codec().encode(TextMessage(key="k", text="x" * LARGE))
+def test_a_large_body_becomes_a_blob_reference() -> None:
+    body = Codec().encode(TextMessage(key="k", text="x" * BLOB_THRESHOLD))
 
     stored, digest = split_large(body)
 
@@ -116,20 +125,20 @@ def test_a_large_body_stands_behind_its_hash() -> None:
     assert checked_blob(digest, body) == body
 
 
-def test_a_small_body_stands_where_it_is() -> None:
+def test_a_small_body_is_stored_inline() -> None:
     body = Codec().encode(TextMessage(key="k", text="x"))
 
     assert split_large(body) == (body, None)
     assert blob_name(body) is None
 
 
-def test_a_brief_is_a_blob_under_its_own_digest() -> None:
-    body = Codec().encode(BRIEF)
+def test_a_run_spec_is_a_blob_under_its_own_digest() -> None:
+    body = Codec().encode(RUN_SPEC)
 
-    assert Codec().run_spec(checked_blob(BRIEF.digest(), body)) == BRIEF
+    assert Codec().run_spec(checked_blob(RUN_SPEC.digest(), body)) == RUN_SPEC
 
 
 @pytest.mark.parametrize(("body", "what"), [(None, "is missing"), (b'1{"agent":"other"}', "was changed")])
-def test_a_blob_that_is_not_what_its_name_says_is_called_corrupt(body: bytes | None, what: str) -> None:
+def test_a_missing_or_changed_blob_raises_store_corrupt(body: bytes | None, what: str) -> None:
     with pytest.raises(StoreCorrupt, match=what):
-        checked_blob(BRIEF.digest(), body)
+        checked_blob(RUN_SPEC.digest(), body)

@@ -1,11 +1,11 @@
-"""The stores that come with retinue keep the promises of every store."""
+"""The store contract, run against retinue's own stores."""
 
 from pathlib import Path
 
 from retinue.core.ports import Store
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
-from retinue.testing.contracts.store import LastingStoreContract, StoreContract
+from retinue.testing.contracts.store import PersistentStoreContract, StoreContract
 
 
 class TestMemoryStore(StoreContract):
@@ -13,11 +13,11 @@ class TestMemoryStore(StoreContract):
         return MemoryStore()
 
 
-class TestSqliteStore(LastingStoreContract):
+class TestSqliteStore(PersistentStoreContract):
     def open_store(self, folder: Path) -> Store:
         return SqliteStore(folder / "deep" / "down" / "retinue.db")
 
 
-class TestSqliteStoreThatSurvivesPowerCuts(LastingStoreContract):
+class TestSynchronousSqliteStore(PersistentStoreContract):
     def open_store(self, folder: Path) -> Store:
         return SqliteStore(folder / "retinue.db", durability="power", threaded=False)

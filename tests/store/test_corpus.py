@@ -1,4 +1,4 @@
-"""What any released retinue wrote can be read today, and every kind of event, item and field has a sample of it."""
+"""The corpus of stored formats: every sample still decodes, and every stored field has a sample."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -12,7 +12,7 @@ from retinue.core.inbox import Item
 from retinue.core.run import Outcome
 from retinue.core.state import fold
 from retinue.store.codec import Codec
-from tests.store.samples import BRIEF, CORPUS, EXPECTED, LOG, folder_of
+from tests.store.samples import CORPUS, EXPECTED, LOG, RUN_SPEC, folder_of
 
 SAMPLES = [(format, name) for format, samples in EXPECTED.items() for name in samples]
 
@@ -33,26 +33,26 @@ def decode(name: str, body: bytes) -> Event | Item | Outcome | RunSpec:
 
 
 @pytest.mark.parametrize(("format", "name"), SAMPLES)
-def test_a_stored_sample_still_means_the_same(format: int, name: str) -> None:
+def test_a_stored_sample_decodes_to_the_expected_value(format: int, name: str) -> None:
     content = (folder_of(format) / f"{name}.json").read_bytes()
 
     assert decode(name, b"%d" % format + content) == EXPECTED[format][name]
 
 
 @pytest.mark.parametrize("format", sorted(EXPECTED))
-def test_a_stored_log_still_tells_the_same_story(format: int) -> None:
+def test_a_stored_log_folds_to_the_expected_run(format: int) -> None:
     lines = (folder_of(format) / "log.jsonl").read_bytes().splitlines()
 
     events = [Codec().event(b"%d" % format + line) for line in lines]
 
     assert events == list(LOG)
-    run = fold(enumerate(events, 1), BRIEF)
+    run = fold(enumerate(events, 1), RUN_SPEC)
     ended = LOG[-1]
     assert isinstance(ended, RunEnded)
     assert (run.text, run.turns, run.calls_made, run.outcome) == ("42", 2, 1, ended.outcome)
 
 
-def test_every_file_of_the_corpus_is_looked_at() -> None:
+def test_every_file_of_the_corpus_is_tested() -> None:
     files = {(path.parent.name, path.name) for path in CORPUS.glob("*/*")}
 
     named = {(f"format_{format}", f"{name}.json") for format, name in SAMPLES}
@@ -60,19 +60,19 @@ def test_every_file_of_the_corpus_is_looked_at() -> None:
     assert set(EXPECTED) == set(range(1, FORMAT + 1))
 
 
-def test_every_field_of_everything_stored_has_a_sample() -> None:
-    wanted = {
+def test_every_stored_field_has_a_sample() -> None:
+    declared = {
         (kind.__name__, field.name)
         for stored in (Event, Item, Outcome, RunSpec)
         for kind in structs_below(msgspec.inspect.type_info(stored))
         for field in msgspec.structs.fields(kind)
     }
-    # Today's format is its own default. That an older one is kept is a promise of the codec.
-    wanted.remove((RunAccepted.__name__, "format"))
+    # The current format is the default. That an older one is kept is tested with the codec.
+    declared.remove((RunAccepted.__name__, "format"))
 
-    filled = {place for sample in EXPECTED[FORMAT].values() for place in filled_fields(sample)}
+    filled = {field for sample in EXPECTED[FORMAT].values() for field in filled_fields(sample)}
 
-    assert wanted - filled == set()
+    assert declared - filled == set()
 
 
 def structs_below(info: msgspec.inspect.Type) -> Iterator[type[msgspec.Struct]]:
@@ -91,7 +91,7 @@ def structs_below(info: msgspec.inspect.Type) -> Iterator[type[msgspec.Struct]]:
 
 
 def filled_fields(value: object) -> Iterator[tuple[str, str]]:
-    """Where in `value` something other than the default stands."""
+    """(class, field) of all values inside `value` that differ from their default."""
     if isinstance(value, msgspec.Struct):
         for field in msgspec.structs.fields(value):
             content = getattr(value, field.name)

@@ -1,4 +1,4 @@
-"""One holder at a time, and a wait that can be given up."""
+"""`LockFile`: one holder at a time, waiting with a timeout."""
 
 import threading
 from pathlib import Path
@@ -9,7 +9,7 @@ from retinue.core.errors import StoreUnavailable
 from retinue.store.sqlite.lockfile import LockFile
 
 
-def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
+def test_a_held_lock_is_waited_for(tmp_path: Path) -> None:
     one, other = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
     order: list[str] = []
     waits = threading.Event()
@@ -31,8 +31,8 @@ def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_wait_ends_with_the_name_of_the_lock(tmp_path: Path) -> None:
-    one, other = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock", patience=0.01)
+def test_a_timeout_raises_store_unavailable_with_the_path(tmp_path: Path) -> None:
+    one, other = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock", timeout=0.01)
 
     with one, pytest.raises(StoreUnavailable) as refused, other:
         pass
@@ -44,7 +44,7 @@ def test_a_wait_ends_with_the_name_of_the_lock(tmp_path: Path) -> None:
     other.close()
 
 
-def test_only_its_owner_can_read_a_lock(tmp_path: Path) -> None:
+def test_a_lock_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     LockFile(tmp_path / "lock").close()
 
     assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""What is particular to the SQLite store: its file, its steps from schema to schema, and how it says what is wrong."""
+"""SQLite store: its files, checkpoints, migrations, and errors."""
 
 import errno
 import os
@@ -16,7 +16,16 @@ from retinue.store.sqlite import store as module
 from retinue.store.sqlite.lockfile import LockFile
 from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS, migrate
 from retinue.store.sqlite.store import SqliteStore
-from retinue.testing.contracts.store_case import BRIEF, accept, born, enlist, over, record, row, said
+from retinue.testing.contracts.store.fixtures import (
+    RUN_SPEC,
+    accept,
+    create_runs,
+    record,
+    register,
+    reply,
+    run_ended,
+    run_row,
+)
 from tests.conftest import TrackedConnection
 
 
@@ -28,27 +37,27 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
     store = SqliteStore(path)
-    store.commit(None, [enlist("alice"), OpenSession(session_id="s", at=1.0)])
+    store.commit(None, [register("alice"), OpenSession(session_id="s", at=1.0)])
     yield store
     store.close()
 
 
-def ask(path: Path, *statements: str) -> list[tuple[object, ...]]:
-    """What another program finds in the file."""
+def query(path: Path, *statements: str) -> list[tuple[object, ...]]:
+    """The rows that another connection reads."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
-        return [row for statement in statements for row in connection.execute(statement).fetchall()]
+        return [run_row for statement in statements for run_row in connection.execute(statement).fetchall()]
     finally:
         connection.close()
 
 
-# ---- the file --------------------------------------------------------------------------------------------------------
+# ---- the file -----------------------------------------------------------------------------------------------------
 
 
-def test_folders_are_made_and_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+def test_folders_are_created_and_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "retinue.db"
     store = SqliteStore(path)
-    store.commit(None, [enlist("alice")])
+    store.commit(None, [register("alice")])
 
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
 
@@ -61,14 +70,14 @@ def test_folders_are_made_and_only_the_owner_can_read_the_files(tmp_path: Path) 
     store.close()
 
 
-def test_a_closed_store_leaves_one_file_and_its_lock(store: SqliteStore, path: Path) -> None:
-    born(store, accept("root"))
+def test_a_closed_store_leaves_the_database_and_its_lock_file(store: SqliteStore, path: Path) -> None:
+    create_runs(store, accept("root"))
 
     store.close()
 
     assert sorted(file.name for file in path.parent.iterdir()) == ["retinue.db", "retinue.db.lock"]
     with pytest.raises(StoreUnavailable, match="was closed"):
-        store.commit("alice", [record("root", 2, said("hm"))])
+        store.commit("alice", [record("root", 2, reply("hm"))])
     with pytest.raises(StoreUnavailable, match="was closed"):
         store.run("root")
     with pytest.raises(StoreUnavailable, match="was closed"):
@@ -76,48 +85,48 @@ def test_a_closed_store_leaves_one_file_and_its_lock(store: SqliteStore, path: P
 
 
 @pytest.mark.parametrize("threaded", [True, False])
-def test_whoever_opens_the_store_says_whether_it_has_threads(path: Path, threaded: bool) -> None:
+def test_threaded_decides_whether_the_store_is_blocking(path: Path, threaded: bool) -> None:
     store = SqliteStore(path, threaded=threaded)
 
     assert store.blocking is threaded
     store.close()
 
 
-def test_the_log_is_brought_home_before_it_gets_long(
+def test_the_wal_is_checkpointed_before_it_gets_long(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LONG_LOG", 100_000)
-    monkeypatch.setattr(module, "LONGEST_LOG", 200_000)
-    monkeypatch.setattr(store, "_log_end", 100_000)
+    monkeypatch.setattr(module, "CHECKPOINT_SIZE", 100_000)
+    monkeypatch.setattr(module, "TRUNCATE_SIZE", 200_000)
+    monkeypatch.setattr(store, "_checkpoint_at", 100_000)
     log = Path(f"{path}-wal")
-    born(store, accept("root"))
+    create_runs(store, accept("root"))
     longest = 0
 
     for n in range(500):
-        store.commit("alice", [record("root", n + 2, said("x" * 1000))])
+        store.commit("alice", [record("root", n + 2, reply("x" * 1000))])
         longest = max(longest, log.stat().st_size)
 
     assert 100_000 < longest < 220_000
     assert path.stat().st_size > 500_000
 
 
-def test_a_reader_in_the_middle_of_something_does_not_stop_the_writer(
+def test_an_open_read_transaction_does_not_stop_the_writer(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LONG_LOG", 50_000)
-    monkeypatch.setattr(module, "LONGEST_LOG", 200_000)
-    monkeypatch.setattr(store, "_log_end", 50_000)
-    born(store, accept("root"))
+    monkeypatch.setattr(module, "CHECKPOINT_SIZE", 50_000)
+    monkeypatch.setattr(module, "TRUNCATE_SIZE", 200_000)
+    monkeypatch.setattr(store, "_checkpoint_at", 50_000)
+    create_runs(store, accept("root"))
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM runs").fetchall()
 
     for n in range(100):
-        store.commit("alice", [record("root", n + 2, said("x" * 1000))])
+        store.commit("alice", [record("root", n + 2, reply("x" * 1000))])
     held_back = Path(f"{path}-wal").stat().st_size
     reader.execute("COMMIT")
     for n in range(100, 200):
-        store.commit("alice", [record("root", n + 2, said("x" * 1000))])
+        store.commit("alice", [record("root", n + 2, reply("x" * 1000))])
 
     assert held_back > 400_000
     assert Path(f"{path}-wal").stat().st_size < held_back
@@ -125,33 +134,33 @@ def test_a_reader_in_the_middle_of_something_does_not_stop_the_writer(
     reader.close()
 
 
-def test_power_cuts_are_paid_for_only_by_commits_that_ask(path: Path) -> None:
+def test_only_durable_commits_are_synchronous(path: Path) -> None:
     store = SqliteStore(path, durability="power")
     modes: list[int] = []
 
     for durable in (False, True, False):
-        store.commit(None, [enlist("alice")], durable=durable)
+        store.commit(None, [register("alice")], durable=durable)
         modes += store._writer.execute("PRAGMA synchronous").fetchone()
 
     assert modes == [1, 2, 1]
     store.close()
 
 
-# ---- commits that wait for nobody ------------------------------------------------------------------------------------
+# ---- commit_at_once -----------------------------------------------------------------------------------------------
 
 
-def test_a_commit_at_once_is_a_commit(store: SqliteStore) -> None:
-    born(store, accept("root"))
+def test_commit_at_once_commits_and_checks_the_fence(store: SqliteStore) -> None:
+    create_runs(store, accept("root"))
 
-    answers = store.commit_at_once("alice", [record("root", 2, said("hm"))])
+    answers = store.commit_at_once("alice", [record("root", 2, reply("hm"))])
 
-    assert (answers, row(store, "root").seq) == ([None], 2)
+    assert (answers, run_row(store, "root").seq) == ([None], 2)
     with pytest.raises(Fenced):
-        store.commit_at_once("nobody", [record("root", 3, said("hm"))])
-    assert row(store, "root").seq == 2
+        store.commit_at_once("unregistered", [record("root", 3, reply("hm"))])
+    assert run_row(store, "root").seq == 2
 
 
-def test_nothing_is_committed_at_once_while_another_process_has_its_turn(store: SqliteStore, path: Path) -> None:
+def test_commit_at_once_returns_none_while_the_lock_is_held(store: SqliteStore, path: Path) -> None:
     another = LockFile(Path(f"{path}.lock"))
 
     with another:
@@ -161,7 +170,7 @@ def test_nothing_is_committed_at_once_while_another_process_has_its_turn(store: 
     another.close()
 
 
-def test_what_has_to_reach_the_disk_is_not_committed_at_once(path: Path) -> None:
+def test_commit_at_once_returns_none_for_durable_writes(path: Path) -> None:
     store = SqliteStore(path, durability="power")
     durably, at_once = OpenSession(session_id="s", at=1.0), OpenSession(session_id="t", at=2.0)
 
@@ -173,8 +182,8 @@ def test_what_has_to_reach_the_disk_is_not_committed_at_once(path: Path) -> None
     store.close()
 
 
-def test_a_long_log_is_left_to_a_commit_that_brings_it_home(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONG_LOG", 1)
+def test_commit_at_once_returns_none_when_a_checkpoint_is_due(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_SIZE", 1)
     store = SqliteStore(path)
     sessions = [OpenSession(session_id=name, at=1.0) for name in "abc"]
 
@@ -184,43 +193,43 @@ def test_a_long_log_is_left_to_a_commit_that_brings_it_home(path: Path, monkeypa
     store.close()
 
 
-# ---- bodies ----------------------------------------------------------------------------------------------------------
+# ---- bodies -------------------------------------------------------------------------------------------------------
 
 
 def test_large_bodies_are_stored_once(store: SqliteStore, path: Path) -> None:
-    born(store, accept("one"), accept("two"))
+    create_runs(store, accept("one"), accept("two"))
     text = "x" * 100_000
-    store.commit("alice", [record("one", 2, said(text)), record("two", 2, said(text))])
+    store.commit("alice", [record("one", 2, reply(text)), record("two", 2, reply(text))])
 
-    assert ask(path, "SELECT length(body) > 100000 FROM blobs ORDER BY length(body)") == [(0,), (1,)]
-    assert ask(path, "SELECT max(length(body)) < 5000 FROM events") == [(1,)]
-    assert store.events("one", after=1) == store.events("two", after=1) == [(2, said(text))]
-
-
-def test_a_label_with_half_a_surrogate_pair_is_stored_readable(store: SqliteStore) -> None:
-    birth = accept("root")
-
-    store.commit("alice", [replace(birth, accepted=replace(birth.accepted, label="a\ud800b", task="t\udfff"))])
-
-    assert row(store, "root").label == "a?b"
+    assert query(path, "SELECT length(body) > 100000 FROM blobs ORDER BY length(body)") == [(0,), (1,)]
+    assert query(path, "SELECT max(length(body)) < 5000 FROM events") == [(1,)]
+    assert store.events("one", after=1) == store.events("two", after=1) == [(2, reply(text))]
 
 
-# ---- formats ---------------------------------------------------------------------------------------------------------
+def test_lone_surrogates_in_a_label_are_replaced(store: SqliteStore) -> None:
+    creation = accept("root")
+
+    store.commit("alice", [replace(creation, accepted=replace(creation.accepted, label="a\ud800b", task="t\udfff"))])
+
+    assert run_row(store, "root").label == "a?b"
 
 
-def test_a_new_file_says_whose_it_is_and_how_far_it_is(store: SqliteStore, path: Path) -> None:
-    assert ask(path, "PRAGMA application_id", "PRAGMA user_version") == [(APPLICATION_ID,), (len(STEPS),)]
+# ---- formats ------------------------------------------------------------------------------------------------------
 
 
-def test_a_newer_schema_is_refused_with_both_numbers(store: SqliteStore, path: Path) -> None:
+def test_a_new_file_has_application_id_and_schema_version(store: SqliteStore, path: Path) -> None:
+    assert query(path, "PRAGMA application_id", "PRAGMA user_version") == [(APPLICATION_ID,), (len(STEPS),)]
+
+
+def test_a_newer_schema_raises_unknown_format_with_both_numbers(store: SqliteStore, path: Path) -> None:
     store.close()
-    ask(path, "PRAGMA user_version = 7")
+    query(path, "PRAGMA user_version = 7")
 
     with pytest.raises(UnknownFormat) as refused:
         SqliteStore(path)
 
     assert (refused.value.what, refused.value.found, refused.value.known) == (f"the store {path}", 7, len(STEPS))
-    ask(path, f"PRAGMA user_version = {len(STEPS)}")
+    query(path, f"PRAGMA user_version = {len(STEPS)}")
     SqliteStore(path).close()
 
 
@@ -228,13 +237,13 @@ def add_a_column(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'blue'")
 
 
-def stumble(connection: sqlite3.Connection) -> None:
+def fail_halfway(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE half (way TEXT)")
-    raise sqlite3.OperationalError("stumbled")
+    raise sqlite3.OperationalError("failed halfway")
 
 
-def test_an_older_schema_takes_the_steps_it_lacks(store: SqliteStore, path: Path) -> None:
-    born(store, accept("root"))
+def test_an_older_schema_gets_the_missing_migrations(store: SqliteStore, path: Path) -> None:
+    create_runs(store, accept("root"))
     store.close()
     connection = sqlite3.connect(path, isolation_level=None)
 
@@ -242,18 +251,21 @@ def test_an_older_schema_takes_the_steps_it_lacks(store: SqliteStore, path: Path
     migrate(connection, path, [*STEPS, add_a_column])
 
     connection.close()
-    assert ask(path, "PRAGMA user_version", "SELECT run_id, colour FROM runs") == [(len(STEPS) + 1,), ("root", "blue")]
+    assert query(path, "PRAGMA user_version", "SELECT run_id, colour FROM runs") == [
+        (len(STEPS) + 1,),
+        ("root", "blue"),
+    ]
 
 
-def test_steps_are_taken_all_or_none(store: SqliteStore, path: Path) -> None:
+def test_migrations_are_applied_all_or_none(store: SqliteStore, path: Path) -> None:
     store.close()
     connection = sqlite3.connect(path, isolation_level=None)
 
-    with pytest.raises(sqlite3.OperationalError, match="stumbled"):
-        migrate(connection, path, [*STEPS, add_a_column, stumble])
+    with pytest.raises(sqlite3.OperationalError, match="failed halfway"):
+        migrate(connection, path, [*STEPS, add_a_column, fail_halfway])
 
     connection.close()
-    assert ask(path, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE name = 'half'") == [
+    assert query(path, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE name = 'half'") == [
         (len(STEPS),),
         (0,),
     ]
@@ -262,8 +274,8 @@ def test_steps_are_taken_all_or_none(store: SqliteStore, path: Path) -> None:
 
 def test_a_run_of_a_newer_format_can_be_listed_but_not_read(path: Path) -> None:
     newer = SqliteStore(path, codec=Codec(format=2))
-    newer.commit(None, [enlist("alice"), OpenSession(session_id="s", at=1.0), accept("root")])
-    newer.commit("alice", [record("root", 2, over())])
+    newer.commit(None, [register("alice"), OpenSession(session_id="s", at=1.0), accept("root")])
+    newer.commit("alice", [record("root", 2, run_ended())])
     newer.close()
 
     store = SqliteStore(path)
@@ -276,28 +288,28 @@ def test_a_run_of_a_newer_format_can_be_listed_but_not_read(path: Path) -> None:
     store.close()
 
 
-# ---- what can be wrong -----------------------------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_file_refuses_a_batch_and_takes_it_when_there_is_room(store: SqliteStore, path: Path) -> None:
-    born(store, accept("root"))
+def test_a_full_database_rejects_a_batch_until_there_is_room(store: SqliteStore, path: Path) -> None:
+    create_runs(store, accept("root"))
     (pages,) = store._writer.execute("PRAGMA page_count").fetchone()
     store._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
     big = [accept(f"run {n}") for n in range(100)]
 
     with pytest.raises(StoreUnavailable) as refused:
-        store.commit("alice", [record("root", 2, said("hm")), *big])
+        store.commit("alice", [record("root", 2, reply("hm")), *big])
 
     assert refused.value.reason == f"database or disk is full ({path})"
-    assert row(store, "root").seq == 1
-    assert store.commit("alice", [record("root", 2, said("small"))]) == [None]
+    assert run_row(store, "root").seq == 1
+    assert store.commit("alice", [record("root", 2, reply("small"))]) == [None]
 
     store._writer.execute("PRAGMA max_page_count = 1000000")
     assert store.commit("alice", big) == [Accepted(f"run {n}") for n in range(100)]
-    assert ask(path, "PRAGMA integrity_check") == [("ok",)]
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_not_touched(path: Path) -> None:
     path.write_text("dear diary, " * 1000)
 
     with pytest.raises(StoreCorrupt) as refused:
@@ -307,20 +319,20 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
     assert path.read_text() == "dear diary, " * 1000
 
 
-def test_the_database_of_another_program_is_left_alone(path: Path) -> None:
-    ask(path, "CREATE TABLE recipes (name TEXT)")
+def test_the_database_of_another_program_is_not_touched(path: Path) -> None:
+    query(path, "CREATE TABLE recipes (name TEXT)")
 
     with pytest.raises(StoreCorrupt, match="is the database of another program"):
         SqliteStore(path)
 
-    ask(path, f"PRAGMA user_version = {len(STEPS)}")
+    query(path, f"PRAGMA user_version = {len(STEPS)}")
     with pytest.raises(StoreCorrupt, match="is the database of another program"):
         SqliteStore(path)
-    assert ask(path, "SELECT name FROM sqlite_master") == [("recipes",)]
+    assert query(path, "SELECT name FROM sqlite_master") == [("recipes",)]
 
 
-def test_a_damaged_file_is_called_so_with_a_way_out(store: SqliteStore, path: Path) -> None:
-    born(store, *(accept(f"run {n}") for n in range(200)))
+def test_a_damaged_file_raises_store_corrupt_with_a_remedy(store: SqliteStore, path: Path) -> None:
+    create_runs(store, *(accept(f"run {n}") for n in range(200)))
     store.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
@@ -349,7 +361,7 @@ def test_a_store_that_does_not_open_leaves_no_connection_open(path: Path, monkey
 
 def test_a_store_whose_lock_is_kept_by_another_process_closes_its_connections(path: Path) -> None:
     store = SqliteStore(path)
-    store._turns._patience = 0.01
+    store._file_lock._timeout = 0.01
     other = LockFile(Path(f"{path}.lock"))
     with other, pytest.raises(StoreUnavailable, match="another process has held"):
         store.close()
@@ -362,22 +374,22 @@ def open_connections(path: Path) -> int:
     return sum(database == str(path) for _, database in TrackedConnection.open.values())
 
 
-def test_a_changed_blob_is_noticed(store: SqliteStore, path: Path) -> None:
-    born(store, accept("root"))
-    ask(path, "UPDATE blobs SET body = CAST(replace(CAST(body AS TEXT), 'look', 'hook') AS BLOB)")
+def test_a_changed_blob_raises_store_corrupt(store: SqliteStore, path: Path) -> None:
+    create_runs(store, accept("root"))
+    query(path, "UPDATE blobs SET body = CAST(replace(CAST(body AS TEXT), 'look', 'hook') AS BLOB)")
 
-    with pytest.raises(StoreCorrupt, match=f"blob {BRIEF.digest()} was changed"):
-        store.run_spec(BRIEF.digest())
+    with pytest.raises(StoreCorrupt, match=f"blob {RUN_SPEC.digest()} was changed"):
+        store.run_spec(RUN_SPEC.digest())
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_raises_store_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreUnavailable, match="cannot be opened"):
         SqliteStore(tmp_path / "file" / "retinue.db")
 
 
-def test_a_folder_in_the_place_of_the_file_is_told(path: Path) -> None:
+def test_a_folder_in_place_of_the_file_raises_store_unavailable(path: Path) -> None:
     path.mkdir()
 
     with pytest.raises(StoreUnavailable, match="unable to open database file"):
@@ -386,19 +398,19 @@ def test_a_folder_in_the_place_of_the_file_is_told(path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="nothing is read-only for root")
 def test_a_file_that_cannot_be_written_can_still_be_read(store: SqliteStore, path: Path) -> None:
-    born(store, accept("root"))
+    create_runs(store, accept("root"))
     store.close()
     path.chmod(0o400)
 
     again = SqliteStore(path)
     with pytest.raises(StoreUnavailable, match="attempt to write a readonly database"):
-        again.commit("alice", [record("root", 2, said("hm"))])
+        again.commit("alice", [record("root", 2, reply("hm"))])
 
     assert again.events("root") == [(1, accept("root").accepted)]
     again.close()
 
 
-def test_a_file_that_becomes_read_only_refuses_batches(store: SqliteStore) -> None:
+def test_a_file_that_becomes_read_only_rejects_batches(store: SqliteStore) -> None:
     store._writer.execute("PRAGMA query_only = ON")
 
     with pytest.raises(StoreUnavailable, match="attempt to write a readonly database"):

@@ -1,4 +1,4 @@
-"""A file that many write at once, over which processes die and disks fill up, loses nothing and doubles nothing."""
+"""SQLite store with many writers, killed processes and full disks: no batch is lost or stored twice."""
 
 import os
 import sqlite3
@@ -28,8 +28,8 @@ def integrity(path: Path) -> str:
         connection.close()
 
 
-def told(store: SqliteStore, name: str) -> list[str]:
-    """What a worker's log says, without the padding."""
+def logged(store: SqliteStore, name: str) -> list[str]:
+    """The texts of a worker's event log, without the padding."""
     replies = [event for _, event in store.events(name, after=1) if isinstance(event, ReplyReceived)]
     return [reply.reply.message.text.rstrip("x").strip() for reply in replies]
 
@@ -39,12 +39,12 @@ def posted(store: SqliteStore) -> Counter[str]:
 
 
 def assert_whole(path: Path, done: dict[str, int]) -> None:
-    """Exactly these numbers of batches are in the file, each of them whole."""
+    """Exactly these numbers of batches are in the file, all of them complete."""
     assert integrity(path) == "ok"
     store = SqliteStore(path)
     try:
         for name, count in done.items():
-            assert told(store, name) == [f"{name} {n}" for n in range(1, count + 1)]
+            assert logged(store, name) == [f"{name} {n}" for n in range(1, count + 1)]
         assert posted(store) == Counter(f"{name}/{n}" for name, count in done.items() for n in range(1, count + 1))
         assert dict(store.key_value("counter")) == {"count": b"%d" % sum(done.values())}
         assert sum(run.seq for run in store.runs(RunQuery())) == 1 + sum(count + 1 for count in done.values())
@@ -52,7 +52,7 @@ def assert_whole(path: Path, done: dict[str, int]) -> None:
         store.close()
 
 
-def test_two_processes_with_eight_writers_each_lose_and_double_nothing(tmp_path: Path, stress: bool) -> None:
+def test_sixteen_writers_in_two_processes_lose_no_batch(tmp_path: Path, stress: bool) -> None:
     path = tmp_path / "retinue.db"
     teams = [[f"{team}{n}" for n in range(8)] for team in "ab"]
     store = SqliteStore(path)
@@ -105,7 +105,7 @@ def test_a_process_that_is_killed_leaves_only_whole_batches(tmp_path: Path, stre
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of files")
 @pytest.mark.parametrize("limit", [200_000, 333_333, 1_000_000])
-def test_a_full_disk_is_told_and_costs_nothing_that_was_acknowledged(tmp_path: Path, limit: int) -> None:
+def test_a_full_disk_loses_no_acknowledged_batch(tmp_path: Path, limit: int) -> None:
     path = tmp_path / "retinue.db"
 
     process = subprocess.run(

@@ -1,7 +1,7 @@
-"""Processes for the store tests to start, to starve and to kill; each prints what it was promised as it goes.
+"""Writer processes that the store tests start and kill; each prints the batches that were acknowledged.
 
-A batch is one event in the log of the worker's own run, one item in the inbox of the run `shared`, and one more on the
-counter that all share. They were written together, so they have to be found together.
+A batch is one event of the worker's own run, one item in the inbox of the run `shared`, and an increment of a shared
+counter. They are committed together, so they must be found together.
 """
 
 import sys
@@ -15,27 +15,26 @@ from retinue.core.errors import StoreUnavailable
 from retinue.core.inbox import TextMessage
 from retinue.store.sqlite import store as sqlite
 from retinue.store.sqlite.store import SqliteStore
-from retinue.testing.contracts.store_case import accept, enlist, record, said
+from retinue.testing.contracts.store.fixtures import accept, record, register, reply
 
 
 def count_up(key_value: Mapping[str, bytes]) -> Decision:
-    """One more."""
     count = b"%d" % (int(key_value.get("count", b"0")) + 1)
     return Decision(count, puts={"count": count})
 
 
 def prepare(store: SqliteStore, *names: str) -> None:
-    """Let the workers' runs exist, and the one to which they all post."""
+    """Create the workers' runs, and the run to which they all post."""
     store.commit(None, [OpenSession(session_id="s", at=1.0), accept("shared", driver_id=None)])
     for name in names:
-        store.commit(None, [enlist(name), accept(name, driver_id=name)])
+        store.commit(None, [register(name), accept(name, driver_id=name)])
 
 
 def write_batch(store: SqliteStore, name: str, n: int, *, padding: int = 1000) -> None:
     """The `n`-th batch of a worker, counted from 1."""
     text = f"{name} {n} ".ljust(padding, "x")
     writes = (
-        record(name, n + 1, said(text, turn=n)),
+        record(name, n + 1, reply(text, turn=n)),
         Post(run_id="shared", item=TextMessage(key=f"{name}/{n}", text=f"{n}")),
         Change(space="counter", decide=count_up),
     )
@@ -43,8 +42,8 @@ def write_batch(store: SqliteStore, name: str, n: int, *, padding: int = 1000) -
 
 
 def hammer(path: Path, seconds: float, *names: str) -> None:
-    """One thread and one store per name, writing as fast as they can; prints each name and its number of batches."""
-    setattr(sqlite, "LONG_LOG", 100_000)  # noqa: B010  many checkpoints are the point here
+    """Write with one thread and one store per name, as fast as possible; prints each name and its batches."""
+    setattr(sqlite, "CHECKPOINT_SIZE", 100_000)  # noqa: B010  force many checkpoints
     until = time.monotonic() + seconds
     done = dict.fromkeys(names, 0)
 
@@ -65,8 +64,8 @@ def hammer(path: Path, seconds: float, *names: str) -> None:
 
 
 def write_for_ever(path: Path, name: str, begin: int) -> None:
-    """Batches until somebody kills this process; prints the number of each when it is acknowledged."""
-    setattr(sqlite, "LONG_LOG", 100_000)  # noqa: B010  die in the middle of checkpoints, too
+    """Write batches until the process is killed; prints the number of each when it is acknowledged."""
+    setattr(sqlite, "CHECKPOINT_SIZE", 100_000)  # noqa: B010  be killed during checkpoints, too
     store = SqliteStore(path)
     n = begin
     while True:
@@ -76,7 +75,7 @@ def write_for_ever(path: Path, name: str, begin: int) -> None:
 
 
 def fill_up(path: Path, limit: int) -> None:
-    """Batches until files may not grow any more, then ten more with room; prints how many were acknowledged."""
+    """Write batches up to a file size limit, then ten more without it; prints how many were acknowledged."""
     import resource
 
     store = SqliteStore(path)

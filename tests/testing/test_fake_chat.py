@@ -15,9 +15,17 @@ from retinue.core.errors import BadInput
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.scripted.provider import Line, says, together
-from retinue.providers.scripted.provider import calls as calling
-from retinue.testing.fake_chat import Answer, ChatScript, FakeChat, Heard, main, objection, read_script
+from retinue.providers.scripted import Line, says, together
+from retinue.providers.scripted import calls as calling
+from retinue.testing.fake_chat import (
+    ChatScript,
+    FakeChat,
+    FakeResponse,
+    ReceivedRequest,
+    main,
+    read_script,
+    request_error,
+)
 from retinue.testing.virtual_time import run_in_virtual_time
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -53,18 +61,18 @@ def result(call_id: str = "a") -> dict[str, Any]:
     ],
 )
 def test_a_conversation_that_vendors_refuse_is_refused(messages: list[dict[str, Any]], complaint: str | None) -> None:
-    assert objection({"model": "m", "messages": messages}) == complaint
+    assert request_error({"model": "m", "messages": messages}) == complaint
 
 
 @pytest.mark.parametrize("made", [call(""), call(None), call("a", {"an": "object"})])
 def test_a_call_needs_an_id_and_its_arguments_as_text(made: dict[str, Any]) -> None:
     assert "a call needs an id of its own and arguments as a string" in str(
-        objection({"model": "m", "messages": [reply(made), result()]})
+        request_error({"model": "m", "messages": [reply(made), result()]})
     )
 
 
 def test_an_empty_list_of_tools_is_refused() -> None:
-    assert objection({"model": "m", "messages": [USER], "tools": []}) == "[] is too short - 'tools'"
+    assert request_error({"model": "m", "messages": [USER], "tools": []}) == "[] is too short - 'tools'"
 
 
 async def test_a_refused_request_is_remembered() -> None:
@@ -73,7 +81,7 @@ async def test_a_refused_request_is_remembered() -> None:
             async with session.post(vendor.base_url + path, data=body) as response:
                 assert response.status == (400 if path == "/chat/completions" else 404)
 
-        assert [heard.path for heard in vendor.heard] == ["/v1/chat/completions", "/v1/models"]
+        assert [heard.path for heard in vendor.requests] == ["/v1/chat/completions", "/v1/models"]
 
 
 async def test_who_does_not_ask_for_a_stream_gets_the_whole_answer_at_once() -> None:
@@ -111,7 +119,7 @@ async def said(base_url: str, *messages: Message, system: str = "") -> str:
 
 
 async def test_lines_are_chosen_by_words_and_turn() -> None:
-    def improvise(heard: Heard) -> Line | Answer:
+    def improvise(heard: ReceivedRequest) -> Line | FakeResponse:
         return says(f"you said {heard.body['messages'][-1]['content']}")
 
     script = (

@@ -14,16 +14,16 @@ from retinue.core.usage import Usage
 from retinue.providers.anthropic.provider import AnthropicProvider
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import TOOLS, Listener
-from retinue.testing.fake_chat import FakeChat, Played
+from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeServer
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.responses import FakeResponses
 
 pytestmark = pytest.mark.real_time
 
-Vendor = Callable[[Played], FakeServer]
+Vendor = Callable[[Playable], FakeServer]
 Reach = Callable[[Any], AbstractAsyncContextManager[Provider]]
 
 VENDORS: dict[str, tuple[Vendor, Reach]] = {

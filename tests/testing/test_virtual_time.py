@@ -15,7 +15,7 @@ import pytest
 from retinue.testing import virtual_time
 from retinue.testing.virtual_time import (
     NEW_YEAR,
-    NothingLeftToWaitFor,
+    DeadlockError,
     VirtualClock,
     VirtualTimeLoop,
     run_in_virtual_time,
@@ -144,7 +144,7 @@ def test_waiting_for_what_never_comes_is_an_error_that_names_the_tasks_and_their
             tasks.create_task(never(), name="left")
             tasks.create_task(never(), name="right")
 
-    with pytest.raises(NothingLeftToWaitFor, match="could wake these tasks") as caught:
+    with pytest.raises(DeadlockError, match="can wake these tasks") as caught:
         run_in_virtual_time(main())
     line = f"never at {__file__}:{never.__code__.co_firstlineno + 1}"
     group, *members = caught.value.waiting
@@ -163,7 +163,7 @@ def test_two_tasks_that_hold_what_the_other_wants_are_found_out() -> None:
 
         await asyncio.gather(dine(fork, knife), dine(knife, fork))
 
-    with pytest.raises(NothingLeftToWaitFor) as caught:
+    with pytest.raises(DeadlockError) as caught:
         run_in_virtual_time(main())
     assert len(caught.value.waiting) == 3
 
@@ -178,7 +178,7 @@ def test_tasks_that_are_found_stuck_still_clean_up() -> None:
             await asyncio.sleep(5)
             seen.append("cleaned up")
 
-    with pytest.raises(NothingLeftToWaitFor):
+    with pytest.raises(DeadlockError):
         run_in_virtual_time(main())
     assert seen == ["cleaned up"]
 
@@ -215,7 +215,7 @@ async def test_a_pool_that_is_idle_costs_nothing() -> None:
     began = time.monotonic()
     for _ in range(100):
         await asyncio.sleep(1)
-    assert time.monotonic() - began < 100 * virtual_time.PATIENCE_WITH_OUTSIDE / 2
+    assert time.monotonic() - began < 100 * virtual_time.INPUT_WAIT / 2
 
 
 async def test_a_thread_whose_waiter_was_cancelled_does_not_hold_time() -> None:
@@ -230,7 +230,7 @@ async def test_a_thread_whose_waiter_was_cancelled_does_not_hold_time() -> None:
 
 
 def test_a_thread_that_nobody_waits_for_is_let_finish_before_the_loop_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_time, "PATIENCE_WITH_OUTSIDE", 0.0)
+    monkeypatch.setattr(virtual_time, "INPUT_WAIT", 0.0)
     seen: list[str] = []
 
     async def main() -> asyncio.AbstractEventLoop:
@@ -244,7 +244,7 @@ def test_a_thread_that_nobody_waits_for_is_let_finish_before_the_loop_closes(mon
 
 
 async def test_a_thread_that_waits_for_the_loops_time_gets_it_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_time, "PATIENCE_AT_MOST", A_MOMENT)
+    monkeypatch.setattr(virtual_time, "MAX_WAIT", A_MOMENT)
     loop = asyncio.get_running_loop()
 
     def ask_the_loop() -> str:
@@ -263,11 +263,11 @@ async def test_a_thread_that_the_loop_did_not_start_is_heard_before_time_jumps()
 
 
 async def test_time_stands_still_for_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_time, "PATIENCE_WITH_OUTSIDE", 0.0)
+    monkeypatch.setattr(virtual_time, "INPUT_WAIT", 0.0)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     heard, thread = set_by_a_thread_after_a_moment()
-    with loop.standing_still():
+    with loop.paused():
         async with asyncio.timeout(60):
             await heard.wait()
     thread.join()
@@ -278,7 +278,7 @@ async def test_time_stands_still_for_whoever_asks_for_it(monkeypatch: pytest.Mon
 
 
 async def test_a_child_process_is_waited_for_although_a_deadline_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_time, "PATIENCE_WITH_OUTSIDE", 0.0)
+    monkeypatch.setattr(virtual_time, "INPUT_WAIT", 0.0)
     async with asyncio.timeout(60):
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-c", "print('hello')", stdout=asyncio.subprocess.PIPE
@@ -288,7 +288,7 @@ async def test_a_child_process_is_waited_for_although_a_deadline_is_set(monkeypa
 
 
 async def test_a_child_process_without_pipes_is_waited_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_time, "PATIENCE_WITH_OUTSIDE", 0.0)
+    monkeypatch.setattr(virtual_time, "INPUT_WAIT", 0.0)
     async with asyncio.timeout(60):
         child = await asyncio.create_subprocess_shell("exit 3")
         code = await child.wait()
@@ -296,7 +296,7 @@ async def test_a_child_process_without_pipes_is_waited_for_too(monkeypatch: pyte
 
 
 async def test_a_child_that_hangs_meets_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_time, "PATIENCE_WITH_CHILDREN", A_MOMENT)
+    monkeypatch.setattr(virtual_time, "CHILD_WAIT", A_MOMENT)
     child = await asyncio.create_subprocess_exec("sleep", "1000")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(900):
@@ -334,7 +334,7 @@ async def test_a_word_over_a_socket_arrives_before_time_jumps() -> None:
 
 
 def test_a_socket_on_which_nobody_speaks_is_a_deadlock_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_time, "PATIENCE_AT_MOST", A_MOMENT)
+    monkeypatch.setattr(virtual_time, "MAX_WAIT", A_MOMENT)
     ours, theirs = socket.socketpair()
 
     async def main() -> None:
@@ -344,7 +344,7 @@ def test_a_socket_on_which_nobody_speaks_is_a_deadlock_in_the_end(monkeypatch: p
         finally:
             writer.close()
 
-    with theirs, pytest.raises(NothingLeftToWaitFor) as caught:
+    with theirs, pytest.raises(DeadlockError) as caught:
         run_in_virtual_time(main())
     assert len(caught.value.waiting) == 1
 

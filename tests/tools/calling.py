@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.core.commands import Change, Decide, Written
+from retinue.core.commands import Change, Decide, WriteResult
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
@@ -45,7 +45,7 @@ class DirectShelf:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         (answer,) = self.store.commit(None, [Change(space=space, decide=decide, key=key, session_id=session_id)])
         return answer
 
@@ -60,7 +60,7 @@ class LateShelf:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         return await self.harness.retinue.supervisor.key_value.change(space, decide, key=key, session_id=session_id)
 
 

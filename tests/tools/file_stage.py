@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.core.commands import Decide, Written
+from retinue.core.commands import Decide, WriteResult
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
@@ -29,7 +29,7 @@ class NoKeyValue:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         raise AssertionError(space)
 
 

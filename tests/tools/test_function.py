@@ -19,7 +19,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools.function import FunctionTool, as_text, tool

@@ -13,7 +13,7 @@ from retinue.core.errors import StoreError
 from retinue.core.policy import Autonomy, Policy, Risk
 from retinue.core.ports import CallRisk, Store
 from retinue.engine import SpawnRequest
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools.dependencies import ToolDependencies

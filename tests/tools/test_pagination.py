@@ -12,7 +12,7 @@ import pytest
 
 import retinue
 from retinue.core.ports import Request
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, calls, says
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says
 
 LINES = [f'{number} "quoted"\\ \t{"x" * (number % 97)}' for number in range(1500)]
 NAMES = [f"{number:04}{'n' * 200}" for number in range(600)]

@@ -15,7 +15,7 @@ import pytest
 from retinue.core.messages import ToolMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import Ended, Program, Request
-from retinue.providers.scripted.provider import Speaks, calls, calls_verbatim, says, together
+from retinue.providers.scripted import ScriptedReply, calls, calls_verbatim, says, together
 from retinue.testing.harness import Harness
 from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
@@ -40,11 +40,11 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def results(*lines: Speaks, policy: Policy = FREE_HAND, **options: Any) -> list[str]:
+async def results(*lines: ScriptedReply, policy: Policy = FREE_HAND, **options: Any) -> list[str]:
     """What a model reads that makes all these calls at once."""
     heard: list[str] = []
 
-    def listening(request: Request) -> Speaks:
+    def listening(request: Request) -> ScriptedReply:
         heard.extend(message.text for message in request.messages if isinstance(message, ToolMessage))
         return says("done")
 
@@ -357,13 +357,13 @@ async def test_a_long_output_is_cut_and_can_be_read_on(workspace: Path) -> None:
     (workspace / "long.txt").write_text("".join(f"line {number}\n" for number in range(20_000)))
     read: list[str] = []
 
-    def reads_on(request: Request) -> Speaks:
+    def reads_on(request: Request) -> ScriptedReply:
         text = request.messages[-1].text
         read.append(text)
         name = text.rpartition('"id": "')[2].partition('"')[0]
         return calls("artifact_read", id=name, offset=len("line 0\n"), limit=14)
 
-    def listening(request: Request) -> Speaks:
+    def listening(request: Request) -> ScriptedReply:
         read.append(request.messages[-1].text)
         return says(", ".join(spec.name for spec in request.tools))
 

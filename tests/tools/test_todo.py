@@ -13,7 +13,7 @@ from retinue.core.commands import CloseSession, OpenSession
 from retinue.core.errors import StoreError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, CallRisk, Store, Tool
-from retinue.providers.scripted.provider import calls, says, together
+from retinue.providers.scripted import calls, says, together
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools import todo

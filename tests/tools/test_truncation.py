@@ -13,7 +13,7 @@ from retinue.core.commands import Prune
 from retinue.core.errors import ToolError
 from retinue.core.policy import Autonomy, Policy, Risk
 from retinue.core.ports import CallContext, CallRisk, Store, Tool, ToolResult
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness

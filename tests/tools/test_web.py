@@ -16,7 +16,7 @@ from retinue.core.ports import CallRisk, Tool
 from retinue.net.fetcher import Bounds, Fetched, Fetcher
 from retinue.net.guard import Guard
 from retinue.store.memory.store import MemoryStore
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
 from retinue.tools.web.findings import Finding
@@ -68,7 +68,7 @@ def web(
 
 def serving(body: bytes | str, headers: Mapping[str, str] = HTML, **more: Any) -> FakeServer:
     sent = body.encode() if isinstance(body, str) else body
-    return FakeServer(lambda _: Answer(headers=headers, pieces=(sent,), **more))
+    return FakeServer(lambda _: FakeResponse(headers=headers, pieces=(sent,), **more))
 
 
 def test_the_tools_only_read_and_may_run_again_after_a_crash() -> None:
@@ -182,16 +182,16 @@ async def test_a_scraped_text_is_cut_where_it_is_too_long() -> None:
 
 
 FAILURES = {
-    "the server answered 404 Not Found": Answer(status=404, headers=HTML),
-    "the answer is not text but image/png": Answer(headers={"Content-Type": "image/png"}, pieces=(b"\x89PNG",)),
-    "the answer is not text but binary data": Answer(headers=TEXT, pieces=(b"\x7fELF\x00\x01",)),
-    "the answer is larger than 100000 bytes": Answer(
+    "the server answered 404 Not Found": FakeResponse(status=404, headers=HTML),
+    "the answer is not text but image/png": FakeResponse(headers={"Content-Type": "image/png"}, pieces=(b"\x89PNG",)),
+    "the answer is not text but binary data": FakeResponse(headers=TEXT, pieces=(b"\x7fELF\x00\x01",)),
+    "the answer is larger than 100000 bytes": FakeResponse(
         headers={**HTML, "Content-Encoding": "gzip"}, pieces=(gzip.compress(bytes(10_000_000)),)
     ),
-    "no whole answer within 20 seconds": Answer(headers=HTML, pieces=(b"<p>",), ending="silence"),
-    "more than 5 redirects": Answer(status=301, headers={"Location": "/"}),
-    "no connection, or one that broke off": Answer(status=0),
-    "a.example is not on the public web": Answer(status=302, headers={"Location": "http://a.example.localhost/"}),
+    "no whole answer within 20 seconds": FakeResponse(headers=HTML, pieces=(b"<p>",), ending="silence"),
+    "more than 5 redirects": FakeResponse(status=301, headers={"Location": "/"}),
+    "no connection, or one that broke off": FakeResponse(status=0),
+    "a.example is not on the public web": FakeResponse(status=302, headers={"Location": "http://a.example.localhost/"}),
 }
 
 
@@ -214,7 +214,7 @@ async def test_an_address_of_this_machine_is_refused_without_a_connection() -> N
             "cannot fetch http://127.0.0.1/: 127.0.0.1 is not on the public web"
         )
 
-        assert server.heard == []
+        assert server.requests == []
 
 
 SLOW = "<body>" + "<ul><li>a</li></ul>" * 20_000

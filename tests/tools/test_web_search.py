@@ -13,7 +13,7 @@ import pytest
 from retinue.core.errors import BadInput, ToolError
 from retinue.net.fetcher import Fetcher
 from retinue.net.guard import Guard
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.web.ddgs import HOSTS, MISSING, Ddgs, Engine, EngineStrayed, OneHost, engine_of_ddgs
 from retinue.tools.web.findings import Finding, findings
 from retinue.tools.web.search import Brave, search_by
@@ -163,12 +163,12 @@ def test_an_engine_cannot_leave_its_host(url: str) -> None:
 
 @pytest.mark.real_time
 async def test_the_transport_of_ddgs_follows_no_redirect_once_it_is_held() -> None:
-    async with FakeServer(lambda _: Answer(status=302, headers={"Location": "/elsewhere"})) as server:
+    async with FakeServer(lambda _: FakeResponse(status=302, headers={"Location": "/elsewhere"})) as server:
         held = OneHost(engine_of_ddgs("duckduckgo").http_client, "html.duckduckgo.com")
 
         said = await asyncio.to_thread(held.client.request, "GET", f"{server.url}/start")
 
-        assert (said.status_code, [heard.path for heard in server.heard]) == (302, ["/start"])
+        assert (said.status_code, [heard.path for heard in server.requests]) == (302, ["/start"])
 
 
 def test_a_transport_that_cannot_be_told_to_follow_no_redirect_is_not_used() -> None:
@@ -192,19 +192,19 @@ async def test_without_ddgs_one_is_told_what_to_install() -> None:
 
 async def test_an_instance_of_searxng_is_asked_where_the_setting_says_even_on_this_machine() -> None:
     found = {"results": [{"title": "Pools", "url": POOLS.url, "content": POOLS.description, "engine": "x"}]}
-    async with FakeServer(lambda _: Answer(headers=JSON, pieces=(json.dumps(found).encode(),))) as server:
+    async with FakeServer(lambda _: FakeResponse(headers=JSON, pieces=(json.dumps(found).encode(),))) as server:
         assert await search_by(f"searxng:{server.url}/own/")("pool size & more") == [POOLS]
 
-        (heard,) = server.heard
+        (heard,) = server.requests
         assert (heard.path, heard.query) == ("/own/search", "q=pool size %26 more&format=json")
 
 
 async def test_an_instance_cannot_send_us_elsewhere_on_this_machine() -> None:
-    async with FakeServer(lambda _: Answer(headers=JSON, pieces=(b"{}",))) as victim:
-        async with FakeServer(lambda _: Answer(status=302, headers={"Location": victim.url})) as server:
+    async with FakeServer(lambda _: FakeResponse(headers=JSON, pieces=(b"{}",))) as victim:
+        async with FakeServer(lambda _: FakeResponse(status=302, headers={"Location": victim.url})) as server:
             assert await search_by(f"searxng:{server.url}")("pool size") == []
 
-        assert victim.heard == []
+        assert victim.requests == []
 
 
 def brave(server: FakeServer) -> Brave:
@@ -214,20 +214,20 @@ def brave(server: FakeServer) -> Brave:
 async def test_brave_gets_its_key_in_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRAVE_API_KEY", "secret-key")
     found = {"web": {"results": [{"title": "Pools", "url": POOLS.url, "description": POOLS.description}]}}
-    async with FakeServer(lambda _: Answer(headers=JSON, pieces=(json.dumps(found).encode(),))) as server:
+    async with FakeServer(lambda _: FakeResponse(headers=JSON, pieces=(json.dumps(found).encode(),))) as server:
         assert await brave(server).search("pool size") == [POOLS]
 
-        (heard,) = server.heard
+        (heard,) = server.requests
         assert (heard.path, heard.query) == ("/res/v1/web/search", "q=pool size&count=10&text_decorations=false")
         assert (heard.headers["x-subscription-token"], heard.headers["accept"]) == ("secret-key", "application/json")
 
 
 async def test_a_key_does_not_follow_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRAVE_API_KEY", "secret-key")
-    async with FakeServer(lambda _: Answer(status=307, headers={"Location": "/elsewhere"})) as server:
+    async with FakeServer(lambda _: FakeResponse(status=307, headers={"Location": "/elsewhere"})) as server:
         assert await brave(server).search("pool size") == []
 
-        assert len(server.heard) == 1
+        assert len(server.requests) == 1
 
 
 async def test_without_a_key_one_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ async def test_without_a_key_one_is_told_which(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("status", [401, 403, 422])
 async def test_an_engine_that_refuses_us_is_a_person_s_business(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRAVE_API_KEY", "wrong-key")
-    async with FakeServer(lambda _: Answer(status=status, headers=JSON)) as server:
+    async with FakeServer(lambda _: FakeResponse(status=status, headers=JSON)) as server:
         with pytest.raises(ToolError, match=r"^Brave refuses: is the key in BRAVE_API_KEY right\?$"):
             await brave(server).search("pool size")
         with pytest.raises(ToolError, match=r"need `json` under search\.formats$"):
@@ -250,21 +250,21 @@ async def test_an_engine_that_refuses_us_is_a_person_s_business(status: int, mon
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(status=500, headers=JSON),
-        Answer(status=429, headers=JSON),
-        Answer(status=0),
-        Answer(headers=JSON, ending="silence"),
-        Answer(headers=JSON, pieces=(b'{"results": [',)),
-        Answer(headers=JSON, pieces=(b"\xff",)),
-        Answer(headers=JSON, pieces=(b"[" * 100_000,)),
-        Answer(headers=JSON, pieces=(b'["results"]',)),
-        Answer(headers=JSON, pieces=(b'{"results": 5, "web": [1]}',)),
-        Answer(headers=JSON, pieces=(b'{"results": [5, {}, {"url": 7}, {"url": "ftp://x"}]}',)),
-        Answer(headers={"Content-Type": "image/png"}),
+        FakeResponse(status=500, headers=JSON),
+        FakeResponse(status=429, headers=JSON),
+        FakeResponse(status=0),
+        FakeResponse(headers=JSON, ending="silence"),
+        FakeResponse(headers=JSON, pieces=(b'{"results": [',)),
+        FakeResponse(headers=JSON, pieces=(b"\xff",)),
+        FakeResponse(headers=JSON, pieces=(b"[" * 100_000,)),
+        FakeResponse(headers=JSON, pieces=(b'["results"]',)),
+        FakeResponse(headers=JSON, pieces=(b'{"results": 5, "web": [1]}',)),
+        FakeResponse(headers=JSON, pieces=(b'{"results": [5, {}, {"url": 7}, {"url": "ftp://x"}]}',)),
+        FakeResponse(headers={"Content-Type": "image/png"}),
     ],
 )
 async def test_an_engine_that_answers_with_nonsense_finds_nothing(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch
+    answer: FakeResponse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRAVE_API_KEY", "secret-key")
     async with FakeServer(lambda _: answer) as server:

@@ -1,4 +1,4 @@
-"""The calls of any run in a store that wait for a person, and the answers to them: from any process, at any time."""
+"""Approval requests of all runs in a store, and the answers to them, from any process."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from retinue.engine import Supervisor
 log = logging.getLogger("retinue.app")
 
 SHORTEST = 4
-"""Characters of a run's id that have to be said at least."""
+"""How many characters of a run's id a shortened question id needs."""
 
 
 class Approvals:
-    """Questions to people. These are operations of the system, never tools of an agent: no run can answer one."""
+    """Approval requests. These are operations of the program, never tools of an agent: no run can answer one."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
     async def open(self) -> list[Approval]:
-        """Calls, in any unfinished run of the store, that wait for a person and that nobody has answered."""
+        """The tool calls without an answer, in all unfinished runs of the store."""
         rows = await self._supervisor.stored.runs(RunQuery(unfinished_only=True))
         questions: list[Approval] = []
         for row in rows:
             if row.progress.phase == "parked":
                 try:
                     questions += await self.of(row.run_id)
-                except StoreError as unreadable:
-                    log.warning("the questions of run %s cannot be read: %s", row.run_id, unreadable)
+                except StoreError as error:
+                    log.warning("the approvals of run %s cannot be read: %s", row.run_id, error)
         return questions
 
     async def of(self, run_id: RunId) -> list[Approval]:
@@ -39,29 +39,33 @@ class Approvals:
         return await self._supervisor.open_questions(run_id)
 
     async def find(self, name: str) -> Approval:
-        """The open question with this id, or with a part of it that means no other."""
+        """The open question with this id, or with an unambiguous part of it; raises `BadInput` if several match."""
         run, _, place = name.partition("/")
-        known = {each.id: each for each in await self.open()}
+        known = {question.id: question for question in await self.open()}
         if name in known:
             return known[name]
-        meant = [each for each in known.values() if len(run) >= SHORTEST and _is_meant(each, run, place)]
-        if len(meant) > 1:
-            raise BadInput(f"{name!r} means several questions: {', '.join(each.id for each in meant)}")
-        if not meant:
+        matching = [one for one in known.values() if len(run) >= SHORTEST and _matches(one, run, place)]
+        if len(matching) > 1:
+            raise BadInput(
+                f"{name!r} matches several approvals: {', '.join(one.id for one in matching)}; give more of the id"
+            )
+        if not matching:
             raise UnknownName("approval", name, tuple(known))
-        return meant[0]
+        return matching[0]
 
     async def answer(self, question: Approval | str, *, allow: bool, note: str = "") -> bool:
-        """Answer a question by itself or its id; whether this was the first answer. Only the first one counts."""
+        """Answer a question, given as the object or its id; returns whether this was the first answer, which is the one
+        that counts.
+        """
         if isinstance(question, str):
-            asking = question.partition("/")[0]
-            known = {each.id: each for each in (await self.of(asking) if asking != question else ())}
+            run_id = question.partition("/")[0]
+            known = {one.id: one for one in (await self.of(run_id) if run_id != question else ())}
             if question not in known:
                 raise UnknownName("approval", question, tuple(known))
             question = known[question]
         return await self._supervisor.answer(question, allow=allow, note=note)
 
 
-def _is_meant(question: Approval, run: str, place: str) -> bool:
+def _matches(question: Approval, run: str, place: str) -> bool:
     is_run = question.run_id.startswith(run) or question.run_id.endswith(run)
     return is_run and (not place or place == f"{question.turn}/{question.index}")

@@ -1,4 +1,6 @@
-"""What a run may do that a program starts: as much as its agent, or as the run that it is a fork of, and never more."""
+"""The policy and windows of runs that a program starts: those of the agent, or of the run that was forked, or
+narrower.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError
 from retinue.core.policy import Policy, inherit, intersect
-from retinue.core.profiles import tightened, windows_of
+from retinue.core.profiles import narrowed_windows, windows_of
 from retinue.core.state import Run
 from retinue.dialects import registry
 from retinue.dialects.base import PolicyTexts
@@ -17,19 +19,21 @@ from retinue.engine import Supervisor
 
 
 class Grants:
-    """Finds out what the settings and the runs before allow."""
+    """Computes the policies and windows that the settings and earlier runs allow."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._rules = supervisor.rules
 
     def windows(self, identity: str, policy: Policy | None) -> tuple[Window, ...]:
-        """Limits by the hour and day, where somebody wrote down a policy."""
-        given = policy if policy is not None else self._rules.given_to(identity)
+        """The hourly and daily windows of an agent, if it or the session has a policy."""
+        given = policy if policy is not None else self._rules.policy_for(identity)
         return () if given is None else windows_of(identity, given)
 
     async def of_fork(self, origin: Run, policy: Policy | None) -> Policy:
-        """What a fork may do: what its origin may today, narrowed by `policy`."""
+        """The policy of a fork: what its origin may do today, narrowed by `policy`; raises `PolicyError` if that asks
+        for more.
+        """
         grants = await self._supervisor.current_policy(origin)
         grants = intersect(grants, self._rules.ceiling_of(_identity(origin)))
         try:
@@ -38,7 +42,7 @@ class Grants:
             raise escalation(refused) from refused
 
     async def windows_of_fork(self, origin: Run, grants: Policy, *, own: Policy | None) -> tuple[Window, ...]:
-        """The windows that a run draws on, those of the runs above it included: a fork must not leave them."""
+        """The windows of a fork, including those of the runs above its origin, so that it draws on the same limits."""
         windows = {window.name: window for window in self.windows(_identity(origin), own)}
         above: Run | None = origin
         while above is not None:
@@ -46,11 +50,11 @@ class Grants:
                 windows.setdefault(window.name, window)
             parent_id = above.accepted.parent_id
             above = await self._supervisor.replay(parent_id) if parent_id is not None else None
-        return tightened(tuple(windows.values()), grants)
+        return narrowed_windows(tuple(windows.values()), grants)
 
 
 def escalation(refused: PolicyError) -> PolicyError:
-    """The error for a run whose policy asks for more than there is, with the text that the caller reads."""
+    """The error for a policy that asks for more than is allowed, with the text that the caller's dialect prescribes."""
     return PolicyError(
         _texts().escalation.format(refusal=refused),
         field=refused.field,
@@ -60,7 +64,9 @@ def escalation(refused: PolicyError) -> PolicyError:
 
 
 def narrowed_memory(asked: Sequence[str], run_spec: RunSpec) -> tuple[str, ...]:
-    """Whose memory a run may read besides its own: what it asks for, out of what its agent may."""
+    """The agents whose memory a run may read: those it asks for; raises `PolicyError` for one that its agent may not
+    read.
+    """
     for name in asked:
         if name not in (run_spec.identity, *run_spec.memory_from):
             raise PolicyError(

@@ -1,4 +1,4 @@
-"""One run in your hand: wait for it, talk to it, watch it, stop it."""
+"""`RunHandle`: wait for one run, send it input, read its events, cancel it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from retinue.engine import RunView, Supervisor
 
 
 class RunHandle:
-    """A run that was started, here or elsewhere, in this process or an earlier one.
+    """A handle on one run, whichever process started it.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     model = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
     ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
@@ -38,48 +38,64 @@ class RunHandle:
         return f"RunHandle({self.run_id!r})"
 
     async def wait(self, timeout: float | None = None) -> Outcome:
-        """How the run ended; raises TimeoutError if it did not in time, and lets it go on."""
+        """Wait for the end of the run and return its outcome.
+
+        Raises `TimeoutError` if the run has not ended after `timeout` seconds; the run continues.
+        """
         ended = await self._supervisor.wait([self.run_id], timeout=timeout, durable=True)
         if self.run_id not in ended:
             raise TimeoutError(f"run {self.run_id} has not ended within {timeout:g} s")
         return ended[self.run_id]
 
     async def look(self) -> RunView:
-        """The run as it stands now."""
+        """The current view of the run: its state, usage and task. Raises `UnknownName` if there is no such run."""
         view = await self._supervisor.look(self.run_id)
         if view is None:
             raise UnknownName("run", self.run_id)
         return view
 
     async def send(self, text: str, *, key: Key | None = None) -> None:
-        """Say something: a run at work reads it at its next turn, an idle one begins a new exchange with it."""
+        """Send a message to the run: an active run reads it at its next turn, an idle one begins a new exchange with
+        it.
+
+        A message with a `key` that was used before is not sent again. Raises `RunIsOver` if the run has ended.
+        """
         item = TextMessage(key=key or self._supervisor.new_id(), text=text)
         await self._supervisor.post(self.run_id, item, durable=True)
 
     async def ask(self, text: str, *, tools: bool = True, key: Key | None = None) -> Exchange:
-        """Give a run that stays its next input, and wait for the answer."""
+        """Send the next input to a run that was started with `keep_alive=True`, and wait for the answer.
+
+        With `tools=False` the model may not call tools for this input. A `key` that was used before returns the answer
+        to the earlier input. Raises `BadInput` if the run was not started with `keep_alive=True`.
+        """
         run = await self._supervisor.replay(self.run_id)
         if not run.accepted.lifecycle.keep_alive:
-            raise BadInput(f"run {self.run_id} does not stay for more input: start it with stays=True, or send() to it")
+            raise BadInput(f"run {self.run_id} takes no more input: start it with keep_alive=True, or use send()")
         item = Input(key=key or self._supervisor.new_id(), text=text, tools=tools)
-        if item.key not in run.inputs:  # a repeated one has been asked already
+        if item.key not in run.inputs:  # a repeated key was posted already
             await self._supervisor.post(self.run_id, item, durable=True)
         return await self._supervisor.reply_to(self.run_id, item.key, durable=True)
 
     async def answer(self, number: int = 1) -> Exchange:
-        """The answer to the run's `number`-th input."""
+        """The answer to the run's `number`-th input, counted from 1; waits for it.
+
+        If the run ended before that input, the exchange carries its outcome.
+        """
         return await self._supervisor.exchange(self.run_id, number, durable=True)
 
     async def close(self) -> Outcome:
-        """Tell a run that stays that no more input comes, and wait for its end."""
+        """End a run that was started with `keep_alive=True` after its current input, and wait for its outcome."""
         with suppress(RunIsOver):
             await self._supervisor.post(self.run_id, Close(key="close"), durable=True)
         return await self.wait()
 
     async def cancel(self, note: str = "") -> tuple[RunId, ...]:
-        """Stop the run and everything below it; the runs that this concerned."""
+        """Cancel the run and all its descendants; returns the ids of the runs that were cancelled."""
         return await self._supervisor.cancel(self.run_id, note=note)
 
     def events(self) -> AsyncIterator[Event | Delta]:
-        """What happens in the run, from its beginning until its end; deltas while it streams in this process."""
+        """The events of the run, from its beginning until its end, and the deltas of replies that stream in this
+        process.
+        """
         return self._supervisor.events(self.run_id)

@@ -1,4 +1,4 @@
-"""Builds a retinue out of its parts: the only file that knows everyone."""
+"""`retinue.open`: the composition root, which builds a retinue from arguments, settings, a store and the engine."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from retinue.core.ports import Clock, Ids, Provider, Store, Tool, ToolLike
 from retinue.core.profiles import Rules
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, Supervisor, build_engine
-from retinue.providers.catalog import WIRES, ProviderConfig, called, moved, provider_config
+from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, provider_config, with_address
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 
 log = logging.getLogger("retinue.app")
 
 MEMORY = ":memory:"
-"""As `home`: keep everything in memory, and forget it when the retinue is closed."""
+"""As `home`: keep everything in memory, and drop it when the retinue closes."""
 
 STORE = "retinue.db"
-"""The store's file, in the folder where state is kept."""
+"""The name of the store's file in the home folder."""
 
 
 class SystemClock:
@@ -71,22 +71,35 @@ def open(
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Retinue:
-    """A retinue, ready to be entered with `async with`.
+    """Build a retinue; enter it with `async with`.
 
-    `model` is `wire:name`, or a name at `provider`: the name of a wire or local server (with `base_url` and the name of
-    the variable that holds the key), or any object with the provider's one method. `providers` and `contacts` are more
-    of them, for agents whose model is written `name:model`. `config` is a settings file, whose agents, providers, tools
-    and dialect settings are added. `tools` are your own, and names of those that come with retinue; `tool_options` say
-    how the latter work. `home` is the folder of the store (`$RETINUE_HOME`, else
-    the platform's data folder), or `:memory:`. `policy` is the ceiling of every run, and its limits on actions an
-    hour and cost a day hold for each agent; without one, an agent has its own policy if it has one, else that of
-    `Policy()`, and nothing is counted by the hour or day. `approvals` says who answers
-    when a call needs a person: a callback, `"wait"` for an answer from anywhere, or `"deny"`. With `adopt` this
-    process also takes over runs whose process is gone. `durability="power"` syncs what others may have heard of to
-    the disk.
+    - `model`: `provider:name`, or a name at `provider`.
+    - `provider`: the name of a wire, of a local server or of a configured provider, or any object with an `answer`
+      method (`retinue.core.ports.Provider`).
+    - `base_url`, `api_key_env`: another address for `provider`, and the name of the environment variable that holds its
+      key.
+    - `config`: a settings file, whose agents, providers, tools and dialect settings are added to the arguments.
+    - `providers`, `provider_configs`: more providers, as objects by name and as configs, for agents whose model is
+      written `name:model`.
+    - `tools`: your own tools, and names of built-in ones. `tool_options` configures the built-in ones.
+    - `dialects`: the delegation tools that runs are offered. `dialect_settings` are settings by the dialect's name.
+    - `agents`: the agents that runs and models can name.
+    - `policy`: the ceiling of every run; its limits on actions per hour and cost per day hold for each agent. Without
+      one, an agent has its own policy, else `Policy()`, and nothing is limited by hour or day.
+    - `session`: the id of the session of new runs; without one, a new session is opened.
+    - `home`: the folder of the store (default: `$RETINUE_HOME`, else the platform's data folder), or `retinue.MEMORY`.
+    - `store`: a store object, instead of one in `home`.
+    - `approvals`: how approval requests are answered: a callback, `"wait"` for an answer from any process, or `"deny"`.
+    - `adopt`: also take over runs whose process is gone.
+    - `durability`: with `"power"`, commits are synced to the disk before their results are visible to others.
+    - `lease`: seconds without a sign of life after which other processes may take over the runs of this one.
+    - `clock`, `ids`: the sources of time and ids, for tests.
+
+    Raises `BadInput` for arguments that do not fit together, `UnknownName` for an unknown provider or tool, and
+    `ConfigError` for a settings file with errors.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
     >>> async def main() -> str:
     ...     model = ScriptedProvider(Script().play("main", says("Hello.")))
     ...     async with open(provider=model, home=MEMORY) as retinue:
@@ -96,22 +109,22 @@ def open(
     """
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:
-        from retinue.app.settings_file import dialect_settings as settled_dialects
+        from retinue.app.settings_file import dialect_settings as configured_dialects
         from retinue.app.settings_file import load_settings
-        from retinue.app.settings_file import provider_configs as settled_contacts
+        from retinue.app.settings_file import provider_configs as configured_providers
         from retinue.app.tool_modules import load_tools
 
         settings = load_settings(config)
         agents = (*settings.core_agents(), *agents)
-        provider_configs = (*settled_contacts(settings), *provider_configs)
+        provider_configs = (*configured_providers(settings), *provider_configs)
         tools = (*load_tools(settings.tool_modules), *tools)
-        tool_options = _merged(tool_options, settings.tool_options)
-        dialect_settings = dict(settled_dialects(settings)) | dict(dialect_settings or {})
+        tool_options = _merge_tool_options(tool_options, settings.tool_options)
+        dialect_settings = dict(configured_dialects(settings)) | dict(dialect_settings or {})
     check_agents(agents)
     table, name = _providers(model, provider, base_url, api_key_env, providers, provider_configs)
     clock, ids = clock or SystemClock(), ids or RandomIds()
     own, named = check_tools(tools)
-    _tell_of_strangers(agents, policy, own)
+    _warn_of_unknown_tools(agents, policy, own)
     store = store if store is not None else _open_store(home, durability)
     builtin = Builtin(lambda: _dependencies(tool_options or ToolOptions(), supervisor, home, agents))
     toolset = ToolRegistry(own, named=named, builtin=builtin)
@@ -124,8 +137,8 @@ def open(
         validate_output=validate_output,
         rules=Rules(
             session=policy,
-            agents={each.name: each.policy for each in agents if each.policy is not None},
-            memories={each.name: each.memory_from for each in agents},
+            agents={agent.name: agent.policy for agent in agents if agent.policy is not None},
+            memories={agent.name: agent.memory_from for agent in agents},
         ),
         approver=approvals,
         durable=durability == "power",
@@ -147,18 +160,17 @@ def open(
     )
 
 
-def _tell_of_strangers(agents: Sequence[Agent], policy: Policy | None, own: Sequence[Tool]) -> None:
-    """Warn of names of tools that nobody has."""
+def _warn_of_unknown_tools(agents: Sequence[Agent], policy: Policy | None, own: Sequence[Tool]) -> None:
     if agents or policy is not None:
         from retinue.app.validation import unknown_in_code
 
-        for stranger in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
-            log.warning("%s", stranger)
+        for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
+            log.warning("%s", warning)
 
 
-def _merged(said: ToolOptions | None, settled: ToolOptions) -> ToolOptions:
-    """What was said counts more than the settings, but for what the settings protect: that stays so."""
-    return settled if said is None else replace(said, protected=(*said.protected, *settled.protected))
+def _merge_tool_options(given: ToolOptions | None, configured: ToolOptions) -> ToolOptions:
+    """The given options, else the configured ones; files that the settings protect stay protected either way."""
+    return configured if given is None else replace(given, protected=(*given.protected, *configured.protected))
 
 
 def _dependencies(
@@ -196,16 +208,16 @@ def _folder(home: str | Path | None) -> Path | None:
 
 
 def open_read_only(*, home: str | Path | None = None, store: Store | None = None) -> ReadOnlyClient:
-    """The runs of a store to look at, ready to be entered with `async with`; nobody is asked and nothing driven.
+    """Open a store for reading, with `async with`: no model is called and no run is driven.
 
-    Where the store cannot be written, it can still be looked at, as far as SQLite can read it.
+    A store that cannot be written can still be opened, as far as SQLite can read it.
     """
     unwritable = None
     if store is None and home != MEMORY:
-        from retinue.store.sqlite import LookingStore, open_or_look
+        from retinue.store.sqlite import ReadOnlySqliteStore, open_or_read_only
 
-        store = open_or_look((Path(home) if home is not None else default_home()) / STORE)
-        unwritable = store.why if isinstance(store, LookingStore) else None
+        store = open_or_read_only((Path(home) if home is not None else default_home()) / STORE)
+        unwritable = store.why if isinstance(store, ReadOnlySqliteStore) else None
     supervisor, _ = build_engine(
         store if store is not None else _open_store(home, "process"),
         ToolRegistry(()),
@@ -225,42 +237,42 @@ def _providers(
     providers: Mapping[str, Provider] | None,
     provider_configs: Sequence[ProviderConfig],
 ) -> tuple[ProviderRegistry, str]:
-    """Everyone who can be asked, the one to ask first in front, and the name of the model there."""
+    """The registry of providers, the default one first, and the name of the model at that one."""
     objects = dict(providers or {})
     if isinstance(provider, str) or provider is None:
-        known = (*objects, *(each.name for each in provider_configs), *WIRES)
-        prefix, name = split_model(model, known, lambda prefix: called(prefix, known))
-        chosen = called(provider, known) if provider else prefix
+        known = (*objects, *(config.name for config in provider_configs), *WIRES)
+        prefix, name = split_model(model, known, lambda prefix: canonical_name(prefix, known))
+        chosen = canonical_name(provider, known) if provider else prefix
         if provider is None and chosen is not None:
             model = name
         if chosen is not None and chosen not in objects:
-            provider_configs = _first(chosen, base_url, api_key_env, provider_configs)
+            provider_configs = _put_first(chosen, base_url, api_key_env, provider_configs)
             return ProviderRegistry(objects, provider_configs), model
         if chosen is not None:
             objects = {chosen: objects[chosen]} | objects
     else:
         prefix, name = split_model(model)
-        own = getattr(provider, "name", None) or ("custom" if prefix is None else prefix)
-        objects = {str(own): provider} | objects
-        model = name if prefix == own else model
+        own_name = getattr(provider, "name", None) or ("custom" if prefix is None else prefix)
+        objects = {str(own_name): provider} | objects
+        model = name if prefix == own_name else model
     table = ProviderRegistry(objects, provider_configs)
     if not table:
         raise BadInput(
-            "nobody to ask: say which model (model='openai-chat:NAME'), which provider, "
-            "or pass provider= an object with an `answer` method"
+            "no model is configured: give one (model='openai-chat:NAME'), the name of a provider, "
+            "or an object with an `answer` method (provider=...)"
         )
     return table, model
 
 
-def _first(
+def _put_first(
     chosen: str, base_url: str | None, api_key_env: str | None, provider_configs: Sequence[ProviderConfig]
 ) -> tuple[ProviderConfig, ...]:
-    """The chosen provider in front, as the settings describe it and with what was said on top."""
-    settled = next((each for each in provider_configs if each.name == chosen), None)
-    others = tuple(each for each in provider_configs if each.name != chosen)
-    if settled is None:
+    """The configs with the chosen provider first, at the given address and with the given key variable."""
+    configured = next((config for config in provider_configs if config.name == chosen), None)
+    others = tuple(config for config in provider_configs if config.name != chosen)
+    if configured is None:
         return (provider_config(chosen, base_url=base_url, api_key_env=api_key_env), *others)
-    return (moved(settled, base_url, api_key_env), *others)
+    return (with_address(configured, base_url, api_key_env), *others)
 
 
 def _open_store(home: str | Path | None, durability: Literal["process", "power"]) -> Store:
@@ -275,10 +287,10 @@ def _open_store(home: str | Path | None, durability: Literal["process", "power"]
 
 
 def default_home() -> Path:
-    """Where state is kept when nobody says: `$RETINUE_HOME`, else the platform's folder for such things."""
-    if given := os.environ.get("RETINUE_HOME"):
-        # A ~ that no shell has seen, as in a file of variables, must not become a folder of that name.
-        return Path(os.path.expanduser(given))
+    """The default home folder: `$RETINUE_HOME`, else the platform's data folder."""
+    if home := os.environ.get("RETINUE_HOME"):
+        # A ~ that no shell has expanded, as in an env file, must not become a folder of that name.
+        return Path(os.path.expanduser(home))
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "retinue"
     if sys.platform == "win32":

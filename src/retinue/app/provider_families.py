@@ -1,4 +1,4 @@
-"""The providers of a process for dialects: their vendors, their keys, and providers that a dialect adds."""
+"""The providers of a process for dialects: their vendor families, their keys, and providers that a dialect adds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from retinue.dialects import registry
 from retinue.dialects.base import MakeProvider
 from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import Supervisor
-from retinue.providers.catalog import LOCAL, WIRES, ProviderConfig, family, family_called, provider_config
+from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, family, family_by_name, provider_config
 from retinue.tools.dependencies import ToolOptions
 
 _SECRET = re.compile("key|token|secret|auth", re.IGNORECASE)
 
 SHORTEST_KEY = 8
-"""Characters from which a value is taken for a key; shorter ones occur in ordinary words."""
+"""Values from this length on count as keys; shorter ones occur in ordinary text."""
 
 
 class RegistryFamilies(ProviderFamilies):
@@ -30,7 +30,7 @@ class RegistryFamilies(ProviderFamilies):
         self._table = table
 
     def names(self) -> Sequence[str]:
-        """The wires and local servers, and whoever was handed in or settled."""
+        """The wires, the local servers, and all given and configured providers."""
         return tuple(dict.fromkeys((*WIRES, *self._table.names)))
 
     def config(self, provider: str) -> ProviderConfig | None:
@@ -44,22 +44,22 @@ class RegistryFamilies(ProviderFamilies):
             return None
 
     def family(self, provider: str) -> str | None:
-        """Whose way of talking a provider speaks."""
+        """The vendor family of a provider."""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
         return family(known.wire if known is not None else provider)
 
     def called(self, name: str) -> str | None:
-        """The family that a model means by a name."""
-        return family_called(name)
+        """The vendor family with this name or alias."""
+        return family_by_name(name)
 
     def member(self, family: str) -> str:
-        """A provider of that family: an object or a contact of the settings, else the vendor's own wire."""
+        """A provider of this family: a given or configured one, else the vendor's own wire."""
         if self._table.has(family):
             return family
         return next((each.name for each in self._table.provider_configs if self.family(each.name) == family), family)
 
     def complaint(self, provider: str) -> str:
-        """That its key is missing, if so."""
+        """An error message if the provider cannot be used or its key is not set; otherwise empty."""
         if self._table.is_reached(provider):
             return ""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
@@ -72,9 +72,9 @@ class RegistryFamilies(ProviderFamilies):
         return ""
 
     def is_local(self, provider: str) -> bool:
-        """Whether it is a server of the user's own."""
+        """Whether the provider is a model server on the user's own machine."""
         known = {each.name: each for each in self._table.provider_configs}.get(provider)
-        return (known.wire if known is not None else provider) in LOCAL
+        return (known.wire if known is not None else provider) in LOCAL_SERVERS
 
     def wire(self, provider: str) -> str:
         """The name of the wire that a provider speaks."""
@@ -82,7 +82,7 @@ class RegistryFamilies(ProviderFamilies):
         return provider if known is None else known.wire
 
     def secrets(self) -> Sequence[str]:
-        """The keys in the environment and in headers, those of vendors that nobody has asked yet included."""
+        """All keys in the environment and in headers, including those of vendors that are not in use."""
         names = {each.api_key_env for each in (*self._table.provider_configs, *WIRES.values())}
         keys = [os.environ.get(name, "") for name in sorted(names) if name]
         for known in self._table.provider_configs:

@@ -1,6 +1,7 @@
-"""The runs of a store for those who only look: nothing is driven, adopted or asked of a model from here.
+"""`ReadOnlyClient`: the runs of a store for programs that only inspect them; no run is driven or adopted here.
 
-Works while others drive. What it can do to a run is what anyone can do from outside: post to it, and cancel it.
+It works while other processes drive runs. It changes a run only as any process can from outside: by inbox messages and
+cancellation.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ MOST_LISTED = 8
 
 
 class ReadOnlyClient:
-    """An open store without a driver of its own; an async context manager. Made by `open_read_only`.
+    """An open store without a driver of its own; an async context manager. Created by
+    `retinue.app.open.open_read_only`.
 
-    `unwritable` says why it can only be looked at, if that is so.
+    `unwritable` is the reason if the store can only be read.
     """
 
     def __init__(self, supervisor: Supervisor, *, unwritable: StoreError | None = None) -> None:
@@ -49,15 +51,15 @@ class ReadOnlyClient:
     async def list(
         self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
     ) -> list[RunView]:
-        """Root runs, newest first, or with `everyone` their descendants too."""
+        """Views of root runs, newest first, or with `everyone` of their descendants too."""
         return await self.supervisor.list(RunQuery(session_id=session, roots_only=not everyone, limit=limit))
 
     async def tree(self, root_id: RunId) -> list[RunView]:
-        """A root run and all its descendants, newest first."""
+        """Views of a root run and all its descendants, newest first."""
         return await self.supervisor.list(RunQuery(root_id=root_id))
 
     async def look(self, run_id: RunId) -> RunView:
-        """A run as it stands now."""
+        """The current view of a run; raises `UnknownName` if there is no such run."""
         view = await self.supervisor.look(run_id)
         if view is None:
             raise UnknownName("run", run_id)
@@ -74,33 +76,35 @@ class ReadOnlyClient:
         return await self.look(run_id)
 
     async def events(self, run_id: RunId) -> list[Event]:
-        """What has happened in a run so far."""
+        """The events of a run so far."""
         return [event for _, event in await self.supervisor.stored.events(run_id)]
 
     async def replay(self, run_id: RunId) -> Run:
-        """A run as its events tell it."""
+        """The state of a run, folded from its events."""
         return await self.supervisor.replay(run_id)
 
     async def driver_of(self, run_id: RunId) -> DriverRow | None:
-        """The process that works on a run, if one does."""
+        """The process that drives a run, if one does."""
         row = await self.supervisor.row(run_id)
         return await self.supervisor.drivers.find(row.driver_id) if await self.supervisor.is_driven(row) else None
 
     async def launch_config(self, run_id: RunId) -> LaunchConfig | None:
-        """How the process was set up that started the tree of a run, if that was kept."""
+        """The launch config of the process that started the tree of a run, if it was stored."""
         root = await self.supervisor.row((await self.supervisor.row(run_id)).root_id)
         return launch_config_of(await self.supervisor.stored.run_spec(root.run_spec))
 
     async def cancel(self, run_id: RunId, note: str = "") -> tuple[RunId, ...]:
-        """Stop a run and everything below it; runs without a driver end at once. The ids of the cancelled runs."""
+        """Cancel a run and all its descendants; runs without a driver end at once. Returns the ids of the cancelled
+        runs.
+        """
         return await self.supervisor.cancel(run_id, note=note)
 
     async def charges(self, window: str, since: float) -> list[Charge]:
-        """What a named window remembers from then on."""
+        """The charges on a named window since a time."""
         return await self.supervisor.stored.charges(window, since)
 
     async def prune(self, before: float) -> int:
-        """Remove trees that ended before a moment; how many runs were removed."""
+        """Remove trees that ended before a time; returns the number of removed runs."""
         return await self.supervisor.prune(before)
 
 

@@ -10,15 +10,16 @@ from retinue.core.agent import split_model
 from retinue.core.errors import BadInput
 from retinue.core.ports import Provider, Tool, as_tool
 from retinue.dialects.base import Dialect
-from retinue.providers.catalog import WIRES, ProviderConfig, called, provider_config, reach
+from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, create_provider, provider_config
 from retinue.tools.builtin import BUILTIN, Builtin
 
 
 class ToolRegistry:
-    """The tools of a process: its own, those that come with retinue, and for runs with a dialect that dialect's.
+    """The tools of a process: the caller's own, the built-in ones, and for runs with a dialect the tools of that
+    dialect.
 
-    A tool of one's own hides a built-in one of its name. `named` are the built-in tools that everyone is offered who
-    has no list of their own.
+    An own tool hides a built-in one of the same name. `named` are the built-in tools offered to runs whose agent lists
+    no tools.
     """
 
     def __init__(self, tools: Iterable[Tool], *, named: Sequence[str] = (), builtin: Builtin | None = None) -> None:
@@ -29,25 +30,25 @@ class ToolRegistry:
                 raise BadInput(f"two tools are named {tool.spec.name!r}: rename one of them")
             self.own[tool.spec.name] = tool
         self.offered = tuple(dict.fromkeys((*self.own, *named)))
-        """What a run without a list of its own is offered."""
+        """The tools offered to a run whose agent lists none."""
         self.names = tuple(dict.fromkeys((*self.own, *(BUILTIN if builtin is not None else ()))))
-        """Every tool that an agent can be given, delegation left out."""
+        """The tools that an agent can be given, without those of dialects."""
         self._dialects: dict[str, Dialect] = {}
         self._delegation: dict[str, Mapping[str, Tool]] = {}
 
     def add(self, dialect: Dialect) -> None:
-        """A dialect's tools."""
+        """Add the tools of a dialect."""
         self._dialects[dialect.name] = dialect
         self._delegation[dialect.name] = {name: as_tool(tool) for name, tool in dialect.tools().items()}
 
     def check_together(self, dialects: Sequence[str]) -> None:
-        """A name that two dialects of one run have cannot be told apart by a model."""
+        """Raise `BadInput` if two dialects of one run have a tool of the same name."""
         for this, other in combinations(dialects, 2):
             if shared := sorted(self._delegation[this].keys() & self._delegation[other].keys()):
                 raise BadInput(f"dialects {this!r} and {other!r} both have a tool named {shared[0]!r}: choose one")
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
-        """The tool of that name, as a run with these dialects sees and calls it."""
+        """The tool with this name, as a run with these dialects sees and calls it."""
         present = [dialect for dialect in dialects if dialect in self._dialects]
         theirs = (self._delegation[dialect].get(name) for dialect in present)
         tool = next((tool for tool in theirs if tool is not None), None) or self._registered(name)
@@ -64,7 +65,7 @@ class ToolRegistry:
 
 
 class ProviderRegistry:
-    """The providers of a process: objects that were handed in, and contacts that are reached when first asked."""
+    """The providers of a process: objects given by the caller, and configs whose providers are created on first use."""
 
     def __init__(self, providers: Mapping[str, Provider], provider_configs: Iterable[ProviderConfig] = ()) -> None:
         self._reached = dict(providers)
@@ -72,7 +73,7 @@ class ProviderRegistry:
         self._lend: Callable[[str, str], Provider | None] = lambda kind, name: None
 
     def lend(self, make: Callable[[str, str], Provider | None]) -> None:
-        """Let a provider `kind:NAME` be made of the one called NAME, when it is first asked for."""
+        """Let providers named `kind:NAME` be created by `make(NAME)` on first use."""
         self._lend = make
 
     def __bool__(self) -> bool:
@@ -80,34 +81,34 @@ class ProviderRegistry:
 
     @property
     def first(self) -> str:
-        """The provider that answers when nobody says which."""
+        """The default provider."""
         return next(iter((*self._reached, *self._provider_configs)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everyone who was handed in or settled."""
+        """The names of all given and configured providers."""
         return tuple(dict.fromkeys((*self._reached, *self._provider_configs)))
 
     @property
     def provider_configs(self) -> tuple[ProviderConfig, ...]:
-        """What another process needs to reach the same providers."""
+        """The configs that another process needs to reach the same providers."""
         return tuple(self._provider_configs.values())
 
     def has(self, name: str) -> bool:
-        """Whether it was handed in or settled, and is not just a vendor that could be asked."""
+        """Whether a provider was given or configured, as opposed to a vendor that could be used by its wire's name."""
         return name in self._reached or name in self._provider_configs
 
     def is_reached(self, name: str) -> bool:
-        """Whether it has been asked for before, or is an object that was handed in."""
+        """Whether a provider was given as an object or has been used before."""
         return name in self._reached
 
     def find(self, name: str) -> Provider | None:
-        """The provider of that name; a wire that nobody configured is its vendor's."""
-        if name in self._reached:  # asked in every turn
+        """The provider with this name; a wire that is not configured is its vendor's."""
+        if name in self._reached:  # looked up in every turn
             return self._reached[name]
         name = self._called(name)
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
-            self._reached[name] = reach(self._provider_configs.get(name) or provider_config(name))
+            self._reached[name] = create_provider(self._provider_configs.get(name) or provider_config(name))
         kind, colon, other = name.partition(":")
         if name not in self._reached and colon and (made := self._lend(kind, other)) is not None:
             self._reached[name] = made
@@ -119,14 +120,14 @@ class ProviderRegistry:
         return (default, name) if provider is None else (provider, name)
 
     def _called(self, name: str) -> str:
-        return called(name, (*self._reached, *self._provider_configs))
+        return canonical_name(name, (*self._reached, *self._provider_configs))
 
     def temperature(self, name: str) -> float | None:
-        """What the settings say for a provider."""
+        """The configured temperature of a provider."""
         return self._provider_configs[name].temperature if name in self._provider_configs else None
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections of all providers."""
         for provider in self._reached.values():
             if isinstance(provider, Closes):
                 await provider.close()
@@ -134,8 +135,8 @@ class ProviderRegistry:
 
 @runtime_checkable
 class Closes(Protocol):
-    """A provider with connections to let go of."""
+    """A provider with connections to close."""
 
     async def close(self) -> None:
-        """Let go of them."""
+        """Close the connections."""
         ...

@@ -1,7 +1,8 @@
-"""A retinue as a program holds it: the verbs on runs, in words of Python."""
+"""`Retinue`, the main object of the Python API: start, fork, resume, wait for, message and cancel runs."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from retinue.app.provider_families import lend_providers
 from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.run_spec import RunSpecBuilder, limits_of
 from retinue.app.sessions import Sessions
-from retinue.app.structured_output import Demand, demanded
+from retinue.app.structured_output import OutputFormat, make_output
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, UnknownName
@@ -35,12 +36,12 @@ Which: TypeAlias = RunHandle | RunId
 
 
 class Retinue:
-    """An open retinue: an async context manager that drives runs for as long as it is open.
+    """An open retinue: an async context manager that drives runs while it is open.
 
-    Made by `retinue.open`. What is unfinished when it closes stays in the store and can be resumed.
+    Created by `retinue.open`. A run that is unfinished when the retinue closes stays in the store and can be resumed.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     model = ScriptedProvider(Script().play("main", says("Four.")))
     ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
@@ -79,11 +80,11 @@ class Retinue:
             supervisor, tools, providers, agents=self.agents, model=model, dialect_settings=dialect_settings
         )
         self.launch_config: LaunchConfig | None = None
-        """What a later process needs to go on with the runs started here, if it is to be kept with them."""
+        """What a later process needs to resume the runs started here; stored with each root run if set."""
         lend_providers(providers, supervisor, dialect_settings=dialect_settings, tool_options=tool_options, home=home)
         self._chosen = tuple(dialects)
 
-    # Life
+    # Opening and closing
 
     async def __aenter__(self) -> Retinue:
         try:
@@ -106,7 +107,7 @@ class Retinue:
             finally:
                 await self.supervisor.close()
 
-    # Starting
+    # Starting runs
 
     async def run(
         self,
@@ -120,11 +121,15 @@ class Retinue:
         tools: Sequence[str] | None = None,
         model: str | None = None,
         system: str = "",
-        output: Demand | None = None,
+        output: OutputFormat | None = None,
     ) -> Outcome:
-        """Start a run and wait for how it ends. The same key, also in a later process, is the same run: it goes on.
+        """Start a run, wait for its end and return the outcome. The parameters are those of `spawn`.
 
-        With `output` the answer has to be JSON, and `Outcome.structured` is its value; see `spawn`.
+        With a `key` that was used before, also in an earlier process, no second run is started: the existing run is
+        resumed. With `output`, the answer has to be JSON and `Outcome.structured` is its value.
+
+        Raises the errors of `spawn`. A run that fails, is cancelled or reaches a limit raises nothing: see
+        `Outcome.result`.
         """
         handle = await self.spawn(
             task,
@@ -157,23 +162,39 @@ class Retinue:
         keep_alive: bool = False,
         inherits: HistoryRef | None = None,
         detached: bool = False,
-        output: Demand | None = None,
+        output: OutputFormat | None = None,
         label: str = "",
+        stays: bool | None = None,
     ) -> RunHandle:
-        """Start a run in the background and return its handle; it is on disk by then.
+        """Start a run in the background and return its handle. The run is recorded in the store before this returns.
 
-        `policy` and `memory_from` can only narrow what the agent has; asking for more raises `PolicyError`.
-        `label` is a word for people who look at lists of runs.
+        - `task`: the first user message.
+        - `agent`: the name of a configured agent; without one it is `main`, with all tools of the retinue and no system
+          prompt.
+        - `key`: an idempotency key; the same key returns the same run.
+        - `limits`: limits on turns, time, tokens and cost; without them, those of the agent apply.
+        - `policy`, `memory_from`: narrow what the agent may do, and whose memory it may read.
+        - `dialects`: the delegation tools to offer, instead of those given to `retinue.open`.
+        - `tools`: the names of the tools to offer, instead of those of the agent.
+        - `model`: `provider:name`, or a name at the default provider, instead of the model of the agent.
+        - `system`: text that is appended to the agent's system prompt.
+        - `think`: request extended thinking where the model supports it.
+        - `keep_alive`: keep the run open after its answer, for more input by `RunHandle.ask`. `stays` is the deprecated
+          name of this parameter.
+        - `inherits`: a point in another run's history that this run continues from.
+        - `detached`: only record the run; another process starts it with `resume`.
+        - `output`: require an answer in JSON: a JSON Schema (a mapping, or the path of a file), a type (a dataclass, a
+          TypedDict, a msgspec Struct, a pydantic model, ...), or `dict` for any object.
+        - `label`: a short name for lists of runs.
 
-        A `detached` one is not begun here: it is there for another process to resume. `output` demands an answer in
-        JSON: of a JSON Schema (a mapping, or the path of a file), of a type (a dataclass, a TypedDict, a msgspec
-        Struct, a pydantic model, ...), or with `dict` any object.
+        Raises `UnknownName` for an unknown agent, tool or dialect, `PolicyError` if `policy` or `memory_from` asks for
+        more than the agent has, and `BadInput` for an unusable schema.
         """
         spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self._run_specs.run_spec(spec, chosen, tools=tools, model=model, system=system, think=think)
         if output is not None:
-            run_spec = replace(run_spec, output=demanded(output))
+            run_spec = replace(run_spec, output=make_output(output))
         if memory_from is not None:
             run_spec = replace(run_spec, memory_from=narrowed_memory(memory_from, run_spec))
         if self.launch_config is not None:
@@ -185,7 +206,7 @@ class Retinue:
             limits=limits_of(spec, limits, delegates=bool(chosen)),
             policy=policy,
             windows=self._grants.windows(spec.name, policy),
-            lifecycle=Lifecycle(keep_alive=keep_alive),
+            lifecycle=Lifecycle(keep_alive=_keep_alive(keep_alive, stays)),
             inherits=inherits,
             label=label,
             dialect=chosen[0] if chosen else "",
@@ -203,7 +224,7 @@ class Retinue:
     def offers(
         self, *, agent: str | None = None, dialects: Sequence[str] | None = None, tools: Sequence[str] | None = None
     ) -> tuple[ToolSpec, ...]:
-        """What the model of a run would be shown that is started like this."""
+        """The tools that a run started with these arguments would offer to its model."""
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self._run_specs.run_spec(self._run_specs.agent(agent), chosen, tools=tools)
         found = (self._tools.find(name, chosen) for name in self.supervisor.visible_tools(run_spec))
@@ -217,10 +238,16 @@ class Retinue:
         policy: Policy | None = None,
         last_turns: int | None = None,
         keep_alive: bool = False,
+        stays: bool | None = None,
     ) -> RunHandle:
-        """A new run that begins with another's history as it stands, and with `task` as the next words.
+        """Start a new run that continues from another run's history as it stands, with `task` as its next user message.
 
-        It has the other's rights and draws on the same windows; `policy` can only narrow that.
+        - `run`: a handle or the id of the run to fork; it may be running or ended.
+        - `policy`: narrows the rights of the other run; asking for more raises `PolicyError`.
+        - `last_turns`: inherit only this many of the last turns.
+        - `keep_alive`: as for `spawn`. `stays` is the deprecated name of this parameter.
+
+        The fork has the other run's agent, limits and rights, and draws on the same hourly and daily windows.
         """
         origin = await self.supervisor.replay(_id(run))
         grants = await self._grants.of_fork(origin, policy)
@@ -230,7 +257,7 @@ class Retinue:
             task=task,
             limits=origin.accepted.limits,
             policy=grants,
-            lifecycle=Lifecycle(keep_alive=keep_alive),
+            lifecycle=Lifecycle(keep_alive=_keep_alive(keep_alive, stays)),
             inherits=HistoryRef(origin.run_id, origin.seq, last_turns),
             dialect=origin.accepted.dialect,
             windows=await self._grants.windows_of_fork(origin, grants, own=policy),
@@ -239,7 +266,11 @@ class Retinue:
         return RunHandle(self.supervisor, started.run_id)
 
     async def resume(self, run: Which) -> RunHandle:
-        """Go on with a run that nobody drives; one that is at work here, or over, is simply returned."""
+        """Continue an interrupted run in this process and return its handle.
+
+        A run that is active in this process, or has ended, is returned as it is. Raises `UnknownName` if there is no
+        such run, and `NotAdoptable` if another process drives it.
+        """
         run_id = _id(run)
         view = await self.supervisor.look(run_id)
         if view is None:
@@ -250,56 +281,73 @@ class Retinue:
             raise NotAdoptable(run_id, "another process is driving it")
         return RunHandle(self.supervisor, run_id)
 
-    # Verbs on runs
+    # Working with runs
 
     def handle(self, run_id: RunId) -> RunHandle:
-        """A handle on a run by its name."""
+        """A handle on the run with this id; the id is not checked."""
         return RunHandle(self.supervisor, run_id)
 
     async def wait(
         self, *runs: Which, mode: Literal["all", "any"] | int = "all", timeout: float | None = None
     ) -> dict[RunId, Outcome]:
-        """How runs ended, in the order of their ends: all of them, any one, or the first n; fewer after `timeout`."""
+        """Wait for runs to end and return their outcomes, in the order in which they ended.
+
+        - `mode`: `"all"`, `"any"`, or the number of runs to wait for.
+        - `timeout`: seconds; after that, the outcomes so far are returned and the runs continue.
+
+        Raises `BadInput` for another `mode`, and `UnknownName` for an unknown run.
+        """
         if (isinstance(mode, str) and mode not in WAIT_MODES) or (not isinstance(mode, str) and mode < 1):
-            raise BadInput(f"mode {mode!r} is none of 'all', 'any' and a number from 1")
+            raise BadInput(f"mode {mode!r} is not valid: give 'all', 'any', or a number of runs from 1 on")
         count = WAIT_MODES[mode] if isinstance(mode, str) else mode
         return await self.supervisor.wait([_id(run) for run in runs], count=count, timeout=timeout, durable=True)
 
     async def send(self, run: Which, text: str, *, key: Key | None = None) -> None:
-        """Say something to a run; see `RunHandle.send`."""
+        """Send a message to a run; see `RunHandle.send`."""
         await self.handle(_id(run)).send(text, key=key)
 
     async def cancel(self, run: Which, note: str = "") -> tuple[RunId, ...]:
-        """Stop a run and everything below it; the runs that this concerned."""
+        """Cancel a run and all its descendants; returns the ids of the runs that were cancelled."""
         return await self.supervisor.cancel(_id(run), note=note)
 
     async def list(
         self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
     ) -> list[RunView]:
-        """Root runs, newest first, or with `everyone` their descendants too; looking starts nothing."""
+        """Views of root runs, newest first, or with `everyone` of their descendants too. No run is started by this."""
         return await self.supervisor.list(RunQuery(session_id=session, roots_only=not everyone, limit=limit))
 
     async def tree(self, run: Which) -> list[RunView]:
-        """A root run and all its descendants, newest first."""
+        """Views of a root run and all its descendants, newest first."""
         return await self.supervisor.list(RunQuery(root_id=_id(run)))
 
     def events(self, run: Which) -> AsyncIterator[Event | Delta]:
-        """What happens in a run, from its beginning until its end."""
+        """The events of a run, from its beginning until its end; see `RunHandle.events`."""
         return self.supervisor.events(_id(run))
 
     # Approvals
 
     async def approvals(self) -> list[Approval]:
-        """Calls, in any unfinished run of the store, that wait for a person."""
+        """The tool calls that wait for approval, in all unfinished runs of the store."""
         return await self._approvals.open()
 
     async def approve(self, question: Approval | str, *, allow: bool = True, note: str = "") -> None:
-        """Answer a question by itself or its id; works from any process, for runs that nobody drives too."""
+        """Answer an approval request, given as the object or its id. The run may be driven by any process, or by none.
+
+        With `allow=False` the call is denied; `note` is the reason that the model reads. Only the first answer counts.
+        Raises `UnknownName` if there is no such request.
+        """
         await self._approvals.answer(question, allow=allow, note=note)
 
     async def deny(self, question: Approval | str, *, note: str = "") -> None:
-        """Answer a question with no."""
+        """Deny an approval request; see `approve`."""
         await self._approvals.answer(question, allow=False, note=note)
+
+
+def _keep_alive(keep_alive: bool, stays: bool | None) -> bool:
+    if stays is None:
+        return keep_alive
+    warnings.warn("stays= is deprecated: use keep_alive=", DeprecationWarning, stacklevel=3)
+    return stays
 
 
 def _id(run: Which) -> RunId:

@@ -1,4 +1,4 @@
-"""What a root run is told and offered: put together from its agent, its dialects and what the program asks for."""
+"""Build the spec of a root run from its agent, its dialects and the arguments of the program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from retinue.engine import PlainOutcomeTexts, Supervisor
 from retinue.telemetry import otel
 
 MAX_TURNS = 50
-"""Turns of a run that a program starts, when nobody says."""
+"""The turn limit of a run whose agent and caller set none."""
 
 
 class DialectOutcomeTexts(PlainOutcomeTexts):
@@ -43,9 +43,9 @@ class DialectOutcomeTexts(PlainOutcomeTexts):
 
 
 class RunSpecBuilder:
-    """Makes the briefs of root runs, and the dialects that these choose.
+    """Builds the specs of root runs, and the dialects that they use.
 
-    `agents` are those of the settings by name, and `model` is whom to ask where neither agent nor program says.
+    `agents` are the configured agents by name, and `model` is the default model.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RunSpecBuilder:
         self._dialect_context: DialectContext
 
     def begin(self, chosen: Sequence[str]) -> None:
-        """Make the dialects that runs have when nobody says; others are made when a run first asks for them."""
+        """Create the default dialects; others are created when a run first names them."""
         self._dialect_context = DialectContext(
             supervisor=self._supervisor,
             key_value=self._supervisor.key_value,
@@ -88,7 +88,7 @@ class RunSpecBuilder:
         self._supervisor.use_outcome_texts(DialectOutcomeTexts(self._dialects))
 
     def agent(self, name: str | None) -> Agent:
-        """The agent of that name, or one that has all tools and nothing to say for itself."""
+        """The agent with this name, or an agent `main` with all tools and no system prompt."""
         if name is None:
             return Agent(name="main", tools=self._tools.offered, no_tools=not self._tools.offered)
         if name not in self._agents:
@@ -105,7 +105,7 @@ class RunSpecBuilder:
         system: str = "",
         think: bool = False,
     ) -> RunSpec:
-        """What a run of this agent with these dialects is told and offered."""
+        """The spec of a run of this agent with these dialects: system prompt, tools, provider and model."""
         dialects = self._together(chosen)
         own = _own_tools(agent, dialects) if tools is None else tuple(tools)
         for name in own:
@@ -115,7 +115,7 @@ class RunSpecBuilder:
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self._agents.values())
         texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
-        provider, name = self._mind(model or agent.model)
+        provider, name = self._provider_and_model(model or agent.model)
         return RunSpec(
             agent=agent.name,
             system="\n\n".join(text for text in texts if text),
@@ -132,7 +132,7 @@ class RunSpecBuilder:
         )
 
     def _together(self, chosen: Sequence[str]) -> list[Dialect]:
-        """The dialects of one run."""
+        """The dialects of one run; raises `BadInput` if they have a tool name in common."""
         dialects = [self._dialect(name) for name in chosen]
         self._tools.check_together(chosen)
         return dialects
@@ -144,14 +144,13 @@ class RunSpecBuilder:
             self._tools.add(dialect)
         return self._dialects[name]
 
-    def _mind(self, model: str) -> tuple[str, str]:
-        """Whom to ask, and for which model."""
+    def _provider_and_model(self, model: str) -> tuple[str, str]:
         first = self._providers.first
         return self._providers.split(model, first) if model else (first, self._model)
 
 
 def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
-    """How long a run may work: as long as the program says, else as its agent does."""
+    """The limits of a run: those that the caller set, else those of its agent."""
     if asked is None:
         # The dialects' limits are exact; without one, the last turn is set aside for an answer.
         return replace(agent.limits, max_turns=agent.max_turns or MAX_TURNS, wrap_up=not delegates)

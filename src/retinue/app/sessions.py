@@ -1,4 +1,4 @@
-"""Sessions as an operator sees them: created, listed, archived, deleted, and their shared context inspected."""
+"""Sessions as an operator manages them: create, list, archive and delete, and inspect their shared context."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from retinue.engine import Supervisor
 
 
 class Sessions:
-    """The sessions of a store; these are operations of the system, never tools of an agent."""
+    """The sessions of a store. These are operations of the program, never tools of an agent."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._clock = supervisor.clock
 
     async def create(self, session_id: SessionId) -> None:
-        """Begin an empty session; one that exists is an error."""
+        """Create an empty session; raises `BadInput` if it exists."""
         if not await self.ensure(session_id):
             raise BadInput(f"session {session_id!r} already exists")
 
@@ -35,7 +35,7 @@ class Sessions:
         return await self._supervisor.open_session(session_id)
 
     async def archive(self, session_id: SessionId) -> None:
-        """Make a session read-only."""
+        """Make a session read-only; raises `UnknownName` if there is none."""
         if not await self._supervisor.archive_session(session_id):
             raise UnknownName("session", session_id)
 
@@ -51,7 +51,7 @@ class Sessions:
         return [overview(row, await self._key_value(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
-        """A session's shared context, values included: for operators only. With the label of a snapshot, as it was."""
+        """The shared context of a session with its values, now or as of the snapshot with this label."""
         row = await self._supervisor.stored.session(session_id)
         if row is None:
             raise UnknownName("session", session_id)
@@ -60,7 +60,7 @@ class Sessions:
         return contents(row, await self._key_value(row), self._clock.now())
 
     async def snapshot(self, session_id: SessionId, label: str) -> int:
-        """Keep a session's shared context as it is now under a label; how many entries that are."""
+        """Store the current shared context of a session under a label; returns the number of entries."""
         change = take_snapshot(label, self._clock.now())
         written = await self._supervisor.key_value.change(space_of(session_id), change, session_id=session_id)
         match written:

@@ -1,4 +1,4 @@
-"""The table of all sections of a settings file, and what they mean to the rest of the application."""
+"""The sections of a settings file, and their conversion into provider configs and dialect settings."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _section(declared: SettingsSection) -> Section:
         name=declared.name,
         type=declared.type,
         about=declared.about,
-        mistakes=declared.mistakes,
-        strangers=declared.unknown_providers,
-        has_complete_complaints=declared.has_complete_complaints,
+        cross_key_errors=declared.cross_key_errors,
+        unknown_providers=declared.unknown_providers,
+        has_complete_messages=declared.has_complete_messages,
     )
 
 
@@ -39,11 +39,11 @@ DIALECT_SECTIONS: dict[str, Section] = {
     for entry in sorted(registry.entries(), key=lambda entry: entry.name == registry.DEFAULT)
     if entry.settings is not None
 }
-"""The section of each dialect that has one, by the dialect's name."""
+"""The settings section of each dialect that has one, by the dialect's name."""
 
 SECTIONS: tuple[Section, ...] = (
     AGENTS,
-    providers_section(tuple(WIRES), mistakes=lambda settled: _wrong_of_provider(settled)),
+    providers_section(tuple(WIRES), cross_key_errors=lambda settled: _wrong_of_provider(settled)),
     TOOLS,
     *DIALECT_SECTIONS.values(),
     RISK_PROFILES,
@@ -53,7 +53,7 @@ SECTIONS: tuple[Section, ...] = (
 
 
 def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
-    """The complaints of a provider's wire: about its address, or about `responses_wire`."""
+    """Errors in the settings of a provider, each with its key: an unusable address or `responses_wire`."""
     wire, address = settled.wire, settled.base_url
     try:
         provider_config(wire, wire=wire, base_url=address)
@@ -69,7 +69,7 @@ def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
 def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) -> Settings:
     """The settings in a file, or in the `retinue.toml` or `retinue.yaml` of the current folder.
 
-    See `retinue.config.settings.load`. What is left out of account in it is logged.
+    See `retinue.config.settings.load`. Warnings about ignored keys are logged.
     """
     settings = load(path, cwd=Path.cwd() if cwd is None else cwd, sections=SECTIONS)
     for warning in settings.warnings:
@@ -78,7 +78,7 @@ def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) ->
 
 
 def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
-    """The providers of the settings, ready to be reached."""
+    """The configs of the providers in the settings."""
     return tuple(
         provider_config(
             name,
@@ -96,5 +96,5 @@ def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
 
 
 def dialect_settings(settings: Settings) -> Mapping[str, object]:
-    """The settings of each dialect that has any, by its name."""
+    """The settings of each dialect, by its name."""
     return {name: settings.section(section.name, section.type) for name, section in DIALECT_SECTIONS.items()}

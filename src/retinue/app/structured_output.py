@@ -1,4 +1,4 @@
-"""Answers that are data: what a program demands becomes a JSON Schema, and a model's words are held against it."""
+"""Structured output: JSON Schemas from schemas, files and types, and the validation of answers against them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ import msgspec
 from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
 
-Demand: TypeAlias = Mapping[str, Any] | Path | type | Output
-"""What an answer has to be: a JSON Schema or the path of its file, a type, or `dict` for any JSON object."""
+OutputFormat: TypeAlias = Mapping[str, Any] | Path | type | Output
+"""The required form of an answer: a JSON Schema or the path of its file, a type, or `dict` for any JSON object."""
 
 Schema: TypeAlias = dict[str, Any]
 
-LONGEST = 2000
-"""Characters of a complaint; a validator may quote a whole schema."""
+MAX_ERROR_CHARS = 2000
+"""The length of a validation error; a validator may quote a whole schema."""
 
-DEEPEST = 200
-"""Levels of an answer; what is deeper could be read here, and then perhaps not by whoever reads the store."""
+MAX_DEPTH = 200
+"""Levels of nesting in an answer; deeper JSON could be decoded here, and then perhaps not by another reader of the
+store.
+"""
 
 _SCHEMES = ("http", "https", "ftp", "file", "data", "")
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
 _BELOW = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose values hold schemas by names that anybody may choose."""
+"""Keywords whose values map arbitrary names to schemas."""
 
 _PLAIN = ("const", "enum", "default", "examples", "required", "dependentRequired")
-"""Keywords whose values are no schemas, whatever they look like."""
+"""Keywords whose values are not schemas, whatever they look like."""
 
 
 class BadSchema(BadInput):
-    """What was given as a JSON Schema is none."""
+    """A value that was given as a JSON Schema is not a usable one."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where} is not a usable JSON Schema: {reason}")
@@ -42,34 +44,34 @@ class BadSchema(BadInput):
         self.reason = reason
 
 
-def demanded(demand: Demand) -> Output:
-    """The demand as a run keeps it; raises `BadSchema` for one that no answer could be held against.
+def make_output(required: OutputFormat) -> Output:
+    """The output format that a run stores; raises `BadSchema` for a schema that the validator cannot use.
 
-    >>> demanded(dict).mode
+    >>> make_output(dict).mode
     'json_object'
-    >>> demanded({"type": "integer"}).schema
+    >>> make_output({"type": "integer"}).schema
     '{"type":"integer"}'
     """
-    if isinstance(demand, Output):
-        output, where = demand, "the schema"
-    elif isinstance(demand, Path):
-        output, where = _of(_read(demand)), str(demand)
-    elif isinstance(demand, Mapping):
-        output, where = _of(dict(demand)), "the schema"
-    elif demand is dict:
+    if isinstance(required, Output):
+        output, where = required, "the schema"
+    elif isinstance(required, Path):
+        output, where = _output(_read_schema(required)), str(required)
+    elif isinstance(required, Mapping):
+        output, where = _output(dict(required)), "the schema"
+    elif required is dict:
         return Output()
     else:
-        output, where = _of(schema_of(demand)), f"the schema of {demand}"
+        output, where = _output(schema_of(required)), f"the schema of {required}"
     if output.mode == "json_schema":
         try:
             _validator(output.schema)
-        except Exception as error:  # the validator's own, or whatever a strange schema made it stumble over
-            raise BadSchema(where, _brief(error)) from error
+        except Exception as error:  # of the validator, or of Python while it reads an unusual schema
+            raise BadSchema(where, _error_text(error)) from error
     return output
 
 
 def validate_output(output: Output, text: str) -> ValidatedOutput:
-    """The value of an answer, or what is wrong with it; a fence of Markdown around it is forgiven.
+    """The value of an answer, or a validation error; a Markdown code fence around the JSON is accepted.
 
     >>> validate_output(Output(), '{"capital": "Paris"}').value
     {'capital': 'Paris'}
@@ -83,67 +85,67 @@ def validate_output(output: Output, text: str) -> ValidatedOutput:
         stripped = fenced[1]
     try:
         value: object = msgspec.json.decode(stripped, type=object)
-        msgspec.json.encode(value)  # it will be stored: a number may be too large for that
+        msgspec.json.encode(value)  # it will be stored, and a number may be too large for that
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError, OverflowError) as error:
-        return ValidatedOutput(error=f"it is not JSON: {_brief(error)}")
+        return ValidatedOutput(error=f"it is not JSON: {_error_text(error)}")
     if _is_too_deep(stripped, value):
-        return ValidatedOutput(error=f"it is nested more than {DEEPEST} levels deep")
+        return ValidatedOutput(error=f"it is nested more than {MAX_DEPTH} levels deep")
     if output.mode == "json_object":
-        complaint = "" if stripped.lstrip().startswith("{") else "it is JSON, but not an object"
+        error = "" if stripped.lstrip().startswith("{") else "it is JSON, but not an object"
     else:
-        complaint = _validator(output.schema)(value)
-    return ValidatedOutput(error=complaint) if complaint else ValidatedOutput(value)
+        error = _validator(output.schema)(value)
+    return ValidatedOutput(error=error) if error else ValidatedOutput(value)
 
 
 def _is_too_deep(text: str, value: object) -> bool:
-    if text.count("[") + text.count("{") <= DEEPEST:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [part for whole in level for part in _parts(whole)]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for parent in level for child in _children(parent)]
     return bool(level)
 
 
-def _parts(value: object) -> Iterable[object]:
+def _children(value: object) -> Iterable[object]:
     if isinstance(value, dict):
         return cast(dict[str, object], value).values()
     return cast(list[object], value) if isinstance(value, list) else ()
 
 
 def schema_of(kind: Any) -> Schema:
-    """The JSON Schema of a type, as strict as vendors want it: objects have all of their fields and no others.
+    """The JSON Schema of a type, as strict as vendors require: every field is required, and no others are allowed.
 
     >>> from typing import TypedDict
     >>> Place = TypedDict("Place", {"capital": str})
     >>> schema_of(Place)["required"], schema_of(Place)["additionalProperties"]
     (['capital'], False)
     """
-    of_pydantic: Callable[[], Schema] | None = getattr(kind, "model_json_schema", None)
+    pydantic_schema: Callable[[], Schema] | None = getattr(kind, "model_json_schema", None)
     try:
-        schema = of_pydantic() if of_pydantic is not None else msgspec.json.schema(kind)
+        schema = pydantic_schema() if pydantic_schema is not None else msgspec.json.schema(kind)
     except (TypeError, RuntimeError) as error:
-        raise BadSchema(f"the type {kind!r}", _brief(error)) from error
-    return cast(Schema, _strict(_with_root_in_place(schema)))
+        raise BadSchema(f"the type {kind!r}", _error_text(error)) from error
+    return cast(Schema, _strict(_inline_root(schema)))
 
 
-def _of(schema: Schema) -> Output:
+def _output(schema: Schema) -> Output:
     try:
         return Output(mode="json_schema", schema=msgspec.json.encode(schema).decode())
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadSchema("the schema", _brief(error)) from error
+        raise BadSchema("the schema", _error_text(error)) from error
 
 
-def _read(file: Path) -> Schema:
+def _read_schema(file: Path) -> Schema:
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise BadSchema(str(file), error.strerror or str(error)) from error
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadSchema(str(file), _brief(error)) from error
+        raise BadSchema(str(file), _error_text(error)) from error
 
 
-def _with_root_in_place(schema: Schema) -> Schema:
-    """Vendors want an object at the top, not a reference to one."""
+def _inline_root(schema: Schema) -> Schema:
+    """The schema with the referenced definition at its root: vendors require an object there, not a reference."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     definitions: dict[str, Schema] = schema.get("$defs", {})
     if name not in definitions:
@@ -156,8 +158,8 @@ def _with_root_in_place(schema: Schema) -> Schema:
 
 
 def _strict(schema: Any) -> Any:
-    """The schema, and all below it, without optional fields and without room for others."""
-    mapped = _mapped(schema, _strict)
+    """The schema, and all schemas in it, with every field required and no others allowed."""
+    mapped = _map_schema(schema, _strict)
     if not isinstance(mapped, dict):
         return mapped
     strict = cast(Schema, mapped)
@@ -167,10 +169,10 @@ def _strict(schema: Any) -> Any:
     return strict
 
 
-def _mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
-    """The schema with the schemas right below it changed; what only looks like one is left alone."""
+def _map_schema(schema: Any, change: Callable[[Any], Any]) -> Any:
+    """The schema with each of its direct sub-schemas replaced by `change(sub_schema)`."""
     if isinstance(schema, list):
-        return [change(each) for each in cast(list[Any], schema)]
+        return [change(item) for item in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
     changed: Schema = {}
@@ -178,7 +180,7 @@ def _mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
         if keyword in _PLAIN:
             changed[keyword] = value
         elif keyword in _BELOW and isinstance(value, dict):
-            changed[keyword] = {name: change(each) for name, each in cast(Schema, value).items()}
+            changed[keyword] = {name: change(below) for name, below in cast(Schema, value).items()}
         else:
             changed[keyword] = change(value) if isinstance(value, (dict, list)) else value
     return changed
@@ -186,31 +188,31 @@ def _mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Callable[[object], str]:
-    """What says what is wrong with a value, in words; nothing for a good one."""
-    import fastjsonschema  # late: most runs answer in words
+    """A function that returns the validation error of a value, or an empty string."""
+    import fastjsonschema  # imported late: most runs answer in plain text
 
     handlers: dict[str, Callable[[str], Any]] = dict.fromkeys(_SCHEMES, _refuse_to_fetch)
     validate: Callable[[object], object] = fastjsonschema.compile(
         _as_draft_7(msgspec.json.decode(schema)), handlers=handlers, use_default=False, use_formats=False
     )
 
-    def complain(value: object) -> str:
+    def error_of(value: object) -> str:
         try:
             validate(value)
         except fastjsonschema.JsonSchemaValueException as error:
-            return _brief(error)
+            return _error_text(error)
         return ""
 
-    return complain
+    return error_of
 
 
 def _refuse_to_fetch(address: str) -> object:
-    raise ValueError(f"it refers to {address}; a schema has to be whole")
+    raise ValueError(f"it refers to {address}; a schema has to be self-contained")
 
 
 def _as_draft_7(schema: Any) -> Any:
-    """The schema without the newer words that the validator would overlook."""
-    mapped = _mapped(schema, _as_draft_7)
+    """The schema in draft 7, without newer keywords that the validator would ignore."""
+    mapped = _map_schema(schema, _as_draft_7)
     if not isinstance(mapped, dict):
         return mapped
     older = cast(Schema, mapped)
@@ -222,6 +224,6 @@ def _as_draft_7(schema: Any) -> Any:
     return older | {"dependencies": needs} if needs else older
 
 
-def _brief(error: Exception) -> str:
-    words = str(error) or type(error).__name__
-    return words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
+def _error_text(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"

@@ -1,4 +1,6 @@
-"""A retinue for scripts and notebooks: the same verbs without `await`, on one background thread with its own loop."""
+"""The blocking API for scripts and notebooks: the methods of `Retinue` without `await`, on a thread with its own
+loop.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ T = TypeVar("T")
 
 
 def open_sync(**options: Any) -> SyncRetinue:
-    """A retinue to be entered with plain `with`; takes what `retinue.open` takes.
+    """Open a retinue for use in a plain `with` block; takes the arguments of `retinue.open`.
 
     >>> import retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
     >>> model = ScriptedProvider(Script().play("main", says("Four.")))
     >>> with retinue.open_sync(provider=model, home=retinue.MEMORY, dialects=()) as r:
     ...     r.run("What is two and two?").text
@@ -34,7 +36,7 @@ def open_sync(**options: Any) -> SyncRetinue:
 
 
 class SyncRetinue:
-    """An open retinue whose verbs block; may be used from any thread."""
+    """An open retinue whose methods block until they are done; may be used from any thread."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -55,7 +57,7 @@ class SyncRetinue:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._do(self._opened.__aexit__(kind, error, traceback))
+            self._do(self._open_retinue.__aexit__(kind, error, traceback))
         finally:
             self._stop()
 
@@ -68,34 +70,34 @@ class SyncRetinue:
         self._loop.close()
 
     @property
-    def _opened(self) -> Retinue:
+    def _open_retinue(self) -> Retinue:
         if self._retinue is None:
             raise RuntimeError("this retinue is not open: use it in a `with` block")
         return self._retinue
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C in the caller's thread stops the waiting, not the run
+            future.cancel()  # Ctrl-C in the caller's thread ends the wait, not the run
             raise
 
-    def run(self, task: str, **how: Any) -> Outcome:
-        """Start a run and wait for how it ends; see `Retinue.run`."""
-        return self._do(self._opened.run(task, **how))
+    def run(self, task: str, **options: Any) -> Outcome:
+        """Start a run, wait for its end and return the outcome; see `Retinue.run`."""
+        return self._do(self._open_retinue.run(task, **options))
 
-    def spawn(self, task: str, **how: Any) -> SyncHandle:
+    def spawn(self, task: str, **options: Any) -> SyncHandle:
         """Start a run in the background; see `Retinue.spawn`."""
-        return self._hold(self._do(self._opened.spawn(task, **how)))
+        return self._sync_handle(self._do(self._open_retinue.spawn(task, **options)))
 
-    def fork(self, run: SyncHandle | RunId, task: str, **how: Any) -> SyncHandle:
-        """A new run that begins with another's history; see `Retinue.fork`."""
-        return self._hold(self._do(self._opened.fork(_which(run), task, **how)))
+    def fork(self, run: SyncHandle | RunId, task: str, **options: Any) -> SyncHandle:
+        """Start a new run that continues from another run's history; see `Retinue.fork`."""
+        return self._sync_handle(self._do(self._open_retinue.fork(_which(run), task, **options)))
 
     def resume(self, run: SyncHandle | RunId) -> SyncHandle:
-        """Go on with a run that nobody drives; see `Retinue.resume`."""
-        return self._hold(self._do(self._opened.resume(_which(run))))
+        """Continue an interrupted run in this process; see `Retinue.resume`."""
+        return self._sync_handle(self._do(self._open_retinue.resume(_which(run))))
 
     def wait(
         self,
@@ -103,41 +105,41 @@ class SyncRetinue:
         mode: Literal["all", "any"] | int = "all",
         timeout: float | None = None,
     ) -> dict[RunId, Outcome]:
-        """How runs ended; see `Retinue.wait`."""
-        return self._do(self._opened.wait(*map(_which, runs), mode=mode, timeout=timeout))
+        """Wait for runs to end; see `Retinue.wait`."""
+        return self._do(self._open_retinue.wait(*map(_which, runs), mode=mode, timeout=timeout))
 
     def send(self, run: SyncHandle | RunId, text: str) -> None:
-        """Say something to a run."""
-        self._do(self._opened.send(_which(run), text))
+        """Send a message to a run; see `RunHandle.send`."""
+        self._do(self._open_retinue.send(_which(run), text))
 
     def cancel(self, run: SyncHandle | RunId, note: str = "") -> tuple[RunId, ...]:
-        """Stop a run and everything below it."""
-        return self._do(self._opened.cancel(_which(run), note))
+        """Cancel a run and all its descendants; see `Retinue.cancel`."""
+        return self._do(self._open_retinue.cancel(_which(run), note))
 
-    def list(self, **which: Any) -> list[RunView]:
-        """Runs as they stand now; see `Retinue.list`."""
-        return self._do(self._opened.list(**which))
+    def list(self, **options: Any) -> list[RunView]:
+        """Views of runs; see `Retinue.list`."""
+        return self._do(self._open_retinue.list(**options))
 
     def events(self, run: SyncHandle | RunId) -> Iterator[Event | Delta]:
-        """What happens in a run, until its end."""
-        stream = self._opened.events(_which(run))
-        while (what := self._do(_next(stream))) is not None:
-            yield what
+        """The events of a run, until its end; see `RunHandle.events`."""
+        stream = self._open_retinue.events(_which(run))
+        while (item := self._do(_next(stream))) is not None:
+            yield item
 
     def approvals(self) -> Sequence[Approval]:
-        """Calls that wait for a person."""
-        return self._do(self._opened.approvals())
+        """The tool calls that wait for approval; see `Retinue.approvals`."""
+        return self._do(self._open_retinue.approvals())
 
     def approve(self, question: Approval | str, *, allow: bool = True, note: str = "") -> None:
-        """Answer a question."""
-        self._do(self._opened.approve(question, allow=allow, note=note))
+        """Answer an approval request; see `Retinue.approve`."""
+        self._do(self._open_retinue.approve(question, allow=allow, note=note))
 
-    def _hold(self, handle: RunHandle) -> SyncHandle:
+    def _sync_handle(self, handle: RunHandle) -> SyncHandle:
         return SyncHandle(self, handle, self._do)
 
 
 class SyncHandle:
-    """One run in your hand, without `await`."""
+    """A handle on one run, with the methods of `RunHandle` as blocking calls."""
 
     def __init__(self, retinue: SyncRetinue, handle: RunHandle, do: Any) -> None:
         self.run_id = handle.run_id
@@ -146,35 +148,35 @@ class SyncHandle:
         self._do = do
 
     def wait(self, timeout: float | None = None) -> Outcome:
-        """How the run ended."""
+        """Wait for the end of the run; see `RunHandle.wait`."""
         outcome: Outcome = self._do(self._handle.wait(timeout))
         return outcome
 
     def look(self) -> RunView:
-        """The run as it stands now."""
+        """The current view of the run; see `RunHandle.look`."""
         view: RunView = self._do(self._handle.look())
         return view
 
     def ask(self, text: str, *, tools: bool = True) -> Exchange:
-        """Give a run that stays its next input, and wait for the answer."""
+        """Send the next input and wait for the answer; see `RunHandle.ask`."""
         exchange: Exchange = self._do(self._handle.ask(text, tools=tools))
         return exchange
 
     def send(self, text: str) -> None:
-        """Say something to the run."""
+        """Send a message to the run; see `RunHandle.send`."""
         self._do(self._handle.send(text))
 
     def close(self) -> Outcome:
-        """Tell a run that stays that no more input comes, and wait for its end."""
+        """End a run that was started with `keep_alive=True`; see `RunHandle.close`."""
         outcome: Outcome = self._do(self._handle.close())
         return outcome
 
     def cancel(self, note: str = "") -> tuple[RunId, ...]:
-        """Stop the run and everything below it."""
+        """Cancel the run and all its descendants; see `RunHandle.cancel`."""
         return self._retinue.cancel(self, note)
 
     def events(self) -> Iterator[Event | Delta]:
-        """What happens in the run, until its end."""
+        """The events of the run, until its end; see `RunHandle.events`."""
         return self._retinue.events(self)
 
 

@@ -1,4 +1,4 @@
-"""Takes tools out of the user's own Python files. That runs their code; what goes wrong is told without a traceback."""
+"""Load tools from the user's Python files. This runs their code; failures are reported without a traceback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from retinue.core.errors import ConfigError, Problem, RetinueError
 from retinue.core.ports import Tool, ToolLike, as_tool
 
 
-class _Neighbours(MetaPathFinder):
-    """The last to be asked, so that nothing in those folders hides what is installed."""
+class _SiblingFinder(MetaPathFinder):
+    """Finds modules next to a tool module. It is the last finder, so that such a file never hides an installed
+    package.
+    """
 
     def __init__(self) -> None:
         self.folders: list[str] = []
@@ -30,49 +32,52 @@ class _Neighbours(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where the module is, if somebody who lives next to it asks; parts of packages are found without this."""
+        """The module with this name in the folder of the importing file; submodules of packages are found without
+        this.
+        """
         if path is not None:
             return None
         here = inspect.currentframe()
-        caller_spec = os.path.realpath(_asking_file(here.f_back if here is not None else None))
-        at_home = (folder for folder in self.folders if caller_spec.startswith(folder + os.sep))
-        return next((spec for folder in at_home if (spec := PathFinder.find_spec(fullname, [folder]))), None)
+        importer = os.path.realpath(_importing_file(here.f_back if here is not None else None))
+        folders = (folder for folder in self.folders if importer.startswith(folder + os.sep))
+        return next((spec for folder in folders if (spec := PathFinder.find_spec(fullname, [folder]))), None)
 
 
-def _asking_file(frame: FrameType | None) -> str:
-    """The file whose code imports something; what Python itself does in between is passed over."""
+def _importing_file(frame: FrameType | None) -> str:
+    """The file whose code runs the import; frames of the import system itself are skipped."""
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(("importlib", "_frozen_importlib")):
         frame = frame.f_back
     return "" if frame is None else frame.f_code.co_filename
 
 
-_NEIGHBOURS = _Neighbours()
+_SIBLINGS = _SiblingFinder()
 
 
-def let_be_imported(folder: str) -> None:
-    """Let files in that folder import one another from now on."""
-    if _NEIGHBOURS not in sys.meta_path:
-        sys.meta_path.append(_NEIGHBOURS)
-    if folder not in _NEIGHBOURS.folders:
-        _NEIGHBOURS.folders.append(folder)
+def allow_sibling_imports(folder: str) -> None:
+    """Let files in this folder import each other from now on."""
+    if _SIBLINGS not in sys.meta_path:
+        sys.meta_path.append(_SIBLINGS)
+    if folder not in _SIBLINGS.folders:
+        _SIBLINGS.folders.append(folder)
 
 
 def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
-    """The tools in these files, in the order in which they are written; a file may hand on another's by importing them.
+    """The tools in these files, in the order of their definition; a file may re-export the tools of another by
+    importing them.
 
-    Raises `ConfigError` with all that is wrong: a file that is not there, that cannot be imported or has no tools, and
-    two tools of one name. Files next to a module can be imported by it. What it prints goes to stderr.
+    Raises `ConfigError` with all problems: a file that is missing, cannot be imported or has no tools, and two tools of
+    one name. A module can import the files next to it. What it prints goes to stderr.
     """
     tools: dict[str, tuple[ToolLike, Path]] = {}
     problems: list[Problem] = []
     for path in paths:
         try:
-            found = list(_tools_in(_imported(path)))
+            found = list(_tools_in(_import_file(path)))
         except ConfigError as error:
             problems += error.problems
             continue
         if not found:
-            complaint = "there are no tools in it; decorate a function with @retinue.tool"
+            complaint = "it defines no tools; decorate a function with @retinue.tool"
             problems.append(Problem(file=str(path), complaint=complaint))
         for tool in found:
             name = tool.spec.name
@@ -85,17 +90,17 @@ def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
     return tuple(as_tool(tool) for tool, _ in tools.values())
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(Problem(file=str(path), complaint="there is no such file", found="nothing"))
-    # The name is the file's own, so that two files called tools.py do not meet, and neither meets an installed package.
+    # The name is derived from the path, so that two files tools.py do not collide, nor one with an installed package.
     name = f"retinue_tools_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
-    spec = spec_from_file_location(name, path, loader=_FromSource(name, str(path)) if path.suffix == ".py" else None)
+    spec = spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)) if path.suffix == ".py" else None)
     if spec is None or spec.loader is None:
         raise ConfigError(Problem(file=str(path), complaint="not a Python file (.py)"))
     module = module_from_spec(spec)
-    let_be_imported(str(path.resolve().parent))
-    sys.modules[name] = module  # dataclasses and annotations look for their module there
+    allow_sibling_imports(str(path.resolve().parent))
+    sys.modules[name] = module  # dataclasses and annotations look up their module there
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for answers
             spec.loader.exec_module(module)
@@ -105,11 +110,11 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-class _FromSource(SourceFileLoader):
-    """Loads what stands in the file, and never what was compiled of it before: others may have put that there."""
+class _SourceLoader(SourceFileLoader):
+    """Loads the source file, never a compiled one: another user may have written that."""
 
     def path_stats(self, path: str | bytes | os.PathLike[str]) -> Mapping[str, Any]:
-        """Nothing: who cannot tell how old the file is cannot take a compiled one for it, and leaves none behind."""
+        """Raise, so that no compiled file is read or written: without the age of the source, it cannot be matched."""
         raise OSError
 
 
@@ -118,8 +123,8 @@ def _failure(path: Path, error: BaseException) -> Problem:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     if isinstance(error, SyntaxError) and error.filename == own:
         lines.append(error.lineno)
-    words = str(error) if isinstance(error, RetinueError) else traceback.format_exception_only(error)[-1]
-    last = (words.strip() or type(error).__name__).splitlines()[-1]
+    text = str(error) if isinstance(error, RetinueError) else traceback.format_exception_only(error)[-1]
+    last = (text.strip() or type(error).__name__).splitlines()[-1]
     return Problem(
         file=str(path), line=lines[-1] if lines else None, complaint=f"cannot be imported: {last}", found=last
     )
@@ -136,5 +141,5 @@ def _is_tool(thing: object) -> TypeGuard[ToolLike]:
         if isinstance(thing, type) or not isinstance(getattr(thing, "spec", None), ToolSpec):
             return False
         return all(hasattr(thing, name) for name in ("kind", "risk", "timeout", "waits", "stoppable", "call"))
-    except Exception:  # a stand-in for something that is not there yet: no tool
+    except Exception:  # a lazy proxy whose target cannot be loaded is not a tool
         return False

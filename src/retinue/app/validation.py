@@ -1,7 +1,7 @@
-"""Names of tools that nobody has: somebody wrote them down, and they would do nothing.
+"""Validation of the arguments of `retinue.open`, and warnings about unknown tool names in settings and policies.
 
-A tool that is excluded, or always asked about, under a wrong name is neither. So a wrong name is told, at the start of
-a run and by `retinue doctor`; it is no error, because a tool may be there in another process.
+A tool that is excluded, or always asked about, under a wrong name is neither. So a wrong name is reported at the start
+of a run and by `retinue doctor`; it is no error, because the tool may exist in another process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGENT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 
 
 def check_agents(agents: Sequence[Agent]) -> None:
-    """Names have one form in every dialect, and each means one agent."""
+    """Raise `BadInput` for an agent name of the wrong form, or one that two agents share."""
     for agent in agents:
         if not AGENT_NAME.fullmatch(agent.name):
             raise BadInput(f"agent name {agent.name!r} does not match [a-z0-9_-]{{1,64}}: rename the agent")
@@ -37,9 +37,9 @@ def check_agents(agents: Sequence[Agent]) -> None:
 
 
 def check_tools(tools: Iterable[ToolLike | str]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The caller's own tools, and the names of built-in tools; raises `BadInput` for anything else."""
+    """The caller's own tools and the names of built-in ones; raises `BadInput` or `UnknownName` for anything else."""
     if isinstance(tools, str):
-        raise BadInput(f"tools={tools!r} is a text: write tools=[{tools!r}]")
+        raise BadInput(f"tools={tools!r} is a string: write tools=[{tools!r}]")
     own: list[Tool] = []
     named: list[str] = []
     for each in tools:
@@ -56,31 +56,31 @@ def check_tools(tools: Iterable[ToolLike | str]) -> tuple[tuple[Tool, ...], tupl
 
 
 def check_choices(*, approvals: object, durability: str, lease: float, dialects: object) -> None:
-    """Options that have a few right values."""
+    """Raise `BadInput` for an option that is not one of its allowed values."""
     if approvals not in ("wait", "deny") and not callable(approvals):
-        raise BadInput(f"approvals={approvals!r} is none of 'wait', 'deny' and a callback")
+        raise BadInput(f"approvals={approvals!r} is not valid: give 'wait', 'deny' or a callback")
     if durability not in ("process", "power"):
-        raise BadInput(f"durability={durability!r} is neither 'process' nor 'power'")
+        raise BadInput(f"durability={durability!r} is not valid: give 'process' or 'power'")
     if lease <= 0:
-        raise BadInput(f"lease={lease!r} is not a number of seconds above 0")
+        raise BadInput(f"lease={lease!r} is not valid: give a number of seconds above 0")
     if isinstance(dialects, str):
-        raise BadInput(f"dialects={dialects!r} is a text: write dialects=[{dialects!r}]")
+        raise BadInput(f"dialects={dialects!r} is a string: write dialects=[{dialects!r}]")
 
 
 _LISTS = ("allowed_tools", "excluded_tools", "auto_approve", "always_ask")
 
 
 def unknown_in_settings(settings: Settings, own: Collection[str]) -> list[Problem]:
-    """The names in a settings file that are neither built in, nor a dialect's, nor one of its `own` tools."""
+    """The tool names in a settings file that are neither built in, nor a dialect's, nor among its `own` tools."""
     return [
         replace(named, complaint=_complaint(named.found, own))
-        for named in settings.tools_named
+        for named in settings.tool_references
         if not _is_known(named.found, own)
     ]
 
 
 def unknown_in_code(agents: Sequence[Agent], policy: Policy | None, own: Collection[str]) -> Iterator[str]:
-    """The same for what a program says, in words."""
+    """Warnings about unknown tool names in the arguments of `retinue.open`."""
     for agent in agents:
         yield from _told(f"agent {agent.name!r}: tools", agent.tools, own)
         if agent.policy is not None:
@@ -99,11 +99,12 @@ def _told(where: str, names: Sequence[str], own: Collection[str]) -> Iterator[st
 
 
 def _is_known(name: str, own: Collection[str]) -> bool:
-    # The default approvals are names of another program. A profile may name tools of a dialect that is not chosen now.
+    # The default approvals name tools of another program; settings may repeat them. A profile may name tools of a
+    # dialect that is not in use.
     return name in own or name in BUILTIN or name in DEFAULT_AUTO_APPROVE or name in NO_TOOLS or name in tool_names()
 
 
 def _complaint(name: str, own: Collection[str]) -> str:
-    meant = messages.nearest(name, (*own, *BUILTIN, *tool_names()))
+    meant = messages.closest_match(name, (*own, *BUILTIN, *tool_names()))
     hint = f"; did you mean {meant}?" if meant else ""
-    return f"there is no tool named {messages.found(name, with_kind=False)}, so this has no effect{hint}"
+    return f"there is no tool named {messages.describe_value(name, with_kind=False)}, so this has no effect{hint}"

@@ -66,9 +66,9 @@ def _store(db_path: str | None) -> Store | None:
     from pathlib import Path
 
     from retinue.core.errors import BadInput
-    from retinue.store.sqlite import open_or_look
+    from retinue.store.sqlite import open_or_read_only
 
     path = Path(db_path).expanduser()
     if not path.is_file():
         raise BadInput(f"there is no database at {path}")
-    return open_or_look(path)
+    return open_or_read_only(path)

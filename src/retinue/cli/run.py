@@ -229,9 +229,9 @@ def _demand(schema: str | None, any_object: bool) -> Output | None:
     """The demand for JSON output, if there is one."""
     if schema is None and not any_object:
         return None
-    from retinue.app.structured_output import demanded
+    from retinue.app.structured_output import make_output
 
-    return demanded(dict if schema is None else Path(schema))
+    return make_output(dict if schema is None else Path(schema))
 
 
 def _detach(run_id: str, approval: ApprovalOptions, output: OutputOptions) -> int:

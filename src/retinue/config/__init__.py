@@ -1,6 +1,6 @@
-"""What the user settled: a file and the environment, read into frozen values, with precise complaints about the rest.
+"""Settings: a file and the environment, parsed into frozen values, with precise errors.
 
-Config knows how settings are read and checked. Which sections there are is told by whoever loads them.
+This package parses and validates; the application declares which sections exist.
 """
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The section `[agents.<name>]`: specialists as the user describes them, what each may do and how much each may use."""
+"""The section `[agents.<name>]`: agents with their prompts, tools, models, profiles and limits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from retinue.config import messages
 from retinue.config.key_paths import KeyPath
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
-from retinue.config.sections import Named, Section
-from retinue.config.validation import Complaint
+from retinue.config.sections import NamedTables, Section
+from retinue.config.validation import Issue
 from retinue.core.agent import Agent
 from retinue.core.policy import Policy
 from retinue.core.profiles import RuntimeProfile
@@ -26,7 +26,7 @@ Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 Dollars = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Name = Annotated[str, Meta(min_length=1)]
-Place = Annotated[
+ProviderRef = Annotated[
     str,
     Meta(
         pattern=r"\A[^.\s]+\.[^.\s]+\Z",
@@ -36,7 +36,7 @@ Place = Annotated[
 
 
 class LimitSettings(Struct, frozen=True, kw_only=True):
-    """How much a run may use, in the units that people count in; what is left out is not limited here."""
+    """Limits of a run in user units (dollars, seconds); a missing limit is not set here."""
 
     max_tokens: Annotated[
         Count | None, Meta(description="Tokens of input and output together.", examples=[200_000])
@@ -58,12 +58,12 @@ class LimitSettings(Struct, frozen=True, kw_only=True):
     tool_timeout: Annotated[Seconds | None, Meta(description="Seconds for one call of a tool.", examples=[120])] = None
     wrap_up: Annotated[
         bool | None,
-        Meta(description="Whether the last turn is kept for saying what was found so far.", examples=[True]),
+        Meta(description="Whether the last turn is reserved for a summary of what was found.", examples=[True]),
     ] = None
 
 
 class WorkspaceSettings(Struct, frozen=True, kw_only=True):
-    """Where an agent works, and what it may remember."""
+    """An agent's working folder and the memories it may read."""
 
     path: Annotated[
         str | None, Meta(description="The folder it works in; by default the current one.", examples=["./research"])
@@ -74,32 +74,32 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
 
 
 class MemorySettings(Struct, frozen=True, kw_only=True):
-    """How an agent's memory is kept."""
+    """An agent's memory backend."""
 
     backend: Annotated[
         Literal["sqlite", "markdown", "none", "postgres", "qdrant", "lucid"] | None,
         Meta(
-            description="sqlite, markdown for files that people read, or none; by default as [tools] says.",
+            description="sqlite, markdown (readable files) or none; by default as set in [tools].",
             examples=["sqlite"],
             extra={"expected": "one of: sqlite, markdown, none"},
         ),
     ] = None
 
     @property
-    def kept(self) -> Literal["sqlite", "markdown", "none"] | None:
-        """The backend, if it is one that retinue has."""
+    def supported_backend(self) -> Literal["sqlite", "markdown", "none"] | None:
+        """The backend, or None if retinue does not support it."""
         return self.backend if self.backend in ("sqlite", "markdown", "none") else None
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
-    """An agent as it is settled; `tools` is None where nobody says, and dialects differ in what that means."""
+    """A configured agent. `tools` is None where it is not set; dialects differ in what that means."""
 
     description: Annotated[
         str,
-        Meta(description="What the agent is good at: others choose it by this.", examples=["Finds and reads sources"]),
+        Meta(description="What the agent is good at: models choose it by this.", examples=["Finds and reads sources"]),
     ] = ""
     system_prompt: Annotated[
-        str, Meta(description="What the agent is told first.", examples=["You are a careful researcher."])
+        str, Meta(description="The agent's system prompt.", examples=["You are a careful researcher."])
     ] = ""
     tools: Annotated[
         tuple[Name, ...] | None,
@@ -110,22 +110,22 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     model: Annotated[
         str,
         Meta(
-            description="PROVIDER:NAME, or a name at the provider of whoever starts it, whose model is the default.",
+            description="PROVIDER:NAME, or a name at the provider of the parent run, whose model is the default.",
             examples=["local:qwen3"],
         ),
     ] = ""
     fallback: Annotated[
         tuple[Name, ...],
         Meta(
-            description="Models that are asked, in this order, when its own cannot be had.",
+            description="Models that are called, in this order, when its own is unavailable.",
             examples=[["openai:gpt-5-mini"]],
         ),
     ] = ()
     max_turns: Annotated[Count | None, Meta(description="Replies of the model in one run.", examples=[20])] = None
     model_provider: Annotated[
-        Place | None,
+        ProviderRef | None,
         Meta(
-            description="Where its model is: WIRE.NAME of a provider below, in place of PROVIDER: in model.",
+            description="The provider of its model: WIRE.NAME of a provider below, instead of PROVIDER: in model.",
             examples=["openai-chat.local"],
         ),
     ] = None
@@ -135,17 +135,17 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     runtime_profile: Annotated[
         Name | None, Meta(description="How it works: the name of a [runtime_profiles] table.", examples=["patient"])
     ] = None
-    think: Annotated[bool, Meta(description="Whether it reasons, where its model can.", examples=[False])] = False
+    think: Annotated[bool, Meta(description="Whether it reasons, if its model can.", examples=[False])] = False
     enabled: Annotated[bool, Meta(description="Whether it can be started at all.", examples=[True])] = True
-    workspace: Annotated[WorkspaceSettings, Meta(description="Where it works.")] = WorkspaceSettings()
-    memory: Annotated[MemorySettings, Meta(description="How it remembers.")] = MemorySettings()
+    workspace: Annotated[WorkspaceSettings, Meta(description="Its workspace.")] = WorkspaceSettings()
+    memory: Annotated[MemorySettings, Meta(description="Its memory.")] = MemorySettings()
     limits: Annotated[LimitSettings, Meta(description="How much one run of this agent may use.")] = LimitSettings()
 
     @property
-    def asked_model(self) -> str:
-        """The model as it is written everywhere else: PROVIDER:NAME where a provider is named.
+    def qualified_model(self) -> str:
+        """The model in the usual notation: PROVIDER:NAME if a provider is named.
 
-        >>> AgentSettings(model="qwen3", model_provider="openai-chat.local").asked_model
+        >>> AgentSettings(model="qwen3", model_provider="openai-chat.local").qualified_model
         'local:qwen3'
         """
         if self.model_provider is None:
@@ -161,14 +161,14 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
         runtime: RuntimeProfile | None = None,
         folder: Path | None = None,
     ) -> Agent:
-        """The agent under its name, with what its profiles come to; tools that nobody named are none."""
+        """The agent with its name, policy and runtime profile; unset tools become an empty list."""
         path = self.workspace.path
         return Agent(
             name=name,
             description=self.description,
             system_prompt=self.system_prompt,
             tools=self.tools or (),
-            model=self.asked_model,
+            model=self.qualified_model,
             fallback=self.fallback,
             max_turns=self.max_turns,
             limits=self.limits_over(Limits()),
@@ -176,34 +176,34 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             runtime=runtime or RuntimeProfile(),
             workspace=absolute(path, folder or Path()) if path else "",
             memory_from=self.workspace.read_memory_from,
-            memory=self.memory.kept,
+            memory=self.memory.supported_backend,
             think=self.think,
             no_tools=self.tools == (),
         )
 
     def limits_over(self, base: Limits) -> Limits:
-        """`base`, changed where the settings say something.
+        """`base` with the configured limits replaced.
 
-        >>> settled = AgentSettings(max_turns=5, limits=LimitSettings(max_cost=0.25, timeout=60))
-        >>> settled.limits_over(Limits(max_turns=50, max_calls=9)) == Limits(
+        >>> agent = AgentSettings(max_turns=5, limits=LimitSettings(max_cost=0.25, timeout=60))
+        >>> agent.limits_over(Limits(max_turns=50, max_calls=9)) == Limits(
         ...     max_turns=5, max_calls=9, max_cost=250_000_000, seconds=60
         ... )
         True
         """
-        said = self.limits
+        own = self.limits
         changes = {
             "max_turns": self.max_turns,
-            "max_tokens": said.max_tokens,
-            "max_input_tokens": said.max_input_tokens,
-            "max_output_tokens": said.max_output_tokens,
-            "max_cost": None if said.max_cost is None else round(said.max_cost * NANODOLLARS),
-            "max_calls": said.max_calls,
-            "seconds": said.timeout,
-            "model_seconds": said.model_timeout,
-            "first_seconds": said.first_timeout,
-            "idle_seconds": said.idle_timeout,
-            "tool_seconds": said.tool_timeout,
-            "wrap_up": said.wrap_up,
+            "max_tokens": own.max_tokens,
+            "max_input_tokens": own.max_input_tokens,
+            "max_output_tokens": own.max_output_tokens,
+            "max_cost": None if own.max_cost is None else round(own.max_cost * NANODOLLARS),
+            "max_calls": own.max_calls,
+            "seconds": own.timeout,
+            "model_seconds": own.model_timeout,
+            "first_seconds": own.first_timeout,
+            "idle_seconds": own.idle_timeout,
+            "tool_seconds": own.tool_timeout,
+            "wrap_up": own.wrap_up,
         }
         return replace(base, **{field: value for field, value in changes.items() if value is not None})
 
@@ -211,8 +211,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
 AGENTS = Section(
     name="agents",
     type=AgentSettings,
-    about="Agents that can be started with --agent NAME, and that others can hand work to.",
-    named=Named(
+    about="Agents that can be started with --agent NAME, and to which other agents can delegate.",
+    named=NamedTables(
         example="researcher",
         pattern=r"[a-z0-9_-]{1,64}",
         expected="1 to 64 of the characters a-z, 0-9, _ and -",
@@ -221,51 +221,51 @@ AGENTS = Section(
 )
 
 
-def misnamed(
+def reference_issues(
     agents: Mapping[str, AgentSettings],
     providers: Mapping[str, ProviderSettings],
     written: Mapping[str, Sequence[str]],
-) -> Iterator[Complaint]:
-    """Names in agents' tables that nothing else in the settings answers to, and memories that are not supported.
+) -> Iterator[Issue]:
+    """Issues about unknown profiles, agents and providers named by agents, and about unsupported memory backends.
 
-    `written` are the names of the tables in other sections, those with mistakes in them included.
+    `written` are the names of the tables in other sections, including invalid tables.
     """
     for name, agent in agents.items():
         here = (AGENTS.name, name)
-        wanted = [
+        references = [
             ("risk_profiles", (*here, "risk_profile"), agent.risk_profile),
             ("runtime_profiles", (*here, "runtime_profile"), agent.runtime_profile),
             *(
-                (AGENTS.name, (*here, "workspace", "read_memory_from", place), other)
-                for place, other in enumerate(agent.workspace.read_memory_from)
+                (AGENTS.name, (*here, "workspace", "read_memory_from", index), other)
+                for index, other in enumerate(agent.workspace.read_memory_from)
             ),
         ]
-        for section, path, named in wanted:
-            yield from _misnamed(path, named, written.get(section, ()), section)
-        yield from _misplaced_model((*here, "model_provider"), agent, providers)
-        if agent.memory.backend != agent.memory.kept:
-            text = f"{agent.memory.backend} is not supported, and left out of account"
-            yield Complaint(path=(*here, "memory", "backend"), text=text, is_warning=True)
+        for section, path, reference in references:
+            yield from _reference_issue(path, reference, written.get(section, ()), section)
+        yield from _model_provider_issue((*here, "model_provider"), agent, providers)
+        if agent.memory.backend != agent.memory.supported_backend:
+            message = f"{agent.memory.backend} is not supported and ignored"
+            yield Issue(path=(*here, "memory", "backend"), message=message, is_warning=True)
 
 
-def _misnamed(path: KeyPath, name: str | None, known: Sequence[str], section: str) -> Iterator[Complaint]:
+def _reference_issue(path: KeyPath, name: str | None, known: Sequence[str], section: str) -> Iterator[Issue]:
     if name is None or name in known:
         return
     allowed = messages.one_of(known) if known else f"the name of a table [{section}.NAME], and there is none"
-    meant = messages.nearest(name, known)
-    hint = f"; did you mean {meant}?" if meant else ""
-    found = messages.found(name, with_kind=False)
-    yield Complaint(path=path, text=f"found {found}; expected {allowed}{hint}", found=found, allowed=allowed)
+    match = messages.closest_match(name, known)
+    hint = f"; did you mean {match}?" if match else ""
+    found = messages.describe_value(name, with_kind=False)
+    yield Issue(path=path, message=f"found {found}; expected {allowed}{hint}", found=found, allowed=allowed)
 
 
-def _misplaced_model(
+def _model_provider_issue(
     path: KeyPath, agent: AgentSettings, providers: Mapping[str, ProviderSettings]
-) -> Iterator[Complaint]:
+) -> Iterator[Issue]:
     if agent.model_provider is None:
         return
     _, _, name = agent.model_provider.partition(".")
-    known = [f"{settled.wire}.{alias}" for alias, settled in providers.items()]
+    known = [f"{provider.wire}.{alias}" for alias, provider in providers.items()]
     if agent.model_provider not in known:
-        yield from _misnamed(path, agent.model_provider, known, "providers")
+        yield from _reference_issue(path, agent.model_provider, known, "providers")
     elif not agent.model:
-        yield Complaint(path=path, text=f"needs a model: say which one of {name} with model = NAME")
+        yield Issue(path=path, message=f"needs a model of {name}: set model = NAME")

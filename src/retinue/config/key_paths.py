@@ -1,45 +1,70 @@
-"""Where a setting stands in its file: the way from the top to a key, and how that is written for people."""
+"""Key paths in a settings file, their dotted notation, and the parsed file with the line of each key."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Names of tables and keys, and places in arrays, counted from 0."""
+"""Path to a value: names of tables and keys, and array indices, which count from 0."""
 
-LONGEST = 64
-"""Characters of a key or value that are shown."""
+MAX_SHOWN = 64
+"""Maximum length of a key or value in a message."""
 
-_BARE = re.compile(f"[A-Za-z0-9_-]{{1,{LONGEST}}}")
+_BARE = re.compile(f"[A-Za-z0-9_-]{{1,{MAX_SHOWN}}}")
 
 
 def dotted(path: KeyPath) -> str:
-    """The path as one would write it in the file.
+    """The path in TOML notation.
 
     >>> dotted(("agents", "my agent", "tools", 0))
     'agents."my agent".tools[0]'
     """
-    words = ""
+    text = ""
     for part in path:
         if isinstance(part, int):
-            words += f"[{part}]"
+            text += f"[{part}]"
         else:
-            words += ("." if words else "") + (part if _BARE.fullmatch(part) else quoted(part))
-    return words
+            text += ("." if text else "") + (part if _BARE.fullmatch(part) else quoted(part))
+    return text
 
 
-def quoted(text: str, *, longest: int = LONGEST) -> str:
-    """Text in quotes, on one line however many it has, and not longer than anyone wants to read.
+def quoted(text: str, *, max_shown: int = MAX_SHOWN) -> str:
+    """`text` in quotes, escaped to one line and truncated to `max_shown` characters.
 
     >>> print(quoted("two\\nlines"))
     "two\\nlines"
     """
-    shown = text if len(text) <= longest else f"{text[:longest]}..."
-    return '"' + "".join(map(_printed, shown)) + '"'
+    shown = text if len(text) <= max_shown else f"{text[:max_shown]}..."
+    return '"' + "".join(map(_escaped, shown)) + '"'
 
 
-def _printed(character: str) -> str:
+def _escaped(character: str) -> str:
     if character in '"\\':
         return f"\\{character}"
     return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A parsed settings file: tables, arrays, strings, numbers, booleans and dates.
+
+    `line_of` returns the line of a key, counted from 1, or None. It is called only for errors, so a parser may compute
+    lines lazily.
+    """
+
+    values: Mapping[str, object]
+    line_of: Callable[[KeyPath], int | None]
+
+    def nearest_line(self, path: KeyPath) -> int | None:
+        """The line of a key, or of the innermost enclosing table that has one."""
+        for end in range(len(path), 0, -1):
+            if (line := self.line_of(path[:end])) is not None:
+                return line
+        return None
+
+
+Parser: TypeAlias = Callable[[str, str], Document]
+"""Parses a file's text; the second argument is the file's name, for `ConfigError`."""

@@ -1,4 +1,4 @@
-"""What stands in a settings file and what may stand there, in the words of people and not of types."""
+"""Human-readable "found X; expected Y" messages for settings errors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Any
 
 from msgspec import inspect
 
-from retinue.config.key_paths import LONGEST, quoted
+from retinue.config.key_paths import MAX_SHOWN, quoted
 
-LARGEST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 """The largest whole number that TOML and the store can hold."""
 
 
-def found(value: object, *, with_kind: bool, secret: bool = False) -> str:
-    """A value, with what kind of thing it is where that is the mistake.
+def describe_value(value: object, *, with_kind: bool, secret: bool = False) -> str:
+    """A value as text, with its kind if that is the error; the content of a secret is not shown.
 
-    >>> found("ten", with_kind=True), found(0, with_kind=False), found("sk-123", with_kind=False, secret=True)
-    ('"ten" (a string)', '0', 'a string of 6 characters')
+    >>> describe_value("ten", with_kind=True), describe_value(0, with_kind=False)
+    ('"ten" (a string)', '0')
+    >>> describe_value("sk-123", with_kind=False, secret=True)
+    'a string of 6 characters'
     """
     match value:
         case str() if secret:
@@ -28,7 +30,7 @@ def found(value: object, *, with_kind: bool, secret: bool = False) -> str:
             shown, kind = quoted(value), "a string"
         case bool():
             shown, kind = str(value).lower(), "a boolean"
-        case int() if value.bit_length() > 64:  # Python refuses to write some of these in digits
+        case int() if value.bit_length() > 64:  # Python refuses to convert some of these to decimal
             return "a whole number of more than 64 bits"
         case int():
             shown, kind = str(value), "a whole number"
@@ -47,8 +49,8 @@ def found(value: object, *, with_kind: bool, secret: bool = False) -> str:
     return f"{shown} ({kind})" if with_kind else shown
 
 
-def expected(declared: inspect.Type, value: object = None) -> str:
-    """What a declared type wants to see in place of `value`."""
+def describe_type(declared: inspect.Type, value: object = None) -> str:
+    """What a declared type expects instead of `value`."""
     match declared:
         case inspect.IntType():
             return "a whole number" + _range(declared, value)
@@ -61,9 +63,9 @@ def expected(declared: inspect.Type, value: object = None) -> str:
         case inspect.LiteralType(values=values):
             return one_of([str(each) for each in values])
         case inspect.VarTupleType(item_type=item):
-            return f"an array of {_many(item)}"
+            return f"an array of {_plural(item)}"
         case inspect.DictType(value_type=item):
-            return f"a table of {_many(item)}"
+            return f"a table of {_plural(item)}"
         case inspect.StructType():
             return "a table"
         case _:
@@ -71,48 +73,48 @@ def expected(declared: inspect.Type, value: object = None) -> str:
 
 
 def one_of(choices: Sequence[str]) -> str:
-    """Everything that may be chosen."""
+    """A list of choices as text."""
     return f"one of: {', '.join(choices)}"
 
 
-def unknown(kind: str, name: str, known: Sequence[str]) -> str:
-    """That nobody knows a name, with the one that was probably meant.
+def unknown_name(kind: str, name: str, known: Sequence[str]) -> str:
+    """The message about an unknown name, with the closest known one.
 
-    >>> unknown("key", "max_turn", ["model", "max_turns"])
+    >>> unknown_name("key", "max_turn", ["model", "max_turns"])
     'unknown key, did you mean max_turns? Known: model, max_turns'
     """
     listed = f"nown: {', '.join(known)}"
-    if meant := nearest(name, known):
-        return f"unknown {kind}, did you mean {meant}? K{listed}"
+    if match := closest_match(name, known):
+        return f"unknown {kind}, did you mean {match}? K{listed}"
     return f"unknown {kind}; k{listed}"
 
 
-def nearest(name: str, known: Sequence[str]) -> str | None:
-    """The known name that looks most like this one, if any does."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.65) if len(name) <= LONGEST else []
+def closest_match(name: str, known: Sequence[str]) -> str | None:
+    """The known name most similar to `name`, or None if none is similar."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.65) if len(name) <= MAX_SHOWN else []
     return close[0] if close else None
 
 
 def _range(declared: inspect.IntType | inspect.FloatType, value: object) -> str:
     low, high = declared.ge, declared.le
-    words = "" if declared.gt is None else f" above {declared.gt}"
-    words += "" if low is None else f" from {low}"
-    # A limit that exists for the machine's sake is not worth mentioning to those who stay below it.
-    asked: Any = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
-    if high is None and asked > LARGEST:
-        high = LARGEST
-    if high is None or (high >= 10**9 and not asked > high):
-        return words
-    return f"{words} to {high}" if low is not None else f"{words} and up to {high}" if words else f" up to {high}"
+    text = "" if declared.gt is None else f" above {declared.gt}"
+    text += "" if low is None else f" from {low}"
+    # A technical upper limit is mentioned only to a value that exceeds it.
+    number: Any = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if high is None and number > MAX_INTEGER:
+        high = MAX_INTEGER
+    if high is None or (high >= 10**9 and not number > high):
+        return text
+    return f"{text} to {high}" if low is not None else f"{text} and up to {high}" if text else f" up to {high}"
 
 
-def _many(item: inspect.Type) -> str:
+def _plural(item: inspect.Type) -> str:
     match item:
         case inspect.Metadata(type=inner):
-            return _many(inner)
+            return _plural(inner)
         case inspect.StrType():
             return "strings"
         case inspect.VarTupleType(item_type=inner):
-            return f"lists of {_many(inner)}"
+            return f"lists of {_plural(inner)}"
         case _:
             raise TypeError(f"settings cannot have a collection of the type {item}")

@@ -1,4 +1,4 @@
-"""Whom to ask, when several places say it: flags go before the environment, and that before the settings file."""
+"""Resolve model, provider, address and API key variable: flags override the environment, which overrides the file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from retinue.config.settings import Settings
 from retinue.core.agent import split_model
 
-Wish: TypeAlias = Literal["model", "provider", "base_url", "api_key_env"]
+Option: TypeAlias = Literal["model", "provider", "base_url", "api_key_env"]
 
-VARIABLES: dict[Wish, str] = {
+VARIABLES: dict[Option, str] = {
     "model": "RETINUE_MODEL",
     "provider": "RETINUE_PROVIDER",
     "base_url": "RETINUE_BASE_URL",
@@ -22,7 +22,7 @@ VARIABLES: dict[Wish, str] = {
 
 
 class Flags(Struct, frozen=True, kw_only=True):
-    """What the command line says; None is a flag that is not there."""
+    """The command-line flags; None is a flag that was not given."""
 
     model: str | None = None
     provider: str | None = None
@@ -30,10 +30,10 @@ class Flags(Struct, frozen=True, kw_only=True):
     api_key_env: str | None = None
 
 
-class Choice(Struct, frozen=True, kw_only=True):
-    """Which model of whom, at which address, with the key in which variable; None is what nobody said.
+class ModelSelection(Struct, frozen=True, kw_only=True):
+    """The resolved model, provider, address and API key variable; None where no source sets it.
 
-    `origins` tells where each of them was said, for messages: `--model`, `RETINUE_MODEL`, `[providers.local]`.
+    `origins` names the source of each, for messages: `--model`, `RETINUE_MODEL`, `[providers.local]`.
     """
 
     model: str | None = None
@@ -44,131 +44,136 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 FLAGS, ENVIRONMENT, FILE = range(3)
-"""Where something can be said, the strongest first."""
+"""Ranks of the sources, the highest priority first."""
 
 
-class Said(Struct, frozen=True):
-    """Something that was said, and where."""
+class SourcedValue(Struct, frozen=True):
+    """A value with the name and the rank of its source."""
 
     value: str
     origin: str
-    place: int
+    rank: int
 
 
-Place: TypeAlias = Mapping[Wish, Said]
+Source: TypeAlias = Mapping[Option, SourcedValue]
 
 
-def layer(
+def resolve(
     flags: Flags,
     environ: Mapping[str, str],
     settings: Settings,
     *,
     agent: str | None = None,
     wires: Collection[str] = (),
-    called: Callable[[str], str] = str,
-) -> Choice:
-    """What holds in the end; `agent` is the one to be started, whose model stands in the file.
+    canonical: Callable[[str], str] = str,
+) -> ModelSelection:
+    """The options that apply; `agent` is the agent to start, whose model is in the file.
 
-    A model written `PROVIDER:NAME` says its provider too, if there is one of that name (`wires`, or in the settings).
-    Beside a provider said in the same place it is a name there, whatever it looks like. `called` gives the
-    provider that people mean by a name.
+    A model written `PROVIDER:NAME` also sets the provider, if a provider of that name exists (in `wires` or in the
+    settings). If the same source sets a provider, the whole text is the model's name. `canonical` maps aliases of
+    providers to their names.
 
-    An address and the variable of a key belong to the provider they were said with, and a key to its address: said
-    in a lower place for another one, they do not count, so that no key goes where it was not meant to go.
+    An address and a key variable belong to the provider they were set with, and a key to its address: those that a
+    lower source sets for another provider or address are ignored, so that no key is sent to the wrong server.
 
-    >>> choice = layer(Flags(model="vllm:qwen3"), {"RETINUE_PROVIDER": "openai-chat"}, Settings(), wires=["vllm"])
-    >>> choice.provider, choice.model, choice.origins["provider"]
+    >>> selection = resolve(Flags(model="vllm:qwen3"), {"RETINUE_PROVIDER": "openai-chat"}, Settings(), wires=["vllm"])
+    >>> selection.provider, selection.model, selection.origins["provider"]
     ('vllm', 'qwen3', '--model')
     """
-    said, heard = _named(_flags(flags), called), _named(_environment(environ), called)
-    model = _first("model", said, heard, _agent(settings, agent))
-    provider = _first("provider", said, heard)
-    model, provider = _split(model, provider, {*wires, *settings.providers}, called)
-    places = [place for place in (said, heard, _provider(settings, provider)) if _is_about(place, provider)]
-    base_url = _first("base_url", *places)
-    wishes: dict[Wish, Said | None] = {
+    from_flags = _canonical(_flags(flags), canonical)
+    from_environment = _canonical(_environment(environ), canonical)
+    model = _first("model", from_flags, from_environment, _agent(settings, agent))
+    provider = _first("provider", from_flags, from_environment)
+    model, provider = _split(model, provider, {*wires, *settings.providers}, canonical)
+    candidates = (from_flags, from_environment, _provider(settings, provider))
+    sources = [source for source in candidates if _applies_to(source, provider)]
+    base_url = _first("base_url", *sources)
+    resolved: dict[Option, SourcedValue | None] = {
         "model": model,
         "provider": provider,
         "base_url": base_url,
-        "api_key_env": next((place["api_key_env"] for place in places if _has_a_key_for(base_url, place)), None),
+        "api_key_env": next((source["api_key_env"] for source in sources if _has_key_for(base_url, source)), None),
     }
-    return Choice(
-        **{spawn_request: each.value for spawn_request, each in wishes.items() if each is not None},
-        origins={spawn_request: each.origin for spawn_request, each in wishes.items() if each is not None},
+    return ModelSelection(
+        **{option: sourced.value for option, sourced in resolved.items() if sourced is not None},
+        origins={option: sourced.origin for option, sourced in resolved.items() if sourced is not None},
     )
 
 
-def _flags(flags: Flags) -> Place:
-    given: dict[Wish, str | None] = {
+def _flags(flags: Flags) -> Source:
+    given: dict[Option, str | None] = {
         "model": flags.model,
         "provider": flags.provider,
         "base_url": flags.base_url,
         "api_key_env": flags.api_key_env,
     }
     return {
-        spawn_request: Said(value, f"--{spawn_request.replace('_', '-')}", FLAGS)
-        for spawn_request, value in given.items()
+        option: SourcedValue(value, f"--{option.replace('_', '-')}", FLAGS)
+        for option, value in given.items()
         if value is not None
     }
 
 
-def _environment(environ: Mapping[str, str]) -> Place:
+def _environment(environ: Mapping[str, str]) -> Source:
     return {
-        spawn_request: Said(environ[name], name, ENVIRONMENT)
-        for spawn_request, name in VARIABLES.items()
+        option: SourcedValue(environ[name], name, ENVIRONMENT)
+        for option, name in VARIABLES.items()
         if environ.get(name)
     }
 
 
-def _named(place: Place, called: Callable[[str], str]) -> Place:
-    provider = place.get("provider")
-    return place if provider is None else {**place, "provider": replace(provider, value=called(provider.value))}
+def _canonical(source: Source, canonical: Callable[[str], str]) -> Source:
+    provider = source.get("provider")
+    return source if provider is None else {**source, "provider": replace(provider, value=canonical(provider.value))}
 
 
-def _agent(settings: Settings, agent: str | None) -> Place:
-    settled = settings.agents.get(agent) if agent is not None else None
-    model = settled.asked_model if settled is not None else ""
-    return {"model": Said(model, f"[agents.{agent}]", FILE)} if model else {}
+def _agent(settings: Settings, agent: str | None) -> Source:
+    configured = settings.agents.get(agent) if agent is not None else None
+    model = configured.qualified_model if configured is not None else ""
+    return {"model": SourcedValue(model, f"[agents.{agent}]", FILE)} if model else {}
 
 
-def _provider(settings: Settings, provider: Said | None) -> Place:
-    settled = settings.providers.get(provider.value) if provider is not None else None
-    if provider is None or settled is None:
+def _provider(settings: Settings, provider: SourcedValue | None) -> Source:
+    configured = settings.providers.get(provider.value) if provider is not None else None
+    if provider is None or configured is None:
         return {}
-    given: dict[Wish, str | None] = {"base_url": settled.base_url, "api_key_env": settled.api_key_env}
+    given: dict[Option, str | None] = {"base_url": configured.base_url, "api_key_env": configured.api_key_env}
     origin = f"[providers.{provider.value}]"
-    return {spawn_request: Said(value, origin, FILE) for spawn_request, value in given.items() if value is not None}
+    return {option: SourcedValue(value, origin, FILE) for option, value in given.items() if value is not None}
 
 
-def _first(spawn_request: Wish, *places: Place) -> Said | None:
-    return next((place[spawn_request] for place in places if spawn_request in place), None)
+def _first(option: Option, *sources: Source) -> SourcedValue | None:
+    return next((source[option] for source in sources if option in source), None)
 
 
 def _split(
-    model: Said | None, provider: Said | None, known: Collection[str], called: Callable[[str], str]
-) -> tuple[Said | None, Said | None]:
-    """Model and provider, where the model may say its provider itself."""
-    if model is None or (provider is not None and provider.place == model.place):
+    model: SourcedValue | None,
+    provider: SourcedValue | None,
+    known: Collection[str],
+    canonical: Callable[[str], str],
+) -> tuple[SourcedValue | None, SourcedValue | None]:
+    """Model and provider, with a provider prefix of the model split off."""
+    if model is None or (provider is not None and provider.rank == model.rank):
         return model, provider
-    named, name = split_model(model.value, known, called)
-    if named is None:
+    prefix, name = split_model(model.value, known, canonical)
+    if prefix is None:
         return model, provider
-    if provider is None or provider.place > model.place:
-        provider = Said(named, model.origin, model.place)
-    return Said(name, model.origin, model.place), provider
+    if provider is None or provider.rank > model.rank:
+        provider = SourcedValue(prefix, model.origin, model.rank)
+    return SourcedValue(name, model.origin, model.rank), provider
 
 
-def _is_about(place: Place, provider: Said | None) -> bool:
-    """Whether a place speaks of the chosen provider, or of whichever is chosen."""
-    return "provider" not in place or (provider is not None and place["provider"].value == provider.value)
+def _applies_to(source: Source, provider: SourcedValue | None) -> bool:
+    """Whether a source sets the selected provider, or none in particular."""
+    return "provider" not in source or (provider is not None and source["provider"].value == provider.value)
 
 
-def _has_a_key_for(base_url: Said | None, place: Place) -> bool:
-    if (key := place.get("api_key_env")) is None:
+def _has_key_for(base_url: SourcedValue | None, source: Source) -> bool:
+    if (key := source.get("api_key_env")) is None:
         return False
-    if base_url is None or key.place <= base_url.place:
+    if base_url is None or key.rank <= base_url.rank:
         return True
-    own = place.get("base_url")
-    # A variable in the environment without an address is for any; a provider in the file always has one, if only its
-    # vendor's.
-    return key.place == ENVIRONMENT if own is None else own.value == base_url.value
+    own = source.get("base_url")
+    # A key variable in the environment without an address is for any address; a provider in the file always has an
+    # address, if only the vendor's.
+    return key.rank == ENVIRONMENT if own is None else own.value == base_url.value

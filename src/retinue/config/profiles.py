@@ -1,6 +1,6 @@
-"""The sections `[risk_profiles.<name>]` and `[runtime_profiles.<name>]`: what agents may do, and how they work.
+"""The sections `[risk_profiles.<name>]` and `[runtime_profiles.<name>]`: permissions and runtime options of agents.
 
-An agent names one of each. Together they are its policy; what neither says is the default written here.
+An agent names one of each. Together they are its policy; a missing key has the default defined here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.sections import Named, Section
-from retinue.config.validation import Complaint
+from retinue.config.sections import NamedTables, Section
+from retinue.config.validation import Issue
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, DEFAULT_COMMANDS, Autonomy, Policy
 from retinue.core.profiles import RuntimeProfile
 
@@ -30,66 +30,67 @@ DEFAULT_DEPTH = 3
 
 
 class RiskSettings(Struct, frozen=True, kw_only=True):
-    """What an agent may do."""
+    """Permissions of an agent."""
 
     level: Annotated[
         Level | None,
         Meta(
-            description="readonly refuses what changes something, supervised asks before risky calls, full does not.",
+            description="readonly refuses calls with effects, supervised asks before risky calls, full does not.",
             examples=["supervised"],
         ),
     ] = None
     autonomy: Annotated[Level | None, Meta(description="Another name of level.", examples=["supervised"])] = None
     workspace_only: Annotated[
-        bool, Meta(description="Whether files outside the workspace and the allowed roots are closed.", examples=[True])
+        bool, Meta(description="Whether files are confined to the workspace and the allowed roots.", examples=[True])
     ] = True
     allowed_roots: Annotated[
-        Entries, Meta(description="Folders to read and write besides the workspace.", examples=[["./data"]])
+        Entries, Meta(description="Readable and writable folders besides the workspace.", examples=[["./data"]])
     ] = ()
     allowed_roots_read_only: Annotated[
-        Entries, Meta(description="Folders to read besides the workspace.", examples=[["~/notes"]])
+        Entries, Meta(description="Readable folders besides the workspace.", examples=[["~/notes"]])
     ] = ()
     allowed_roots_write_only: Annotated[
-        Entries, Meta(description="Folders to write to, and not to read.", examples=[["./outbox"]])
+        Entries, Meta(description="Writable folders that cannot be read.", examples=[["./outbox"]])
     ] = ()
     allowed_commands: Annotated[
         Entries,
-        Meta(description="The commands that the shell may run, in place of the usual ones.", examples=[["git", "ls"]]),
+        Meta(description="The commands that the shell may run, instead of the default list.", examples=[["git", "ls"]]),
     ] = DEFAULT_COMMANDS
     forbidden_paths: Annotated[
-        Entries, Meta(description="Paths that stay closed wherever they lie.", examples=[["~/.ssh"]])
+        Entries, Meta(description="Paths that are never accessible, even in allowed folders.", examples=[["~/.ssh"]])
     ] = ()
     require_approval_for_medium_risk: Annotated[
-        bool, Meta(description="Whether a person is asked before a call of medium risk.", examples=[True])
+        bool, Meta(description="Whether calls of medium risk need an approval.", examples=[True])
     ] = True
     block_high_risk_commands: Annotated[
-        bool, Meta(description="Whether calls of high risk are refused, whoever approves.", examples=[True])
+        bool, Meta(description="Whether calls of high risk are refused, approved or not.", examples=[True])
     ] = True
     shell_env_passthrough: Annotated[
-        Entries, Meta(description="Environment variables that shell commands get to see.", examples=[["LANG"]])
+        Entries, Meta(description="Environment variables passed to shell commands.", examples=[["LANG"]])
     ] = ()
     auto_approve: Annotated[
         Entries,
         Meta(
-            description="Tools that nobody is asked about, in place of the usual ones (all of them only read).",
+            description="Tools that need no approval, instead of the default list (all of which only read).",
             examples=[["file_read", "memory_recall"]],
         ),
     ] = DEFAULT_AUTO_APPROVE
     always_ask: Annotated[
-        Entries, Meta(description="Tools that a person is asked about every time.", examples=[["shell"]])
+        Entries, Meta(description="Tools that need an approval for every call.", examples=[["shell"]])
     ] = ()
     allowed_tools: Annotated[
         Entries, Meta(description="The only tools that may be used; [] is all of them.", examples=[[]])
     ] = ()
     excluded_tools: Annotated[
-        Entries, Meta(description="Tools that may not be used, even if allowed above.", examples=[["python_execute"]])
+        Entries,
+        Meta(description="Tools that may not be used, even if in allowed_tools.", examples=[["python_execute"]]),
     ] = ()
     sandbox_enabled: Annotated[
-        bool, Meta(description="Programs are fenced in; false changes nothing, [tools] sandbox does.", examples=[True])
+        bool, Meta(description="Whether programs are sandboxed; only [tools] sandbox can turn it off.", examples=[True])
     ] = True
 
     def policy(self, runtime: RuntimeSettings, folder: Path) -> Policy:
-        """The policy of an agent with these two profiles; paths are seen from the folder of the settings."""
+        """The policy of an agent with these two profiles; paths are relative to the folder of the settings file."""
         return Policy(
             autonomy=Autonomy(self.level or self.autonomy or Autonomy.SUPERVISED),
             workspace_only=self.workspace_only,
@@ -112,26 +113,26 @@ class RiskSettings(Struct, frozen=True, kw_only=True):
 
 
 class RuntimeSettings(Struct, frozen=True, kw_only=True):
-    """How an agent works, and how often and how long it may act."""
+    """Runtime options of an agent, and its rate and time limits."""
 
     agentic: Annotated[
-        bool, Meta(description="Whether it works with tools; false answers in one turn without.", examples=[True])
+        bool, Meta(description="Whether it works with tools; otherwise it answers in one turn.", examples=[True])
     ] = True
     max_tool_iterations: Annotated[
-        Number, Meta(description=f"Rounds of tools in a task handed to it; 0 is {DEFAULT_ITERATIONS}.", examples=[0])
+        Number, Meta(description=f"Tool rounds in a task delegated to it; 0 is {DEFAULT_ITERATIONS}.", examples=[0])
     ] = 0
     max_actions_per_hour: Annotated[
-        Number, Meta(description="Calls in an hour that change something, of all its runs together.", examples=[20])
+        Number, Meta(description="Calls with effects per hour, of all its runs together.", examples=[20])
     ] = 20
     max_cost_per_day_cents: Annotated[
-        Number, Meta(description="Cents in a day for models, of all its runs together.", examples=[500])
+        Number, Meta(description="Cents per day for models, of all its runs together.", examples=[500])
     ] = 500
     shell_timeout_secs: Annotated[Number, Meta(description="Seconds for one shell command.", examples=[60])] = 60
     max_delegation_depth: Annotated[
-        Number, Meta(description=f"How deep it may hand tasks on; 0 is {DEFAULT_DEPTH}.", examples=[0])
+        Number, Meta(description=f"How deep it may delegate; 0 is {DEFAULT_DEPTH}.", examples=[0])
     ] = 0
     delegation_timeout_secs: Annotated[
-        Seconds | None, Meta(description="Seconds for a task that is handed to it.", examples=[120])
+        Seconds | None, Meta(description="Seconds for a task delegated to it.", examples=[120])
     ] = None
     agentic_timeout_secs: Annotated[
         Seconds | None,
@@ -140,13 +141,13 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
     delegation_ceiling: Annotated[
         Literal["target", "caller"],
         Meta(
-            description="Whose rights bind those it hands tasks to: their own (target), or its own as well (caller).",
+            description="The policy of agents it delegates to: their own (target), or within its own too (caller).",
             examples=["target"],
         ),
     ] = "target"
 
     def profile(self, risk: RiskSettings) -> RuntimeProfile:
-        """How the agent works, where that is no question of rights."""
+        """The runtime profile of an agent with these two profiles."""
         return RuntimeProfile(
             agentic=self.agentic,
             max_tool_iterations=self.max_tool_iterations or DEFAULT_ITERATIONS,
@@ -159,7 +160,7 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
 
 
 def absolute(path: str, folder: Path) -> str:
-    """A path of the settings as it is seen from their folder, `~` being the home of whoever runs this.
+    """A path of the settings, relative to their folder; `~` is the current user's home.
 
     >>> absolute("../shared", Path("/srv/app"))
     '/srv/shared'
@@ -171,16 +172,16 @@ def _absolute(paths: Iterable[str], folder: Path) -> tuple[str, ...]:
     return tuple(absolute(path, folder) for path in paths)
 
 
-def without_effect(profiles: Mapping[str, RiskSettings]) -> Iterator[Complaint]:
-    """What a profile asks for that is not to be had for one agent alone."""
+def unsupported_options(profiles: Mapping[str, RiskSettings]) -> Iterator[Issue]:
+    """Warnings about options that cannot be set for a single agent."""
     for name, risk in profiles.items():
         if not risk.sandbox_enabled:
-            text = 'not supported, and left out of account: [tools] sandbox = "off" switches it off for every agent'
-            yield Complaint(path=(RISK_PROFILES.name, name, "sandbox_enabled"), text=text, is_warning=True)
+            message = 'not supported and ignored: [tools] sandbox = "off" turns it off for every agent'
+            yield Issue(path=(RISK_PROFILES.name, name, "sandbox_enabled"), message=message, is_warning=True)
 
 
-def _contradiction(settled: RiskSettings) -> list[tuple[str, str]]:
-    level, autonomy = settled.level, settled.autonomy
+def _level_conflict(profile: RiskSettings) -> list[tuple[str, str]]:
+    level, autonomy = profile.level, profile.autonomy
     if level is None or autonomy is None or level == autonomy:
         return []
     return [("autonomy", f"{autonomy} contradicts level = {level}; leave one of them out")]
@@ -191,15 +192,15 @@ _NAMES = {"pattern": r"[A-Za-z0-9_-]{1,64}", "expected": "1 to 64 letters, digit
 RISK_PROFILES = Section(
     name="risk_profiles",
     type=RiskSettings,
-    about="What agents may do; an agent names one of these with risk_profile.",
-    named=Named(example="careful", **_NAMES),
+    about="Permissions of agents; an agent names one of these with risk_profile.",
+    named=NamedTables(example="careful", **_NAMES),
     unsupported=("sandbox_backend", "firejail_args"),
-    mistakes=lambda settled: _contradiction(settled),
+    cross_key_errors=_level_conflict,
 )
 
 RUNTIME_PROFILES = Section(
     name="runtime_profiles",
     type=RuntimeSettings,
-    about="How agents work, how often they may act and what they may cost; an agent names one with runtime_profile.",
-    named=Named(example="patient", **_NAMES),
+    about="Runtime options and rate limits of agents; an agent names one with runtime_profile.",
+    named=NamedTables(example="patient", **_NAMES),
 )

@@ -1,4 +1,4 @@
-"""The section `[providers.<name>]`: who answers, where, and the name of the variable that holds the key."""
+"""The section `[providers.<name>]`: wire, address, API key variable and prices of a model provider."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.sections import Named, Section
+from retinue.config.sections import NamedTables, Section
 from retinue.providers.pricing import Rates
 
 Address = Annotated[
@@ -17,7 +17,7 @@ Variable = Annotated[
     str,
     Meta(
         pattern=r"\A([A-Za-z_][A-Za-z0-9_]*)?\Z",
-        # Who pastes the key itself here is told so without having it in a terminal or a log.
+        # An API key pasted here by mistake must not appear in a terminal or log.
         extra={"expected": "the name of an environment variable, never a key itself", "secret": True},
     ),
 ]
@@ -30,30 +30,28 @@ Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True):
-    """What one model costs, in dollars for a million tokens."""
+    """Price of one model, in dollars per million tokens."""
 
     input: Annotated[Dollars, Meta(description="A million tokens of input.")]
     output: Annotated[Dollars, Meta(description="A million tokens of output.")]
-    cached: Annotated[Dollars | None, Meta(description="A million tokens of input that the vendor remembers.")] = None
+    cached: Annotated[Dollars | None, Meta(description="A million tokens of cached input.")] = None
     cache_write: Annotated[
-        Dollars | None, Meta(description="A million tokens of input that the vendor will remember from now on.")
+        Dollars | None, Meta(description="A million tokens of input written to the vendor's cache.")
     ] = None
 
     def rates(self) -> Rates:
-        """The price as providers count with it."""
+        """The price as the providers' type."""
         return Rates(input=self.input, output=self.output, cached=self.cached, cache_write=self.cache_write)
 
 
 class ProviderSettings(Struct, frozen=True, kw_only=True):
-    """A provider as it is settled; what is None is the wire's own."""
+    """A configured provider; None means the default of its wire."""
 
     wire: Annotated[
         str,
-        Meta(description="How it is spoken to; not needed if the name is a wire's.", examples=["openai-chat"]),
+        Meta(description="Its protocol; not needed if the provider's name is a wire's.", examples=["openai-chat"]),
     ]
-    base_url: Annotated[
-        Address | None, Meta(description="Its address, in the vendor's habit.", examples=["http://localhost:8000/v1"])
-    ] = None
+    base_url: Annotated[Address | None, Meta(description="Its base URL.", examples=["http://localhost:8000/v1"])] = None
     api_key_env: Annotated[
         Variable | None,
         Meta(
@@ -71,7 +69,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     prices: Annotated[
         Mapping[str, PriceSettings],
         Meta(
-            description="Dollars for a million tokens, by model; goes before the list prices that retinue knows.",
+            description="Dollars per million tokens, by model; overrides retinue's list prices.",
             examples=[{"qwen3": {"input": 0.2, "output": 0.6, "cached": 0.02}}],
             extra={"expected": "a table of models, each with its price"},
         ),
@@ -79,7 +77,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     context_window: Annotated[
         Annotated[int, Meta(ge=1024, le=100_000_000)] | None,
         Meta(
-            description="How many tokens its models can read and write at once; goes before what retinue knows.",
+            description="Context window of its models in tokens; overrides what retinue knows.",
             examples=[32768],
         ),
     ] = None
@@ -92,27 +90,28 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     ] = None
 
     def rates(self) -> dict[str, Rates]:
-        """What the models cost that the user has priced."""
+        """The configured prices by model."""
         return {model: priced.rates() for model, priced in self.prices.items()}
 
 
 def providers_section(
-    wires: Sequence[str], mistakes: Callable[[ProviderSettings], Sequence[tuple[str, str]]] = lambda settled: ()
+    wires: Sequence[str],
+    cross_key_errors: Callable[[ProviderSettings], Sequence[tuple[str, str]]] = lambda provider: (),
 ) -> Section:
-    """The section, where these wires are known; a provider that has the name of a wire changes that wire's defaults.
+    """The section, given the known wires; a provider with the name of a wire changes that wire's defaults.
 
-    `mistakes` finds what only those who know the wires can find.
+    `cross_key_errors` checks a provider against its wire, which this package does not know.
     """
     return Section(
         name="providers",
         type=ProviderSettings,
-        about="Providers, for models written PROVIDER:NAME and for --provider; a wire's own name changes its defaults.",
-        named=Named(
+        about="Providers, for models written PROVIDER:NAME and for --provider; a wire's name changes its defaults.",
+        named=NamedTables(
             example="local",
             pattern=r"[A-Za-z0-9_-]{1,64}",
             expected="1 to 64 letters, digits, _ and -",
         ),
         choices={"wire": wires},
         implied=lambda name: {"wire": name} if name in wires else {},
-        mistakes=mistakes,
+        cross_key_errors=cross_key_errors,
     )

@@ -1,12 +1,12 @@
-"""What a section of the settings is: a name, the type of its keys, and what people are told about it.
+"""Declaration of a settings section: its name, the type of its keys, and its description.
 
-Sections are declared by their owners, and handed to whoever loads settings as one table. A section's type is a frozen
-Struct. Its annotations say what may stand in the file, and their `Meta` what people read:
+Sections are declared by their owners and passed to `settings.load` by the application. A section's type is a frozen
+Struct whose annotations define the allowed values. Their `Meta` has the texts for users:
 
-- `description`: the comment of the key in a new settings file; `examples`: the value that stands there
-- `extra["expected"]`: what the key wants, where the type alone does not say it well ("an address ...")
-- `extra["too_small"]`, `extra["too_large"]`: the whole complaint, where a document prescribes it
-- `extra["secret"]`: the value may be a secret, so no message shows it
+- `description`: the comment of the key in a new settings file; `examples`: its value there
+- `extra["expected"]`: what the key expects, if the type alone does not describe it well ("an address ...")
+- `extra["too_small"]`, `extra["too_large"]`: the complete error message, where a document prescribes it
+- `extra["secret"]`: the value may be a secret and is not shown in messages
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def _nothing(_: str) -> Mapping[str, object]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """That a section is a table of tables, each with a name that the user gives."""
+class NamedTables:
+    """Marks a section as a table of tables with user-defined names; `pattern` and `expected` restrict the names."""
 
     example: str
     pattern: str
@@ -35,32 +35,32 @@ class Named:
 class Section:
     """A section `[name]`, or `[name.<anything>]` if it is `named`.
 
-    `choices` are the values of keys that only the owner of the table knows, such as the wires there are. `implied`
-    gives the values that follow from the name of a table and need not be written. `unsupported` are keys that other
-    tools know under this section: they are left out of account, with a warning.
+    `choices` are the allowed values of keys that are known only at run time, such as the wires. `implied` returns the
+    values that follow from the name of a table. `unsupported` are keys of similar tools: they are ignored with a
+    warning.
     """
 
     name: str
     type: type[Struct]
     about: str
-    named: Named | None = None
+    named: NamedTables | None = None
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     implied: Callable[[str], Mapping[str, object]] = _nothing
-    mistakes: Callable[[Any], Sequence[tuple[str, str]]] = lambda section: ()
-    """What is wrong between several keys of a section, or of each of its named tables: each key with its complaint."""
-    strangers: Callable[[Any, Sequence[str]], Sequence[tuple[str, str]]] = lambda section, providers: ()
-    """The same for keys that name a provider, given those that the file describes."""
-    has_complete_complaints: bool = False
-    """Whether the complaints of `mistakes` and `strangers` are prescribed texts, printed without the key in front."""
+    cross_key_errors: Callable[[Any], Sequence[tuple[str, str]]] = lambda section: ()
+    """Returns (key, message) of errors that involve several keys of a section, or of each of its named tables."""
+    unknown_providers: Callable[[Any, Sequence[str]], Sequence[tuple[str, str]]] = lambda section, providers: ()
+    """Returns (key, message) of keys that name an unknown provider, given the providers in the file."""
+    has_complete_messages: bool = False
+    """Whether a dialect's document prescribes these messages, which are then printed without the key in front."""
     unsupported: Sequence[str] = ()
 
 
 Tree: TypeAlias = dict[str, "Section | Tree"]
-"""Sections by the parts of their names, as the tables of a file are nested."""
+"""Sections nested by the parts of their dotted names."""
 
 
 def tree_of(sections: Sequence[Section]) -> Tree:
-    """The sections as a file nests them.
+    """The sections as nested tables; raises `ValueError` for duplicate or overlapping names.
 
     >>> list(tree_of([Section(name="agent.subagent", type=Struct, about="")])["agent"])
     ['subagent']

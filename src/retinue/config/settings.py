@@ -1,26 +1,24 @@
-"""Finds the settings file, reads it, and gives back frozen values, or says everything that is wrong with it at once."""
+"""Find, parse and validate the settings file; `load` returns frozen `Settings` or raises with all errors at once."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.config.agents import AGENTS, AgentSettings, misnamed
-from retinue.config.document import Document, Reader
-from retinue.config.key_paths import KeyPath, dotted
-from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, without_effect
+from retinue.config.agents import AGENTS, AgentSettings, reference_issues
+from retinue.config.key_paths import Document, KeyPath, Parser, dotted
+from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Section
 from retinue.config.toml import read_toml
-from retinue.config.tool_names import named_tools
-from retinue.config.tools import TOOLS, ToolsSettings, missing_modules, module_files
-from retinue.config.validation import Complaint, check
+from retinue.config.tools import TOOLS, ToolsSettings, module_files, module_issues
+from retinue.config.validation import Issue, check
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
 from retinue.tools.dependencies import ToolOptions
@@ -33,21 +31,20 @@ FILES = (FILE, "retinue.yaml", "retinue.yml")
 
 
 def _read_yaml(text: str, file: str) -> Document:
-    from retinue.config.yaml import read_yaml  # most people have TOML, and need not wait for this
+    from retinue.config.yaml import read_yaml  # imported late: most settings files are TOML
 
     return read_yaml(text, file)
 
 
-READERS: dict[str, Reader] = {".toml": read_toml, ".yaml": _read_yaml, ".yml": _read_yaml}
-"""Who reads which kind of file. A file without a kind, such as a pipe, is TOML."""
+PARSERS: dict[str, Parser] = {".toml": read_toml, ".yaml": _read_yaml, ".yml": _read_yaml}
+"""Parsers by file extension. A file without an extension, such as a pipe, is TOML."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the user settled.
+    """The content of a settings file.
 
-    `agents` and `providers` are in the order of the file. `tool_modules` are whole paths. `sections` has the other
-    sections that were declared, by name, with their defaults where the file has none. `source` is the file, None
-    if there is none.
+    `agents` and `providers` are in the order of the file. `tool_modules` are absolute paths. `sections` has the other
+    declared sections by name, with their defaults if the file does not have them. `source` is the file, or None.
     """
 
     agents: Mapping[str, AgentSettings] = {}
@@ -59,27 +56,27 @@ class Settings(Struct, frozen=True, kw_only=True):
     runtime_profiles: Mapping[str, RuntimeSettings] = {}
     source: Path | None = None
     warnings: tuple[Problem, ...] = ()
-    """What stands in the file and is left out of account."""
-    tools_named: tuple[Problem, ...] = ()
-    """Every place where the file names a tool, which is `found` there; nobody has complained yet."""
+    """Settings in the file that are ignored."""
+    tool_references: tuple[Problem, ...] = ()
+    """Every place where the file names a tool, as `found`; whether the tools exist is not checked here."""
 
     def section(self, name: str, kind: type[S]) -> S:
-        """A section of that name and type, or its defaults."""
-        found = self.sections.get(name)
-        return found if isinstance(found, kind) else kind()
+        """The section of that name and type, or its defaults."""
+        section = self.sections.get(name)
+        return section if isinstance(section, kind) else kind()
 
     def core_agents(self) -> tuple[Agent, ...]:
-        """The agents as the engine knows them; those that are switched off are none."""
-        return tuple(self._core_agent(name, settled) for name, settled in self.agents.items() if settled.enabled)
+        """The enabled agents as the engine's type, with their profiles applied."""
+        return tuple(self._core_agent(name, agent) for name, agent in self.agents.items() if agent.enabled)
 
-    def _core_agent(self, name: str, settled: AgentSettings) -> Agent:
+    def _core_agent(self, name: str, agent: AgentSettings) -> Agent:
         folder = self.source.parent if self.source is not None else Path()
-        risk = self.risk_profiles.get(settled.risk_profile or "", RiskSettings())
-        runtime = self.runtime_profiles.get(settled.runtime_profile or "", RuntimeSettings())
-        has_a_profile = settled.risk_profile is not None or settled.runtime_profile is not None
-        return settled.agent(
+        risk = self.risk_profiles.get(agent.risk_profile or "", RiskSettings())
+        runtime = self.runtime_profiles.get(agent.runtime_profile or "", RuntimeSettings())
+        has_profile = agent.risk_profile is not None or agent.runtime_profile is not None
+        return agent.agent(
             name,
-            policy=risk.policy(runtime, folder) if has_a_profile else None,
+            policy=risk.policy(runtime, folder) if has_profile else None,
             runtime=runtime.profile(risk),
             folder=folder,
         )
@@ -88,32 +85,33 @@ class Settings(Struct, frozen=True, kw_only=True):
 def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Section]) -> Settings:
     """The settings in `path`, or in `retinue.toml` or `retinue.yaml` in the folder `cwd` if there is one.
 
-    Raises `ConfigError` for a file that is not there, cannot be read or is wrong, with every mistake that was found.
+    Raises `ConfigError` for a missing, unreadable or invalid file, with all errors.
     """
     named = path is not None
     if path is None:
-        path = _found_in(cwd)
+        path = _find_file(cwd)
     if path is None:
         return _settings({}, None, FILE, sections)
     source = Path(os.path.abspath(cwd / path))
-    _check_kind(source, str(path), named=named)
+    _check_file_type(source, str(path), named=named)
     document = _read(source, str(path))
     return _settings(document.values, source, str(path), sections, document)
 
 
-def _found_in(cwd: Path) -> str | None:
-    there = [name for name in FILES if os.path.lexists(cwd / name)]
-    if len(there) > 1:
-        raise ConfigError(Problem(file=there[0], complaint=f"{' and '.join(there)} are both here; keep one of them"))
-    return there[0] if there else None
+def _find_file(cwd: Path) -> str | None:
+    existing = [name for name in FILES if os.path.lexists(cwd / name)]
+    if len(existing) > 1:
+        complaint = f"{' and '.join(existing)} are both here; keep one of them"
+        raise ConfigError(Problem(file=existing[0], complaint=complaint))
+    return existing[0] if existing else None
 
 
-def _check_kind(source: Path, shown: str, *, named: bool) -> None:
-    """Refuse what has no end, or would be waited for: a pipe is read only where somebody named it."""
+def _check_file_type(source: Path, shown: str, *, named: bool) -> None:
+    """Reject files that block or never end; a pipe is read only if its path was given explicitly."""
     try:
         mode = os.stat(source).st_mode
     except (OSError, ValueError):
-        return  # whoever reads it says why it cannot be read
+        return  # reading it reports the error
     if stat.S_ISDIR(mode):
         found = "a folder"
     elif stat.S_ISFIFO(mode) and not named:
@@ -128,7 +126,7 @@ def _check_kind(source: Path, shown: str, *, named: bool) -> None:
 
 
 def _read(source: Path, shown: str) -> Document:
-    return READERS.get(source.suffix.lower(), read_toml)(_text(source, shown), shown)
+    return PARSERS.get(source.suffix.lower(), read_toml)(_text(source, shown), shown)
 
 
 def _text(source: Path, shown: str) -> str:
@@ -158,49 +156,53 @@ def _settings(
     sections: Sequence[Section],
     document: Document | None = None,
 ) -> Settings:
-    checked, complaints = check(values, sections)
-    everything = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
+    checked, issues = check(values, sections)
+    named_tables = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
     tools = checked.pop(TOOLS.name, None)
     tools = tools if isinstance(tools, ToolsSettings) else ToolsSettings()
     modules = tools.modules
     folder = source.parent if source is not None else Path()
-    complaints += missing_modules(modules, folder)
+    issues += module_issues(modules, folder)
     agents = _tables(checked.pop(AGENTS.name, None), AgentSettings)
     providers = _tables(checked.pop("providers", None), ProviderSettings)
     risk_profiles = _tables(checked.pop(RISK_PROFILES.name, None), RiskSettings)
     runtime_profiles = _tables(checked.pop(RUNTIME_PROFILES.name, None), RuntimeSettings)
-    complaints += without_effect(risk_profiles)
-    # By what is written: whoever names a table with a mistake in it is not to blame for that.
-    complaints += misnamed(
+    issues += unsupported_options(risk_profiles)
+    # By the written names: a reference to a table with an error in it is not an error itself.
+    issues += reference_issues(
         agents,
         providers,
         {section: _names(values, section) for section in (AGENTS.name, RISK_PROFILES.name, RUNTIME_PROFILES.name)},
     )
     for section in sections:
-        for name, table in everything.get(section.name, {}).items():
-            complaints += [
-                Complaint(path=(section.name, name, key), text=text) for key, text in section.mistakes(table)
+        for name, table in named_tables.get(section.name, {}).items():
+            issues += [
+                Issue(path=(section.name, name, key), message=message)
+                for key, message in section.cross_key_errors(table)
             ]
-        if isinstance(settled := checked.get(section.name), Struct):
-            found = (*section.mistakes(settled), *section.strangers(settled, tuple(providers)))
-            complaints += [
-                Complaint(path=(*section.name.split("."), key), text=text, is_complete=section.has_complete_complaints)
-                for key, text in found
+        if isinstance(values_of_section := checked.get(section.name), Struct):
+            messages = (
+                *section.cross_key_errors(values_of_section),
+                *section.unknown_providers(values_of_section, tuple(providers)),
+            )
+            issues += [
+                Issue(path=(*section.name.split("."), key), message=message, is_complete=section.has_complete_messages)
+                for key, message in messages
             ]
-    mistakes = [each for each in complaints if not each.is_warning]
-    if mistakes:
-        raise ConfigError(*_in_order(mistakes, shown, document))
+    errors = [issue for issue in issues if not issue.is_warning]
+    if errors:
+        raise ConfigError(*_sorted_problems(errors, shown, document))
     return Settings(
         agents=agents,
         providers=providers,
         risk_profiles=risk_profiles,
         runtime_profiles=runtime_profiles,
-        warnings=tuple(_in_order(complaints, shown, document)),
-        tools_named=tuple(
-            _in_order(
+        warnings=tuple(_sorted_problems(issues, shown, document)),
+        tool_references=tuple(
+            _sorted_problems(
                 [
-                    Complaint(path=path, text="", found=name)
-                    for path, name in named_tools(agents, risk_profiles)
+                    Issue(path=path, message="", found=name)
+                    for path, name in _tool_references(agents, risk_profiles)
                     if _is_written(path, values)
                 ],
                 shown,
@@ -217,8 +219,27 @@ def _settings(
     )
 
 
+def _tool_references(
+    agents: Mapping[str, AgentSettings], risk_profiles: Mapping[str, RiskSettings]
+) -> Iterator[tuple[KeyPath, str]]:
+    """Every tool name in agents and risk profiles, with its path."""
+    for alias, agent in agents.items():
+        for index, name in enumerate(agent.tools or ()):
+            yield (AGENTS.name, alias, "tools", index), name
+    for profile, risk in risk_profiles.items():
+        lists = {
+            "allowed_tools": risk.allowed_tools,
+            "excluded_tools": risk.excluded_tools,
+            "auto_approve": risk.auto_approve,
+            "always_ask": risk.always_ask,
+        }
+        for key, names in lists.items():
+            for index, name in enumerate(names):
+                yield (RISK_PROFILES.name, profile, key, index), name
+
+
 def _is_written(path: KeyPath, values: Mapping[str, object]) -> bool:
-    """Whether the file says so, and not a default."""
+    """Whether the value is from the file, not a default."""
     section, name, key = map(str, path[:3])
     return key in cast("dict[str, dict[str, object]]", values[section])[name]
 
@@ -228,23 +249,23 @@ def _names(values: Mapping[str, object], section: str) -> list[str]:
     return list(cast("dict[str, object]", tables)) if isinstance(tables, dict) else []
 
 
-def _tables(found: Struct | dict[str, Struct] | None, kind: type[S]) -> dict[str, S]:
-    tables = found if isinstance(found, dict) else {}
+def _tables(section: Struct | dict[str, Struct] | None, kind: type[S]) -> dict[str, S]:
+    tables = section if isinstance(section, dict) else {}
     return {name: table for name, table in tables.items() if isinstance(table, kind)}
 
 
-def _in_order(complaints: Sequence[Complaint], shown: str, document: Document | None) -> list[Problem]:
-    """Problems as a reader of the file comes across them."""
+def _sorted_problems(issues: Sequence[Issue], shown: str, document: Document | None) -> list[Problem]:
+    """The issues as problems with their lines, in the order of the file."""
     problems = [
         Problem(
             file=shown,
-            line=None if document is None else document.nearest_line(each.path),
-            key=dotted(each.path),
-            complaint=each.text,
-            found=each.found,
-            allowed=each.allowed,
-            is_complete=each.is_complete,
+            line=None if document is None else document.nearest_line(issue.path),
+            key=dotted(issue.path),
+            complaint=issue.message,
+            found=issue.found,
+            allowed=issue.allowed,
+            is_complete=issue.is_complete,
         )
-        for each in complaints
+        for issue in issues
     ]
     return sorted(problems, key=lambda problem: problem.line or 0)

@@ -1,6 +1,6 @@
-"""The settings file that a newcomer gets: every section and key there is, each with a line about it, all of it comment.
+"""The settings file of `retinue init`: every section and key with a description, all commented out.
 
-It is made from the declarations of the sections, so it cannot tell anything else than they do.
+It is generated from the declarations of the sections, so it cannot disagree with them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from msgspec import NODEFAULT, Struct, inspect
 
 from retinue.config.key_paths import dotted
 from retinue.config.sections import Section
-from retinue.config.validation import wanted
+from retinue.config.validation import expected_type
 
 HEADING = """\
 # Settings of retinue.
 #
 # A line that begins with "#" and goes on without a blank is a setting: remove the "#" to use it.
-# Flags go before the environment (RETINUE_MODEL, RETINUE_PROVIDER, RETINUE_BASE_URL, RETINUE_API_KEY_ENV), and that
-# goes before this file.
+# Command-line flags override the environment (RETINUE_MODEL, RETINUE_PROVIDER, RETINUE_BASE_URL,
+# RETINUE_API_KEY_ENV), which overrides this file.
 """
 
 
@@ -39,8 +39,8 @@ def _table(name: str, kind: type[Struct]) -> Iterator[str]:
     yield f"#[{name}]"
     below: list[str] = []
     for field in fields_of(kind):
-        about, example = told(field.type)
-        inner = wanted(field.type).type
+        about, example = description_and_example(field.type)
+        inner = expected_type(field.type).type
         if isinstance(inner, inspect.StructType):
             below += ["", f"# {about}", *_table(f"{name}.{field.name}", inner.cls)]
             continue
@@ -51,13 +51,13 @@ def _table(name: str, kind: type[Struct]) -> Iterator[str]:
 
 
 def fields_of(kind: type[Struct]) -> tuple[inspect.Field, ...]:
-    """The keys that a section declares."""
+    """The fields of a section's type."""
     return cast("inspect.StructType", inspect.type_info(kind)).fields
 
 
-def told(declared: inspect.Type) -> tuple[str, Any]:
-    """The description of a key and its example; without one, its default is shown."""
-    # Only wrapped types have one, and msgspec types it no further.
+def description_and_example(declared: inspect.Type) -> tuple[str, Any]:
+    """The description of a key and its example value, or NODEFAULT."""
+    # Only types with metadata have a schema, and msgspec does not type it further.
     schema: dict[str, Any] = getattr(declared, "extra_json_schema", None) or {}
     return schema.get("description", ""), next(iter(schema.get("examples", ())), NODEFAULT)
 
@@ -69,7 +69,7 @@ def toml(value: object) -> str:
             return f"[{', '.join(map(toml, cast('Sequence[object]', value)))}]"
         case dict():
             pairs = cast("dict[str, object]", value).items()
-            return f"{{ {', '.join(f'{dotted((key,))} = {toml(each)}' for key, each in pairs)} }}"
+            return f"{{ {', '.join(f'{dotted((key,))} = {toml(below)}' for key, below in pairs)} }}"
         case str() | bool() | int() | float():
             return json.dumps(value, ensure_ascii=False)
         case _:

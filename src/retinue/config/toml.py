@@ -1,7 +1,6 @@
-"""On which line of a TOML text each key stands, which the standard library's reader does not tell.
+"""TOML parsing with the line of each key, which `tomllib` does not provide.
 
-The text has been read by `tomllib` or is about to be complained about, so nothing is checked here: what is not
-understood is passed over, and its keys have no line.
+`tomllib` validates the text; `KeyLines` only finds lines, and skips whatever it does not understand.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
-from retinue.config.document import Document
-from retinue.config.key_paths import KeyPath, dotted
+from retinue.config.key_paths import Document, KeyPath, dotted
 from retinue.core.errors import ConfigError, Problem
 
 _PART = r"""(?:"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)"""
@@ -45,12 +43,12 @@ class KeyLines:
         self._arrays: dict[KeyPath, int] = {}
         self._text = text
         self._breaks = [found.start() for found in re.finditer("\n", text)]
-        # Arrays in arrays, deeper than anyone settles something: the lines found so far have to do.
+        # Too deeply nested arrays: keep the lines found so far.
         with suppress(RecursionError):
             self._document()
 
     def find(self, path: KeyPath) -> int | None:
-        """The line of that key, counted from 1."""
+        """The line of a key, counted from 1, or None."""
         return self._lines.get(path)
 
     def _document(self) -> None:
@@ -67,11 +65,11 @@ class KeyLines:
             at = _skip(_BLANK, self._text, at)
 
     def _table(self, is_item: bool, names: tuple[str, ...], at: int) -> KeyPath:
-        """The path of the table that begins here; below an array of tables it belongs to the latest of them."""
+        """The path of the table that begins here; below an array of tables it belongs to the last item."""
         path: KeyPath = ()
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             path += (name,)
-            is_last = place == len(names) - 1
+            is_last = index == len(names) - 1
             self._note(path, at, "written" if is_last and not is_item else "implied")
             if is_item and is_last:
                 self._arrays[path] = self._arrays.get(path, -1) + 1
@@ -103,15 +101,15 @@ class KeyLines:
                 return _skip(_SCALAR, self._text, at)
 
     def _items(self, path: KeyPath, at: int, *, close: Literal["]", "}"]) -> int:
-        place = 0
+        index = 0
         while (at := _skip(_BLANK, self._text, at)) < len(self._text) and self._text[at] != close:
             begin = at
             if close == "}":
                 at = self._setting(path, at)
             else:
-                self._note((*path, place), at, "implied")
-                at = self._value((*path, place), at)
-                place += 1
+                self._note((*path, index), at, "implied")
+                at = self._value((*path, index), at)
+                index += 1
             at = _skip(_BLANK, self._text, at)
             if self._text[at : at + 1] == "," or at == begin:
                 at += 1
@@ -133,7 +131,7 @@ def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _names(key: str) -> tuple[str, ...]:
-    """The names in a dotted key, read by the one who knows how quotes and escapes are meant."""
+    """The names in a dotted key; `tomllib` interprets quotes and escapes."""
     names: list[str] = []
     try:
         below: Any = tomllib.loads(f"{key} = 0")
@@ -145,17 +143,23 @@ def _names(key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z")
-_TWICE = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline table key")
+_POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z")
+_DUPLICATE_MESSAGES = (
+    "Cannot overwrite",
+    "Cannot declare",
+    "Cannot redefine",
+    "Cannot mutate",
+    "Duplicate inline table key",
+)
 
 
 def read_toml(text: str, file: str) -> Document:
-    """The document that `text` is; mistakes of writing are raised with their line and column."""
+    """Parse `text`; raises `ConfigError` for syntax errors, with line and column."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_mistake(str(error), text, file)) from None
-    except ValueError as error:  # a number of thousands of digits, which Python does not read
+        raise ConfigError(_syntax_problem(str(error), text, file)) from None
+    except ValueError as error:  # a number with more digits than Python converts
         raise ConfigError(Problem(file=file, complaint=f"not valid TOML: {_lowered(str(error))}")) from None
     except RecursionError:
         raise ConfigError(Problem(file=file, complaint="not readable: arrays in arrays, too deep")) from None
@@ -167,21 +171,21 @@ def read_toml(text: str, file: str) -> Document:
     return Document(values=values, line_of=line_of)
 
 
-def _mistake(message: str, text: str, file: str) -> Problem:
-    place = _PLACE.search(message)
-    words = _PLACE.sub("", message)
-    if place is not None and place[1] is not None:
-        line, column = int(place[1]), int(place[2])
-    else:  # the end of the text came too early
+def _syntax_problem(message: str, text: str, file: str) -> Problem:
+    position = _POSITION.search(message)
+    details = _POSITION.sub("", message)
+    if position is not None and position[1] is not None:
+        line, column = int(position[1]), int(position[2])
+    else:  # unexpected end of the text
         lines = text.split("\n")
         line, column = len(lines), len(lines[-1]) + 1
-    if words.startswith(_TWICE):
-        return _repetition(text, file, line, column)
-    return Problem(file=file, line=line, column=column, complaint=f"not valid TOML: {_lowered(words)}", found=words)
+    if details.startswith(_DUPLICATE_MESSAGES):
+        return _duplicate_problem(text, file, line, column)
+    return Problem(file=file, line=line, column=column, complaint=f"not valid TOML: {_lowered(details)}", found=details)
 
 
-def _repetition(text: str, file: str, line: int, column: int) -> Problem:
-    # The reader stops at the first repetition, behind its value.
+def _duplicate_problem(text: str, file: str, line: int, column: int) -> Problem:
+    # `tomllib` stops at the first duplicate, after its value.
     for repeat in KeyLines(text).repeats:
         if repeat.line <= line:
             complaint = f"set twice; the first is on line {repeat.first}"

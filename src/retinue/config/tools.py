@@ -1,6 +1,6 @@
-"""The section `[tools]`: the user's own Python files with tools in them, and how the built-in ones work.
+"""The section `[tools]`: Python files with the user's tools, and options of the built-in tools.
 
-The files' code is not touched here.
+The files are not imported here.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from msgspec import Meta, Struct
 
 from retinue.config.key_paths import quoted
 from retinue.config.sections import Section
-from retinue.config.validation import Complaint
+from retinue.config.validation import Issue
 from retinue.tools.dependencies import PROGRAM_MEMORY_MB, ToolOptions
 
 
 class ToolsSettings(Struct, frozen=True, kw_only=True):
-    """Where tools come from."""
+    """Tool modules and options of the built-in tools."""
 
     modules: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
         Meta(
-            description="Python files with functions that are decorated with @retinue.tool, next to this file.",
+            description="Python files with functions decorated with @retinue.tool, relative to this file.",
             examples=[["./mytools.py"]],
         ),
     ] = ()
     sandbox: Annotated[
         Literal["required", "off"],
         Meta(
-            description="What programs of agents run in: a sandbox or not at all (required), or without one (off).",
+            description="Whether programs of agents run only in a sandbox (required) or without one (off).",
             examples=["required"],
         ),
     ] = "required"
     network: Annotated[
-        bool, Meta(description="Whether programs of shell and terminal may reach the network.", examples=[False])
+        bool, Meta(description="Whether programs of shell and terminal may use the network.", examples=[False])
     ] = False
     web_search: Annotated[
         str,
         Meta(
-            description="Who searches the web: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.",
+            description="Web search engine: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.",
             examples=["ddgs"],
         ),
     ] = "ddgs"
     memory: Annotated[
         Literal["sqlite", "markdown"],
         Meta(
-            description="How agents' memories are kept: sqlite, or markdown for files that people read.",
+            description="Memory backend of agents: sqlite, or markdown (readable files).",
             examples=["sqlite"],
         ),
     ] = "sqlite"
@@ -58,7 +58,7 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1000,
             le=10_000_000,
-            description="Characters of a tool's result that a model gets at once; it can page through the rest.",
+            description="Maximum characters of a tool result sent to a model; it can page through the rest.",
             examples=[50_000],
         ),
     ] = 50_000
@@ -67,13 +67,13 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=64,
             le=1_048_576,
-            description="MiB of memory that a command of shell and terminal may use, with all that it starts.",
+            description="Memory limit in MiB of a shell or terminal command with all its processes.",
             examples=[2048],
         ),
     ] = PROGRAM_MEMORY_MB
 
     def options(self) -> ToolOptions:
-        """How the built-in tools work."""
+        """The options of the built-in tools."""
         return ToolOptions(
             sandbox=self.sandbox,
             network=self.network,
@@ -85,34 +85,33 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
 
 
 ALLOWED = "a Python file (.py)"
-LONGEST_PATH = 500
+MAX_SHOWN_PATH = 500
 
-TOOLS = Section(name="tools", type=ToolsSettings, about="Tools of your own, in Python, and how the built-in ones work.")
+TOOLS = Section(name="tools", type=ToolsSettings, about="Your own tools in Python, and options of the built-in ones.")
 
 
 def module_files(modules: Sequence[str], folder: Path) -> tuple[Path, ...]:
-    """The files that modules are, seen from the folder of the settings."""
+    """The absolute paths of modules, which are relative to the folder of the settings file."""
     return tuple(Path(os.path.abspath(folder / module)) for module in modules)
 
 
-def missing_modules(modules: Sequence[str], folder: Path) -> Iterator[Complaint]:
-    """Modules that are not there, or no Python."""
-    for place, file in enumerate(module_files(modules, folder)):
-        there = _what_is_there(file)
-        if there == "a file" and file.suffix == ".py":
+def module_issues(modules: Sequence[str], folder: Path) -> Iterator[Issue]:
+    """Issues about modules that do not exist or are not Python files."""
+    for index, file in enumerate(module_files(modules, folder)):
+        kind = _file_kind(file)
+        if kind == "a file" and file.suffix == ".py":
             continue
-        found = f"{there} at {quoted(str(file), longest=LONGEST_PATH)}"
-        yield Complaint(
-            path=("tools", "modules", place), text=f"found {found}; expected {ALLOWED}", found=found, allowed=ALLOWED
-        )
+        found = f"{kind} at {quoted(str(file), max_shown=MAX_SHOWN_PATH)}"
+        message = f"found {found}; expected {ALLOWED}"
+        yield Issue(path=("tools", "modules", index), message=message, found=found, allowed=ALLOWED)
 
 
-def _what_is_there(file: Path) -> str:
+def _file_kind(file: Path) -> str:
     # Path.is_file raises some of these errors, and since Python 3.14 none.
     try:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return "nothing"
-    except OSError:  # a name that is too long, or a folder that cannot be looked into
+    except OSError:  # a too long name, or an inaccessible folder
         return "nothing readable"
     return "a file" if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "nothing"

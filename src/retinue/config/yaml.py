@@ -1,7 +1,7 @@
-"""Reads YAML, and says where it is not, or where it would surprise.
+"""YAML parsing with the line of each key, without YAML's surprises.
 
-Words mean what YAML 1.2 says: `true` and `false` are booleans, and `on`, `off`, `yes` and `no` are words. A key without
-a value is a key that nobody wrote. Aliases are read, as long as what they stand for stays small.
+Scalars follow YAML 1.2: `true` and `false` are booleans; `on`, `off`, `yes` and `no` are strings. A key without a value
+counts as missing. Aliases are allowed as long as their expansion stays small.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any, TypeAlias, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from retinue.config.document import Document
-from retinue.config.key_paths import KeyPath, dotted, quoted
+from retinue.config.key_paths import Document, KeyPath, dotted, quoted
 from retinue.core.errors import ConfigError, Problem
 
-MOST_VALUES = 20_000
-"""Values of one file, each alias counted as all that it stands for."""
+MAX_VALUES = 20_000
+"""Maximum number of values in one file, with all aliases expanded."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {
@@ -28,13 +27,13 @@ _PLAIN = {
     "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
     "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
 }
-"""What an unquoted word is, by YAML 1.2; the first that fits. All others are strings."""
+"""Types of unquoted scalars by YAML 1.2; the first match counts, all others are strings."""
 
 Value: TypeAlias = "str | bool | int | float | list[Value] | dict[str, Value] | None"
 
 
 class _Loader(yaml.BaseLoader):
-    """Knows the words above, and makes no objects of anything."""
+    """Resolves the scalars above and constructs no objects."""
 
 
 for _kind, _words in _PLAIN.items():
@@ -42,25 +41,25 @@ for _kind, _words in _PLAIN.items():
 
 
 def read_yaml(text: str, file: str) -> Document:
-    """The document that `text` is; mistakes of writing are raised with their line and column."""
+    """Parse `text`; raises `ConfigError` for syntax errors, with line and column."""
     try:
         node = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(_mistake(error, file)) from None
+        raise ConfigError(_syntax_problem(error, file)) from None
     except yaml.YAMLError as error:
         raise ConfigError(Problem(file=file, complaint=f"not valid YAML: {_flat(str(error))}")) from None
     except RecursionError:
         raise ConfigError(_too_deep(file)) from None
-    reading = _Reading(file)
+    converter = _NodeConverter(file)
     try:
-        values = reading.top(node)
+        values = converter.top(node)
     except RecursionError:
         raise ConfigError(_too_deep(file)) from None
-    return Document(values=values, line_of=reading.lines.get)
+    return Document(values=values, line_of=converter.lines.get)
 
 
-class _Reading:
-    """One file as its nodes become values."""
+class _NodeConverter:
+    """Converts the nodes of one file to values."""
 
     def __init__(self, file: str) -> None:
         self.lines: dict[KeyPath, int] = {}
@@ -68,31 +67,31 @@ class _Reading:
         self._count = 0
 
     def top(self, node: Node | None) -> dict[str, Value]:
-        """The sections; a file without a word has none."""
+        """The sections of the file; none if it is empty."""
         if node is None or _is_null(node):
             return {}
         if not isinstance(node, MappingNode):
             found = "an array" if isinstance(node, SequenceNode) else "a single value"
-            raise self._wrong(node, f"found {found}; expected sections, each a key with a colon", found=found)
+            raise self._error(node, f"found {found}; expected sections, each a key with a colon", found=found)
         if node.tag != f"{_TAG}map":
-            raise self._tagged(node, ())
+            raise self._tag_error(node, ())
         return self._mapping(node, (), ())
 
     def _value(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> Value:
         self._count += 1
-        if self._count > MOST_VALUES:
-            raise self._wrong(node, f"more than {MOST_VALUES} values, with every alias written out", path)
+        if self._count > MAX_VALUES:
+            raise self._error(node, f"more than {MAX_VALUES} values, with every alias written out", path)
         if any(node is each for each in above):
-            raise self._wrong(node, "this alias stands for something that it is itself a part of", path)
+            raise self._error(node, "this alias refers to a value that contains it", path)
         match node:
             case ScalarNode():
                 return self._scalar(node, path)
             case SequenceNode() if node.tag == f"{_TAG}seq":
-                return [self._item(each, (*path, place), (*above, node)) for place, each in enumerate(node.value)]
+                return [self._item(below, (*path, index), (*above, node)) for index, below in enumerate(node.value)]
             case MappingNode() if node.tag == f"{_TAG}map":
                 return self._mapping(node, path, above)
             case _:
-                raise self._tagged(node, path)
+                raise self._tag_error(node, path)
 
     def _item(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> Value:
         self.lines.setdefault(path, _line(node))
@@ -105,7 +104,7 @@ class _Reading:
             name = self._key(key, path)
             here = (*path, name)
             if name in first:
-                raise self._wrong(key, f"set twice; the first is on line {first[name]}", here)
+                raise self._error(key, f"set twice; the first is on line {first[name]}", here)
             first[name] = _line(key)
             self.lines.setdefault(here, _line(key))
             if not _is_null(below):
@@ -114,12 +113,12 @@ class _Reading:
 
     def _key(self, node: Node, path: KeyPath) -> str:
         if not isinstance(node, ScalarNode):
-            raise self._wrong(node, "found a key that is not a word; expected a string", path, found="a table or array")
+            raise self._error(node, "found a key that is not a word; expected a string", path, found="a table or array")
         if node.tag == f"{_TAG}merge":
-            raise self._wrong(node, "found <<; expected the keys themselves: tables are not merged here", path)
+            raise self._error(node, "found <<; expected the keys themselves: tables are not merged here", path)
         if node.tag != f"{_TAG}str":
             shown = quoted(str(node.value))
-            raise self._wrong(
+            raise self._error(
                 node, f"found the key {shown[1:-1]}, which is no string; in quotes it is one: {shown}", path
             )
         return str(node.value)
@@ -140,37 +139,37 @@ class _Reading:
             case "merge":
                 return text
             case _:
-                raise self._tagged(node, path)
+                raise self._tag_error(node, path)
 
     def _integer(self, node: ScalarNode, text: str, path: KeyPath) -> int:
         base = {"0o": 8, "0x": 16}.get(text[:2], 10)
         try:
             return int(text, base)
-        except ValueError:  # of thousands of digits, which Python does not read
-            raise self._wrong(node, "not readable: a number of thousands of digits", path) from None
+        except ValueError:  # more digits than Python converts
+            raise self._error(node, "not readable: a number of thousands of digits", path) from None
 
-    def _tagged(self, node: Node, path: KeyPath) -> ConfigError:
+    def _tag_error(self, node: Node, path: KeyPath) -> ConfigError:
         tag = node.tag.replace(_TAG, "!!")
-        return self._wrong(node, f"found the tag {quoted(tag)[1:-1]}; expected a value without one", path, found=tag)
+        return self._error(node, f"found the tag {quoted(tag)[1:-1]}; expected a value without one", path, found=tag)
 
-    def _wrong(self, node: Node, complaint: str, path: KeyPath = (), *, found: str = "") -> ConfigError:
+    def _error(self, node: Node, complaint: str, path: KeyPath = (), *, found: str = "") -> ConfigError:
         return ConfigError(self._problem(line=_line(node), key=dotted(path), complaint=complaint, found=found))
 
 
-def _mistake(error: yaml.MarkedYAMLError, file: str) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, file: str) -> Problem:
     mark = error.problem_mark or error.context_mark
-    words = _flat(" ".join(part for part in (error.context, error.problem) if part))
+    details = _flat(" ".join(part for part in (error.context, error.problem) if part))
     return Problem(
         file=file,
         line=None if mark is None else mark.line + 1,
         column=None if mark is None else mark.column + 1,
-        complaint=f"not valid YAML: {words}",
+        complaint=f"not valid YAML: {details}",
         found=error.problem or "",
     )
 
 
-def _flat(words: str) -> str:
-    flat = " ".join(words.split())
+def _flat(text: str) -> str:
+    flat = " ".join(text.split())
     return flat[:1].lower() + flat[1:]
 
 

@@ -1,4 +1,4 @@
-"""What things are: frozen data and pure rules; no input or output, no awaiting."""
+"""Domain model: frozen data types and pure functions, without I/O and without `await`."""
 
 __all__ = [
     "agent",

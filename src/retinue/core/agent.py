@@ -1,4 +1,4 @@
-"""Who works: an agent's description, immutable and shared by all of its runs."""
+"""Agent definitions, tool specifications and run specs: immutable, shared by many runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
 
 ToolKind = Literal["pure", "idempotent", "keyed", "once"]
-"""What may happen to a call that a crash interrupted.
+"""What recovery does with a call that a crash interrupted.
 
-`pure` and `idempotent` calls run again, `keyed` ones are entered again and find what they had begun, `once` calls never
-run again: the model reads that they were interrupted and may have happened.
+`pure` and `idempotent` calls run again. `keyed` calls are entered again with the same key and continue what they began.
+`once` calls never run again: the model reads that they were interrupted and may have happened.
 """
 
 
@@ -38,7 +38,7 @@ def split_model(
 
 
 class ToolSpec(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A tool as a model sees it; `parameters` is a JSON Schema, kept as its JSON text so that it is encoded once."""
+    """A tool as offered to a model; `parameters` is a JSON Schema, kept as JSON text so that it is encoded once."""
 
     name: str
     description: str = ""
@@ -46,15 +46,15 @@ class ToolSpec(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A specialist: its prompt, the names of its tools, its model and how long it may work.
+    """An agent: its system prompt, tool names, model and limits.
 
-    `model` is `wire:name`, or a bare name that runs on the provider of whoever starts it; empty means the starter's
-    own. `fallback` are the models to ask, in this order, when that one cannot be had. Dialects differ in what an agent
-    has that names no tools; with `no_tools` it has none in any of them.
+    `model` is `wire:name`, or a bare name at the provider of the parent run; empty means the parent's model. `fallback`
+    lists the models to call, in order, when `model` is unavailable. Dialects differ in the tools of an agent whose
+    `tools` is empty; with `no_tools` it has none in any dialect.
 
-    `policy` is what it may do (None: what whoever starts it may), `runtime` how it works. `workspace` is the folder it
-    works in, and `memory_from` are the agents whose memory it may read besides its own; `memory` says how its own is
-    kept, where that differs from the others'. With `think` it reasons, where its model can.
+    `policy` is what the agent may do (None: the parent's policy), `runtime` its runtime profile. `workspace` is its
+    working folder. `memory_from` names agents whose memory it may read besides its own; `memory` overrides the memory
+    backend. `think` enables reasoning on models that support it.
 
     >>> Agent(name="writer", description="Drafts reports", system_prompt="You write.").max_turns is None
     True
@@ -77,7 +77,7 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     no_tools: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] lists are what people write
+        if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] callers pass lists
             msgspec.structs.force_setattr(self, "tools", tuple(self.tools))
         if not isinstance(self.fallback, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
             msgspec.structs.force_setattr(self, "fallback", tuple(self.fallback))
@@ -85,12 +85,12 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
             msgspec.structs.force_setattr(self, "memory_from", tuple(self.memory_from))
 
     def limits_with(self, max_turns: int | None) -> Limits:
-        """The agent's limits, with this many turns."""
+        """The agent's limits with `max_turns` replaced."""
         return msgspec.structs.replace(self.limits, max_turns=max_turns)
 
 
 class Output(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What the final answer has to be: JSON of a schema (kept as its JSON text), or any JSON object.
+    """Required form of the final answer: JSON that matches a schema (kept as JSON text), or any JSON object.
 
     >>> Output().in_words
     'Give your final answer as one JSON object, and nothing else.'
@@ -102,33 +102,31 @@ class Output(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def in_words(self) -> str:
-        """The demand as a text for the model, for a wire that has no field for it."""
+        """The requirement as prompt text, for wires whose API has no field for it."""
         if self.mode == "json_object":
             return "Give your final answer as one JSON object, and nothing else."
         return f"Give your final answer as JSON that matches this JSON Schema, and nothing else:\n{self.schema}"
 
 
 class ValidatedOutput(Struct, frozen=True, omit_defaults=True):
-    """A final answer held against what was demanded: its value, or what is wrong with it."""
+    """Result of validating a final answer against `Output`: the decoded value, or the error."""
 
     value: object = None
     error: str = ""
 
 
-RESULTS = "\x1eresults\x1e"
-"""Where in a system text the results of the runs stand that a run waits for; they are not known when it is written."""
+RESULTS_PLACEHOLDER = "\x1eresults\x1e"
+"""Placeholder in a system text for the results of a run's dependencies, which are not known when it is written."""
 
 
 class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """Everything about a run that its siblings share, so that a thousand of them store and hold it once.
+    """The part of a run's definition that sibling runs share, so that a thousand siblings store it once.
 
-    It is kept in the store as a blob named by its hash. `system` is the whole system text as sent, assembled by whoever
-    started the run; `offered` the tools the model is shown, in order; `dialects` where delegation tools come from.
-    `output` is what the final answer has to be, where that is more than words. `fallback` names providers and models
-    that are asked in the place of the first when it cannot be had.
-    `setup` is what the application needs to go on with a root run in another process; the engine does not look inside.
-    `workspace` is the folder that the run works in, `identity` whose memory it has (its agent's, when empty) and
-    `memory_from` whose it may read besides.
+    Stored as a blob named by its hash. `system` is the complete system text as sent; `offered` the tools shown to the
+    model, in order; `dialects` the sources of delegation tools; `output` the required form of the final answer;
+    `fallback` the (provider, model) pairs to call when the first is unavailable. `launch_config` is what the
+    application needs to resume a root run in another process; the engine does not read it. `workspace` is the run's
+    working folder, `identity` the owner of its memory (empty: its agent), `memory_from` further memories it may read.
     """
 
     agent: str
@@ -148,17 +146,17 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     memory_from: tuple[str, ...] = ()
 
     def system_with(self, results: Sequence[tuple[str, str]]) -> str:
-        """The system text, with the results of the runs that this one waited for in the place that is kept for them."""
-        if RESULTS not in self.system:
+        """The system text with `RESULTS_PLACEHOLDER` replaced by (name, result) of each dependency."""
+        if RESULTS_PLACEHOLDER not in self.system:
             return self.system
-        told = "\n\n".join(f"[{name}]\n{text}" for name, text in results)
-        return self.system.replace(RESULTS, told)
+        rendered = "\n\n".join(f"[{name}]\n{text}" for name, text in results)
+        return self.system.replace(RESULTS_PLACEHOLDER, rendered)
 
     def digest(self) -> str:
-        """The name of this brief in the store."""
+        """The hash under which the store keeps this run spec."""
         return blob_hash(msgspec.json.encode(self))
 
 
 def blob_hash(body: bytes) -> str:
-    """The name of a blob: the SHA-256 of its bytes."""
+    """The SHA-256 of `body` in hexadecimal: the name of a blob."""
     return hashlib.sha256(body).hexdigest()

@@ -1,4 +1,4 @@
-"""How much: amounts of everything that can be used up, the limits on them, and sums that are cheap to keep."""
+"""Budget arithmetic: amounts used, caps on them, time windows, and fast vector sums over all dimensions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING: Final = (0, 0, 0, 0, 0, 0)
 
 
 class Amount(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Something used: tokens, nanodollars, model turns and tool calls.
+    """Resources used: tokens, nanodollars, model turns and tool calls.
 
     >>> Amount.of(Usage(input=10, output=2), cost=None)
     Amount(input=10, output=2, cost=0, turns=1, calls=0)
@@ -35,17 +35,17 @@ class Amount(Struct, frozen=True, gc=False, omit_defaults=True):
 
     @classmethod
     def of(cls, usage: Usage, cost: int | None, *, turns: int = 1, calls: int = 0) -> Amount:
-        """What one model turn used; a cost that nobody knows cannot be counted."""
+        """The amount of one model turn; an unknown cost counts as 0."""
         return cls(usage.input, usage.output, cost or 0, turns, calls)
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Input plus output tokens."""
         return self.input + self.output
 
 
 class Caps(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
-    """A number for each dimension, or None where there is no limit."""
+    """A limit for each dimension; None is unlimited."""
 
     input: int | None = None
     output: int | None = None
@@ -59,11 +59,10 @@ UNLIMITED: Final = Caps()
 
 
 class Window(Struct, frozen=True, omit_defaults=True):
-    """A limit on a stretch of time: only charges younger than `span_seconds` count.
+    """A sliding-window limit: only charges younger than `span_seconds` count.
 
-    Accounts that name the same window and span count together, each under its own caps. What it does not limit it need
-    not remember. A `soft` one is met when it is used up, and not before: the last call may be as long as it likes, and
-    nobody else's begins while it could be that one.
+    Accounts with the same window name and span share its charges, each under its own caps. A `soft` window is checked
+    only for being used up: the last call may exceed it, and no other call begins while that call is in flight.
     """
 
     name: str
@@ -73,18 +72,18 @@ class Window(Struct, frozen=True, omit_defaults=True):
 
     @property
     def limits_calls(self) -> bool:
-        """Whether calls of tools count in it."""
+        """Whether the window limits tool calls."""
         return self.caps.calls is not None
 
     @property
     def limits_replies(self) -> bool:
-        """Whether what a model's replies use counts in it."""
+        """Whether the window limits what model replies use."""
         caps = self.caps
         return any(cap is not None for cap in (caps.input, caps.output, caps.tokens, caps.cost, caps.turns))
 
 
 def add(numbers: list[int], change: Numbers) -> None:
-    # Written out because it runs a dozen times a turn and a loop takes more than half as long again.
+    # Unrolled: this runs a dozen times a turn, and a loop takes more than 1.5 times as long.
     input, output, tokens, cost, turns, calls = change
     numbers[0] += input
     numbers[1] += output
@@ -108,11 +107,11 @@ def amount_of(numbers: Numbers) -> Amount:
 
 
 def numbers_of(caps: Caps | None) -> dict[int, int]:
-    """The dimensions that `caps` limits, by index."""
+    """The limited dimensions of `caps`, by index."""
     if caps is None:
         return {}
-    found = (caps.input, caps.output, caps.tokens, caps.cost, caps.turns, caps.calls)
-    return {d: number for d, number in enumerate(found) if number is not None}
+    limits = (caps.input, caps.output, caps.tokens, caps.cost, caps.turns, caps.calls)
+    return {d: number for d, number in enumerate(limits) if number is not None}
 
 
 def caps_of(numbers: dict[int, int]) -> Caps:

@@ -1,7 +1,7 @@
-"""What a store is asked to remember: a closed union of writes, each checked and then applied as one.
+"""Store commands (`Write`), their results (`WriteResult`), the rows a store returns, and run queries.
 
-A write either does all that it says or, where its condition does not hold, nothing, and answers which. Writes handed
-over together are committed together, in order, so that a cause is never on disk without being before its effect.
+A write is applied completely or, if its condition does not hold, not at all; its result says which. Writes of one
+commit are applied in order in one transaction, so an effect is never on disk without its cause.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import NO_USAGE, Usage
 
 Phase = Literal["pending", "queued", "working", "parked", "idle", "ended"]
-"""As far as the run's own log tells where it stands; whether anyone drives it is another question."""
+"""Progress of a run according to its own log; independent of whether a driver works on it."""
 
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
-    """The part of a run's row that moves."""
+    """The changing part of a run's row."""
 
     phase: Phase
     turns: int = 0
@@ -34,7 +34,7 @@ class Progress(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """A run as a list shows it; its events tell the rest."""
+    """Summary of a run for lists; the details are in its events."""
 
     run_id: RunId
     session_id: SessionId
@@ -58,7 +58,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
-    """A session: where trees hang, and the shelf of shared context with them."""
+    """A session: the container of run trees and of their shared key-value namespaces."""
 
     session_id: SessionId
     created_at: float
@@ -66,9 +66,9 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
 
 class DriverRow(Struct, frozen=True, kw_only=True):
-    """A process that works on runs; `beat` grows while it lives. `host` and `process` say where to look for it.
+    """A process that drives runs. `beat` is its heartbeat counter; `host` and `process` identify it.
 
-    A driver whose beat stands still for its own `lease` of seconds, by the clock of whoever watches, is taken for dead.
+    A driver whose `beat` does not change for `lease` seconds, by the observer's clock, is presumed dead.
     """
 
     driver_id: DriverId
@@ -80,7 +80,7 @@ class DriverRow(Struct, frozen=True, kw_only=True):
 
 
 class Charge(Struct, frozen=True, gc=False):
-    """What a named window has to remember, from one moment to another: so much of something was used."""
+    """An amount charged to a named window at time `at`; it counts until time `until`."""
 
     window: str
     at: float
@@ -92,10 +92,10 @@ class Charge(Struct, frozen=True, gc=False):
 
 
 class Accept(Struct, frozen=True, kw_only=True):
-    """Let a run exist: its acceptance, its brief, and a handle counted up in its session's `handle_space`.
+    """Create a run: its first event, its run spec, and the next handle of its session's `handle_space`.
 
-    `max_running` bounds the driven runs with a handle in that space of the session, whoever drives them. Answers
-    `Accepted`, also when a run with the same key exists (that one then), or `NotCreated`.
+    `max_running` bounds the runs with a driver and a handle in that space of the session, across all drivers. Returns
+    `Accepted`, also for an existing run with the same key, or `NotCreated`.
     """
 
     accepted: RunAccepted
@@ -107,7 +107,7 @@ class Accept(Struct, frozen=True, kw_only=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The run that has the key, its handle, and whether it was there before."""
+    """The run with the requested key, its handle, and whether it existed before."""
 
     run_id: RunId
     handle: HandleRef | None = None
@@ -122,10 +122,10 @@ class NotCreated(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, kw_only=True, gc=False):
-    """Add events to a run's log, beginning with number `seq`; take mail, post mail and move its row with them.
+    """Append events to a run's log from number `seq` on, together with its row, taken items, posts and charges.
 
-    Only the run's driver may; a number that is there already is a broken promise and raises `StoreCorrupt`.
-    Answers None.
+    Only the run's driver may record: otherwise raises `Fenced`. A `seq` that does not follow the last event raises
+    `StoreCorrupt`. Returns None.
     """
 
     run_id: RunId
@@ -138,7 +138,7 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Post(Struct, frozen=True, kw_only=True, gc=False):
-    """Put an item into a run's inbox. Answers what became of it; the same key twice is one item."""
+    """Put an item into a run's inbox; two posts with one key are one item. Returns a `Posted`."""
 
     run_id: RunId
     item: Item
@@ -148,10 +148,10 @@ Posted = Literal["posted", "duplicate", "ended", "unknown"]
 
 
 class CancelTree(Struct, frozen=True, kw_only=True, gc=False):
-    """Cancel a run and all its descendants: nothing can be born under them afterwards.
+    """Cancel a run and all its descendants; no run can be created under them afterwards.
 
-    Each gets `item` into its inbox; those that nobody drives are ended on the spot. Answers the ids of the runs that
-    were not over and not cancelled before, or None for an unknown run.
+    Each run with a driver gets `item` in its inbox; each run without one ends immediately. Returns the ids of the runs
+    that were neither ended nor cancelled before, or None for an unknown run.
     """
 
     run_id: RunId
@@ -160,9 +160,7 @@ class CancelTree(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Retire(Struct, frozen=True, kw_only=True, gc=False):
-    """Make a handle invalid, for the caller with `key`. Answers the run's id the first time and for the same
-    key, else None.
-    """
+    """Invalidate a handle. Returns the run's id the first time and for the same `key`, otherwise None."""
 
     session_id: SessionId
     space: str
@@ -171,10 +169,7 @@ class Retire(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """What is to become of a shelf: values to put, names to drop, and the answer to whoever asked.
-
-    `charges` are what named windows have to remember of it.
-    """
+    """Change to a key-value namespace: values to put, names to drop, charges to record, and the answer to return."""
 
     answer: bytes
     puts: Mapping[str, bytes] = {}
@@ -186,10 +181,10 @@ Decide: TypeAlias = Callable[[Mapping[str, bytes]], Decision]
 
 
 class Change(Struct, frozen=True, kw_only=True, gc=False):
-    """Change a shelf by a pure decision about all that is on it. Answers the decision's answer.
+    """Change a key-value namespace by a pure function of its content. Returns `Decision.answer`.
 
-    With a key the answer is remembered, and the same key answers the same without deciding again. `session_id` makes
-    the change depend on that session being open: otherwise the answer is a `NamespaceClosed`.
+    With a `key` the answer is stored, and a repeated key returns it without deciding again. With a `session_id` the
+    change requires that session to be open, and returns `NamespaceClosed` otherwise.
     """
 
     space: str
@@ -199,27 +194,27 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NamespaceClosed(Struct, frozen=True):
-    """The session of the shelf cannot be written."""
+    """The session of a key-value namespace is archived or unknown, so the namespace was not changed."""
 
     why: Literal["session_archived", "session_unknown"]
 
 
 class RegisterDriver(Struct, frozen=True, kw_only=True, gc=False):
-    """A process begins to drive. Answers None."""
+    """Register a process as a driver. Returns None."""
 
     driver: DriverRow
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
-    """The driver lives. Answers None."""
+    """Increment a driver's `beat`. Returns None."""
 
     driver_id: DriverId
 
 
 class DeclareDead(Struct, frozen=True, kw_only=True, gc=False):
-    """Declare a driver dead, if its counter still stands at `beat`: its runs are nobody's now.
+    """Declare a driver dead if its counter still equals `beat` (None: unconditionally); its runs lose their driver.
 
-    Answers whether it is dead.
+    Returns whether the driver is dead.
     """
 
     driver_id: DriverId
@@ -227,28 +222,29 @@ class DeclareDead(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Adopt(Struct, frozen=True, kw_only=True, gc=False):
-    """Take over runs that nobody drives. Answers the ids of those that are the adopter's now."""
+    """Take over runs without a driver. Returns the ids of the runs that were adopted."""
 
     driver_id: DriverId
     run_ids: tuple[RunId, ...]
 
 
 class UnregisterDriver(Struct, frozen=True, kw_only=True, gc=False):
-    """A driver goes in good order: its unfinished runs are nobody's. Answers None."""
+    """Unregister a driver that shuts down; its unfinished runs lose their driver. Returns None."""
 
     driver_id: DriverId
 
 
 class OpenSession(Struct, frozen=True, kw_only=True, gc=False):
-    """Let a session exist. Answers whether it is new."""
+    """Create a session. Returns whether it is new."""
 
     session_id: SessionId
     at: float
 
 
 class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
-    """Archive a session (read-only from now on) or delete it with its shelves and handles. Answers whether it
-    existed.
+    """Archive a session (read-only from then on), or delete it with its namespaces and handles.
+
+    Returns whether it existed.
     """
 
     session_id: SessionId
@@ -256,19 +252,18 @@ class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prune(Struct, frozen=True, kw_only=True, gc=False):
-    """Forget trees whose runs all ended before a moment, with everything that only they need, artifacts included.
+    """Delete trees whose runs all ended before a time, with everything only they need, artifacts included.
 
-    A tree whose history a remaining run has inherited stays. Answers how many runs were removed.
+    A tree whose history was inherited by a remaining run is kept. Returns the number of deleted runs.
     """
 
     before: float
 
 
 class Forget(Struct, frozen=True, kw_only=True, gc=False):
-    """Drop what the runs of one dialect in a tree were told and said: their events and their mail, never those of the
-    root, and only once the whole tree is over.
+    """Delete the events and inbox items of a tree's runs of one dialect, except the root, once the whole tree ended.
 
-    Their rows and outcomes stay; a row whose messages were dropped has `seq` 0. Answers how many runs that concerned.
+    Their rows and outcomes are kept; a row whose messages were deleted has `seq` 0. Returns the number of such runs.
     """
 
     root_id: RunId
@@ -293,12 +288,12 @@ Write: TypeAlias = (
     | Forget
 )
 
-Written: TypeAlias = Accepted | NotCreated | NamespaceClosed | tuple[RunId, ...] | bytes | str | bool | int | None
-"""What a write answers; each write's docstring says which."""
+WriteResult: TypeAlias = Accepted | NotCreated | NamespaceClosed | tuple[RunId, ...] | bytes | str | bool | int | None
+"""Result of a write; the docstring of each write says which."""
 
 
 class RunQuery(Struct, frozen=True, kw_only=True, gc=False):
-    """Which runs to list, newest first."""
+    """Filter for listing runs, newest first."""
 
     session_id: SessionId | None = None
     root_id: RunId | None = None
@@ -308,5 +303,5 @@ class RunQuery(Struct, frozen=True, kw_only=True, gc=False):
     driver_id: DriverId | None = None
     undriven_only: bool = False
     handle_space: str | None = None
-    """Only runs that have a name in this space, of whatever session."""
+    """Only runs with a handle in this space, in any session."""
     limit: int | None = None

@@ -1,7 +1,8 @@
-"""How a conversation that has outgrown its model is made shorter: decided here, asked and recorded elsewhere.
+"""Plan how to shorten a conversation that no longer fits its model's context window.
 
-Sizes are characters, because the parts of a conversation can be counted in nothing else; whoever knows what the whole
-is in tokens converts them. A call is never parted from its results, and the result of a decision is always smaller.
+Pure: the engine calls the model for a summary and records the result. Sizes are characters, because single messages
+have no token counts; the caller converts the total. A plan never separates a tool call from its results, and its
+result is always smaller than the original.
 """
 
 from __future__ import annotations
@@ -15,30 +16,30 @@ from msgspec.structs import replace
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 
 KEPT_TURNS = 2
-"""So many of the newest turns keep their results when old results are left out."""
+"""The newest turns, whose tool results are kept when old results are dropped."""
 
-MAX_IN_A_ROW = 4
-"""How often a conversation is made shorter for one turn; each time more of it goes than the time before."""
+MAX_COMPACTIONS_PER_TURN = 4
+"""How often a history is compacted for one turn; each time more of it goes than before."""
 
 CHARACTERS_PER_TOKEN = 4
-"""What is assumed of words that no vendor has counted yet."""
+"""Estimate for text that no provider has counted yet."""
 
 USUAL_OUTPUT = 8192
 THINKING_OUTPUT = 32000
-"""Tokens that are kept free for an answer when nobody says how long it may be."""
+"""Tokens reserved for an answer when no output limit is configured."""
 
-SMALLEST = 2000
-"""A conversation of so few characters is not made shorter."""
+MIN_SIZE = 2000
+"""A conversation of at most this many characters is not compacted."""
 
 SHORT_RESULT = 200
-"""A result of so few characters stays: what would stand in its place is not much shorter."""
+"""A tool result of at most this many characters is kept: its placeholder would not be much shorter."""
 
 SHORTEST_PIECE = 120
 SHORTEST_BEGINNING = 600
-"""What is left at least of a text that is cut, and of the first message, which has the task in it."""
+"""Minimum length of a truncated text, and of the first message, which contains the task."""
 
-MOST_WORDS = 1500
-"""What a summary is asked to be at most, however much a model could read."""
+MAX_SUMMARY_WORDS = 1500
+"""Upper bound on the requested length of a summary."""
 
 LEFT_OUT = "[result of {tool} left out: {size} characters]"
 CUT = "\n[... {size} characters left out ...]\n"
@@ -52,7 +53,9 @@ NO_SUMMARY = (
     "[{count} earlier messages of this conversation were left out, to make room.]\nThe task, in its own words:\n{task}"
 )
 
-SUMMARISER = "You write down what an agent has to remember of its work, so that it can go on in a shorter conversation."
+SUMMARY_SYSTEM_PROMPT = (
+    "You write down what an agent has to remember of its work, so that it can go on in a shorter conversation."
+)
 ASK_FOR_SUMMARY = (
     "The record below is the earlier part of a conversation in which an agent works on a task. It is about to be left "
     "out of the conversation, and your summary will stand in its place. Say what the agent needs to go on as if it had "
@@ -64,7 +67,7 @@ ASK_FOR_SUMMARY = (
 
 
 class ContextOverflow(Struct, frozen=True, kw_only=True):
-    """The next question is too long for its model: by its known window, or by what the provider said (`error`)."""
+    """The next request is too long for its model: by the known window, or by the provider's `error`."""
 
     window: int | None = None
     reserved: int = 0
@@ -72,37 +75,34 @@ class ContextOverflow(Struct, frozen=True, kw_only=True):
     partial: str = ""
 
 
-class Room(Struct, frozen=True):
-    """How long a conversation should be, and how long it may stay if that is cheaper, in characters."""
+class SizeTarget(Struct, frozen=True):
+    """Characters that a compacted conversation should have, and the `acceptable` size if that is cheaper to reach."""
 
-    goal: int
-    enough: int
+    target: int
+    acceptable: int
 
 
-class Shorten(Struct, frozen=True):
-    """Let `messages` stand for the first `replaced` ones; nobody has to be asked."""
+class Truncation(Struct, frozen=True):
+    """Replace the first `replaced` messages by `messages`; needs no model call."""
 
     replaced: int
     messages: tuple[Message, ...]
 
 
-class Summarise(Struct, frozen=True):
-    """Let a summary of `older`, of at most `most` characters, and then `kept` stand for the first `replaced` messages.
-
-    What is not replaced stays as it is.
-    """
+class Summarisation(Struct, frozen=True):
+    """Replace the first `replaced` messages by a summary of `older`, of at most `max_size` characters, and `kept`."""
 
     older: tuple[Message, ...]
     kept: tuple[Message, ...]
     replaced: int
-    most: int
+    max_size: int
 
 
-Plan: TypeAlias = Shorten | Summarise
+Plan: TypeAlias = Truncation | Summarisation
 
 
 def characters(message: Message) -> int:
-    """How long a message is, with everything that is sent of it."""
+    """Size of a message, including everything that is sent with it."""
     match message:
         case UserMessage(text=text):
             return len(text)
@@ -120,12 +120,12 @@ def characters(message: Message) -> int:
 
 
 def total(messages: Iterable[Message]) -> int:
-    """How long messages are together."""
+    """Total size of `messages` in characters."""
     return sum(map(characters, messages))
 
 
 def reserved(window: int, *, max_output: int | None, think: bool) -> int:
-    """The tokens of a window that are kept free for the answer.
+    """Tokens of a context window that are reserved for the answer.
 
     >>> reserved(200_000, max_output=None, think=False), reserved(8_000, max_output=None, think=True)
     (8192, 2000)
@@ -135,62 +135,131 @@ def reserved(window: int, *, max_output: int | None, think: bool) -> int:
     return min(THINKING_OUTPUT if think else USUAL_OUTPUT, window // 4)
 
 
-def is_near(size: int, window: int, reserved: int) -> bool:
-    """Whether a question of `size` tokens is so near to the window that it should be made shorter first.
+def is_near_limit(size: int, window: int, reserved: int) -> bool:
+    """Whether a request of `size` tokens is so close to the window that the history should be compacted first.
 
-    >>> is_near(150_000, 200_000, 8192), is_near(180_000, 200_000, 8192)
+    >>> is_near_limit(150_000, 200_000, 8192), is_near_limit(180_000, 200_000, 8192)
     (False, True)
     """
     return size * 10 > (window - reserved) * 9
 
 
-def room(overflow: ContextOverflow, *, tokens: int, messages: int, fixed: int, times: int) -> Room | None:
-    """How long the messages may be, which have so many characters now; None if there is no point in shortening them.
+def size_target(overflow: ContextOverflow, *, tokens: int, messages: int, fixed: int, times: int) -> SizeTarget | None:
+    """Target size of messages that have `messages` characters now; None if compaction cannot help.
 
-    `fixed` are the characters of what is sent besides, `tokens` the size of everything together. A provider who says
-    that it is too long is believed more than any window; who says it again for the same turn gets much less.
+    `fixed` are the characters of the rest of the request, `tokens` the size of the whole request. An error from the
+    provider overrides the known window; each repetition for the same turn (`times`) halves the target.
     """
-    rooms: list[int] = []
+    sizes: list[int] = []
     if overflow.window is not None:
         whole = (overflow.window - overflow.reserved) * (messages + fixed) // max(tokens, 1)
-        rooms.append(whole - fixed)
+        sizes.append(whole - fixed)
     if overflow.error:
-        rooms = [free for free in rooms if free > 0] + [messages >> times]
-    if not rooms or min(rooms) <= 0:
+        sizes = [size for size in sizes if size > 0] + [messages >> times]
+    if not sizes or min(sizes) <= 0:
         return None
-    return Room(goal=min(rooms) // 2, enough=min(rooms) * 3 // 4)
+    return SizeTarget(target=min(sizes) // 2, acceptable=min(sizes) * 3 // 4)
 
 
-def plan(messages: Sequence[Message], room: Room) -> Plan | None:
-    """What to do so that a conversation fits; None if it does, or nothing can be done.
+def plan(messages: Sequence[Message], wanted: SizeTarget) -> Plan | None:
+    """How to compact a conversation; None if it fits already, or if nothing more can be removed.
 
-    Old results go first. If that is not enough, the older part gives way to a summary. Where the newest part is too
-    long by itself, its longest texts lose their middle.
+    Old tool results go first. If that is not enough, the older part is summarised. If the newest part alone is too
+    long, its longest texts are truncated in the middle.
     """
     whole = list(messages)
-    size, enough, goal = total(whole), max(room.enough, SMALLEST), max(room.goal, SMALLEST // 2)
-    if size <= enough:
+    size, acceptable, target = total(whole), max(wanted.acceptable, MIN_SIZE), max(wanted.target, MIN_SIZE // 2)
+    if size <= acceptable:
         return None
-    lighter = without_old_results(whole, goal)
-    if total(lighter) <= enough:
-        return _shorten(whole, lighter)
-    start = _newest(whole, goal // 2)
+    lighter = _without_old_results(whole, target)
+    if total(lighter) <= acceptable:
+        return _truncation(whole, lighter)
+    start = _start_of_newest(whole, target // 2)
     older, newest = whole[:start], whole[start:]
-    kept = newest if total(newest) <= goal // 2 else with_cuts(newest, goal // 2)
-    summarised = any(isinstance(message, AssistantMessage) for message in older) and total(older) > goal // 2
-    if summarised and total(kept) + goal // 2 < size:
+    kept = newest if total(newest) <= target // 2 else _truncated(newest, target // 2)
+    summarised = any(isinstance(message, AssistantMessage) for message in older) and total(older) > target // 2
+    if summarised and total(kept) + target // 2 < size:
         replaced = len(older) if kept == newest else len(whole)
-        return Summarise(tuple(older), tuple(kept if replaced > len(older) else ()), replaced, goal // 2)
-    return _shorten(whole, with_cuts(lighter, goal, first=SHORTEST_BEGINNING))
+        return Summarisation(tuple(older), tuple(kept if replaced > len(older) else ()), replaced, target // 2)
+    return _truncation(whole, _truncated(lighter, target, first=SHORTEST_BEGINNING))
 
 
-def without_old_results(messages: Sequence[Message], until: int) -> list[Message]:
-    """The conversation with its oldest results left out, as many as it takes; those of the newest turns stay."""
+def cut(text: str, limit: int) -> str:
+    """`text` cut to at most `limit` characters: beginning and end, with a notice of the missing length between them.
+
+    >>> cut("The beginning is here, and after a long time comes the end.", 46)
+    'The begi\\n[... 47 characters left out ...]\\nend.'
+    """
+    if len(text) <= limit:
+        return text
+    notice = CUT.format(size=len(text))  # as long as the real one, or longer
+    left = limit - len(notice)
+    if left <= 0:
+        return text[: max(limit, 0)]
+    end = left // 3
+    beginning = text[: left - end]
+    missing = CUT.format(size=len(text) - left)
+    return beginning + missing + (text[-end:] if end else "")
+
+
+def cut_length(lengths: Iterable[int], limit: int) -> int:
+    """The greatest length to which all longer texts must be cut so that their total is at most `limit`.
+
+    >>> cut_length([10, 100, 1000], 210), cut_length([10, 20], 100)
+    (100, 20)
+    """
+    longest_first = sorted(lengths, reverse=True)
+    rest = sum(longest_first)
+    if rest <= limit:
+        return longest_first[0] if longest_first else 0
+    for count, length in enumerate(longest_first, start=1):
+        rest -= length
+        following = longest_first[count] if count < len(longest_first) else 0
+        fitting = (limit - rest) // count
+        if fitting >= following:
+            return max(fitting, 0)
+    return 0
+
+
+def summary_prompt(plan: Summarisation, task: str, limit: int) -> str:
+    """The prompt that requests a summary; the transcript in it has at most `limit` characters."""
+    words = min(max(plan.max_size // 8, 50), MAX_SUMMARY_WORDS)
+    return ASK_FOR_SUMMARY.format(words=words, task=cut(task, limit // 4), record=transcript(plan.older, limit))
+
+
+def transcript(messages: Iterable[Message], limit: int) -> str:
+    """The messages as plain text with speaker labels, of at most `limit` characters."""
+    entries = [entry for message in messages for entry in _transcript_entries(message)]
+    labels = sum(len(speaker) + 4 for speaker, _ in entries)
+    longest = max(cut_length((len(text) for _, text in entries), limit - labels), SHORTEST_PIECE)
+    return cut("\n\n".join(f"[{speaker}]\n{cut(text, longest)}" for speaker, text in entries), limit)
+
+
+def compacted_messages(plan: Plan, task: str, summary: str = "") -> tuple[Message, ...]:
+    """The messages that stand for the replaced ones; without a summary, a notice that messages were left out."""
+    match plan:
+        case Truncation(messages=messages):
+            return messages
+        case Summarisation(older=older, kept=kept, max_size=limit):
+            count = len(older)
+            if not summary.strip():
+                bare = len(NO_SUMMARY.format(count=count, task=""))
+                return UserMessage(NO_SUMMARY.format(count=count, task=cut(task, limit - bare)), "engine"), *kept
+            task = cut(task, limit // 3)
+            bare = len(SUMMARY.format(count=count, task=task, text=""))
+            text = SUMMARY.format(count=count, task=task, text=cut(summary.strip(), limit - bare))
+            return UserMessage(text, "engine"), *kept
+        case _:
+            assert_never(plan)
+
+
+def _without_old_results(messages: Sequence[Message], limit: int) -> list[Message]:
+    """The conversation with its oldest results dropped until it fits; those of the newest turns are kept."""
     turns = [index for index, message in enumerate(messages) if isinstance(message, AssistantMessage)]
     old = turns[-KEPT_TURNS] if len(turns) > KEPT_TURNS else 0
     lighter, size = list(messages), total(messages)
     for index, message in enumerate(messages[:old]):
-        if size <= until:
+        if size <= limit:
             break
         if isinstance(message, ToolMessage) and len(message.text) > SHORT_RESULT:
             text = LEFT_OUT.format(tool=message.name, size=len(message.text))
@@ -200,123 +269,54 @@ def without_old_results(messages: Sequence[Message], until: int) -> list[Message
     return lighter
 
 
-def with_cuts(messages: Sequence[Message], until: int, *, first: int = 0) -> list[Message]:
-    """The messages with their longest texts cut to one length, so that all together are about `until` long.
+def _truncated(messages: Sequence[Message], limit: int, *, first: int = 0) -> list[Message]:
+    """The messages with their longest texts cut to one length, so that the total is about `limit`.
 
-    The first of them keeps at least `first` characters.
+    The first message keeps at least `first` characters.
     """
-    pieces = [length for message in messages for length in _pieces(message)]
-    names = total(messages) - sum(pieces)
-    longest = max(level(pieces, until - names), SHORTEST_PIECE)
+    lengths = [length for message in messages for length in _text_lengths(message)]
+    names = total(messages) - sum(lengths)
+    longest = max(cut_length(lengths, limit - names), SHORTEST_PIECE)
     beginning = max(longest, first)
-    return [_with_cuts(message, longest if index else beginning) for index, message in enumerate(messages)]
+    return [_truncated_message(message, longest if index else beginning) for index, message in enumerate(messages)]
 
 
-def cut(text: str, most: int) -> str:
-    """A text of at most `most` characters: its beginning and its end, and between them how much is missing.
-
-    >>> cut("The beginning is here, and after a long time comes the end.", 46)
-    'The begi\\n[... 47 characters left out ...]\\nend.'
-    """
-    if len(text) <= most:
-        return text
-    notice = CUT.format(size=len(text))  # as long as the real one, or longer
-    left = most - len(notice)
-    if left <= 0:
-        return text[: max(most, 0)]
-    end = left // 3
-    beginning = text[: left - end]
-    missing = CUT.format(size=len(text) - left)
-    return beginning + missing + (text[-end:] if end else "")
-
-
-def level(lengths: Iterable[int], most: int) -> int:
-    """The greatest length to which all longer ones have to be cut, so that together they have at most `most`.
-
-    >>> level([10, 100, 1000], 210), level([10, 20], 100)
-    (100, 20)
-    """
-    longest_first = sorted(lengths, reverse=True)
-    rest = sum(longest_first)
-    if rest <= most:
-        return longest_first[0] if longest_first else 0
-    for count, length in enumerate(longest_first, start=1):
-        rest -= length
-        following = longest_first[count] if count < len(longest_first) else 0
-        fitting = (most - rest) // count
-        if fitting >= following:
-            return max(fitting, 0)
-    return 0
-
-
-def question(plan: Summarise, task: str, most: int) -> str:
-    """The words that ask for a summary; the record in them is cut so that it has at most `most` characters."""
-    words = min(max(plan.most // 8, 50), MOST_WORDS)
-    return ASK_FOR_SUMMARY.format(words=words, task=cut(task, most // 4), record=record(plan.older, most))
-
-
-def record(messages: Iterable[Message], most: int) -> str:
-    """What was said, as a text that people could read too."""
-    told = [line for message in messages for line in _told(message)]
-    labels = sum(len(who) + 4 for who, _ in told)
-    longest = max(level((len(text) for _, text in told), most - labels), SHORTEST_PIECE)
-    return cut("\n\n".join(f"[{who}]\n{cut(text, longest)}" for who, text in told), most)
-
-
-def compacted(plan: Plan, task: str, summary: str = "") -> tuple[Message, ...]:
-    """The messages that stand for the replaced ones; without a summary, a notice stands for what it would have told."""
-    match plan:
-        case Shorten(messages=messages):
-            return messages
-        case Summarise(older=older, kept=kept, most=most):
-            count = len(older)
-            if not summary.strip():
-                bare = len(NO_SUMMARY.format(count=count, task=""))
-                return UserMessage(NO_SUMMARY.format(count=count, task=cut(task, most - bare)), "engine"), *kept
-            task = cut(task, most // 3)
-            bare = len(SUMMARY.format(count=count, task=task, text=""))
-            text = SUMMARY.format(count=count, task=task, text=cut(summary.strip(), most - bare))
-            return UserMessage(text, "engine"), *kept
-        case _:
-            assert_never(plan)
-
-
-def _shorten(whole: Sequence[Message], shorter: Sequence[Message]) -> Shorten | None:
-    """The change from one to the other, if it is worth telling."""
+def _truncation(whole: Sequence[Message], shorter: Sequence[Message]) -> Truncation | None:
+    """The change from `whole` to `shorter`, if it saves at least a twentieth."""
     if total(shorter) * 20 > total(whole) * 19:
         return None
     changed = [index for index, message in enumerate(shorter) if message is not whole[index]]
     replaced = changed[-1] + 1
-    return Shorten(replaced, tuple(shorter[:replaced]))
+    return Truncation(replaced, tuple(shorter[:replaced]))
 
 
-def _newest(messages: Sequence[Message], most: int) -> int:
-    """Where the newest part begins that fits: before words or a reply, never between a call and its result."""
+def _start_of_newest(messages: Sequence[Message], limit: int) -> int:
+    """Index at which the newest part that fits begins: at a user message or reply, never between call and result."""
     start, size = len(messages), 0
     for index in range(len(messages) - 1, -1, -1):
         size += characters(messages[index])
-        if size > most and start < len(messages):
+        if size > limit and start < len(messages):
             break
         if not isinstance(messages[index], ToolMessage):
             start = index
     return start if start < len(messages) else 0
 
 
-def _pieces(message: Message) -> list[int]:
-    """The lengths of what can be cut in a message."""
-    pieces = [len(message.text)]
+def _text_lengths(message: Message) -> list[int]:
+    """Lengths of the texts of a message that can be cut."""
+    lengths = [len(message.text)]
     if isinstance(message, AssistantMessage):
-        pieces += [len(call.arguments) for call in message.calls]
-        pieces += [len(thought.text) for thought in message.thinking]
-    return pieces
+        lengths += [len(call.arguments) for call in message.calls]
+        lengths += [len(thought.text) for thought in message.thinking]
+    return lengths
 
 
-def _with_cuts(message: Message, longest: int) -> Message:
-    if all(length <= longest for length in _pieces(message)):
+def _truncated_message(message: Message, longest: int) -> Message:
+    if all(length <= longest for length in _text_lengths(message)):
         return message
     if not isinstance(message, AssistantMessage):
         return replace(message, text=cut(message.text, longest))
-    # A vendor signs what it thought, as a whole: it is left out or kept.
+    # Providers sign thinking blocks as a whole: keep all of them or none.
     thinking = message.thinking if all(len(thought.text) <= longest for thought in message.thinking) else ()
     calls = tuple(_without_arguments(call) if len(call.arguments) > longest else call for call in message.calls)
     return replace(message, text=cut(message.text, longest), calls=calls, thinking=thinking)
@@ -326,14 +326,15 @@ def _without_arguments(call: ToolCall) -> ToolCall:
     return replace(call, arguments=NO_ARGUMENTS.format(size=len(call.arguments)))
 
 
-def _told(message: Message) -> list[tuple[str, str]]:
+def _transcript_entries(message: Message) -> list[tuple[str, str]]:
+    """(speaker, text) for each part of a message."""
     match message:
         case UserMessage(text=text, origin=origin):
             return [(f"words from {origin}", text)]
         case ToolMessage(text=text, name=name, failed=failed):
             return [(f"{name} {'failed' if failed else 'returned'}", text)]
         case AssistantMessage(text=text, calls=calls):
-            said = [("the agent said", text)] if text else []
-            return said + [(f"the agent called {call.name}", call.arguments) for call in calls]
+            entries = [("the agent said", text)] if text else []
+            return entries + [(f"the agent called {call.name}", call.arguments) for call in calls]
         case _:
             assert_never(message)

@@ -2,32 +2,31 @@
 
 ::
 
-    RetinueError                      something retinue can explain
-    ├── BadInput                      the caller handed in something wrong: fix the call
-    │   ├── ConfigError               mistakes in a settings file: file, line, key, found, allowed of each
-    │   ├── NotKept                   a run whose messages were dropped, as its settings say
-    │   └── UnknownName               an agent, run, session, tool, dialect or provider that is not there
-    ├── Refused                       the call was fine, the rules say no: facts say which rule
-    │   ├── DepthExceeded             deeper than the tree allows
-    │   ├── TooManyRunning            as many running already as the rule allows
-    │   ├── NoAllowance               the parent has too little left to carve a child from
-    │   ├── TreeCancelled             an ancestor is cancelled: nothing is born under it
+    RetinueError                      base class of all of them
+    ├── BadInput                      invalid argument or file: fix the call
+    │   ├── ConfigError               errors in a settings file: file, line, key, found, allowed of each
+    │   ├── NotKept                   the run's messages were deleted at the end of its tree, as configured
+    │   └── UnknownName               unknown agent, run, session, tool, dialect or provider
+    ├── Refused                       a valid call that a rule forbids; attributes carry the facts
+    │   ├── DepthExceeded             delegation deeper than the tree allows
+    │   ├── TooManyRunning            the limit on concurrent runs is reached
+    │   ├── NoAllowance               the parent's remaining budget is too small for the child
+    │   ├── TreeCancelled             an ancestor is cancelled: no run can be created under it
     │   ├── SessionClosed             the session is archived or deleted
-    │   ├── RunIsOver                 the run has ended: it takes no more input
+    │   ├── RunIsOver                 the run has ended and takes no more input
     │   ├── NotAdoptable              this process lacks a tool or provider of the run, or its format
     │   └── PolicyError               more rights than the parent has: field, asked, allowed
-    ├── ProviderError                 a model call failed: kind, status, what to do
-    ├── ToolError                     a tool's own, expected failure: the model reads its text
-    │   └── SandboxUnavailable        nothing here fences programs in: what to install, or what to allow
-    ├── ToolCrashed                   a tool raised something it did not announce
-    └── StoreError                    what is remembered cannot be reached or trusted
-        ├── StoreUnavailable          the store refuses writes (disk full, read-only): runs stop where they are
-        │   └── StoreNotOpened        it could not even be opened: nothing was begun
-        ├── StoreCorrupt              what was read is not what was written
-        ├── UnknownFormat             written by a newer retinue than this one
-        └── Fenced                    this process was declared dead: nothing it writes is accepted
+    ├── ProviderError                 a model call failed: fault, status, partial text
+    ├── ToolError                     a tool's expected failure: the model reads its text
+    │   └── SandboxUnavailable        no sandbox on this machine: what to install or to allow
+    └── StoreError                    the store cannot be reached or trusted
+        ├── StoreUnavailable          the store rejects writes (disk full, read-only): runs stop where they are
+        │   └── StoreNotOpened        the store could not be opened: nothing was started
+        ├── StoreCorrupt              stored data is missing or damaged
+        ├── UnknownFormat             written by a newer version of retinue
+        └── Fenced                    this process was declared dead: the store rejects its writes
 
-What a model can act on becomes a tool result; what a person has to fix is raised.
+A failure that a model can act on becomes a tool result; a failure that a person has to fix is raised.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from retinue.core.usage import NO_USAGE, Usage
 
 
 class RetinueError(Exception):
-    """Something retinue can explain; the message says what to do.
+    """Base class of all errors that retinue raises on purpose; the message says what to do.
 
     >>> try:
     ...     raise UnknownName("agent", "wirter", known=("writer",))
@@ -50,22 +49,22 @@ class RetinueError(Exception):
 
 
 class BadInput(RetinueError):
-    """The caller handed in something wrong."""
+    """An argument or file is invalid; fix the call and repeat it."""
 
 
 class UnknownName(BadInput):
-    """A name that nothing answers to; the names that exist are listed."""
+    """An unknown name. `kind` says of what (agent, run, tool, ...), `known` lists the existing names."""
 
     def __init__(self, kind: str, name: str, known: tuple[str, ...] = ()) -> None:
-        listed = f"; known: {', '.join(known)}" if known else ""
-        super().__init__(f"unknown {kind}: {name!r}{listed}")
+        suffix = f"; known: {', '.join(known)}" if known else ""
+        super().__init__(f"unknown {kind}: {name!r}{suffix}")
         self.kind = kind
         self.name = name
         self.known = known
 
 
 class NotKept(BadInput):
-    """The messages of a run were dropped at the end of its tree, as its settings say; how it ended is still known."""
+    """The messages of a run were deleted when its tree ended, as configured; only its outcome is stored."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(f"the messages of run {run_id} were not kept")
@@ -74,7 +73,9 @@ class NotKept(BadInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake in a file that a person wrote: where it is, what was found and what is allowed.
+    """One error or warning about a settings file: its position, the message, the value found and the values allowed.
+
+    `line` and `column` count from 1 and are None where they are not known; `key` is the dotted path of the setting.
 
     >>> print(Problem(file="retinue.toml", line=12, key="agents.dig.max_turns", complaint="found 0; expected 1 up"))
     retinue.toml:12: agents.dig.max_turns: found 0; expected 1 up
@@ -88,16 +89,16 @@ class Problem:
     found: str = ""
     allowed: str = ""
     is_complete: bool = field(default=False, compare=False)
-    """Whether the complaint is a text that a published document prescribes, printed without the key in front."""
+    """Whether a dialect's document prescribes the complaint, which is then printed without the key in front."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        needs_no_key = self.is_complete or not self.key or self.complaint.startswith(f"{self.key} ")
-        return f"{place}: {self.complaint}" if needs_no_key else f"{place}: {self.key}: {self.complaint}"
+        is_whole = self.is_complete or not self.key or self.complaint.startswith(f"{self.key} ")
+        return f"{place}: {self.complaint}" if is_whole else f"{place}: {self.key}: {self.complaint}"
 
 
 class ConfigError(BadInput):
-    """Mistakes in a settings file, all that were found; the message has one line for each."""
+    """Errors in a settings file. `problems` has all of them; the message has one line for each."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -105,7 +106,7 @@ class ConfigError(BadInput):
 
 
 class Refused(RetinueError):
-    """The call was understood and the rules say no; the facts are attributes.
+    """A valid call that a rule forbids; subclasses carry the facts as attributes.
 
     >>> try:
     ...     raise TooManyRunning(running=5, limit=5)
@@ -116,7 +117,7 @@ class Refused(RetinueError):
 
 
 class DepthExceeded(Refused):
-    """A run asked to delegate deeper than its tree allows."""
+    """A run at `depth` tried to delegate in a tree whose depth is limited to `max_depth`."""
 
     def __init__(self, *, depth: int, max_depth: int) -> None:
         super().__init__(f"cannot delegate at depth {depth}; this tree stops at {max_depth}")
@@ -125,7 +126,7 @@ class DepthExceeded(Refused):
 
 
 class TooManyRunning(Refused):
-    """As many runs are running as the rule allows."""
+    """`running` runs are running, which is the `limit`."""
 
     def __init__(self, *, running: int, limit: int) -> None:
         super().__init__(f"{running} runs are running already; the limit is {limit}")
@@ -134,7 +135,7 @@ class TooManyRunning(Refused):
 
 
 class NoAllowance(Refused):
-    """The parent has too little left to give a child its allowance."""
+    """`account` has only `left` of `dimension` (tokens, cost, ...); a child asked to reserve `asked`."""
 
     def __init__(self, *, account: str, dimension: str, asked: int, left: int) -> None:
         super().__init__(f"account {account} has {left} {dimension} left; {asked} were asked for")
@@ -145,7 +146,7 @@ class NoAllowance(Refused):
 
 
 class TreeCancelled(Refused):
-    """An ancestor is cancelled, so no run is born under it."""
+    """The ancestor `run_id` is cancelled or has ended, so no run can be created under it."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(f"run {run_id} is cancelled; nothing can be started under it")
@@ -153,7 +154,7 @@ class TreeCancelled(Refused):
 
 
 class SessionClosed(Refused):
-    """The session is archived (read-only) or deleted."""
+    """The session `session_id` is archived (read-only) or deleted, as `state` says."""
 
     def __init__(self, session_id: str, state: Literal["archived", "deleted"]) -> None:
         super().__init__(f"session {session_id!r} is {state}")
@@ -162,7 +163,7 @@ class SessionClosed(Refused):
 
 
 class RunIsOver(Refused):
-    """The run has ended and takes no more input."""
+    """The run `run_id` has ended with `result` and takes no more input."""
 
     def __init__(self, run_id: str, result: str) -> None:
         super().__init__(f"run {run_id} has ended ({result}) already")
@@ -171,7 +172,7 @@ class RunIsOver(Refused):
 
 
 class NotAdoptable(Refused):
-    """This process cannot drive the run; the reason names what is missing."""
+    """This process cannot continue the run `run_id`; `reason` names what is missing."""
 
     def __init__(self, run_id: str, reason: str) -> None:
         super().__init__(f"run {run_id} cannot be continued here: {reason}")
@@ -180,7 +181,7 @@ class NotAdoptable(Refused):
 
 
 class PolicyError(Refused):
-    """A child asked for more than its parent has; `field` names the axis.
+    """A policy is invalid or wider than its parent's. `field` names the setting, `asked` and `allowed` its values.
 
     >>> from retinue.core.policy import Policy, narrow
     >>> try:
@@ -209,10 +210,10 @@ ProviderFault = Literal[
     "refused",
     "internal",
 ]
-"""Why a model call failed; the first five are worth another attempt."""
+"""Why a model call failed; the first five are transient (see `ProviderError.transient`)."""
 
 BUSY = frozenset({429, 503, 529})
-"""The statuses of servers that have too much to do; with others they failed for a reason of their own."""
+"""HTTP statuses of an overloaded server; other 5xx statuses mean an internal failure."""
 
 TRANSIENT: frozenset[ProviderFault] = frozenset({"rate_limited", "overloaded", "unreachable", "cut", "timeout"})
 
@@ -220,9 +221,10 @@ TRANSIENT: frozenset[ProviderFault] = frozenset({"rate_limited", "overloaded", "
 class ProviderError(RetinueError):
     """A model call failed.
 
-    `partial` is what had arrived before the failure; `retry_after` is the provider's own wish, in seconds. `usage` and
-    `cost` are what was used for nothing, as far as the provider knows. `busy` is whether a provider that failed says
-    that it has too much to do; None is what its status tells.
+    `fault` classifies the failure and `status` is the HTTP status, if any. `partial` is the text that arrived before
+    the failure. `retry_after` is the delay the provider asked for, in seconds. `usage` and `cost` are what the failed
+    call used, as far as the provider reports it. `busy` says whether the provider is overloaded; None: decided by
+    `status`.
 
     >>> ProviderError("slow down", fault="rate_limited", retry_after=2.0).transient
     True
@@ -253,12 +255,12 @@ class ProviderError(RetinueError):
 
     @property
     def transient(self) -> bool:
-        """Whether the same request may succeed a little later."""
+        """Whether the same request may succeed later."""
         return self.fault in TRANSIENT
 
     @property
     def wants_less(self) -> bool:
-        """Whether the provider wants fewer requests, from everyone who asks it; one that merely broke does not.
+        """Whether the provider is overloaded, so that all callers should send fewer requests.
 
         >>> ProviderError("on fire", fault="overloaded", status=500).wants_less
         False
@@ -272,7 +274,7 @@ class ProviderError(RetinueError):
 
 
 class ToolError(RetinueError):
-    """A tool's own, expected failure; its text is what the model reads.
+    """An expected failure of a tool; its text becomes the tool result that the model reads.
 
     >>> raise ToolError("there is no ticket T-9; ids run from T-1 to T-8")
     Traceback (most recent call last):
@@ -281,24 +283,15 @@ class ToolError(RetinueError):
 
 
 class SandboxUnavailable(ToolError):
-    """A program cannot be started, because nothing on this machine would fence it in; says what to do about it."""
-
-
-class ToolCrashed(RetinueError):
-    """A tool raised something it did not announce."""
-
-    def __init__(self, tool: str, details: str) -> None:
-        super().__init__(f"tool {tool} failed unexpectedly: {details}")
-        self.tool = tool
-        self.details = details
+    """A program was not started because no sandbox works on this machine; the message says what to do."""
 
 
 class StoreError(RetinueError):
-    """What is remembered cannot be reached or trusted."""
+    """The store cannot be reached or trusted."""
 
 
 class StoreUnavailable(StoreError):
-    """The store refuses writes; the reason is what the operating system or database said."""
+    """The store rejects writes; `reason` is the error of the operating system or database."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the store cannot be written: {reason}; runs stopped where they were and can be resumed")
@@ -306,7 +299,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreNotOpened(StoreUnavailable):
-    """The store could not even be opened, so nothing was begun; the reason also says what to do."""
+    """The store could not be opened, so nothing was started; `reason` also says what to do."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -314,11 +307,11 @@ class StoreNotOpened(StoreUnavailable):
 
 
 class StoreCorrupt(StoreError):
-    """What was read is not what was written."""
+    """Stored data is missing, damaged or contradictory."""
 
 
 class UnknownFormat(StoreError):
-    """A record written by a newer retinue than this one."""
+    """`what` was written in format `found` by a newer version of retinue; this version reads up to `known`."""
 
     def __init__(self, what: str, *, found: int, known: int) -> None:
         super().__init__(f"{what} has format {found}; this retinue knows up to {known}: upgrade retinue to drive it")
@@ -328,7 +321,7 @@ class UnknownFormat(StoreError):
 
 
 class Fenced(StoreError):
-    """This process was declared dead by another; nothing it writes is accepted any more."""
+    """The driver `driver_id` (this process) was declared dead by another process; the store rejects its writes."""
 
     def __init__(self, driver_id: str) -> None:
         super().__init__(f"driver {driver_id} was declared dead and lost its runs; another process may be driving them")

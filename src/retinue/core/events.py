@@ -1,7 +1,9 @@
-"""The facts of a run: a closed union, stored in the order they happened by the one driver of the run.
+"""Events of a run: a closed union (`Event`), stored in order by the run's driver.
 
-A turn with k calls stores 1 + k of them: the reply, which is also the intent of all its calls, and one return each.
-Fields are only ever added, with defaults; anything else is a new format with an upcaster in the store's codec.
+A turn with k tool calls stores 1 + k events: `ReplyReceived`, which also records the intent to make all its calls, and
+one `CallReturned` for each. All times (`at`) are Unix seconds; all costs are nanodollars, None if unknown.
+
+Fields are only added, with defaults; any other change is a new format with an upcaster in the store's codec.
 """
 
 from __future__ import annotations
@@ -19,17 +21,20 @@ from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMe
 from retinue.core.usage import NO_USAGE, Usage
 
 CompactedBy = Literal["shortened", "summarised", "left_out"]
-"""How a conversation was made shorter."""
+"""How a history was compacted: texts were shortened, older turns summarised, or left out without a summary."""
 
 FORMAT = 1
-"""The newest format of events that this retinue writes and knows."""
+"""The format that this version writes; it reads this one and all older ones."""
 
 
 class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="accepted"):
-    """A run exists. `brief` names the blob of what it shares with its siblings, `task` is its first input.
+    """The run was created; the first event of every run.
 
-    `carved` says that its limits were taken from its parent's; otherwise both draw on one pot. `after` are the runs
-    that have to complete before it begins, with the names by which it knows them.
+    `run_spec` is the digest of its `RunSpec`, `task` its first input. `root_id`, `parent_id`, `depth` and `path` place
+    it in its tree; `handle` is the name a dialect gave it, `label` a description, `key` its idempotency key. `inherits`
+    refers to the history it was forked from. With `reserved` its limits are reserved in its parent's account, otherwise
+    both share one budget. `after` lists the runs that must complete before it begins, with the names it uses for them.
+    `windows` are its time-window limits and `format` is the event format.
     """
 
     at: float
@@ -55,31 +60,31 @@ class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     after: tuple[tuple[RunId, str], ...] = ()
     format: int = FORMAT
     independent: bool = False
-    """Bound by what the operator wrote down for its agent, and not by its parent's policy."""
+    """Bound by the policy configured for its agent instead of its parent's policy."""
 
 
 class RunAdopted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="adopted"):
-    """Another driver took the run over: what was in flight before this is known to be interrupted."""
+    """Driver `driver_id` took the run over; calls in flight before this event were interrupted."""
 
     at: float
     driver_id: DriverId
 
 
 class RunLeft(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="left"):
-    """Its driver went in good order: until somebody takes the run over, no time passes for it."""
+    """The driver shut down cleanly; the run's deadline is paused until it is adopted."""
 
     at: float
 
 
 class MailTaken(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="mail"):
-    """Items of the inbox were taken; the same transaction marks them so."""
+    """Inbox items were taken and applied; the same transaction marks them as taken."""
 
     at: float
     items: tuple[Item, ...]
 
 
 class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="reply"):
-    """The model answered; from now on this call is never made again."""
+    """The model replied to turn `turn` (counted from 1); this model call is never repeated."""
 
     at: float
     turn: int
@@ -87,7 +92,7 @@ class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
 
 class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="parked"):
-    """A call waits for a person."""
+    """Tool call `index` of turn `turn` waits for an approval; `reason` says why one is needed."""
 
     at: float
     turn: int
@@ -97,7 +102,10 @@ class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
 
 
 class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="returned"):
-    """A call came to this; `crashed` marks an exception that the tool did not announce."""
+    """Tool call `index` of turn `turn` returned `text`.
+
+    `failed` marks an error result; `crashed` marks an exception other than `ToolError`.
+    """
 
     at: float
     turn: int
@@ -108,7 +116,11 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
 
 class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):
-    """The model could not be asked, after every attempt that was worth making; `usage` and `cost` were for nothing."""
+    """The model call of turn `turn` failed after all retries and fallbacks; the run ends.
+
+    `fault` and `error` are those of the last `ProviderError`, `partial` the text that arrived. `usage` and `cost` are
+    what the failed calls used.
+    """
 
     at: float
     turn: int
@@ -120,7 +132,7 @@ class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
 
 
 class WrapUpAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="wrap_up"):
-    """A limit was met and the reserved last turn begins: the model is asked for what it has, without tools."""
+    """A limit was reached and the reserved wrap-up turn begins: `text` asks for a final answer, without tools."""
 
     at: float
     limit: LimitMet
@@ -128,7 +140,7 @@ class WrapUpAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
 
 
 class RepairAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="repair"):
-    """The answer was not of the form that was demanded: the model is told what is wrong, and asked again."""
+    """The answer did not have the required form: `text` tells the model about `error` and asks for it again."""
 
     at: float
     error: str
@@ -136,18 +148,18 @@ class RepairAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
 
 
 class ExchangeEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="exchange_ended"):
-    """A run that stays has answered (or not) and is idle now."""
+    """An exchange of a keep-alive run ended; the run is idle until its next input."""
 
     at: float
     exchange: Exchange
 
 
 class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="compacted"):
-    """The first `replaced` messages are represented by `messages` from now on; the originals stay in the log.
+    """The first `replaced` messages of the history were replaced by `messages`; the originals stay in the log.
 
-    `way` says how: texts were shortened, older turns summarised by `model`, or left out without a summary. `before` and
-    `after` are the size of a whole question in tokens, as far as that is known. `usage` and `cost` are those of the
-    calls that asked for a summary, also of one that was no use; none of them is a turn.
+    `way` says how: texts shortened, older turns summarised by `model`, or left out without a summary. `before` and
+    `after` are the size of a whole request in tokens, as far as known. `usage` and `cost` are those of the summary
+    calls, failed ones included; they do not count as turns.
     """
 
     at: float
@@ -161,16 +173,8 @@ class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_default
     cost: int | None = 0
 
 
-class AgentDefined(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="agent_defined"):
-    """The run defined an agent in its session."""
-
-    at: float
-    key: Key
-    name: str
-
-
 class ResultCollected(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="collected"):
-    """The run has read how a child ended, so its end need not be announced any more."""
+    """The run has read the outcome of its child `run_id`, so the child's end is not announced any more."""
 
     at: float
     key: Key
@@ -178,7 +182,7 @@ class ResultCollected(Struct, frozen=True, kw_only=True, gc=False, omit_defaults
 
 
 class RunEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="ended"):
-    """The last event of a run; nothing overwrites it."""
+    """The run ended with `outcome`; always the last event of a run."""
 
     at: float
     outcome: Outcome
@@ -197,7 +201,6 @@ Event: TypeAlias = (
     | RepairAsked
     | ExchangeEnded
     | HistoryCompacted
-    | AgentDefined
     | ResultCollected
     | RunEnded
 )

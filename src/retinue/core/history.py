@@ -1,4 +1,4 @@
-"""What a run remembers saying and hearing: append-only, and shared with its forks instead of copied."""
+"""Message history of a run: append-only, shared with forks instead of copied."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LEFT_OUT = "[earlier parts of this conversation were left out]"
 
 
 class History(Sequence[Message]):
-    """Messages in order: pieces that belong to someone else, then this run's own.
+    """A sequence of messages: segments inherited from other runs, then this run's own.
 
-    A fork refers to its parent's messages and how many of them it inherited; the parent may go on appending without the
-    fork noticing. The pieces of a fork's fork lie side by side instead of nesting, so a conversation that was continued
-    a thousand times is still read in one go. A list that was shared is never changed but by appending.
+    A fork refers to its parent's list and the number of inherited messages, so the parent can append without affecting
+    the fork. The segments of a fork's fork are kept side by side instead of nested, so a conversation continued a
+    thousand times is read in one pass. A shared list is changed only by appending.
     """
 
     __slots__ = ("_inherited", "_own", "_pieces")
@@ -37,18 +37,17 @@ class History(Sequence[Message]):
             self._inherited = len(base)
 
     def append(self, message: Message) -> None:
-        """Add what was said last."""
         self._own.append(message)
 
     def replace_first(self, count: int, by: Sequence[Message]) -> None:
-        """Let `by` stand for the first `count` messages; forks made before keep what they had."""
+        """Replace the first `count` messages by `by`; existing forks are not affected."""
         kept = self[count:]
         self._pieces, self._inherited = ((tuple(by), len(by)),), len(by)
         self._own = kept
 
     @property
     def inherited(self) -> int:
-        """How many messages come from elsewhere."""
+        """Number of inherited messages."""
         return self._inherited
 
     def __len__(self) -> int:
@@ -80,15 +79,16 @@ class History(Sequence[Message]):
 
     def _slice(self, wanted: slice) -> list[Message]:
         start, stop, step = wanted.indices(len(self))
-        if start >= self._inherited and step > 0:  # what is new since some message: need not walk through what is old
+        if start >= self._inherited and step > 0:  # only own messages: skip the walk through inherited ones
             return self._own[start - self._inherited : max(start, stop) - self._inherited : step]
         return list(self)[wanted]
 
 
 def forked(parent: History, *, last_turns: int | None = None) -> History:
-    """A history that begins with `parent`'s as it stands, with calls that nobody has answered repaired.
+    """A history that begins with the current messages of `parent`, with a placeholder result for each open call.
 
-    Providers refuse a conversation in which a call has no result; the fork reads that the call goes on elsewhere.
+    Providers reject a conversation with a tool call that has no result; the placeholder says that the call continues
+    in the original conversation.
     """
     child = History(parent) if last_turns is None else _recent(parent, last_turns)
     for repair in unanswered(child, STILL_OPEN):
@@ -97,18 +97,18 @@ def forked(parent: History, *, last_turns: int | None = None) -> History:
 
 
 def unanswered(history: Sequence[Message], text: str) -> list[ToolMessage]:
-    """A result with `text` for each call of the last reply, if they have none yet."""
+    """A failed result with `text` for each call of the last message, if that is a reply."""
     last = history[-1] if history else None
     return not_made(last.calls, text) if isinstance(last, AssistantMessage) else []
 
 
 def not_made(calls: Sequence[ToolCall], text: str) -> list[ToolMessage]:
-    """A result for calls that will not be made here."""
+    """A failed result with `text` for each of `calls`."""
     return [ToolMessage(name=call.name, call_id=call.id, text=text, failed=True) for call in calls]
 
 
 def _recent(parent: History, turns: int) -> History:
-    """The last `turns` turns, beginning with words for the model and never with a result without its call."""
+    """The last `turns` turns, beginning with a user message and never with a result without its call."""
     starts = [i for i, message in enumerate(parent) if isinstance(message, AssistantMessage)]
     child = History()
     if turns > 0:

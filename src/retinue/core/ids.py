@@ -1,4 +1,4 @@
-"""Names for runs: UUIDs of version 7, which sort by the moment they were made."""
+"""Run ids: version-7 UUIDs, which sort by creation time; and keys of tool calls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ RunId: TypeAlias = str
 SessionId: TypeAlias = str
 DriverId: TypeAlias = str
 Key: TypeAlias = str
-"""What makes a verb repeatable: the same verb with the same key answers as it did the first time."""
+"""Idempotency key: a repeated operation with the same key returns the first result."""
 
 
 def uuid7(milliseconds: int, random: bytes) -> str:
-    """A version-7 UUID from a moment and ten random bytes.
+    """A version-7 UUID from a Unix time in milliseconds and ten random bytes.
 
     >>> uuid7(0x019467D97E3A, bytes(10))
     '019467d9-7e3a-7000-8000-000000000000'
@@ -32,7 +32,7 @@ def uuid7(milliseconds: int, random: bytes) -> str:
 
 
 class RandomIds:
-    """Ids as programs use them; within one process each sorts after the one before."""
+    """Random version-7 UUIDs; within one process each sorts after the previous one."""
 
     __slots__ = ("_last",)
 
@@ -40,14 +40,13 @@ class RandomIds:
         self._last = 0
 
     def new(self) -> str:
-        """A fresh id."""
-        # Two ids of one millisecond would sort by chance; a borrowed millisecond keeps them in the order of their
-        # making.
+        """A new id."""
+        # Two ids of one millisecond would sort at random; a borrowed millisecond keeps them in creation order.
         self._last = max(time.time_ns() // 1_000_000, self._last + 1)
         return uuid7(self._last, os.urandom(10))
 
     def follow(self, earlier: RunId) -> None:
-        """Let every further id sort after one that another process made; it may have borrowed milliseconds too.
+        """Make all further ids sort after `earlier`, whose process may have borrowed milliseconds too.
 
         >>> ids = RandomIds()
         >>> ids.follow("ffffffff-0000-7000-8000-000000000000")
@@ -57,7 +56,7 @@ class RandomIds:
         try:
             moment = int(earlier.replace("-", "")[:12], 16)
         except ValueError:
-            return  # not made by us
+            return  # not one of these ids
         self._last = max(self._last, moment)
 
 

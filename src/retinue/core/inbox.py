@@ -1,6 +1,6 @@
-"""What others want a run to know: the items of its inbox.
+"""Inbox items of a run: input, messages, approvals, cancels and notifications from callers and other runs.
 
-Anyone may post one, from any process, under a key that is unique for the run; its driver takes each once, in order.
+Any process may post an item, under a key that is unique within the run; the run's driver takes each once, in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from retinue.core.run import EndReason, Result
 
 
 class TextMessage(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="words"):
-    """Something said to a run at work, read at its next turn; an idle run begins a new exchange with it."""
+    """A message to a working run, read at its next turn; an idle run begins a new exchange with it."""
 
     key: Key
     text: str
@@ -23,7 +23,7 @@ class TextMessage(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
 
 
 class Input(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="input"):
-    """A new exchange for a run that stays: it waits for the one before to end. `tools` off offers none."""
+    """Input of a new exchange of a keep-alive run; waits for the current exchange. `tools=False` offers no tools."""
 
     key: Key
     text: str
@@ -32,13 +32,13 @@ class Input(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag
 
 
 class Close(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="close"):
-    """No more input comes: a run that stays may end once it has answered."""
+    """No more input follows: a keep-alive run ends after its current exchange."""
 
     key: Key
 
 
 class Cancel(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="cancel"):
-    """Stop at once; does not wait for a turn boundary."""
+    """Stop the run at once, without waiting for a turn boundary."""
 
     key: Key
     reason: EndReason = "cancelled"
@@ -46,14 +46,14 @@ class Cancel(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, ta
 
 
 class Deadline(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="deadline"):
-    """The run's time is over."""
+    """The run's time limit has passed; stops it at once."""
 
     key: Key
     seconds: float
 
 
-class Answer(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="answer"):
-    """A person's answer to a parked call."""
+class ApprovalAnswer(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="answer"):
+    """The answer to the approval request of a parked tool call."""
 
     key: Key
     turn: int
@@ -63,7 +63,7 @@ class Answer(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, ta
 
 
 class ChildEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="child_ended"):
-    """A child that announces its end has ended; `notice` is what the parent's model will read."""
+    """A child with `Lifecycle.announce` has ended; `notice` is the text for the parent's model."""
 
     key: Key
     run_id: RunId
@@ -72,7 +72,7 @@ class ChildEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
 
 
 class DependencyEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="dependency_ended"):
-    """A run that this one waits for before it begins has ended; `text` is its result, or why there is none."""
+    """A dependency of a pending run has ended; `text` is its result, or the error if not `ok`."""
 
     key: Key
     run_id: RunId
@@ -81,7 +81,7 @@ class DependencyEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     text: str = ""
 
 
-Item: TypeAlias = TextMessage | Input | Close | Cancel | Deadline | Answer | ChildEnded | DependencyEnded
+Item: TypeAlias = TextMessage | Input | Close | Cancel | Deadline | ApprovalAnswer | ChildEnded | DependencyEnded
 
 URGENT = (Cancel, Deadline)
-"""What does not wait for a turn boundary."""
+"""Items that do not wait for a turn boundary."""

@@ -1,7 +1,7 @@
-"""What is said between a caller, a model and its tools, in words that belong to no vendor.
+"""Vendor-neutral messages, tool calls, replies and streaming deltas.
 
 Wires translate these to and from their own format. Messages are immutable and shared: between turns, between a run
-and its forks, and with whatever a wire has already encoded.
+and its forks, and with a wire's cache of encoded messages.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from msgspec import Struct
 from retinue.core.usage import NO_USAGE, Usage
 
 Origin = Literal["caller", "peer", "notice", "engine"]
-"""Who speaks in a user message: who gave the task, another run, news of a child (data, never consent), or retinue."""
+"""Sender of a user message: the caller, another run (`peer`), a child's end (`notice`: data, never consent), or retinue
+(`engine`).
+"""
 
 Stop = Literal["end", "calls", "length", "refusal"]
-"""Why the model stopped speaking."""
+"""Why the model stopped: final answer, tool calls, output limit, or refusal."""
 
 
 class ToolCall(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A model's wish to use a tool.
+    """A tool call requested by a model.
 
-    `arguments` is the JSON text as the model wrote it, which may not be JSON at all; `id` is the vendor's, which may
-    repeat or be missing: retinue counts turn and index itself.
+    `arguments` is the text as the model wrote it, which may be invalid JSON. `id` is the vendor's and may repeat or be
+    empty: retinue identifies calls by turn and index.
     """
 
     name: str
@@ -32,7 +34,7 @@ class ToolCall(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Thinking(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Reasoning that a vendor wants to see again; `signature` and `opaque` are kept byte for byte."""
+    """A reasoning block to be sent back to the vendor; `signature` and `opaque` are kept byte for byte."""
 
     text: str = ""
     signature: str = ""
@@ -40,14 +42,14 @@ class Thinking(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class UserMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="user"):
-    """Words for the model; `origin` says whose, so that a child's words are never mistaken for a person's."""
+    """Input for the model; `origin` says from whom, so that a child's text is never taken for the caller's."""
 
     text: str
     origin: Origin = "caller"
 
 
 class AssistantMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant"):
-    """What the model said, and the calls it wants made."""
+    """A model's text, the tool calls it requested, and its reasoning blocks."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -55,7 +57,7 @@ class AssistantMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="a
 
 
 class ToolMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool"):
-    """What a call came to."""
+    """The result of a tool call; `failed` marks an error."""
 
     name: str
     text: str
@@ -67,7 +69,11 @@ Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
 
 
 class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
-    """One whole answer of a model; `usage` is None when the provider reports none, `cost` when no price is known."""
+    """One complete reply of a model.
+
+    `usage` is None when the provider reports none; `cost` is in nanodollars, None when no price is known. `model` and
+    `response_id` are as the vendor reports them.
+    """
 
     message: AssistantMessage
     usage: Usage | None = NO_USAGE
@@ -78,27 +84,28 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class StartDelta(Struct, frozen=True, gc=False, tag="start"):
-    """An attempt has begun to answer, and what was published of an earlier one counts no longer; `id` is the vendor's
-    name for the response, where it is known by now. Providers that publish whole answers need not say it.
+    """An attempt began to stream; deltas of earlier attempts are void. `id` is the vendor's response id, if known.
+
+    Optional for providers that publish whole answers.
     """
 
     id: str = ""
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag="text"):
-    """A few more characters of the answer, as they stream in; published, never stored."""
+    """The next piece of the answer's text; published to subscribers, never stored."""
 
     text: str
 
 
 class ThinkingDelta(Struct, frozen=True, gc=False, tag="thinking"):
-    """A few more characters of reasoning."""
+    """The next piece of the reasoning."""
 
     text: str
 
 
 class CallDelta(Struct, frozen=True, gc=False, tag="call"):
-    """A few more characters of a call's arguments; the first of a call carries its name, and its id if it has one."""
+    """The next piece of a tool call's arguments; the first piece of a call carries its name, and its id if any."""
 
     index: int
     name: str = ""

@@ -1,8 +1,7 @@
-"""What an agent is allowed to do, and the arithmetic by which a child is never allowed more than its parent.
+"""Policies: what an agent may do, and how a child's policy is kept within its parent's.
 
-A policy is a complete statement: what is left out is the default written here, not "whatever the parent has".
-This module reads no file and asks no one. Paths are compared by their components, as text; whoever performs an action
-resolves symbolic links and looks again.
+A policy is complete: a field that is left out has the default defined here, not the parent's value. This module does no
+I/O. Paths are compared by their components, as text; tools resolve symbolic links and check again.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import msgspec
 from retinue.core.errors import PolicyError
 
 Entry = Annotated[str, msgspec.Meta(min_length=1)]
-"""One item of a policy's list: a path, a command, a variable or the name of a tool."""
+"""An entry of a policy's list: a path, a command, a variable or a tool name."""
 
 Ceiling = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""The most there may be of something; zero means none at all."""
+"""An upper bound; zero means none at all."""
 
 NO_TOOLS: tuple[str, ...] = ("<no tools>",)
-"""The `allowed_tools` of a policy that allows no tool; an empty list cannot say it, because that is unrestricted."""
+"""The `allowed_tools` of a policy that allows no tool; an empty list means unrestricted."""
 
 NO_ACTIONS_LEFT = "Rate limit exceeded: action budget exhausted"
 """The result of a call that acts when a window of its run has no actions left."""
@@ -34,17 +33,17 @@ DEFAULT_COMMANDS: tuple[str, ...] = (
     *("df", "du", "uname", "uptime", "hostname", "python", "python3", "pip", "node"),
     *(("free",) if sys.platform.startswith("linux") else ()),
 )
-"""The shell commands of a policy that does not name its own."""
+"""Default of `Policy.allowed_commands`."""
 
 DEFAULT_AUTO_APPROVE: tuple[str, ...] = (
     *("file_read", "memory_recall", "web_search_tool", "web_fetch", "calculator", "glob_search"),
     *("content_search", "image_info", "weather", "browser", "browser_open"),
 )
-"""What a risk profile in the settings approves ahead when it does not say; a bare `Policy()` approves nothing ahead."""
+"""Default of `auto_approve` in a risk profile of the settings; a bare `Policy()` auto-approves nothing."""
 
 
 class Autonomy(StrEnum):
-    """How far an agent acts by itself, in order: readonly, supervised, full.
+    """How far an agent acts without approval, in ascending order: readonly, supervised, full.
 
     >>> Autonomy.READONLY < Autonomy.SUPERVISED < Autonomy.FULL
     True
@@ -54,7 +53,7 @@ class Autonomy(StrEnum):
     SUPERVISED = "supervised"
     FULL = "full"
 
-    # A string compares by its letters, and then "full" would be the least of the three.
+    # Strings compare alphabetically, which would make "full" the lowest level.
     def __lt__(self, other: str) -> bool:
         return _rank(self) < _rank(other)
 
@@ -72,15 +71,15 @@ def _rank(level: str) -> int:
     return tuple(Autonomy).index(Autonomy(level))
 
 
-def _in_messages(level: Autonomy) -> str:
+def _autonomy_label(level: Autonomy) -> str:
     return "ReadOnly" if level == Autonomy.READONLY else level.capitalize()
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an agent may do; a value of the wrong kind raises `PolicyError` with the name of the field.
+    """Everything an agent may do; an invalid value raises `PolicyError` with the name of the field.
 
-    What allows the same is spelled the same: lists become tuples, a repeated entry counts once, and absolute paths lose
-    `.`, `..` and extra slashes.
+    Values are normalised, so that equivalent policies are equal: lists become tuples, repeated entries are removed, and
+    absolute paths lose `.`, `..` and extra slashes.
 
     >>> Policy(allowed_roots=["/data/", "/data/../srv"]).allowed_roots
     ('/data', '/srv')
@@ -88,37 +87,38 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     autonomy: Autonomy = Autonomy.SUPERVISED
     workspace_only: bool = True
-    """Whether file tools stay inside the workspace and the roots below."""
+    """Whether file tools are confined to the workspace and the allowed roots."""
     allowed_roots: tuple[Entry, ...] = ()
-    """Folders to read and write besides the workspace. A relative root contains nothing and is contained in nothing."""
+    """Readable and writable folders besides the workspace; a relative root neither contains nor is inside another."""
     allowed_roots_read_only: tuple[Entry, ...] = ()
-    """Folders to read as well. One inside an `allowed_roots` entry takes nothing away; `forbidden_paths` does."""
+    """Additional readable folders. An entry inside `allowed_roots` does not make that part read-only."""
     allowed_roots_write_only: tuple[Entry, ...] = ()
     forbidden_paths: tuple[Entry, ...] = ()
-    """Paths that stay closed wherever they lie."""
+    """Paths that are never accessible, even inside allowed roots."""
     allowed_commands: tuple[Entry, ...] = DEFAULT_COMMANDS
     shell_env_passthrough: tuple[Entry, ...] = ()
-    """Environment variables that a shell command gets to see."""
+    """Environment variables passed to shell commands."""
     shell_timeout_secs: Ceiling = 60
     max_actions_per_hour: Ceiling = 20
     max_cost_per_day_cents: Ceiling = 500
     block_high_risk_commands: bool = True
     require_approval_for_medium_risk: bool = True
     allowed_tools: tuple[Entry, ...] | None = None
-    """The only tools that may be used. None is unrestricted; an empty list means the same and becomes None."""
+    """The only tools that may be used. None is unrestricted; an empty list becomes None."""
     excluded_tools: tuple[Entry, ...] = ()
-    """Tools that may not be used, even when they are allowed above."""
+    """Tools that may not be used, even if listed in `allowed_tools`."""
     auto_approve: tuple[Entry, ...] = ()
-    """Tools that nobody needs to be asked about, unless `always_ask` has them too."""
+    """Tools that run without approval, unless `always_ask` lists them too."""
     always_ask: tuple[Entry, ...] = ()
+    """Tools that need an approval for every call."""
 
     def __post_init__(self) -> None:
-        for field in _KINDS:
-            msgspec.structs.force_setattr(self, field, _settled(field, getattr(self, field)))
+        for field in _FIELD_TYPES:
+            msgspec.structs.force_setattr(self, field, _normalised(field, getattr(self, field)))
 
     @property
     def tool_ceiling(self) -> tuple[str, ...] | None:
-        """The only tools that may be used, before `excluded_tools` are taken off; None when any may be used.
+        """The only tools that may be used, before `excluded_tools` are removed; None if unrestricted.
 
         >>> Policy(allowed_tools=[]).tool_ceiling is None, Policy(allowed_tools=NO_TOOLS).tool_ceiling
         (True, ())
@@ -126,30 +126,30 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.allowed_tools == NO_TOOLS else self.allowed_tools
 
 
-_KINDS = {field.name: field.type for field in msgspec.structs.fields(Policy)}
-_PATHS = frozenset({"allowed_roots", "allowed_roots_read_only", "allowed_roots_write_only", "forbidden_paths"})
+_FIELD_TYPES = {field.name: field.type for field in msgspec.structs.fields(Policy)}
+_PATH_FIELDS = frozenset({"allowed_roots", "allowed_roots_read_only", "allowed_roots_write_only", "forbidden_paths"})
 
 
-def _settled(field: str, given: object) -> object:
-    """The value of a field in its one spelling, so that policies which allow the same compare equal."""
+def _normalised(field: str, given: object) -> object:
+    """The canonical form of a field's value, so that equivalent policies compare equal."""
     try:
-        value: object = msgspec.convert(given, _KINDS[field])
-    except msgspec.ValidationError as wrong:
-        kinds = tuple(map(str, Autonomy)) if field == "autonomy" else None
-        expected = f"; expected one of: {', '.join(kinds)}" if kinds else ""
-        raise PolicyError(f"policy {field}: {wrong}{expected}", field=field, asked=given, allowed=kinds) from wrong
+        value: object = msgspec.convert(given, _FIELD_TYPES[field])
+    except msgspec.ValidationError as error:
+        choices = tuple(map(str, Autonomy)) if field == "autonomy" else None
+        expected = f"; expected one of: {', '.join(choices)}" if choices else ""
+        raise PolicyError(f"policy {field}: {error}{expected}", field=field, asked=given, allowed=choices) from error
     if not isinstance(value, tuple):
         return value
     entries = dict.fromkeys(cast("tuple[str, ...]", value))
-    if field in _PATHS:
-        return tuple(dict.fromkeys(map(_plain, entries)))
+    if field in _PATH_FIELDS:
+        return tuple(dict.fromkeys(map(_normalised_path, entries)))
     if field == "allowed_tools":
         return tuple(tool for tool in entries if tool not in NO_TOOLS) or tuple(entries) or None
     return tuple(entries)
 
 
-def _plain(path: str) -> str:
-    """An absolute path without `.`, `..` and extra slashes, by its text alone; a relative path as it is."""
+def _normalised_path(path: str) -> str:
+    """An absolute path without `.`, `..` and extra slashes, by its text alone; a relative path unchanged."""
     if not path.startswith("/"):
         return path
     parts: list[str] = []
@@ -162,7 +162,7 @@ def _plain(path: str) -> str:
 
 
 class Risk(StrEnum):
-    """How much harm a call can do: none worth mention, some that can be repaired, or some that cannot."""
+    """Harm that a call can do: low (none worth mentioning), medium (reversible) or high (irreversible)."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -170,26 +170,26 @@ class Risk(StrEnum):
 
 
 class Verdict(StrEnum):
-    """Whether a call goes ahead, waits for a person, or does not happen."""
+    """Whether a call is made, needs an approval, or is refused."""
 
     ALLOW = "allow"
     ASK = "ask"
     REFUSE = "refuse"
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """A verdict with its reason, which names the setting and is written for the model that made the call."""
+class PolicyDecision(msgspec.Struct, frozen=True):
+    """A verdict and its reason, which names the deciding setting and is worded for the model."""
 
     verdict: Verdict
     reason: str
 
 
 def narrow(parent: Policy, asked: Policy) -> Policy:
-    """The policy of a child that asks for `asked` under `parent`.
+    """The policy of a child that requests `asked` under `parent`.
 
-    Asking for more than the parent has raises `PolicyError`: the first violation in the published order, with `field`,
-    the offending value or entry as `asked`, and what the parent has as `allowed`. A child that does not restrict its
-    tools gets the parent's restriction.
+    Requesting more than the parent has raises `PolicyError` for the first violation in the published order, with its
+    `field`, the offending value or entry as `asked`, and the parent's value as `allowed`. A child that does not
+    restrict its tools gets the parent's restriction.
 
     >>> parent = Policy(allowed_roots=("/srv",), max_actions_per_hour=100, allowed_tools=("shell", "file_read"))
     >>> child = narrow(parent, Policy(allowed_roots=("/srv/app",)))
@@ -207,12 +207,12 @@ def narrow(parent: Policy, asked: Policy) -> Policy:
 
 
 def inherit(parent: Policy, grant: Policy | None) -> Policy:
-    """The policy of a child with or without a grant of its own; without one it has its parent's."""
+    """The policy of a child: its `grant` narrowed by `parent`, or the parent's policy without a grant."""
     return parent if grant is None else narrow(parent, grant)
 
 
 def intersect(a: Policy, b: Policy) -> Policy:
-    """The largest policy within both. It never raises: what the two do not share is left out.
+    """The largest policy within both `a` and `b`; never raises.
 
     >>> intersect(Policy(allowed_roots=("/srv", "/home")), Policy(allowed_roots=("/srv/app",))).allowed_roots
     ('/srv/app',)
@@ -221,10 +221,10 @@ def intersect(a: Policy, b: Policy) -> Policy:
         autonomy=min(a.autonomy, b.autonomy),
         workspace_only=a.workspace_only or b.workspace_only,
         allowed_roots=_shared_roots(a.allowed_roots, b.allowed_roots),
-        allowed_roots_read_only=_shared_lesser_roots(
+        allowed_roots_read_only=_shared_restricted_roots(
             a.allowed_roots, a.allowed_roots_read_only, b.allowed_roots, b.allowed_roots_read_only
         ),
-        allowed_roots_write_only=_shared_lesser_roots(
+        allowed_roots_write_only=_shared_restricted_roots(
             a.allowed_roots, a.allowed_roots_write_only, b.allowed_roots, b.allowed_roots_write_only
         ),
         forbidden_paths=a.forbidden_paths + b.forbidden_paths,
@@ -243,7 +243,7 @@ def intersect(a: Policy, b: Policy) -> Policy:
 
 
 def delegated(target: Policy, caller: Policy, *, ceiling: Literal["target", "caller"] = "target") -> Policy:
-    """The policy of an agent that takes a task over from another: its own, or with `ceiling="caller"` what both have.
+    """The policy of an agent to which another delegates a task: its own, or with `ceiling="caller"` the intersection.
 
     >>> target, caller = Policy(autonomy="full"), Policy(autonomy="readonly")
     >>> delegated(target, caller).autonomy, delegated(target, caller, ceiling="caller").autonomy
@@ -252,11 +252,11 @@ def delegated(target: Policy, caller: Policy, *, ceiling: Literal["target", "cal
     return intersect(target, caller) if ceiling == "caller" else target
 
 
-def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> Decision:
-    """What `policy` says to a call of `tool` with this much risk, which changes something if it `acts`.
+def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> PolicyDecision:
+    """The decision of `policy` about a call of `tool` with this risk; `acts` means that the call changes something.
 
-    Refusals come first: neither a person's approval nor `auto_approve` opens what a policy closes. (If asking came
-    first, a child could turn its parent's refusal into a question by adding an `always_ask` entry.)
+    Refusals come first: neither an approval nor `auto_approve` overrides them. (If asking came first, a child could
+    turn its parent's refusal into an approval request by adding an `always_ask` entry.)
 
     >>> verdict(Policy(), tool="file_write", risk=Risk.MEDIUM).verdict
     <Verdict.ASK: 'ask'>
@@ -267,30 +267,30 @@ def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> Dec
     """
     refusal = _refusal(policy, tool, risk, acts)
     if refusal is not None:
-        return Decision(Verdict.REFUSE, refusal)
+        return PolicyDecision(Verdict.REFUSE, refusal)
     if tool in policy.always_ask:
-        return Decision(Verdict.ASK, f"Security policy: '{tool}' needs approval every time (always_ask)")
+        return PolicyDecision(Verdict.ASK, f"Security policy: '{tool}' needs approval every time (always_ask)")
     if tool in policy.auto_approve:
-        return Decision(Verdict.ALLOW, f"'{tool}' is approved ahead (auto_approve)")
+        return PolicyDecision(Verdict.ALLOW, f"'{tool}' is approved ahead (auto_approve)")
     match risk:
         case Risk.LOW:
-            return Decision(Verdict.ALLOW, f"'{tool}' is low risk")
+            return PolicyDecision(Verdict.ALLOW, f"'{tool}' is low risk")
         case Risk.MEDIUM if policy.autonomy < Autonomy.FULL and policy.require_approval_for_medium_risk:
             needed = "this medium-risk call needs approval (require_approval_for_medium_risk)"
-            return Decision(Verdict.ASK, f"Security policy: '{tool}': {needed}")
+            return PolicyDecision(Verdict.ASK, f"Security policy: '{tool}': {needed}")
         case Risk.MEDIUM:
-            return Decision(Verdict.ALLOW, f"'{tool}' may be called at medium risk without approval")
+            return PolicyDecision(Verdict.ALLOW, f"'{tool}' may be called at medium risk without approval")
         case Risk.HIGH if policy.autonomy < Autonomy.FULL:
             needed = f"this high-risk call needs approval (autonomy = {policy.autonomy})"
-            return Decision(Verdict.ASK, f"Security policy: '{tool}': {needed}")
+            return PolicyDecision(Verdict.ASK, f"Security policy: '{tool}': {needed}")
         case Risk.HIGH:
-            return Decision(Verdict.ALLOW, f"'{tool}' may be called at high risk (autonomy = full)")
+            return PolicyDecision(Verdict.ALLOW, f"'{tool}' may be called at high risk (autonomy = full)")
         case _:
             assert_never(risk)
 
 
 def _refusal(policy: Policy, tool: str, risk: Risk, acts: bool) -> str | None:
-    """Why nobody can approve this call, if so."""
+    """Why the call is refused regardless of approvals, or None."""
     if tool in policy.excluded_tools:
         return f"Security policy: '{tool}' is excluded (excluded_tools); do without it"
     ceiling = policy.tool_ceiling
@@ -305,9 +305,10 @@ def _refusal(policy: Policy, tool: str, risk: Risk, acts: bool) -> str | None:
 
 
 def _violations(parent: Policy, asked: Policy) -> Iterator[PolicyError]:
-    """Everything in which `asked` goes beyond `parent`; the first thirteen rules have a published order and words."""
+    """All violations of `parent` by `asked`; the order and texts of the first thirteen rules are published."""
     if asked.autonomy > parent.autonomy:
-        message = f"subagent autonomy={_in_messages(asked.autonomy)} exceeds parent's {_in_messages(parent.autonomy)}"
+        levels = f"{_autonomy_label(asked.autonomy)} exceeds parent's {_autonomy_label(parent.autonomy)}"
+        message = f"subagent autonomy={levels}"
         yield PolicyError(message, field="autonomy", asked=asked.autonomy, allowed=parent.autonomy)
 
     yield from _outside(
@@ -397,22 +398,22 @@ def _shared_tools(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple
 
 
 def _shared_roots(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """The roots of either side that lie inside a root of the other: of two nested roots, the inner one."""
+    """The roots of either side that are inside a root of the other: the inner one of two nested roots."""
     return tuple(root for root in a if _inside_any(root, b)) + tuple(root for root in b if _inside_any(root, a))
 
 
-def _shared_lesser_roots(
-    full_a: tuple[str, ...], lesser_a: tuple[str, ...], full_b: tuple[str, ...], lesser_b: tuple[str, ...]
+def _shared_restricted_roots(
+    full_a: tuple[str, ...], restricted_a: tuple[str, ...], full_b: tuple[str, ...], restricted_b: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The read-only (or write-only) roots that both sides share, given each side's read-write roots as well.
 
-    A read-write root of one side becomes a lesser one where the other side has no more than that.
+    A read-write root of one side becomes restricted where the other side has no more than that.
     """
     shared_in_full = _shared_roots(full_a, full_b)
     return tuple(
         root
-        for root in _shared_roots(lesser_a + full_a, lesser_b + full_b)
-        if root in lesser_a or root in lesser_b or not _inside_any(root, shared_in_full)
+        for root in _shared_roots(restricted_a + full_a, restricted_b + full_b)
+        if root in restricted_a or root in restricted_b or not _inside_any(root, shared_in_full)
     )
 
 
@@ -421,9 +422,9 @@ def _inside_any(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def _inside(path: str, root: str) -> bool:
-    """Whether `path` is `root` or below it. Both are plain already, so components can be compared as text.
+    """Whether `path` is `root` or below it; both are normalised, so components can be compared as text.
 
-    A relative path is inside nothing: what it means depends on where somebody stands.
+    A relative path is inside nothing, because its meaning depends on the current folder.
     """
     if not (path.startswith("/") and root.startswith("/")):
         return False

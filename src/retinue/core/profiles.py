@@ -1,7 +1,7 @@
-"""What an operator grants to agents by name: how each works, what each may do, and how often within an hour and a day.
+"""Runtime profiles and configured policies of agents, and the windows that enforce a policy's hourly and daily limits.
 
-A policy that somebody wrote down is kept to by windows as well: so many actions an hour, so much money a day, counted
-together for all runs that work under one name. Where nobody wrote one, nothing is counted.
+A configured policy is also enforced by windows: actions per hour and cost per day, counted over all runs with the same
+identity. Without a configured policy nothing is counted.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from retinue.core.policy import Policy, intersect
 HOUR = 3600.0
 DAY = 86400.0
 NANODOLLARS_IN_A_CENT = 10_000_000
-MOST = 2**63 - 1
+MAX_STORED = 2**63 - 1
+"""The largest integer that a store can hold."""
 
 ACTIONS = "actions/"
 COST = "cost/"
 
 
 class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How an agent works, where that is no question of rights.
+    """Runtime options of an agent that are not permissions.
 
-    `agentic` gives it tools and turns; without, it answers once. The two timeouts bind whoever is handed a task.
-    `delegation_ceiling` says whether those it hands tasks to are held to its own rights too.
+    `agentic` gives it tools and several turns; otherwise it answers once. The two timeouts apply to tasks delegated to
+    it. `delegation_ceiling` says whether agents to which it delegates are bound by its policy as well as by their own.
     """
 
     agentic: bool = True
@@ -41,20 +42,20 @@ class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """The policies that somebody wrote down: for everyone (`session`), and for agents by name.
+    """Configured policies: for all agents (`session`) and by agent name.
 
-    `memories` says of each agent that is written down whose memory it may read besides its own.
+    `memories` lists for each configured agent the agents whose memory it may read besides its own.
     """
 
     session: Policy | None = None
     agents: Mapping[str, Policy] = {}
     memories: Mapping[str, tuple[str, ...]] = {}
 
-    def given_to(self, agent: str) -> Policy | None:
-        """What was written down for an agent, or None where nobody wrote anything.
+    def policy_for(self, agent: str) -> Policy | None:
+        """The configured policy of an agent, or None.
 
         >>> rules = Rules(agents={"reader": Policy(autonomy="readonly")})
-        >>> rules.given_to("reader").autonomy, rules.given_to("main")
+        >>> rules.policy_for("reader").autonomy, rules.policy_for("main")
         (<Autonomy.READONLY: 'readonly'>, None)
         """
         own = self.agents.get(agent)
@@ -63,26 +64,24 @@ class Rules(Struct, frozen=True, kw_only=True):
         return intersect(self.session, own)
 
     def ceiling_of(self, agent: str) -> Policy:
-        """All that an agent may do when a person starts it."""
-        given = self.given_to(agent)
-        return UNWRITTEN if given is None else given
+        """The policy of a root run of the agent: the configured one, or the default."""
+        return self.policy_for(agent) or DEFAULT_POLICY
 
-    def still_readable(self, agent: str, memory_from: tuple[str, ...]) -> tuple[str, ...]:
-        """Of these memories, those that an agent may read; all, where nobody wrote anything about it.
+    def readable_memories(self, agent: str, memory_from: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `memory_from` that the agent may read; all, if none are configured for it.
 
-        >>> Rules(memories={"reader": ("b", "c")}).still_readable("reader", ("a", "b"))
+        >>> Rules(memories={"reader": ("b", "c")}).readable_memories("reader", ("a", "b"))
         ('b',)
         """
         allowed = self.memories.get(agent)
         return memory_from if allowed is None else tuple(name for name in memory_from if name in allowed)
 
 
-UNWRITTEN = Policy()
-"""What holds where nobody wrote anything."""
+DEFAULT_POLICY = Policy()
 
 
 def windows_of(identity: str, policy: Policy) -> tuple[Window, Window]:
-    """The windows that keep a policy's two limits on stretches of time, for everyone who works under this name.
+    """The windows that enforce a policy's hourly and daily limits, shared by all runs with this identity.
 
     >>> [(window.name, window.caps) for window in windows_of("reader", Policy(max_actions_per_hour=3))]
     [('actions/reader', Caps(calls=3)), ('cost/reader', Caps(cost=5000000000))]
@@ -93,12 +92,12 @@ def windows_of(identity: str, policy: Policy) -> tuple[Window, Window]:
     )
 
 
-def tightened(windows: tuple[Window, ...], policy: Policy) -> tuple[Window, ...]:
-    """A run's windows under a policy that may have become narrower since they were made."""
-    return tuple(_tightened(window, policy) for window in windows)
+def narrowed_windows(windows: tuple[Window, ...], policy: Policy) -> tuple[Window, ...]:
+    """The windows with caps lowered to `policy`, which may be narrower than when they were created."""
+    return tuple(_narrowed_window(window, policy) for window in windows)
 
 
-def _tightened(window: Window, policy: Policy) -> Window:
+def _narrowed_window(window: Window, policy: Policy) -> Window:
     caps = window.caps
     if window.name.startswith(ACTIONS) and caps.calls is not None:
         return replace(window, caps=replace(caps, calls=min(caps.calls, policy.max_actions_per_hour)))
@@ -108,5 +107,4 @@ def _tightened(window: Window, policy: Policy) -> Window:
 
 
 def _nanodollars(cents: int) -> int:
-    """As many as a store can hold; more than that nobody has."""
-    return min(cents * NANODOLLARS_IN_A_CENT, MOST)
+    return min(cents * NANODOLLARS_IN_A_CENT, MAX_STORED)

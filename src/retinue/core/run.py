@@ -1,4 +1,4 @@
-"""One agent at work: what it may use, how it was started, and how it ended."""
+"""A run's limits, lifecycle options, history reference, exchanges, approvals and outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.usage import NO_USAGE, Usage
 
 State = Literal["queued", "working", "waiting", "idle", "interrupted", "ended"]
-"""Where a run stands; an interrupted run can be resumed, an ended one cannot."""
+"""State of a run; an interrupted run can be resumed, an ended one cannot."""
 
 WaitingFor = Literal["child", "approval", "mail", "time", "dependency"]
 
@@ -19,11 +19,11 @@ Result = Literal["completed", "failed", "cancelled", "timed_out", "exhausted"]
 
 EndReason = Literal[
     "answered",  # the model gave a final answer
-    "empty",  # the model ended without a word
+    "empty",  # the model's final answer was empty
     "length",  # the model was cut off at its output limit
     "refusal",  # the model declined
-    "bad_output",  # the final answer was not of the form that was demanded, and could not be repaired
-    "closed",  # a run that stays was told that no more input comes
+    "bad_output",  # the final answer did not have the required form and could not be repaired
+    "closed",  # a keep-alive run was closed
     "max_turns",
     "max_tokens",
     "max_cost",
@@ -40,11 +40,11 @@ EndReason = Literal[
 
 
 class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """How much a run may use; None is unlimited. Costs are in nanodollars, times in seconds.
+    """Limits of a run; None is unlimited. Costs are in nanodollars, times in seconds.
 
-    `max_turns` bounds the whole run, `exchange_turns` each exchange of a run that stays. A model that has begun to
-    answer may be silent for `idle_seconds`; before, while it thinks or reads, for `first_seconds` (never less).
-    With `wrap_up`, the last turn is set aside: a run that meets a limit is asked once, without tools, for what it has.
+    `max_turns` bounds the whole run, `exchange_turns` each exchange of a keep-alive run. `first_seconds` bounds the
+    silence of a model before the first token, `idle_seconds` the silence after it; the first is never the shorter one.
+    With `wrap_up`, the last turn is reserved: a run that reaches a limit is asked once, without tools, for an answer.
 
     >>> a_quarter_dollar = Limits(max_turns=20, max_cost=250_000_000, wrap_up=True)
     >>> a_quarter_dollar.max_turns, a_quarter_dollar.max_tokens
@@ -67,11 +67,11 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
 
 CHAT = "chat"
-"""The label of a chat's root runs: one for each stretch of it, and all but the first inherit from the one before."""
+"""Label of the root runs of a chat: a chain of runs, each of which inherits the history of the previous one."""
 
 
 class HistoryRef(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A fork's inheritance: another run's history as it stood after its event `upto`, or only its last turns."""
+    """Inherited history of a fork: that of `run_id` after its event `upto`, or only its `last_turns`."""
 
     run_id: RunId
     upto: int
@@ -79,18 +79,19 @@ class HistoryRef(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class HandleRef(Struct, frozen=True, gc=False):
-    """The name a dialect gave a run: `t_01` in the space `spec` of its session."""
+    """Name of a run in a dialect's name space: `t_01` in the space `spec` of its session."""
 
     space: str
     name: str
 
 
 class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """How a run behaves towards whoever started it; each dialect has its own manners.
+    """Lifecycle options of a run towards its parent or caller; each dialect chooses its own.
 
-    `stays` keeps the run idle for more input after an answer. `awaited` means the caller blocks on it. `announce` puts
-    its end into the parent's inbox. `on_parent_end` says what becomes of it when its parent ends. `crash_fails` ends
-    the run when a tool raises something unexpected (otherwise the model reads it).
+    `keep_alive` keeps the run idle after an answer, waiting for more input. `awaited` means that the caller blocks on
+    it. `announce` posts its end to the parent's inbox. `on_parent_end` says whether the run is cancelled, kept or
+    waited for when its parent ends. `crash_fails` ends the run when a tool raises an exception other than `ToolError`
+    (otherwise the model reads it).
     """
 
     keep_alive: bool = field(default=False, name="stays")
@@ -101,7 +102,7 @@ class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
 
 
 class LimitMet(Struct, frozen=True, gc=False):
-    """Which limit stopped a run, with the numbers that a message about it needs."""
+    """The limit that stopped a run: its reason, the amount used and the limit."""
 
     reason: EndReason
     used: int
@@ -109,11 +110,12 @@ class LimitMet(Struct, frozen=True, gc=False):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run ended: immutable, with whatever text there was.
+    """How a run ended.
 
-    `reason` is finer than `result`; `error` explains anything but success. An empty answer is `completed` with the
-    reason `empty`: never dressed up, never lost. `structured` is the answer as a plain JSON value, where one was
-    demanded.
+    `result` is the broad outcome, `reason` the precise one; `text` is the final answer, or the last text of the model
+    if there is none; `error` explains any result but success. An empty answer is `completed` with the reason `empty`.
+    `structured` is the answer as a JSON value if the run required one. `usage`, `cost`, `turns` and `exchanges` are
+    totals; `limit` is the limit that was reached; `unstopped` names tool calls that could not be stopped.
 
     >>> Outcome(result="completed", reason="answered", text="42").ok
     True
@@ -136,12 +138,12 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the run gave an answer, and not an empty one."""
+        """Whether the run completed with an answer that is not empty."""
         return self.result == "completed" and self.reason != "empty"
 
 
 class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One input to a run and its answer."""
+    """The result of one input to a run: its answer, or why there is none."""
 
     result: Result
     reason: EndReason
@@ -153,7 +155,7 @@ class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
 
 class Approval(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A question to a person: may this run make this call?
+    """A pending approval: a tool call that waits for a person to allow or deny it.
 
     >>> Approval(run_id="r1", path="root", turn=3, index=0, tool="deploy", arguments='{"version":2}').id
     'r1/3/0'
@@ -169,5 +171,5 @@ class Approval(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def id(self) -> Key:
-        """What an answer names."""
+        """Identifies the approval when it is answered."""
         return f"{self.run_id}/{self.turn}/{self.index}"

@@ -1,7 +1,7 @@
-"""What a run does next, decided from its state alone.
+"""The next step of a run (`next_step`), decided from its state and inputs alone.
 
-Starting a run, recovering it, waking it from an approval and moving it to another machine are all this one question.
-What the engine has in flight is told by `StepInput.busy`; after a crash nothing is, and the answer starts it again.
+Starting a run, recovering it, resuming it after an approval and moving it to another machine are all this one decision.
+`StepInput.busy` says what the engine has in flight; after a crash it is empty, and the next step starts the work again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from retinue.core.agent import ValidatedOutput
 from retinue.core.compaction import ContextOverflow
 from retinue.core.inbox import (
     URGENT,
-    Answer,
+    ApprovalAnswer,
     Cancel,
     ChildEnded,
     Close,
@@ -29,25 +29,27 @@ from retinue.core.inbox import (
 from retinue.core.run import EndReason, Exchange, LimitMet, Result
 from retinue.core.state import Run
 
-NEWS = (TextMessage, ChildEnded, Answer)
-"""What a run reads at its next turn boundary."""
+READ_AT_TURN_BOUNDARY = (TextMessage, ChildEnded, ApprovalAnswer)
+"""Inbox items that a run takes at its next turn boundary."""
 
 MAX_REPAIRS = 2
-"""How often in one exchange a model is asked again for an answer in the form that was demanded."""
+"""Repairs of the output form in one exchange."""
 
 MODEL = -1
-"""Stands among the indices of calls in flight for the model itself."""
+"""The index of the model call among the indices of tool calls in flight."""
 
 
 WaitsFor = Literal["model", "calls", "approval", "child", "mail", "dependency"]
-"""What has to happen before a run does anything more."""
+"""What a run waits for."""
 
 
 class StepInput(Struct, gc=False):
-    """What surrounds a run: its untaken mail, what is in flight, children it has to wait for, a spent allowance.
+    """Inputs of `next_step` besides the run's state.
 
-    `judged` is the verdict on `answer_to_judge`, where there is one. `crowded` says that the model cannot be asked
-    before the history is shorter. `held` says that a run that waited for others has no place to begin yet.
+    `inbox` are the untaken items, `busy` the indices of calls in flight (and `MODEL`), `children` the number of
+    children to wait for, `spent` a budget limit that was reached. `validated` is the result of validating
+    `answer_to_validate`. `overflow` says that the history must be compacted before the model is called. `held` says
+    that a run whose dependencies have ended may not begin yet.
     """
 
     inbox: Sequence[Item] = ()
@@ -59,70 +61,72 @@ class StepInput(Struct, gc=False):
     held: bool = False
 
 
-class Take(Struct, frozen=True):
-    """Take these items out of the inbox."""
+class TakeInbox(Struct, frozen=True):
+    """Take these items from the inbox."""
 
     items: tuple[Item, ...]
 
 
-class Ask(Struct, frozen=True):
-    """Ask the model; with `tools` off none is offered."""
+class CallModel(Struct, frozen=True):
+    """Call the model; with `tools` off no tools are offered."""
 
     tools: bool
     wrap_up: bool = False
 
 
 class Compact(Struct, frozen=True):
-    """Make the history shorter before the model is asked; a wrap-up turn spends nothing on a summary."""
+    """Compact the history before the model is called; a wrap-up turn spends nothing on a summary."""
 
     overflow: ContextOverflow
     wrap_up: bool = False
 
 
-class Perform(Struct, frozen=True):
-    """Make these calls of the last reply."""
+class RunTools(Struct, frozen=True):
+    """Start these tool calls of the last reply."""
 
     indices: tuple[int, ...]
 
 
 class WrapUp(Struct, frozen=True):
-    """A limit was met: begin the reserved last turn."""
+    """A limit was reached: begin the reserved wrap-up turn."""
 
     limit: LimitMet
 
 
 class Repair(Struct, frozen=True):
-    """The answer is not of the form that was demanded: ask for it once more."""
+    """The answer does not have the required form: ask the model for it again."""
 
     error: str
 
 
 class Wait(Struct, frozen=True):
-    """Nothing to do until something arrives."""
+    """Nothing to do until `why` happens."""
 
     why: WaitsFor
 
 
 class EndExchange(Struct, frozen=True):
-    """This input is answered; stay for the next."""
+    """The exchange is over; the run stays alive for the next input."""
 
     exchange: Exchange
 
 
-class End(Struct, frozen=True):
-    """The run is over; `taken` is the mail that ended it."""
+class EndRun(Struct, frozen=True):
+    """End the run; `taken` are the inbox items that ended it."""
 
     exchange: Exchange
     taken: tuple[Item, ...] = ()
 
 
-class Rest(Struct, frozen=True):
-    """The run has ended already."""
+class AlreadyEnded(Struct, frozen=True):
+    """The run has ended before."""
 
 
-Step: TypeAlias = Take | Ask | Compact | Perform | WrapUp | Repair | Wait | EndExchange | End | Rest
+Step: TypeAlias = (
+    TakeInbox | CallModel | Compact | RunTools | WrapUp | Repair | Wait | EndExchange | EndRun | AlreadyEnded
+)
 
-EXPLAINED: dict[EndReason, str] = {
+LIMIT_MESSAGES: dict[EndReason, str] = {
     "max_turns": "the turn limit was reached without a final answer",
     "max_tokens": "the token budget is spent",
     "max_cost": "the cost budget (in nanodollars) is spent",
@@ -131,158 +135,160 @@ EXPLAINED: dict[EndReason, str] = {
 }
 
 
-def next_step(run: Run, now: StepInput) -> Step:
-    """The one thing to do next."""
+def next_step(run: Run, given: StepInput) -> Step:
+    """The next thing to do for a run. Pure: asking changes nothing."""
     if run.outcome is not None:
-        return Rest()
-    for item in now.inbox:
+        return AlreadyEnded()
+    for item in given.inbox:
         if isinstance(item, URGENT):
             return _stopped(run, item)
-    if run.accepted.after and (step := _before_it_begins(run, now)) is not None:
+    if run.accepted.after and (step := _before_begin(run, given)) is not None:
         return step
     if run.failure is not None:
-        return End(_exchange(run, "failed", "model_error", run.failure.error))
+        return EndRun(_exchange(run, "failed", "model_error", run.failure.error))
     if run.tool_crash is not None and run.accepted.lifecycle.crash_fails:
-        return End(_exchange(run, "failed", "tool_error", run.tool_crash[1]))
-    if MODEL in now.busy:
+        return EndRun(_exchange(run, "failed", "tool_error", run.tool_crash[1]))
+    if MODEL in given.busy:
         return Wait("model")
     if run.open:
-        return _with_open_calls(run, now)
-    return _at_the_boundary(run, now)
+        return _with_open_calls(run, given)
+    return _at_turn_boundary(run, given)
 
 
-def _before_it_begins(run: Run, now: StepInput) -> Step | None:
-    """What a run does that waits for others to complete; None once they all have, and there is a place for it."""
-    if arrived := tuple(item for item in now.inbox if isinstance(item, DependencyEnded)):
-        return Take(arrived)
-    for ended in run.dependencies.values():
-        if not ended.ok:
-            return End(_exchange(run, "failed", "dependency", f"Dependency {ended.name} failed: {ended.text}"))
-    return Wait("dependency") if run.is_pending or now.held else None
+def _before_begin(run: Run, given: StepInput) -> Step | None:
+    """The step of a run with dependencies; None once all have completed and the run may begin."""
+    if ended := tuple(item for item in given.inbox if isinstance(item, DependencyEnded)):
+        return TakeInbox(ended)
+    for dependency in run.dependencies.values():
+        if not dependency.ok:
+            error = f"Dependency {dependency.name} failed: {dependency.text}"
+            return EndRun(_exchange(run, "failed", "dependency", error))
+    return Wait("dependency") if run.is_pending or given.held else None
 
 
-def answer_to_judge(run: Run) -> str | None:
-    """The words that would be the run's final answer, if they have to be of a certain form."""
-    if run.run_spec.output is None or not run.answering or run.outcome is not None:
+def answer_to_validate(run: Run) -> str | None:
+    """The text that would be the run's final answer, if its run spec requires a certain form."""
+    if run.run_spec.output is None or not run.in_exchange or run.outcome is not None:
         return None
     if run.final or (run.open and not run.tools_on):
         return run.history[-1].text
     return None
 
 
-def _stopped(run: Run, item: Cancel | Deadline) -> End:
+def _stopped(run: Run, item: Cancel | Deadline) -> EndRun:
     if isinstance(item, Cancel):
-        return End(_exchange(run, "cancelled", item.reason, item.note or "cancelled"), (item,))
-    return End(_exchange(run, "timed_out", "deadline", f"the run did not finish within {item.seconds:g} s"), (item,))
+        return EndRun(_exchange(run, "cancelled", item.reason, item.note or "cancelled"), (item,))
+    return EndRun(_exchange(run, "timed_out", "deadline", f"the run did not finish within {item.seconds:g} s"), (item,))
 
 
-def _with_open_calls(run: Run, now: StepInput) -> Step:
+def _with_open_calls(run: Run, given: StepInput) -> Step:
     if not run.tools_on:
-        return _answered(run, now)  # no tool was offered: these calls are not made, and the words are the answer
-    answers = tuple(item for item in now.inbox if isinstance(item, Answer))
+        return _answered(run, given)  # no tool was offered: these calls are not made, and the text is the answer
+    answers = tuple(item for item in given.inbox if isinstance(item, ApprovalAnswer))
     if answers:
-        return Take(answers)
-    if now.busy and len(now.busy) == run.unreturned:
-        return Wait("calls")  # all under way: a thousand of them need not be looked at each time one returns
-    untouched = not now.busy and not any(call.result or call.parked_at is not None for call in run.open)
-    if untouched and (limit := _calls_are_too_many(run)):
+        return TakeInbox(answers)
+    if given.busy and len(given.busy) == run.unreturned:
+        return Wait("calls")  # all in flight: do not scan a thousand calls each time one returns
+    untouched = not given.busy and not any(call.result or call.parked_at is not None for call in run.open)
+    if untouched and (limit := _limit_on_open_calls(run)):
         return _limited(run, limit)
     ready = tuple(
         call.index
         for call in run.open
-        if call.result is None and call.index not in now.busy and not call.waits_for_a_person
+        if call.result is None and call.index not in given.busy and not call.awaits_approval
     )
     if ready:
-        return Perform(ready)
-    return Wait("calls" if now.busy else "approval")
+        return RunTools(ready)
+    return Wait("calls" if given.busy else "approval")
 
 
-def _calls_are_too_many(run: Run) -> LimitMet | None:
+def _limit_on_open_calls(run: Run) -> LimitMet | None:
     """The limit that forbids making the calls of the last reply, if one does."""
     limits = run.accepted.limits
     if limits.max_calls is not None and run.calls_made + len(run.open) > limits.max_calls:
         return LimitMet("max_calls", run.calls_made + len(run.open), limits.max_calls)
-    # Nobody would read what these calls come to, so they are not made.
-    return _turns_are_used_up(run, wrap_up_included=True)
+    # Without another turn the model would not read the results.
+    return _turn_limit(run, wrap_up_included=True)
 
 
-def _turns_are_used_up(run: Run, *, wrap_up_included: bool = False) -> LimitMet | None:
+def _turn_limit(run: Run, *, wrap_up_included: bool = False) -> LimitMet | None:
+    """The turn limit that is reached, if any; the wrap-up turn is kept back unless it is included."""
     limits = run.accepted.limits
     for used, limit in ((run.turns, limits.max_turns), (run.exchange_turns, limits.exchange_turns)):
-        # One turn cannot be both the work and its wrap-up.
+        # With a limit of one turn there is no turn left for a wrap-up.
         reserved = 1 if limits.wrap_up and not wrap_up_included and limit is not None and limit > 1 else 0
         if limit is not None and used >= limit - reserved:
             return LimitMet("max_turns", used, limit)
     return None
 
 
-def _at_the_boundary(run: Run, now: StepInput) -> Step:
-    if not run.answering and (first := _first_input(now)):
-        return Take((first,))
-    news = tuple(item for item in now.inbox if isinstance(item, NEWS))
-    # An answer that came with the last turn stands: there would be none left to say more. Whoever is idle has answered
-    # before, and news that it cannot answer any more end it, instead of lying there for ever.
-    has_the_last_word = run.answering and run.final and _turns_are_used_up(run, wrap_up_included=True)
-    if news and run.wrapping is None and not has_the_last_word:
-        return Take(news)
-    if not run.answering:
-        return _idle(run, now)
+def _at_turn_boundary(run: Run, given: StepInput) -> Step:
+    if not run.in_exchange and (first := _first_input(given)):
+        return TakeInbox((first,))
+    messages = tuple(item for item in given.inbox if isinstance(item, READ_AT_TURN_BOUNDARY))
+    # An answer in the last allowed turn is final: no turn is left to read more. An idle run takes messages all the
+    # same: one that it has no turn left to answer ends the run, instead of staying in the inbox for ever.
+    is_last_answer = run.in_exchange and run.final and _turn_limit(run, wrap_up_included=True)
+    if messages and run.wrap_up_limit is None and not is_last_answer:
+        return TakeInbox(messages)
+    if not run.in_exchange:
+        return _idle(run, given)
     if run.final:
-        return _answered(run, now)
-    if now.spent is not None:
-        return _limited(run, now.spent)
-    # The turn that is set aside for an answer is well used on repairing one.
-    if run.wrapping is None and (limit := _turns_are_used_up(run, wrap_up_included=run.repairs > 0)):
+        return _answered(run, given)
+    if given.spent is not None:
+        return _limited(run, given.spent)
+    # The turn reserved for an answer may be used to repair one.
+    if run.wrap_up_limit is None and (limit := _turn_limit(run, wrap_up_included=run.repairs > 0)):
         return _limited(run, limit)
-    if now.overflow is not None:
-        return Compact(now.overflow, wrap_up=run.wrapping is not None)
-    return Ask(tools=run.tools_on and run.wrapping is None, wrap_up=run.wrapping is not None)
+    if given.overflow is not None:
+        return Compact(given.overflow, wrap_up=run.wrap_up_limit is not None)
+    return CallModel(tools=run.tools_on and run.wrap_up_limit is None, wrap_up=run.wrap_up_limit is not None)
 
 
-def _first_input(now: StepInput) -> Input | None:
-    """The input that came before any news: words said after an input belong to the exchange that it begins."""
-    first = next((item for item in now.inbox if isinstance(item, (Input, *NEWS))), None)
+def _first_input(given: StepInput) -> Input | None:
+    """The first input, if no message precedes it; messages after an input belong to the exchange that it begins."""
+    first = next((item for item in given.inbox if isinstance(item, (Input, *READ_AT_TURN_BOUNDARY))), None)
     return first if isinstance(first, Input) else None
 
 
-def _idle(run: Run, now: StepInput) -> Step:
-    if closes := tuple(item for item in now.inbox if isinstance(item, Close)):
-        return Take(closes)
-    return End(run.exchanges[-1]) if run.closing else Wait("mail")
+def _idle(run: Run, given: StepInput) -> Step:
+    if closes := tuple(item for item in given.inbox if isinstance(item, Close)):
+        return TakeInbox(closes)
+    return EndRun(run.exchanges[-1]) if run.closing else Wait("mail")
 
 
-def _answered(run: Run, now: StepInput) -> Step:
-    if now.children:
+def _answered(run: Run, given: StepInput) -> Step:
+    if given.children:
         return Wait("child")
-    validated = now.validated
+    validated = given.validated
     if validated is not None and validated.error and _can_be_repaired(run):
-        return Repair(_what_is_wrong(run, validated))
+        return Repair(_output_error(run, validated))
     ended = _final_exchange(run, validated)
-    run_is_over = run.wrapping is not None and not _ends_only_the_exchange(run, run.wrapping)
-    return EndExchange(ended) if run.accepted.lifecycle.keep_alive and not run_is_over else End(ended)
+    run_is_over = run.wrap_up_limit is not None and not _ends_only_the_exchange(run, run.wrap_up_limit)
+    return EndExchange(ended) if run.accepted.lifecycle.keep_alive and not run_is_over else EndRun(ended)
 
 
 def _can_be_repaired(run: Run) -> bool:
     return (
         run.repairs < MAX_REPAIRS
-        and run.wrapping is None
+        and run.wrap_up_limit is None
         and run.stop != "refusal"
-        and not _turns_are_used_up(run, wrap_up_included=True)
+        and not _turn_limit(run, wrap_up_included=True)
     )
 
 
-def _what_is_wrong(run: Run, validated: ValidatedOutput) -> str:
+def _output_error(run: Run, validated: ValidatedOutput) -> str:
     return f"it was cut off at the output limit; {validated.error}" if run.stop == "length" else validated.error
 
 
 def _final_exchange(run: Run, validated: ValidatedOutput | None) -> Exchange:
     value = validated.value if validated is not None and not validated.error else None
-    if run.wrapping is not None:
-        return _exhausted(run, run.wrapping, structured=value)
+    if run.wrap_up_limit is not None:
+        return _exhausted(run, run.wrap_up_limit, structured=value)
     if run.stop == "refusal":
         return _exchange(run, "failed", "refusal", "the model declined to answer")
     if validated is not None and validated.error:
-        error = f"the answer is not of the form that was demanded: {_what_is_wrong(run, validated)}"
+        error = f"the answer is not of the form that was demanded: {_output_error(run, validated)}"
         return _exchange(run, "failed", "bad_output", error)
     text = run.history[-1].text
     reason = "empty" if not text.strip() else "length" if run.stop == "length" else "answered"
@@ -290,23 +296,23 @@ def _final_exchange(run: Run, validated: ValidatedOutput | None) -> Exchange:
 
 
 def _limited(run: Run, limit: LimitMet) -> Step:
-    """A limit was met: the reserved turn if there is one, else the end of the exchange or of the run."""
-    if run.accepted.limits.wrap_up and run.wrapping is None and not _turns_are_used_up(run, wrap_up_included=True):
+    """The step after a limit: the wrap-up turn if one is reserved, otherwise the end of the exchange or of the run."""
+    if run.accepted.limits.wrap_up and run.wrap_up_limit is None and not _turn_limit(run, wrap_up_included=True):
         return WrapUp(limit)
     ended = _exhausted(run, limit)
     if run.accepted.lifecycle.keep_alive and _ends_only_the_exchange(run, limit):
         return EndExchange(ended)
-    return End(ended)
+    return EndRun(ended)
 
 
 def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
-    """Whether a run that stays may go on with its next input after it met this limit."""
+    """Whether a keep-alive run may continue with its next input after this limit."""
     max_turns = run.accepted.limits.max_turns
     return limit.reason == "max_turns" and (max_turns is None or run.turns < max_turns)
 
 
 def _exhausted(run: Run, limit: LimitMet, structured: object = None) -> Exchange:
-    error = f"{EXPLAINED[limit.reason]}: used {limit.used}, limit {limit.limit}"
+    error = f"{LIMIT_MESSAGES[limit.reason]}: used {limit.used}, limit {limit.limit}"
     return Exchange(
         result="exhausted",
         reason=limit.reason,
@@ -327,7 +333,11 @@ def _exchange(
     text: str | None = None,
     structured: object = None,
 ) -> Exchange:
-    words = run.text if text is None else text
     return Exchange(
-        result=result, reason=reason, text=words, error=error, structured=structured, turns=run.exchange_turns
+        result=result,
+        reason=reason,
+        text=run.text if text is None else text,
+        error=error,
+        structured=structured,
+        turns=run.exchange_turns,
     )

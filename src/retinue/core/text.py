@@ -1,4 +1,4 @@
-"""Text for its readers: cut to a size, with moments that anyone can read; and what is raised for what is no JSON."""
+"""Text utilities: truncation by characters or bytes, RFC 3339 times, and the exceptions of invalid JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import msgspec
 Unit = Literal["characters", "bytes"]
 
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
-"""What decoding raises for text that is no JSON, or not the JSON that was expected; models and servers write anything,
-also halves of characters and a thousand brackets.
-"""
+"""Exceptions of decoding invalid or unexpected JSON, including lone surrogates and too deep nesting."""
 
 INVISIBLE = r"\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f"
 """Characters above U+001F that control a terminal, change the text direction, or are invisible; for a regex class."""
@@ -22,7 +20,7 @@ _CONTROL = re.compile(f"[\\x00-\\x08\\x0b-\\x1f{INVISIBLE}]")
 
 
 class Cut(NamedTuple):
-    """A text as a reader gets it; `size` and `kept` count the original and what is left of it, without the notice."""
+    """A truncated text; `size` and `kept` count the original and the part that is left, without the notice."""
 
     text: str
     size: int
@@ -30,14 +28,14 @@ class Cut(NamedTuple):
 
     @property
     def shortened(self) -> bool:
-        """Whether something was left out."""
+        """Whether a part was left out."""
         return self.kept < self.size
 
 
 def cut(text: str, limit: int, notice: str, *, unit: Unit = "characters") -> Cut:
-    """The longest beginning of `text` that fits into `limit`, followed by `notice` if something is missing.
+    """The longest prefix of `text` that fits into `limit`, followed by `notice` if a part is missing.
 
-    The notice comes on top of the limit. A character is never cut in two, so less than the limit may be kept.
+    The notice does not count towards the limit. A character is never split, so less than the limit may be kept.
 
     >>> cut("abcdef", 4, " [more]")
     Cut(text='abcd [more]', size=6, kept=4)
@@ -57,9 +55,7 @@ def cut(text: str, limit: int, notice: str, *, unit: Unit = "characters") -> Cut
 
 
 def whole_lines(text: str, limit: int) -> int:
-    """A limit at or a little below `limit` at which a cut falls between two lines, or `limit` where no line ends near.
-
-    At most a tenth of what would fit is given up for it.
+    """The end of the last line within `limit`, if it gives up at most a tenth of `limit`; otherwise `limit`.
 
     >>> whole_lines("one\\ntwo\\nthree", 8), whole_lines("x" * 100, 50), whole_lines("head\\n" + "x" * 100, 50)
     (8, 50, 50)
@@ -71,7 +67,7 @@ def whole_lines(text: str, limit: int) -> int:
 
 
 def rfc3339(at: float) -> str:
-    """A moment in UTC, to the second.
+    """A Unix time in UTC, to the second.
 
     >>> rfc3339(1771597800.75)
     '2026-02-20T14:30:00Z'

@@ -1,4 +1,4 @@
-"""What model calls used: tokens by kind, and money in whole nanodollars so that sums are exact."""
+"""Token usage of model calls, and costs in whole nanodollars so that sums are exact."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ NANO = 1_000_000_000
 
 
 class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Tokens of one call or a sum of calls; `input` includes `cached`, `output` includes `reasoning`.
+    """Tokens of one model call or a sum of calls; `input` includes `cached`, `output` includes `reasoning`.
 
-    `written` is what else of the input the vendor will remember from now on, where it counts that.
+    `written` are input tokens newly written to the vendor's prompt cache, if it reports them.
 
     >>> Usage(input=10, output=2) + Usage(input=5, cached=4)
     Usage(input=15, output=2, cached=4, reasoning=0, written=0)
@@ -25,7 +25,7 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def total(self) -> int:
-        """Input and output together."""
+        """Input plus output tokens."""
         return self.input + self.output
 
     def __add__(self, other: Usage) -> Usage:
@@ -42,7 +42,7 @@ NO_USAGE = Usage()
 
 
 def add_cost(one: int | None, other: int | None) -> int | None:
-    """The sum of two costs; a sum with an unknown part is unknown.
+    """The sum of two costs; unknown if either is unknown.
 
     >>> add_cost(2, 3), add_cost(2, None)
     (5, None)
@@ -51,7 +51,7 @@ def add_cost(one: int | None, other: int | None) -> int | None:
 
 
 def dollars(cost: int | None) -> float | None:
-    """A cost for people and JSON; unknown stays unknown.
+    """A cost in dollars; None stays None.
 
     >>> dollars(1_500_000)
     0.0015

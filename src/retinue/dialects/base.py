@@ -103,7 +103,7 @@ Complaints: TypeAlias = Sequence[tuple[str, str]]
 """Mistakes in a section of the settings: each key with its complaint."""
 
 
-def _no_mistakes(settings: Any) -> Complaints:
+def _no_cross_key_errors(settings: Any) -> Complaints:
     return ()
 
 
@@ -118,12 +118,12 @@ class SettingsSection:
     name: str
     type: type[Struct]
     about: str
-    mistakes: Callable[[Any], Complaints] = _no_mistakes
+    cross_key_errors: Callable[[Any], Complaints] = _no_cross_key_errors
     """Checks between several keys."""
     unknown_providers: Callable[[Any, Sequence[str]], Complaints] = _no_unknown_providers
     """Checks of keys that name a provider, given the providers that the file describes."""
-    has_complete_complaints: bool = False
-    """Whether the complaints of both checks are prescribed texts, printed without the key in front."""
+    has_complete_messages: bool = False
+    """Whether the dialect's document prescribes the messages of both checks, printed without the key in front."""
 
 
 class NamedPrompt(NamedTuple):

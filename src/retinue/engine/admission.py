@@ -121,5 +121,5 @@ def with_readable_memory(run_spec: RunSpec, agent: str, rules: Rules) -> RunSpec
     """The run spec without the memories that the current settings do not let its agent read any more."""
     if not run_spec.memory_from:
         return run_spec
-    kept = rules.still_readable(run_spec.identity or agent, run_spec.memory_from)
+    kept = rules.readable_memories(run_spec.identity or agent, run_spec.memory_from)
     return run_spec if kept == run_spec.memory_from else replace(run_spec, memory_from=kept)

@@ -11,7 +11,7 @@ from typing import cast
 
 from retinue.core.commands import Post
 from retinue.core.errors import StoreError
-from retinue.core.inbox import Answer
+from retinue.core.inbox import ApprovalAnswer
 from retinue.core.run import Approval
 from retinue.engine.context import Approver, EngineContext
 from retinue.engine.foreign_errors import message_of
@@ -25,9 +25,9 @@ class Unanswered(Exception):
     """Raised by an approver that leaves its question open, for another terminal or a later process."""
 
 
-def answer_to(question: Approval, *, allow: bool, note: str = "") -> Answer:
+def answer_to(question: Approval, *, allow: bool, note: str = "") -> ApprovalAnswer:
     """The inbox item that answers a question; a second answer to the same question has the same key."""
-    return Answer(
+    return ApprovalAnswer(
         key=f"answer/{question.turn}/{question.index}", turn=question.turn, index=question.index, allow=allow, note=note
     )
 

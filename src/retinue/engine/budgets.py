@@ -14,7 +14,7 @@ from retinue.core.commands import Charge
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
-from retinue.core.ledger import Exhausted, Held, Ledger, MustWait, NoRoom
+from retinue.core.ledger import Exhausted, Held, InsufficientBudget, Ledger, MustWait
 from retinue.core.messages import Reply
 from retinue.core.ports import Clock, Store
 from retinue.core.run import EndReason, LimitMet, Limits
@@ -67,7 +67,7 @@ class Budgets:
                 charges = await self._journal.peek(self._store.charges, window.name, since)
                 for charge in known.add(charges, since):
                     amount = Amount(charge.input, charge.output, charge.cost, calls=charge.calls)
-                    self.ledger.recall(window, amount, charge.at)
+                    self.ledger.charge_window(window, amount, charge.at)
                 known.read_at = now
 
     def open(self, run: RunAccepted, *, above: RunId | None = None) -> None:
@@ -80,15 +80,15 @@ class Budgets:
         parent = above if above in self._windows else None
         if parent is None and caps == UNLIMITED and not run.windows:
             return
-        carve = caps if run.reserved else None
-        answer = self.ledger.open(run.run_id, caps, parent=parent, windows=run.windows, carve=carve)
-        if isinstance(answer, NoRoom):
+        reserve = caps if run.reserved else None
+        answer = self.ledger.open(run.run_id, caps, parent=parent, windows=run.windows, reserve=reserve)
+        if isinstance(answer, InsufficientBudget):
             raise NoAllowance(account=answer.account, dimension=answer.dimension, asked=answer.asked, left=answer.left)
         inherited = self._windows[parent] if parent is not None else ()
         known = {(window.name, window.span_seconds): window for window in (*inherited, *run.windows)}
         self._windows[run.run_id] = tuple(known.values())
         if run.limits.wrap_up:
-            self.ledger.set_aside(run.run_id, _wrap_up_share(answer.caps))
+            self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
 
     def close(self, run_id: RunId) -> None:
         """Close a run's account, and give back what the run did not use."""
@@ -104,8 +104,8 @@ class Budgets:
         """What a run was given and has not spent; the holds of calls in flight are not deducted."""
         if run_id not in self._windows:
             return UNLIMITED
-        standing = self.ledger.standing(run_id)
-        caps, spent = standing.caps, standing.spent
+        state = self.ledger.account_state(run_id)
+        caps, spent = state.caps, state.spent
         return Caps(
             input=_difference(caps.input, spent.input),
             output=_difference(caps.output, spent.output),
@@ -179,7 +179,7 @@ class Budgets:
 
     def has_overdrawn(self, run_id: RunId) -> bool:
         """Whether a window of the run has more actions than it allows: several processes charged it at once."""
-        return run_id in self._windows and self.ledger.over(run_id, self._clock.now()) is not None
+        return run_id in self._windows and self.ledger.overdrawn(run_id, self._clock.now()) is not None
 
     def _count(self, charges: Iterable[Charge]) -> tuple[Charge, ...]:
         """Mark charges as counted by the ledger, so that they are not counted again when they are read back."""

@@ -13,16 +13,16 @@ from typing import assert_never
 from retinue.core.commands import Charge
 from retinue.core.compaction import (
     CHARACTERS_PER_TOKEN,
-    MAX_IN_A_ROW,
-    SMALLEST,
-    SUMMARISER,
+    MAX_COMPACTIONS_PER_TURN,
+    MIN_SIZE,
+    SUMMARY_SYSTEM_PROMPT,
     ContextOverflow,
-    Shorten,
-    Summarise,
-    compacted,
+    Summarisation,
+    Truncation,
+    compacted_messages,
     plan,
-    question,
-    room,
+    size_target,
+    summary_prompt,
     total,
 )
 from retinue.core.errors import ProviderError
@@ -65,18 +65,18 @@ async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
     """
     run, overflow = live.run, step.overflow
     tokens, size = live.context_tokens(), total(run.history)
-    free = room(overflow, tokens=tokens, messages=size, fixed=live.fixed_size, times=run.compactions)
-    found = plan(run.history, free) if free is not None and run.compactions < MAX_IN_A_ROW else None
+    free = size_target(overflow, tokens=tokens, messages=size, fixed=live.fixed_size, times=run.compactions)
+    found = plan(run.history, free) if free is not None and run.compactions < MAX_COMPACTIONS_PER_TURN else None
     match found:
         case None:
             _give_up(live, overflow, engine)
-        case Shorten():
+        case Truncation():
             _record(live, found.replaced, found.messages, "shortened", Summary(), engine)
-        case Summarise():
+        case Summarisation():
             # The amount that is set aside for the wrap-up turn is for its answer, not for a summary.
             summary = Summary() if step.wrap_up else await _summary(live, found, overflow, engine)
             if summary is not None:
-                messages = compacted(found, _task_of(live), summary.text)
+                messages = compacted_messages(found, _task_of(live), summary.text)
                 way = "summarised" if summary.text else "left_out"
                 _record(live, found.replaced, messages, way, summary, engine)
         case _:
@@ -92,7 +92,9 @@ def _give_up(live: LiveRun, overflow: ContextOverflow, engine: EngineContext) ->
         live.not_compactable_at = live.run.seq
 
 
-async def _summary(live: LiveRun, found: Summarise, overflow: ContextOverflow, engine: EngineContext) -> Summary | None:
+async def _summary(
+    live: LiveRun, found: Summarisation, overflow: ContextOverflow, engine: EngineContext
+) -> Summary | None:
     """A summary by the run's own model; None if the run cannot continue because of a limit or a failed call.
 
     If the model refuses or answers with nothing, the summary is empty: the older turns are left out, and the run
@@ -100,7 +102,7 @@ async def _summary(live: LiveRun, found: Summarise, overflow: ContextOverflow, e
     """
     summary = Summary()
     for share in SHARES:
-        text = question(found, _task_of(live), max(2 * found.most, SMALLEST) // share)
+        text = summary_prompt(found, _task_of(live), max(2 * found.max_size, MIN_SIZE) // share)
 
         def make_call(name: str, model: str, provider: Provider, text: str = text) -> ModelCall:
             request = _request(name, model, live, overflow, text)
@@ -136,7 +138,7 @@ def _request(name: str, model: str, live: LiveRun, overflow: ContextOverflow, te
     run, run_spec = live.run, live.run.run_spec
     return Request(
         model=model,
-        system=SUMMARISER,
+        system=SUMMARY_SYSTEM_PROMPT,
         messages=(UserMessage(text, "engine"),),
         max_output=run_spec.max_output if overflow.window is None else overflow.reserved,
         temperature=temperature_for(name, run_spec),

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from retinue.core.commands import Write, Written
+from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store, commit_at_once_of
@@ -35,7 +35,7 @@ class CommitFuture:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._answers: list[Written] | None = None
+        self._answers: list[WriteResult] | None = None
         self._error: Exception | None = None
         self._waiting: list[asyncio.Future[None]] | None = None
         """One future per waiter: the cancellation of one must not end the wait of another."""
@@ -45,7 +45,7 @@ class CommitFuture:
         """Whether the store has answered."""
         return self._answers is not None or self._error is not None
 
-    async def wait(self) -> list[Written]:
+    async def wait(self) -> list[WriteResult]:
         """The answers of the store; raises the error with which the store refused."""
         await self.wait_done()
         if self._error is not None:
@@ -62,7 +62,7 @@ class CommitFuture:
             self._waiting.append(waiter)
             await waiter
 
-    def _resolve(self, answers: list[Written] | None, error: Exception | None) -> None:
+    def _resolve(self, answers: list[WriteResult] | None, error: Exception | None) -> None:
         self._answers, self._error = answers, error
         for waiter in self._waiting or ():
             if not waiter.done():
@@ -97,7 +97,7 @@ class Journal:
         self._writer = ThreadPoolExecutor(1, "retinue-writer") if store.blocking else None
         self._reader = ThreadPoolExecutor(1, "retinue-reader") if store.blocking else None
         self._timer: asyncio.Handle | None = None
-        self._committing: asyncio.Future[list[Written]] | None = None
+        self._committing: asyncio.Future[list[WriteResult]] | None = None
         self._urgent = False
         self._singly = 0
         """How many of the queued groups are committed one by one, because their common commit failed."""
@@ -118,7 +118,7 @@ class Journal:
                 self._timer = asyncio.get_running_loop().call_later(self._commit_delay, self._flush)
         return commit_future
 
-    async def commit(self, *writes: Write) -> list[Written]:
+    async def commit(self, *writes: Write) -> list[WriteResult]:
         """Queue writes and wait for their answers."""
         return await self.write(*writes).wait()
 
@@ -206,11 +206,11 @@ class Journal:
             self._committing = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
         self._committing.add_done_callback(partial(self._committed, batch))
 
-    def _commit_inline(self, writes: list[Write]) -> asyncio.Future[list[Written]] | None:
+    def _commit_inline(self, writes: list[Write]) -> asyncio.Future[list[WriteResult]] | None:
         """The answers, if the store can commit at once: switching to a thread and back takes longer."""
         if self._commit_at_once is None:
             return None
-        commit: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
+        commit: asyncio.Future[list[WriteResult]] = asyncio.get_running_loop().create_future()
         try:
             answers = self._commit_at_once(self.driver_id, writes, durable=self._durable)
         except Exception as error:
@@ -222,7 +222,7 @@ class Journal:
         return commit
 
     def _committed(
-        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], commit: asyncio.Future[list[Written]]
+        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], commit: asyncio.Future[list[WriteResult]]
     ) -> None:
         self._committing = None
         if commit.cancelled():
@@ -255,7 +255,7 @@ class Journal:
             self._queue = [*batch, *self._queue]
             self._singly = len(batch)
 
-    def _store_commit(self, writes: list[Write]) -> list[Written]:
+    def _store_commit(self, writes: list[Write]) -> list[WriteResult]:
         # `durable` for all writes, not only for awaited ones: a caller may wait for one of them a moment later.
         return self._store.commit(self.driver_id, writes, durable=self._durable)
 
@@ -269,7 +269,7 @@ class Journal:
             commit_future._resolve(answers, None)  # pyright: ignore[reportPrivateUsage]
 
     def _answer(
-        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], answers: list[Written], error: StoreError | None
+        self, batch: list[tuple[tuple[Write, ...], CommitFuture]], answers: list[WriteResult], error: StoreError | None
     ) -> None:
         start = 0
         if error is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.core.commands import Change, Decide, Retire, Written
+from retinue.core.commands import Change, Decide, Retire, WriteResult
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.engine.context import EngineContext
 
@@ -21,7 +21,7 @@ class JournalKeyValue:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         """Change a namespace by a pure decision; the same key gives the same answer again."""
         change = Change(space=space, decide=decide, key=key, session_id=session_id)
         (answer,) = await self._engine.journal.commit(change)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from retinue.core.agent import ToolSpec, ValidatedOutput
-from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, Written
+from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, WriteResult
 from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken
@@ -24,7 +24,7 @@ from retinue.core.messages import Delta, TextDelta, ToolCall
 from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
-from retinue.core.step import MODEL, StepInput, answer_to_judge
+from retinue.core.step import MODEL, StepInput, answer_to_validate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
 from retinue.engine.journal import CommitFuture
@@ -161,7 +161,7 @@ class LiveRun:
         """The state of the run, for display."""
         if self.run.outcome is not None:
             return "ended"
-        if not self.run.answering:
+        if not self.run.in_exchange:
             return "idle"
         if self.waiting_for is not None:
             return "waiting"
@@ -207,7 +207,7 @@ class LiveRun:
 
     def _validate_answer(self) -> ValidatedOutput | None:
         """The validation of the run's answer; done once for each answer."""
-        text, output = answer_to_judge(self.run), self.run.run_spec.output
+        text, output = answer_to_validate(self.run), self.run.run_spec.output
         if text is None or output is None:
             return None
         if self._validated is None or self._validated[0] is not text:
@@ -285,9 +285,9 @@ class LiveRun:
             else "pending"
             if run.accepted.after and run.is_pending
             else "idle"
-            if not run.answering
+            if not run.in_exchange
             else "parked"
-            if run.parked_since is not None and any(call.waits_for_a_person for call in run.open)
+            if run.parked_since is not None and any(call.awaits_approval for call in run.open)
             else "working"
         )
         return Progress(
@@ -301,7 +301,7 @@ class LiveRun:
 
     # Acceptance
 
-    def apply_acceptance(self, answers: list[Written]) -> bool:
+    def apply_acceptance(self, answers: list[WriteResult]) -> bool:
         """Apply the store's answer to the acceptance: the handle of the run. False if the run was not created."""
         self.acceptance = None
         (answer,) = answers
@@ -432,7 +432,7 @@ class LiveRun:
         run = self.run
         if not run.context:
             return self.estimated_input()
-        return run.context + total(run.history[run.heard :]) // CHARACTERS_PER_TOKEN + 1
+        return run.context + total(run.history[run.counted_messages :]) // CHARACTERS_PER_TOKEN + 1
 
     def context_window(self, name: str, model: str, provider: Provider) -> int | None:
         """The context window of a model in tokens, if its provider knows it; asked once."""

@@ -15,14 +15,14 @@ from retinue.core.inbox import ChildEnded, Deadline, DependencyEnded, Item
 from retinue.core.run import Exchange, Outcome, WaitingFor
 from retinue.core.step import (
     MODEL,
-    Ask,
+    AlreadyEnded,
+    CallModel,
     Compact,
-    End,
     EndExchange,
-    Perform,
+    EndRun,
     Repair,
-    Rest,
-    Take,
+    RunTools,
+    TakeInbox,
     Wait,
     WaitsFor,
     WrapUp,
@@ -76,7 +76,7 @@ async def drive(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
             raise  # not a bug: the run stays as the store knows it
         log.exception("run %s ended by a bug", live.run_id)
         failed = Exchange(result="failed", reason="bug", error=f"internal error: {repr_of(bug)}", text=live.run.text)
-        await _end(live, End(failed), engine, hooks)
+        await _end(live, EndRun(failed), engine, hooks)
 
 
 async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
@@ -86,14 +86,14 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
             raise live.error
         step = next_step(live.run, live.step_input())
         match step:
-            case Ask():
+            case CallModel():
                 if live.acceptance is not None and not await _is_accepted(live):
                     await _end(live, _cancelled_before_start(), engine, hooks)
                     return
                 live.start(MODEL, ask(live, step, engine), _next_work)
             case Compact():
                 live.start(MODEL, compact(live, step, engine), _next_work)
-            case Perform(indices=indices):
+            case RunTools(indices=indices):
                 for index in indices:
                     live.start(index, perform(live, index, engine), _next_work)
             case Wait(why="dependency") if live.needs_slot and not live.run.is_pending:
@@ -102,7 +102,7 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
                     await live.wait("dependency")
             case Wait(why=why):
                 await live.wait(_waiting_for(live, why, engine))
-            case Take(items=items):
+            case TakeInbox(items=items):
                 live.take(items)
             case WrapUp(limit=limit):
                 live.limit_met = None
@@ -113,10 +113,10 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
             case EndExchange(exchange=exchange):
                 live.record(ExchangeEnded(at=engine.clock.now(), exchange=exchange))
                 hooks.exchange_ended(live)
-            case End():
+            case EndRun():
                 await _end(live, step, engine, hooks)
                 return
-            case Rest():
+            case AlreadyEnded():
                 return
             case _:
                 assert_never(step)
@@ -129,11 +129,11 @@ def _next_work(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
     if live.waiting_for is not None:
         return None  # the loop has set what the run waits for, and has to reset it
     match next_step(live.run, live.step_input()):
-        case Ask() as step:
+        case CallModel() as step:
             return MODEL, ask(live, step, engine)
         case Compact() as step:
             return MODEL, compact(live, step, engine)
-        case Perform(indices=(index,)) if not _waits(live, index):
+        case RunTools(indices=(index,)) if not _waits(live, index):
             return index, perform(live, index, engine)
         case _:
             return None
@@ -166,12 +166,12 @@ async def _is_accepted(live: LiveRun) -> bool:
     return live.apply_acceptance(await live.acceptance.wait())
 
 
-def _cancelled_before_start() -> End:
+def _cancelled_before_start() -> EndRun:
     error = "cancelled before it could begin"
-    return End(Exchange(result="cancelled", reason="cancelled", error=error))
+    return EndRun(Exchange(result="cancelled", reason="cancelled", error=error))
 
 
-async def _end(live: LiveRun, end: End, engine: EngineContext, hooks: Hooks) -> None:
+async def _end(live: LiveRun, end: EndRun, engine: EngineContext, hooks: Hooks) -> None:
     """Stop the calls in flight, then record how the run ended; nothing is recorded after that."""
     unstopped = await live.stop()
     accepted = live.acceptance is None or await _is_accepted(live)

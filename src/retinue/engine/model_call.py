@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge
-from retinue.core.compaction import ContextOverflow, is_near, reserved
+from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
 from retinue.core.ports import Provider, Request, price_of
 from retinue.core.run import LimitMet, Limits
-from retinue.core.step import Ask
+from retinue.core.step import CallModel
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
@@ -88,7 +88,7 @@ MakeCall: TypeAlias = Callable[[str, str, Provider], ModelCall | ContextOverflow
 """The call for a provider's name, a model and the provider; or that the history is too long for that model."""
 
 
-async def ask(live: LiveRun, step: Ask, engine: EngineContext) -> None:
+async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
     """Call the model and record the reply or the failure; or note that a limit is met or the history is too long."""
 
     def make_call(name: str, model: str, provider: Provider) -> ModelCall | ContextOverflow:
@@ -126,7 +126,7 @@ def _overflow(live: LiveRun, window: int) -> ContextOverflow | None:
     if run.compactions or live.not_compactable_at == run.seq:
         return None
     kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think)
-    if is_near(live.context_tokens(), window, kept_free):
+    if is_near_limit(live.context_tokens(), window, kept_free):
         return ContextOverflow(window=window, reserved=kept_free)
     return None
 
@@ -268,7 +268,7 @@ async def _hold(provider: Provider, call: ModelCall, live: LiveRun, engine: Engi
     )
 
 
-def _request(provider: str, model: str, live: LiveRun, step: Ask) -> Request:
+def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Request:
     run, run_spec = live.run, live.run.run_spec
     return Request(
         model=model,

@@ -201,7 +201,7 @@ class RunRegistry:
 
 
 def _holds_parent(live: LiveRun) -> bool:
-    return live.run.accepted.lifecycle.on_parent_end == "wait" and (live.run.answering or bool(live.inbox))
+    return live.run.accepted.lifecycle.on_parent_end == "wait" and (live.run.in_exchange or bool(live.inbox))
 
 
 class Watch:

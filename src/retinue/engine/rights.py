@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.core.budget import Window
 from retinue.core.ids import RunId
 from retinue.core.policy import Policy, intersect
-from retinue.core.profiles import ACTIONS, Rules, tightened, windows_of
+from retinue.core.profiles import ACTIONS, Rules, narrowed_windows, windows_of
 from retinue.core.state import Run
 from retinue.engine.replay import Replay
 
@@ -32,9 +32,9 @@ async def current_policy(run: Run, known: dict[RunId, Policy], rules: Rules, rep
 
 def current_windows(run: Run, rules: Rules) -> tuple[Window, ...]:
     """The windows of a run under its current policy, and those of a policy that its agent was given since."""
-    windows = {window.name: window for window in tightened(run.accepted.windows, run.policy)}
+    windows = {window.name: window for window in narrowed_windows(run.accepted.windows, run.policy)}
     agent = run.run_spec.identity or run.accepted.agent
-    given = rules.given_to(agent) if _bound_by(run) is None else rules.agents.get(agent)
+    given = rules.policy_for(agent) if _bound_by(run) is None else rules.agents.get(agent)
     if given is not None:
         for window in windows_of(agent, run.policy):
             windows.setdefault(window.name, window)

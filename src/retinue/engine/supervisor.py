@@ -23,12 +23,12 @@ from retinue.core.commands import (
     Prune,
     RunQuery,
     RunRow,
-    Written,
+    WriteResult,
 )
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning, TreeCancelled, UnknownName
 from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
-from retinue.core.inbox import Answer, Item
+from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Clock
@@ -165,7 +165,7 @@ class Supervisor:
         acceptance = Accept(accepted=accepted, run_spec=run_spec, driver_id=None)
         return self._started(accepted, await self._engine.journal.commit(acceptance))
 
-    def _started(self, accepted: RunAccepted, answers: list[Written]) -> StartedRun:
+    def _started(self, accepted: RunAccepted, answers: list[WriteResult]) -> StartedRun:
         (answer,) = answers
         if isinstance(answer, NotCreated):
             if answer.why == "cancelled":
@@ -261,7 +261,9 @@ class Supervisor:
         if (live := self._driven(run_id)) is not None:
             return live.run.open_questions()
         run = await self.replay(run_id)
-        answered = {(item.turn, item.index) for item in await self.stored.inbox(run_id) if isinstance(item, Answer)}
+        answered = {
+            (item.turn, item.index) for item in await self.stored.inbox(run_id) if isinstance(item, ApprovalAnswer)
+        }
         return [each for each in run.open_questions() if (each.turn, each.index) not in answered]
 
     async def answer(self, question: Approval, *, allow: bool, note: str = "") -> bool:

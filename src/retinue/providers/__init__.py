@@ -1,3 +1,3 @@
-"""Who answers: one file per wire, each with the one method of `retinue.core.ports.Provider`."""
+"""Model providers: one package per wire, each with an implementation of `retinue.core.ports.Provider`."""
 
 __all__ = ["catalog", "pricing", "scripted"]

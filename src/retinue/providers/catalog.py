@@ -1,128 +1,93 @@
-"""Who can answer: wires by name, where they live, and how a provider is made from what the user says about it."""
+"""The catalogue of providers: wires and local servers by name, provider configs, and how a provider is made from one.
+
+A new wire is one package with a `Wire` record in its `__init__.py`, and one entry in `WIRES`. Provider classes are
+imported when the first provider of their wire is created.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Collection, Mapping
-from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider
+from retinue.providers import anthropic, gemini, openai_chat, openai_responses
 from retinue.providers.context_windows import ContextWindows
-from retinue.providers.pricing import Priced, Rates, Tariff
+from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
+from retinue.providers.wire import Family, Wire
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"key|token|secret|password|auth|sig", re.IGNORECASE)
 
-
-class Wire(Struct, frozen=True):
-    """A way of talking to models: the class that speaks it, and the vendor it speaks to when nobody says otherwise.
-
-    A vendor that has another address for every customer has none here, but an `example` of one.
-    """
-
-    place: str
-    base_url: str
-    api_key_env: str
-    example: str = ""
-
-
-ANTHROPIC = "retinue.providers.anthropic:AnthropicProvider"
-VERTEXAI_ANTHROPIC = "retinue.providers.anthropic:VertexAIAnthropicProvider"
-OPENAI_CHAT = "retinue.providers.openai_chat:OpenAIChatProvider"
-OPENAI_RESPONSES = "retinue.providers.openai_responses:OpenAIResponsesProvider"
-GEMINI = "retinue.providers.gemini:GeminiProvider"
-SCRIPTED = "retinue.providers.scripted:ScriptFileProvider"
+SCRIPTED = "scripted"
 
 WIRES: dict[str, Wire] = {
-    "anthropic": Wire(ANTHROPIC, "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
-    "openai": Wire(OPENAI_RESPONSES, "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openai-chat": Wire(OPENAI_CHAT, "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openai-responses": Wire(OPENAI_RESPONSES, "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "gemini": Wire(GEMINI, "https://generativelanguage.googleapis.com", "GEMINI_API_KEY"),
-    "vertexai-anthropic": Wire(
-        VERTEXAI_ANTHROPIC, "", "", "https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION"
-    ),
-    "ollama": Wire(OPENAI_CHAT, "http://localhost:11434/v1", ""),
-    "lmstudio": Wire(OPENAI_CHAT, "http://localhost:1234/v1", ""),
-    "llamacpp": Wire(OPENAI_CHAT, "http://localhost:8080/v1", ""),
-    "vllm": Wire(OPENAI_CHAT, "http://localhost:8000/v1", ""),
-    "scripted": Wire(SCRIPTED, "", ""),
+    "anthropic": anthropic.WIRE,
+    "openai": openai_responses.WIRE,
+    "openai-chat": openai_chat.WIRE,
+    "openai-responses": openai_responses.WIRE,
+    "gemini": gemini.WIRE,
+    "vertexai-anthropic": anthropic.VERTEX_WIRE,
+    "ollama": openai_chat.local_server("http://localhost:11434/v1"),
+    "lmstudio": openai_chat.local_server("http://localhost:1234/v1"),
+    "llamacpp": openai_chat.local_server("http://localhost:8080/v1"),
+    "vllm": openai_chat.local_server("http://localhost:8000/v1"),
+    SCRIPTED: Wire(provider="retinue.providers.scripted:ScriptFileProvider", kind="script"),
 }
-"""Every wire, and the local servers that speak one of them; keys are looked for in this order. Imported when chosen.
+"""Every wire, and the local servers that speak one of them. Vendors' keys are looked up in this order."""
 
-`scripted` asks nobody: its model is a file with the lines to play.
-"""
+LOCAL_SERVERS = tuple(name for name, wire in WIRES.items() if wire.kind == "local")
 
-LOCAL = ("ollama", "lmstudio", "llamacpp", "vllm")
-SCRIPTED_NAME = "scripted"
+ALIASES: dict[str, str] = {alias: name for name, wire in reversed(WIRES.items()) for alias in wire.aliases}
+"""Other names of vendors, each with the first name in `WIRES` of its wire."""
 
 ResponsesWire: TypeAlias = Literal["live", "seed"]
-"""How the wire of Responses writes calls: `live` as `function_call`, as OpenAI does, and `seed` as `tool_call`."""
-
-ALIASES: dict[str, str] = {"claude": "anthropic", "gpt": "openai", "chatgpt": "openai", "google": "gemini"}
-"""What people call vendors, and the wire they mean."""
+"""How the wire `openai-responses` writes tool calls: `live` as `function_call` (OpenAI's), `seed` as `tool_call`."""
 
 
-def called(name: str, settled: Collection[str] = ()) -> str:
-    """The provider that people mean by a name: one of their own first, then a wire in any spelling.
+def canonical_name(name: str, configured: Collection[str] = ()) -> str:
+    """The provider that `name` stands for: a configured one first, then a wire, in any case or by an alias.
 
-    >>> called("Claude"), called("OPENAI"), called("claude", ["claude"]), called("nobody")
-    ('anthropic', 'openai', 'claude', 'nobody')
+    An unknown name is returned as it is.
+
+    >>> canonical_name("Claude"), canonical_name("OPENAI"), canonical_name("claude", ["claude"]), canonical_name("x")
+    ('anthropic', 'openai', 'claude', 'x')
     """
-    if name in settled or name in WIRES:
+    if name in configured or name in WIRES:
         return name
-    plain = name.lower()
-    meant = ALIASES.get(plain, plain)
-    return meant if meant in WIRES or meant in settled else name
+    lower = name.lower()
+    known = ALIASES.get(lower, lower)
+    return known if known in WIRES or known in configured else name
 
 
-Family: TypeAlias = Literal["anthropic", "openai", "gemini"]
+def family(name: str) -> Family | None:
+    """The vendor family of a wire or local server, by any of its names. Local servers speak OpenAI's format.
 
-_FAMILIES: dict[str, Family] = {
-    ANTHROPIC: "anthropic",
-    VERTEXAI_ANTHROPIC: "anthropic",
-    OPENAI_CHAT: "openai",
-    OPENAI_RESPONSES: "openai",
-    GEMINI: "gemini",
-}
-_NAMES_OF_FAMILIES: dict[str, Family] = {
-    "anthropic": "anthropic",
-    "claude": "anthropic",
-    "openai": "openai",
-    "gpt": "openai",
-    "chatgpt": "openai",
-    "gemini": "gemini",
-    "google": "gemini",
-}
-
-
-def family(wire: str) -> Family | None:
-    """Whose way of talking a wire is, by any of its names. Local servers speak OpenAI's.
-
-    >>> family("vertexai-anthropic"), family("Claude"), family("ollama"), family("scripted"), family("nobody")
+    >>> family("vertexai-anthropic"), family("Claude"), family("ollama"), family("scripted"), family("unknown")
     ('anthropic', 'anthropic', 'openai', None, None)
     """
-    spoken = WIRES.get(called(wire))
-    return None if spoken is None else _FAMILIES.get(spoken.place)
+    wire = WIRES.get(canonical_name(name))
+    return None if wire is None else wire.family
 
 
-def family_called(name: str) -> Family | None:
-    """The family that somebody means by a name, in any case; a wire's other names mean none.
+def family_by_name(name: str) -> Family | None:
+    """The family with this name or alias, in any case; the names of other wires are not names of a family.
 
-    >>> family_called("ChatGPT"), family_called("google"), family_called("openai-chat")
+    >>> family_by_name("ChatGPT"), family_by_name("google"), family_by_name("openai-chat")
     ('openai', 'gemini', None)
     """
-    return _NAMES_OF_FAMILIES.get(name.lower())
+    lower = name.lower()
+    found = family(lower)
+    return found if lower == found or lower in ALIASES else None
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a provider is reached: enough to reach it again in another process, and never a key itself."""
+    """How a provider is reached: enough for another process to reach it again, and never a key itself."""
 
     name: str
     wire: str
@@ -146,38 +111,38 @@ def provider_config(
     prices: Mapping[str, Rates] | None = None,
     context_window: int | None = None,
     responses_wire: ResponsesWire | None = None,
-    whole_url: bool = False,
+    full_url: bool = False,
 ) -> ProviderConfig:
-    """A provider by the name of its wire or of a local server, with the vendor's address and key unless others are
-    given.
+    """The config of a provider, by the name of its wire or of a local server; what is not given is the wire's default.
 
-    The vendor's key goes to the vendor only: with another address, no key is sent unless its variable is named. With
-    `whole_url`, what is wrong is told to whoever wrote the fields of `retinue call`.
+    The vendor's key is sent to the vendor's address only: with another `base_url`, no key is sent unless `api_key_env`
+    names its variable. With `full_url`, error messages use the field names of `retinue call` orders. Raises
+    `UnknownName` for an unknown wire and `BadInput` for an unusable address or key variable.
 
     >>> provider_config("openai-chat", base_url="http://localhost:9/v1").api_key_env
     ''
     """
-    check_variable(api_key_env, "api_key_name" if whole_url else "api_key_env")
+    check_key_variable(api_key_env, "api_key_name" if full_url else "api_key_env")
     if wire is None:
-        name = wire = called(name)
-    spoken = WIRES.get(wire)
-    if spoken is None:
+        name = wire = canonical_name(name)
+    record = WIRES.get(wire)
+    if record is None:
         raise UnknownName("provider", wire, tuple(WIRES))
-    if responses_wire == "seed" and spoken.place != OPENAI_RESPONSES:
-        raise BadInput(f"responses_wire of {name!r} says how the wire openai-responses writes; its wire is {wire}")
-    if spoken.place == SCRIPTED:
+    if responses_wire == "seed" and not record.seed_options:
+        raise BadInput(f"responses_wire applies to the wire openai-responses only; the wire of {name!r} is {wire}")
+    if record.kind == "script":
         if base_url:
-            raise BadInput(f"{wire} asks nobody: it has no base URL; its model is the file that it plays")
+            raise BadInput(f"{wire} takes no base URL: it makes no requests, its model is a script file")
         return ProviderConfig(name=name, wire=wire, temperature=temperature, prices=dict(prices or {}))
-    address = base_url or spoken.base_url
+    address = base_url or record.base_url
     if not address:
-        raise BadInput(f"{wire} has no address of its own: give its base URL, such as {spoken.example}")
+        raise BadInput(f"{wire} has no default address: give its base URL, such as {record.base_url_example}")
     if not address.startswith(("http://", "https://")):
-        field = "url" if whole_url else "base URL"
+        field = "url" if full_url else "base URL"
         raise BadInput(f"{field} {address!r} is not an address: it has to begin with http:// or https://")
-    _check_address(address, whole_url=whole_url)
-    vendors_own = address.rstrip("/") == spoken.base_url
-    key = api_key_env if api_key_env is not None else spoken.api_key_env if vendors_own else ""
+    _check_address(address, full_url=full_url)
+    is_vendors_own = address.rstrip("/") == record.base_url
+    key = api_key_env if api_key_env is not None else record.api_key_env if is_vendors_own else ""
     return ProviderConfig(
         name=name,
         wire=wire,
@@ -191,32 +156,35 @@ def provider_config(
     )
 
 
-def moved(known: ProviderConfig, base_url: str | None, api_key_env: str | None) -> ProviderConfig:
-    """A provider with another address or another key's variable, where they are given. Neither its key nor its headers
-    go to another address: they were meant for one.
+def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str | None) -> ProviderConfig:
+    """The config with another base URL or key variable, where given.
 
-    >>> moved(provider_config("openai", api_key_env="MINE"), "http://localhost:9/v1", None).api_key_env
+    A new base URL drops the key variable and the headers: they were meant for the old address.
+
+    >>> with_address(provider_config("openai", api_key_env="MINE"), "http://localhost:9/v1", None).api_key_env
     ''
     """
-    elsewhere = base_url is not None and base_url.rstrip("/") != known.base_url
-    key = known.api_key_env if api_key_env is None and not elsewhere else api_key_env
+    is_new = base_url is not None and base_url.rstrip("/") != config.base_url
+    key = config.api_key_env if api_key_env is None and not is_new else api_key_env
     return provider_config(
-        known.name,
-        wire=known.wire,
-        base_url=base_url or known.base_url,
+        config.name,
+        wire=config.wire,
+        base_url=base_url or config.base_url,
         api_key_env=key,
-        temperature=known.temperature,
-        headers={} if elsewhere else known.headers,
-        prices=known.prices,
-        context_window=known.context_window,
-        responses_wire=known.responses_wire,
+        temperature=config.temperature,
+        headers={} if is_new else config.headers,
+        prices=config.prices,
+        context_window=config.context_window,
+        responses_wire=config.responses_wire,
     )
 
 
-def check_variable(name: str | None, field: str = "api_key_env") -> None:
-    """Refuse what is no name of a variable: it may be the key itself, which is neither stored nor shown.
+def check_key_variable(name: str | None, field: str = "api_key_env") -> None:
+    """Raise `BadInput` if `name` is not the name of an environment variable.
 
-    >>> check_variable("sk-1234567890")
+    It may be the key itself, which is neither stored nor printed.
+
+    >>> check_key_variable("sk-1234567890")
     Traceback (most recent call last):
     retinue.core.errors.BadInput: api_key_env: found a string of 13 characters; expected the name of an environment \
 variable, never a key itself
@@ -228,101 +196,88 @@ variable, never a key itself
         )
 
 
-def _check_address(address: str, *, whole_url: bool) -> None:
-    """An address is shown and stored, a key never is: a key inside an address is refused before it goes anywhere."""
-    field = "url" if whole_url else "base URL"
+def _check_address(address: str, *, full_url: bool) -> None:
+    """Raise `BadInput` for an address with a key in it: addresses are printed and stored, keys never are."""
+    field = "url" if full_url else "base URL"
     try:
         parts = urlsplit(address)
         host, _ = parts.hostname, parts.port
-    except ValueError:  # half of an IPv6 address, or a port that there is not; what else is in it may be a secret
+    except ValueError:  # a malformed IPv6 address or port; the rest of it may be a secret and is not repeated
         raise BadInput(f"the {field} is not an address: what follows the // is no host with a port") from None
-    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    if "@" in parts.netloc or any(_SECRET.search(name) for name in names):
-        name = '"api_key_name": "NAME"' if whole_url else '--api-key-env NAME, api_key_env = "NAME"'
+    parameters = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if "@" in parts.netloc or any(_SECRET.search(name) for name in parameters):
+        example = '"api_key_name": "NAME"' if full_url else '--api-key-env NAME, api_key_env = "NAME"'
         raise BadInput(
             f"the {field} for {host} has a secret in it: put the key into an environment variable and name that "
-            f"({name})"
+            f"({example})"
         )
 
 
-def reach(where: ProviderConfig, *, spelled_out: bool = False, whole_url: bool = False) -> Provider:
-    """The provider itself, whose replies say what they cost; its module is imported now.
+def create_provider(config: ProviderConfig, *, explicit: bool = False, full_url: bool = False) -> Provider:
+    """Import the provider class of a config and create the provider; its replies carry their cost.
 
-    With `spelled_out`, OpenAI's wires say even what nobody asked for, and Responses go on from the response before.
-    With `whole_url`, its base URL is the whole address of requests, and nothing is added to it.
+    With `explicit`, requests to OpenAI's wires state their defaults too, and Responses continue from the previous
+    response. With `full_url`, the base URL is the complete URL of requests, and nothing is added to it.
     """
-    wire = WIRES[where.wire]
-    module, _, attribute = wire.place.partition(":")
-    maker: Any = getattr(import_module(module), attribute)
-    if wire.place == SCRIPTED:
-        return Priced(maker(), tariff(where), windows(where).window)
-    options: dict[str, object] = {"whole_url": True} if whole_url else {}
-    if spelled_out and wire.place in (OPENAI_CHAT, OPENAI_RESPONSES):
-        options["explicit"] = True
-    if wire.place == OPENAI_RESPONSES:
-        options["continues"] = "previous" if spelled_out else "whole"
-        options["spelling"] = "tool_call" if where.responses_wire == "seed" else "function_call"
-    provider: Provider = maker(
-        base_url=where.base_url, api_key_env=where.api_key_env or None, headers=dict(where.headers), **options
-    )
-    return Priced(provider, tariff(where), windows(where).window)
+    wire = WIRES[config.wire]
+    provider_class = wire.load()
+    if wire.kind == "script":
+        provider: Provider = provider_class()
+    else:
+        options: dict[str, object] = {"full_url": True} if full_url else {}
+        if explicit:
+            options |= wire.explicit_options
+        if config.responses_wire == "seed":
+            options |= wire.seed_options
+        provider = provider_class(
+            base_url=config.base_url,
+            api_key_env=config.api_key_env or None,
+            headers=dict(config.headers),
+            **options,
+        )
+    return PricedProvider(provider, model_prices(config), context_windows(config).window)
 
 
-IN_PROCESS: dict[str, str] = {
-    OPENAI_CHAT: "openai-chat",
-    OPENAI_RESPONSES: "openai-responses",
-    ANTHROPIC: "anthropic",
-    VERTEXAI_ANTHROPIC: "vertexai-anthropic",
-}
-"""The wires that `retinue call` speaks, under the name that it knows them by."""
+def request_url(config: ProviderConfig, model: str) -> str:
+    """The complete URL of requests for a model, as the orders of `retinue call` need it.
 
-
-def whole_url(where: ProviderConfig, model: str) -> str:
-    """The whole address at which a model of this provider is asked, for whoever builds no address of their own.
-
-    >>> local, vendor = provider_config("ollama"), provider_config("anthropic", base_url="https://host/v1")
-    >>> whole_url(local, "qwen3"), whole_url(vendor, "m")
-    ('http://localhost:11434/v1/chat/completions', 'https://host/v1/messages')
+    >>> request_url(provider_config("ollama"), "qwen3")
+    'http://localhost:11434/v1/chat/completions'
+    >>> request_url(provider_config("anthropic", base_url="https://host/v1"), "m")
+    'https://host/v1/messages'
     """
-    base, query = where.base_url.partition("?")[::2]
-    base = base.rstrip("/")
-    place = WIRES[where.wire].place
-    if place == ANTHROPIC:
-        base = base.removesuffix("/v1")
-    paths = {
-        OPENAI_CHAT: "/chat/completions",
-        OPENAI_RESPONSES: "/responses",
-        ANTHROPIC: "/v1/messages",
-        VERTEXAI_ANTHROPIC: f"/publishers/anthropic/models/{model}:streamRawPredict",
-    }
-    path = paths[place]
-    whole = base if base.endswith(path) else base + path
-    return f"{whole}?{query}" if query else whole
+    wire = WIRES[config.wire]
+    base, _, query = config.base_url.partition("?")
+    base = base.rstrip("/").removesuffix(wire.version_path)
+    path = wire.request_path.format(model=model)
+    url = base if base.endswith(path) else base + path
+    return f"{url}?{query}" if query else url
 
 
-def tariff(where: ProviderConfig) -> Tariff:
-    """What a provider's models cost: what the user says, else the list; nothing on one's own model server.
+def model_prices(config: ProviderConfig) -> ModelPrices:
+    """The prices of a provider's models: the configured ones, else the list prices; zero on a local model server.
 
-    >>> tariff(provider_config("ollama")).price("qwen3"), tariff(provider_config("openai-chat")).price("qwen3")
-    ((0, 0), None)
+    >>> model_prices(provider_config("ollama")).price("qwen3")
+    (0, 0)
+    >>> model_prices(provider_config("openai-chat")).price("qwen3")
     """
-    on_this_machine = urlsplit(where.base_url).hostname in ("localhost", "127.0.0.1", "::1")
+    kind = WIRES[config.wire].kind
+    is_on_this_machine = urlsplit(config.base_url).hostname in ("localhost", "127.0.0.1", "::1")
     # Any wire may have an address on this machine, such as a proxy's: only the name of a local server says it is free.
-    nobodys = where.wire == SCRIPTED_NAME
-    return Tariff(where.prices, free=nobodys or (where.wire in LOCAL and on_this_machine))
+    return ModelPrices(config.prices, free=kind == "script" or (kind == "local" and is_on_this_machine))
 
 
-def windows(where: ProviderConfig) -> ContextWindows:
-    """How much a provider's models can read: what the user says, else the list; unknown on one's own model server.
+def context_windows(config: ProviderConfig) -> ContextWindows:
+    """The context windows of a provider's models: the configured one, else the vendors'; unknown on a local server.
 
-    >>> windows(provider_config("ollama")).window("gpt-4o")
-    >>> windows(provider_config("ollama", context_window=8192)).window("qwen3")
+    >>> context_windows(provider_config("ollama")).window("gpt-4o")
+    >>> context_windows(provider_config("ollama", context_window=8192)).window("qwen3")
     8192
     """
-    return ContextWindows(where.context_window, listed=where.wire not in (*LOCAL, SCRIPTED_NAME))
+    return ContextWindows(config.context_window, listed=WIRES[config.wire].kind == "vendor")
 
 
-def keys_found(environ: Mapping[str, str] | None = None) -> dict[str, bool]:
-    """Which vendors' key variables are set; names only."""
-    found = os.environ if environ is None else environ
-    return {wire.api_key_env: bool(found.get(wire.api_key_env)) for wire in WIRES.values() if wire.api_key_env}
+def api_key_variables(environ: Mapping[str, str] | None = None) -> dict[str, bool]:
+    """The vendors' key variables, each with whether it is set; the keys themselves are not returned."""
+    environment = os.environ if environ is None else environ
+    return {wire.api_key_env: bool(environment.get(wire.api_key_env)) for wire in WIRES.values() if wire.api_key_env}

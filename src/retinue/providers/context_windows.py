@@ -1,7 +1,7 @@
-"""How much models can read: a dated table of the vendors' context windows, and what the user says instead.
+"""Context windows of models: the vendors' windows with their date, or the window that the user configured.
 
-A number is the most tokens that a question may have, together with its answer unless the vendor limits it alone to
-less. Nobody's guess stands in for a model that is not listed: it has none, and its provider says when it is too much.
+A window is the number of tokens of a request together with its answer, or of the request alone where the vendor limits
+that to less. A model that is not listed has none: its provider reports when a request is too long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from retinue.providers.pricing import list_prices, names_of
 
 
 class WindowList(Struct, frozen=True):
-    """A table of context windows, and the day on which they were seen."""
+    """A table of context windows, and the day on which they were read."""
 
     as_of: str
     models: dict[str, int]
@@ -28,34 +28,34 @@ class WindowList(Struct, frozen=True):
         (200000, None)
         """
         aliases = list_prices().aliases
-        found = (self.models.get(name) or self.models.get(aliases.get(name, "")) for name in names_of(model))
-        return next((window for window in found if window is not None), None)
+        windows = (self.models.get(name) or self.models.get(aliases.get(name, "")) for name in names_of(model))
+        return next((window for window in windows if window is not None), None)
 
 
 @cache
 def listed_windows() -> WindowList:
-    """What the vendors say; read when first needed."""
+    """The vendors' context windows; read on first use."""
     return msgspec.json.decode(Path(__file__).with_name("windows.json").read_bytes(), type=WindowList)
 
 
 class ContextWindows:
-    """The windows of one provider's models: what the user says first, then the list unless the models are one's own.
+    """The context windows of one provider's models: the configured one, else the listed ones.
 
-    A server on one's own machine gives a model as much memory as it likes, whatever the model could read.
+    A local server is not `listed`: it gives a model as much context as it likes, whatever the model could read.
 
     >>> ContextWindows(32_768).window("qwen3"), ContextWindows(listed=False).window("gpt-4o")
     (32768, None)
     """
 
-    def __init__(self, said: int | None = None, *, listed: bool = True) -> None:
-        self._said = said
+    def __init__(self, configured: int | None = None, *, listed: bool = True) -> None:
+        self._configured = configured
         self._listed = listed
-        self._found: dict[str, int | None] = {}
+        self._known: dict[str, int | None] = {}
 
     def window(self, model: str) -> int | None:
-        """The tokens that a question to this model may have with its answer, or None if nobody knows."""
-        if self._said is not None or not self._listed:
-            return self._said
-        if model not in self._found:  # every run asks, and most of them about the same model
-            self._found[model] = listed_windows().window(model)
-        return self._found[model]
+        """The context window of a model, in tokens, or None if unknown."""
+        if self._configured is not None or not self._listed:
+            return self._configured
+        if model not in self._known:  # looked up for every run, and mostly for the same model
+            self._known[model] = listed_windows().window(model)
+        return self._known[model]

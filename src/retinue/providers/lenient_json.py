@@ -1,6 +1,6 @@
-"""What is not quite right is mended here: halves of characters, and arguments that are no JSON object.
+"""Lenient JSON: lone surrogates, damaged events, and tool arguments that are not a JSON object.
 
-Servers are strict where models and other servers are careless. The same carelessness is always mended in the same way.
+Servers are strict where models and other servers are careless. The same damage is always repaired in the same way.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from retinue.core.errors import ProviderError
 from retinue.core.text import NOT_JSON
 
 SHOWN_OF_EVENT = 120
-"""How many bytes are shown of an event that makes no sense."""
+"""How many bytes of an unreadable event an error message repeats."""
 
 T = TypeVar("T")
 D = TypeVar("D")
 
-_HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+_LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def sound(text: str) -> str:
-    r"""The text without halves of characters, which UTF-8 cannot carry.
+def utf8_safe(text: str) -> str:
+    r"""The text with lone surrogates replaced, which UTF-8 cannot carry.
 
-    >>> sound("a\ud83d")
+    >>> utf8_safe("a\ud83d")
     'a?'
     """
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def verbatim(text: str) -> msgspec.Raw:
-    """JSON that somebody wrote, such as a schema, to be sent as it is."""
-    return msgspec.Raw(sound(text).encode())
+def raw_json(text: str) -> msgspec.Raw:
+    """JSON text from elsewhere, such as a schema, to be sent unchanged."""
+    return msgspec.Raw(utf8_safe(text).encode())
 
 
-def as_object(arguments: str) -> str:
-    """A call's arguments as a JSON object, which servers insist on; what a model wrote instead is found inside of one.
+def as_json_object(arguments: str) -> str:
+    """The arguments of a tool call as a JSON object, which servers insist on; other text is wrapped in an object.
 
-    >>> as_object(' {"a": 1}'), as_object(""), as_object("[1]")
+    >>> as_json_object(' {"a": 1}'), as_json_object(""), as_json_object("[1]")
     (' {"a": 1}', '{}', '{"not_a_json_object":"[1]"}')
     """
     if not arguments.strip():
         return "{}"
     try:
-        if _HALF_A_CHARACTER.search(arguments):  # fine with us, but servers refuse the whole request
-            arguments = sound(json.dumps(json.loads(arguments), ensure_ascii=False))
+        if _LONE_SURROGATE.search(arguments):  # valid JSON, but servers reject the whole request
+            arguments = utf8_safe(json.dumps(json.loads(arguments), ensure_ascii=False))
         msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
     except (ValueError, RecursionError):
-        return msgspec.json.encode({"not_a_json_object": sound(arguments)}).decode()
+        return msgspec.json.encode({"not_a_json_object": utf8_safe(arguments)}).decode()
     return arguments
 
 
@@ -62,33 +62,33 @@ def json_text(arguments: str | dict[str, object] | None) -> str:
     return "" if arguments is None else msgspec.json.encode(arguments).decode()
 
 
-def read(decode: Callable[[bytes], T], data: bytes) -> T:
-    """What some data says, mended if need be; raises `ProviderError` for nonsense."""
+def decode_lenient(decode: Callable[[bytes], T], data: bytes) -> T:
+    """Decode data, repaired if need be; raises `ProviderError` if it is unreadable."""
     try:
         return decode(data)
     except NOT_JSON:
-        again = mended(data)
+        repaired = repair_json(data)
     try:
-        if again is not None:
-            return decode(again)
+        if repaired is not None:
+            return decode(repaired)
     except NOT_JSON:
         pass
-    raise unreadable(data, is_json=again is not None)
+    raise unreadable_event(data, is_json=repaired is not None)
 
 
-def if_readable(decode: Callable[[D], T], data: D) -> T | None:
-    """What some data says, or None for nonsense that does no harm."""
+def decode_or_none(decode: Callable[[D], T], data: D) -> T | None:
+    """Decode data, or return None where unreadable data does no harm."""
     try:
         return decode(data)
     except NOT_JSON:
         return None
 
 
-def mended(payload: bytes) -> bytes | None:
-    """Data that is not quite JSON as JSON, because half a character should not cost the whole answer; None if it is
-    something else altogether.
+def repair_json(payload: bytes) -> bytes | None:
+    """Damaged JSON as valid JSON, so that one lone surrogate does not cost the whole answer; None if it is not JSON at
+    all.
 
-    >>> mended(b'["a\\\\ud83d"]'), mended(b"nonsense")
+    >>> repair_json(b'["a\\\\ud83d"]'), repair_json(b"nonsense")
     (b'["a?"]', None)
     """
     try:
@@ -98,8 +98,8 @@ def mended(payload: bytes) -> bytes | None:
         return None
 
 
-def unreadable(payload: bytes, *, is_json: bool) -> ProviderError:
-    """The error for an event that makes no sense, which counts as a broken connection."""
-    what = "is not what was expected" if is_json else "cannot be read"
+def unreadable_event(payload: bytes, *, is_json: bool) -> ProviderError:
+    """The error for an event that cannot be decoded; its fault is that of a broken connection."""
+    problem = "is not what was expected" if is_json else "cannot be read"
     beginning = payload[:SHOWN_OF_EVENT].decode("utf-8", "replace")
-    return ProviderError(f"an event of the stream {what}: {beginning}", fault="cut")
+    return ProviderError(f"an event of the stream {problem}: {beginning}", fault="cut")

@@ -1,25 +1,25 @@
-"""What is said to a model about the form of its answer, besides the field that a wire may have for it."""
+"""The system prompt of a request, with the required output format described in words where no request field does."""
 
 from __future__ import annotations
 
 from retinue.core.ports import Request
 
 
-def told(request: Request) -> str:
-    """The system text of a wire that has a field for schemas: any other demand is also made in words.
+def system_prompt(request: Request) -> str:
+    """The system prompt for a wire that has a request field for schemas; `json_object` is described in words as well.
 
-    OpenAI refuses to be asked for an object if nobody has told the model of JSON, and Anthropic has no field for it.
+    OpenAI rejects a request for a JSON object if no message mentions JSON, and Anthropic has no field for it.
     """
     if request.output is None or request.output.mode == "json_schema":
         return request.system
-    return told_in_words(request)
+    return system_prompt_with_format(request)
 
 
-def told_in_words(request: Request) -> str:
-    """The system text of a wire without such a field.
+def system_prompt_with_format(request: Request) -> str:
+    """The system prompt for a wire without such a field: it ends with the output format in words.
 
     >>> from retinue.core.agent import Output
-    >>> told_in_words(Request(model="m", system="Be brief.", messages=[], output=Output()))
+    >>> system_prompt_with_format(Request(model="m", system="Be brief.", messages=[], output=Output()))
     'Be brief.\\n\\nGive your final answer as one JSON object, and nothing else.'
     """
     if request.output is None:

@@ -1,4 +1,4 @@
-"""The tokens that vendors count, made into ours: no kind of token is more than what it is a part of."""
+"""Token counts of vendors as `Usage`: no part of a count is larger than the whole."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from msgspec import Struct
 from retinue.core.usage import Usage
 
 
-class Details(Struct, gc=False):
-    """What OpenAI's wires tell of the input or of the output; other servers add to it."""
+class TokenDetails(Struct, gc=False):
+    """Details of input or output tokens on OpenAI's wires; other servers add fields."""
 
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 
-NO_DETAILS = Details()
+NO_DETAILS = TokenDetails()
 
 
-def counted(
-    given: int | None,
-    made: int | None,
+def normalized_usage(
+    input_tokens: int | None,
+    output_tokens: int | None,
     *,
     cached: int | None = None,
     reasoning: int | None = None,
     written: int | None = None,
 ) -> Usage | None:
-    """Tokens by kind; None if the server counted neither what it was given nor what it made.
+    """The usage of one response; None if the server counted neither input nor output.
 
-    >>> counted(10, 5, cached=12, reasoning=-1)
+    >>> normalized_usage(10, 5, cached=12, reasoning=-1)
     Usage(input=10, output=5, cached=10, reasoning=0, written=0)
-    >>> counted(None, None, cached=3) is None
+    >>> normalized_usage(None, None, cached=3) is None
     True
     """
-    if given is None and made is None:
+    if input_tokens is None and output_tokens is None:
         return None
-    read, said = max(0, given or 0), max(0, made or 0)
-    remembered = min(max(0, cached or 0), read)
+    total_in, total_out = max(0, input_tokens or 0), max(0, output_tokens or 0)
+    from_cache = min(max(0, cached or 0), total_in)
     return Usage(
-        input=read,
-        output=said,
-        cached=remembered,
-        reasoning=min(max(0, reasoning or 0), said),
-        written=min(max(0, written or 0), read - remembered),
+        input=total_in,
+        output=total_out,
+        cached=from_cache,
+        reasoning=min(max(0, reasoning or 0), total_out),
+        written=min(max(0, written or 0), total_in - from_cache),
     )

@@ -1,6 +1,6 @@
-"""What is remembered: stores keep runs, their events, their mail and their sessions, in memory or in a file.
+"""Stores of runs, events, inboxes, sessions and key-value namespaces: in memory, or in a SQLite file.
 
-Every store speaks `core.ports.Store` and passes the contract in `retinue.testing.contracts.store`.
+Every store implements `core.ports.Store` and passes the contract in `retinue.testing.contracts.store`.
 """
 
 __all__ = ["memory", "sqlite"]

@@ -1,6 +1,6 @@
-"""What every store decides the same way: what a record makes of a run's row, and how a cancelled run is ended.
+"""Rules that all stores share: a run's progress after a record, the end of a cancelled run, what may be pruned.
 
-Pure functions over records; they know no table and no file.
+Pure functions, independent of tables and files.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ QUEUED = Progress(phase="queued")
 PENDING = Progress(phase="pending")
 
 
-def beginning(accepted: RunAccepted) -> Progress:
-    """Where a run begins: one that waits for others does not count as running."""
+def initial_progress(accepted: RunAccepted) -> Progress:
+    """The progress of a new run: pending if it has dependencies, otherwise queued."""
     return PENDING if accepted.after else QUEUED
 
 
 def progress_after(record: Record) -> Progress | None:
-    """Where the run stands after `record`, or None if that did not move.
+    """The run's progress after `record`, or None if it did not change.
 
-    The end of a run shows in its log and in its row or in neither; a row that the record forgot is told by the event.
+    The end of a run is in its log and in its row or in neither: a missing progress is derived from the event.
     """
     progress, events = record.progress, record.events
     end = events[-1] if events and type(events[-1]) is RunEnded else None
     if len(events) > 1 and any(type(event) is RunEnded for event in events[:-1]):
-        raise StoreCorrupt(f"run {record.run_id} was told to go on after its end; nothing of this batch was stored")
+        raise StoreCorrupt(f"run {record.run_id} has events after its end; nothing of this batch was stored")
     if end is not None and (progress is None or progress.phase != "ended"):
         return _ended(end)
     if end is None and progress is not None and progress.phase == "ended":
-        raise StoreCorrupt(f"run {record.run_id} was said to be over without an end; nothing of this batch was stored")
+        raise StoreCorrupt(f"run {record.run_id} is marked as ended without an end; nothing of this batch was stored")
     return progress
 
 
-def cancelled(progress: Progress, cancel: Cancel, at: float, events: Iterable[Event]) -> tuple[RunEnded, Progress]:
-    """The end of a run that nobody drives, and its row: how far it had come, and its last words."""
+def cancelled_end(progress: Progress, cancel: Cancel, at: float, events: Iterable[Event]) -> tuple[RunEnded, Progress]:
+    """The end and the final progress of a cancelled run without a driver, with the last text of its model."""
     text, exchanges, answering = "", 0, True
     for event in events:
         if isinstance(event, ReplyReceived):
@@ -63,46 +63,48 @@ def cancelled(progress: Progress, cancel: Cancel, at: float, events: Iterable[Ev
     return end, _ended(end)
 
 
-def why_cancelled(inbox: Iterable[Item]) -> Cancel:
-    """The cancel that waits in an inbox; one that was lost with its reason still cancels."""
+def pending_cancel(inbox: Iterable[Item]) -> Cancel:
+    """The cancel in an inbox, or one without a reason."""
     return next((item for item in inbox if isinstance(item, Cancel)), Cancel(key="cancelled"))
 
 
-def enlists(writes: Iterable[Write], driver_id: DriverId) -> bool:
-    """Whether these writes let the driver begin, so that the fence has nothing to look for yet."""
+def registers(writes: Iterable[Write], driver_id: DriverId) -> bool:
+    """Whether these writes register the driver themselves, so that the fence must not require it yet."""
     return any(isinstance(write, RegisterDriver) and write.driver.driver_id == driver_id for write in writes)
 
 
-def belongs_to(space: str, session_id: SessionId) -> bool:
-    """Whether a shelf goes with a session: it is named `kind/session`.
+def is_of_session(space: str, session_id: SessionId) -> bool:
+    """Whether a key-value namespace is deleted with a session: it is named `kind/session`.
 
-    >>> belongs_to("context/s/1", "s/1"), belongs_to("s/1", "s/1"), belongs_to("memory", "memory")
+    >>> is_of_session("context/s/1", "s/1"), is_of_session("s/1", "s/1"), is_of_session("memory", "memory")
     (True, False, False)
     """
     _, slash, owner = space.partition("/")
     return bool(slash) and owner == session_id
 
 
-def made_by(space: str, trees: Container[RunId]) -> bool:
-    """Whether a shelf goes with one of these trees, by their roots: it holds an artifact, `artifact/<run>/...`.
+def is_artifact_of(space: str, trees: Container[RunId]) -> bool:
+    """Whether a namespace holds an artifact of one of these root runs: `artifact/<run>/...`.
 
-    >>> made_by("artifact/r1/a2/0", {"r1"}), made_by("artifact/r10/a2", {"r1"}), made_by("context/r1", {"r1"})
-    (True, False, False)
+    >>> is_artifact_of("artifact/r1/a2/0", {"r1"}), is_artifact_of("artifact/r10/a2", {"r1"})
+    (True, False)
+    >>> is_artifact_of("context/r1", {"r1"})
+    False
     """
     kind, _, rest = space.partition("/")
     root, slash, _ = rest.partition("/")
     return kind == "artifact" and bool(slash) and root in trees
 
 
-def forgettable(
+def prunable(
     runs: Iterable[tuple[RunId, RunId, float | None]], inherits: Mapping[RunId, RunId], before: float
 ) -> set[RunId]:
-    """The runs that may go: of trees that were over before that moment, unless a run that stays began with their words.
+    """The runs of trees that ended before a time, unless a remaining run inherited their history.
 
-    Runs are given as their own id, their root's, and when they ended; `inherits` tells whose history a run began with.
+    `runs` are (run id, root id, time of the end); `inherits` maps a run to the run whose history it inherited.
 
     >>> runs = [("a", "a", 1.0), ("b", "a", 2.0), ("c", "c", 1.0), ("d", "d", None)]
-    >>> sorted(forgettable(runs, {}, 9.0)), sorted(forgettable(runs, {"d": "b"}, 9.0))
+    >>> sorted(prunable(runs, {}, 9.0)), sorted(prunable(runs, {"d": "b"}, 9.0))
     (['a', 'b', 'c'], ['c'])
     """
     trees: dict[RunId, list[tuple[RunId, float | None]]] = {}
@@ -120,29 +122,30 @@ def forgettable(
     return {run_id for root, tree in trees.items() if root not in needed for run_id, _ in tree}
 
 
-def caller(key: Key) -> RunId:
-    """The run whose call a key belongs to; the whole key, when it was made outside.
+def run_of_key(key: Key) -> RunId:
+    """The run whose call a key belongs to; the key itself if it was given by a caller outside.
 
-    >>> caller("r1/3/0"), caller("mine")
+    >>> run_of_key("r1/3/0"), run_of_key("mine")
     ('r1', 'mine')
     """
     return key.partition("/")[0]
 
 
 def check_run_spec(accept: Accept) -> None:
-    """A brief is found again by its hash, so a run that names another one would never find it."""
+    """Raise `StoreCorrupt` unless the run spec has the digest under which its run will look it up."""
     digest = accept.run_spec.digest()
     if digest != accept.accepted.run_spec:
-        raise StoreCorrupt(f"run {accept.accepted.run_id} names brief {accept.accepted.run_spec}, but brought {digest}")
+        named = accept.accepted.run_spec
+        raise StoreCorrupt(f"run {accept.accepted.run_id} names run spec {named}, but brought {digest}")
 
 
-def exists_already(run_id: RunId) -> StoreCorrupt:
-    """Two runs of one name: ids are made to be unique, so something is badly wrong."""
+def duplicate_run(run_id: RunId) -> StoreCorrupt:
+    """The error for a second run with the same id."""
     return StoreCorrupt(f"run {run_id} exists already; nothing of this batch was stored")
 
 
-def cannot_follow(run_id: RunId, *, given: int, last: int | None, ended: bool = False) -> StoreCorrupt:
-    """Events that do not continue the log they are for; `last` is None for a run that is not there."""
+def sequence_error(run_id: RunId, *, given: int, last: int | None, ended: bool = False) -> StoreCorrupt:
+    """The error for events that do not continue their run's log; `last` is None for an unknown run."""
     if last is None:
         found = "there is no such run"
     elif ended:

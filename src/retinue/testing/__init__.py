@@ -1,1 +1,1 @@
-"""The public test kit: what a test needs to hold time, play a model and watch a run."""
+"""The public test kit: harness, virtual time, fake servers, and contracts for stores and providers."""

@@ -1,17 +1,17 @@
-"""A store that stops accepting writes after the n-th, as if its process had been killed right there."""
+"""A store wrapper that fails after the n-th write, as if the process had been killed there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from retinue.core.commands import Write, Written
+from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import StoreError
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
 
 
-class Killed(StoreError):
-    """The process is dead from here on; nothing it does reaches the store."""
+class StoreKilled(StoreError):
+    """Raised by every write after the simulated kill."""
 
     def __init__(self, after: int) -> None:
         super().__init__(f"killed after write {after}")
@@ -19,11 +19,10 @@ class Killed(StoreError):
 
 
 class CrashingStore:
-    """Wraps a store; everything but `commit` goes straight through.
+    """Wraps a store and counts its writes; everything but `commit` is passed through.
 
-    Writes of one commit are counted one by one, and those up to the limit still happen: a process can die between
-    any two writes that are not in one transaction of their own. `on_write` is told of each, for tests that want to
-    act then.
+    The writes of one commit are applied one by one, up to `limit`: a process can die between any two writes that need
+    not be atomic. `on_write` is called after each write with its number.
     """
 
     def __init__(
@@ -37,26 +36,28 @@ class CrashingStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self.inner, name)
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
-        """Commit as long as the process lives."""
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
+        """Commit up to `limit` writes, then raise `StoreKilled`."""
         if self.limit is None and self._on_write is None:
             self.written += len(writes)
             return self.inner.commit(driver_id, writes, durable=durable)
-        answers: list[Written] = []
+        results: list[WriteResult] = []
         for write in writes:
             if self.limit is not None and self.written >= self.limit:
-                raise Killed(self.written)
-            answers += self.inner.commit(driver_id, (write,), durable=durable)
+                raise StoreKilled(self.written)
+            results += self.inner.commit(driver_id, (write,), durable=durable)
             self.written += 1
             if self._on_write is not None:
                 self._on_write(self.written, write)
-        return answers
+        return results
 
     def commit_at_once(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None:
-        """Never: all that is written goes through `commit`, where it is counted."""
+    ) -> list[WriteResult] | None:
+        """None: all writes go through `commit`, where they are counted."""
         return None
 
     def close(self) -> None:
-        """A dead process closes nothing; the test closes the store inside when it is done."""
+        """Does nothing, like a killed process; the test closes `inner`."""

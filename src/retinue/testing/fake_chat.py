@@ -1,12 +1,12 @@
-"""A fake vendor that speaks OpenAI's chat completions on this machine, and says what a script tells it to.
+"""A fake OpenAI chat-completions server that plays a script.
 
 In a test, inside its own event loop::
 
     async with FakeChat(together(says("Let me look."), calls("search", query="pool"))) as vendor:
         provider = OpenAIChatProvider(vendor.base_url)
 
-For programs under test it is a program itself (`python -m retinue.testing.fake_chat --help`). It is as strict as the
-vendors are: a conversation that they would refuse is refused here.
+It is also a program, for programs under test (`python -m retinue.testing.fake_chat --help`). It is as strict as
+vendors are: it rejects conversations that they would reject.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from pathlib import Path
 from typing import Any, TypeAlias, assert_never, cast
 
 import msgspec
+from msgspec import field
 
 from retinue.core.errors import BadInput, ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
-from retinue.providers.scripted import Fails, Hangs, Line, Speaks, WrittenLine
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply, ScriptFileLine
 from retinue.testing.fake_prompts import Block, PromptCache
-from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
+from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
-Played: TypeAlias = Line | Answer | Callable[[Heard], Line | Answer]
-"""What to say to a request: a line, the very bytes, or either of them depending on what was heard."""
+Playable: TypeAlias = Line | FakeResponse | Callable[[ReceivedRequest], Line | FakeResponse]
+"""The response to a request: a line, an exact response, or a function of the request that returns either."""
 
 EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
 JSON = {"Content-Type": "application/json"}
@@ -48,97 +49,97 @@ _KINDS: dict[ProviderFault, str] = {
 
 
 class FakeChat(FakeServer):
-    """The vendor, open inside of an `async with` block; a provider finds it at `base_url`.
+    """The server, which listens at `base_url` inside an `async with` block.
 
-    `chunk` sends every answer in pieces of so many bytes. `heard` has all requests, refused ones too.
+    `chunk` splits every response into parts of so many bytes. `requests` has all requests, rejected ones too.
     """
 
-    def __init__(self, played: Played, *, chunk: int | None = None, host: str = HOST, port: int = 0) -> None:
-        super().__init__(self._answer, host=host, port=port)
-        self._played = played
+    def __init__(self, script: Playable, *, chunk: int | None = None, host: str = HOST, port: int = 0) -> None:
+        super().__init__(self._response, host=host, port=port)
+        self._script = script
         self._chunk = chunk
         self._cache = PromptCache()
 
     @property
     def base_url(self) -> str:
-        """What a provider wants to know."""
+        """The base URL for a provider."""
         return f"{self.url}/v1"
 
     async def __aenter__(self) -> FakeChat:
         await self.open()
         return self
 
-    def _answer(self, heard: Heard) -> Answer:
-        if not heard.path.endswith("/chat/completions"):
-            return failed(404, f"Unknown request URL: {heard.method} {heard.path}")
-        if wrong := objection(heard.body):
-            return failed(400, wrong)
-        played = self._played
+    def _response(self, request: ReceivedRequest) -> FakeResponse:
+        if not request.path.endswith("/chat/completions"):
+            return error_response(404, f"Unknown request URL: {request.method} {request.path}")
+        if error := request_error(request.body):
+            return error_response(400, error)
+        played = self._script
         if callable(played):
-            played = played(heard)
-        if not isinstance(played, Answer):
-            blocks = blocks_of(heard.body.get("tools"), heard.body["messages"])
-            played = answer_of(played, heard, self._cache.read(heard.body["model"], blocks).cached)
+            played = played(request)
+        if not isinstance(played, FakeResponse):
+            blocks = prompt_blocks(request.body.get("tools"), request.body["messages"])
+            played = response_for(played, request, self._cache.read(request.body["model"], blocks).cached)
         return played if played.chunk else replace(played, chunk=self._chunk)
 
 
-def blocks_of(*parts: Iterable[object] | None) -> Iterable[Block]:
+def prompt_blocks(*parts: Iterable[object] | None) -> Iterable[Block]:
     """The blocks of a prompt, in order."""
-    return (Block(msgspec.json.encode(each)) for part in parts for each in part or ())
+    return (Block(msgspec.json.encode(item)) for part in parts for item in part or ())
 
 
-def replies(heard: Heard) -> int:
-    """How many replies the model has made in this conversation."""
-    return sum(message["role"] == "assistant" for message in heard.body["messages"])
+def count_replies(request: ReceivedRequest) -> int:
+    """The number of model replies in the request's conversation."""
+    return sum(message["role"] == "assistant" for message in request.body["messages"])
 
 
 class ChatScript:
-    """Lines by turn, for those conversations whose system or user texts have certain words in them.
+    """Lines by turn, for conversations whose system or user texts contain certain words.
 
-    Which line comes is read off the request alone: the number of replies in it. So a program that is killed and started
-    again goes on at the right line.
+    The next line depends on the request alone, by the number of replies in it, so a program that is killed and
+    restarted continues at the right line.
 
-    >>> script = ChatScript().play(Speaks(pieces=("hello",))).play(Speaks(pieces=("42",)), words="find it")
+    >>> script = ChatScript().play(ScriptedReply(pieces=("hello",))).play(ScriptedReply(pieces=("42",)), words="find it")
     >>> body = {"messages": [{"role": "user", "content": "please find it"}]}
-    >>> heard = Heard(method="POST", path="/", headers={}, raw=b"", body=body)
-    >>> print(script(heard))
+    >>> print(script(ReceivedRequest(method="POST", path="/", headers={}, raw=b"", body=body)))
     says '42'
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[Played]] = {}
+        self._parts: dict[str, list[Playable]] = {}
 
-    def play(self, *lines: Played, words: str = "") -> ChatScript:
-        """One line for each turn; the longest `words` that occur win, and no words fit every conversation."""
+    def play(self, *lines: Playable, words: str = "") -> ChatScript:
+        """Add one line for each turn; the longest `words` that occur win, and empty words match any conversation."""
         self._parts.setdefault(words, []).extend(lines)
         return self
 
-    def __call__(self, heard: Heard) -> Line | Answer:
-        speakers = ("system", "developer", "user")
-        texts = "\n".join(message["content"] for message in heard.body["messages"] if message["role"] in speakers)
-        fitting = [words for words in self._parts if words in texts]
-        if not fitting:
-            return failed(400, f"fake_chat: no lines for this conversation; there are some for: {list(self._parts)}")
-        words = max(fitting, key=len)
-        lines, turn = self._parts[words], replies(heard) + 1
+    def __call__(self, request: ReceivedRequest) -> Line | FakeResponse:
+        roles = ("system", "developer", "user")
+        texts = "\n".join(message["content"] for message in request.body["messages"] if message["role"] in roles)
+        matching = [words for words in self._parts if words in texts]
+        if not matching:
+            known = list(self._parts)
+            return error_response(400, f"fake_chat: no lines for this conversation; there are some for: {known}")
+        words = max(matching, key=len)
+        lines, turn = self._parts[words], count_replies(request) + 1
         if turn > len(lines):
-            return failed(400, f"fake_chat: asked for line {turn} of {words!r}, which has {len(lines)}")
+            return error_response(400, f"fake_chat: asked for line {turn} of {words!r}, which has {len(lines)}")
         line = lines[turn - 1]
-        return line(heard) if callable(line) else line
+        return line(request) if callable(line) else line
 
 
-# ---- lines as bytes -------------------------------------------------------------------------------------------------
+# ---- lines as responses -------------------------------------------------------------------------------------------
 
 
 def event(value: object) -> bytes:
-    """One event of a stream."""
+    """One server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
 
 
-def failed(
+def error_response(
     status: int,
     message: str,
     *,
@@ -146,69 +147,69 @@ def failed(
     param: str | None = None,
     code: str | None = None,
     **headers: str,
-) -> Answer:
-    """An error as vendors tell it; headers as `retry_after="7"`."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+) -> FakeResponse:
+    """An error in the vendor's format; headers are keywords, as in `retry_after="7"`."""
+    extra = {name.replace("_", "-"): value for name, value in headers.items()}
     body = _error(message, kind, param, code)
-    return Answer(status=status, headers=JSON | named, pieces=(msgspec.json.encode(body),))
+    return FakeResponse(status=status, headers=JSON | extra, pieces=(msgspec.json.encode(body),))
 
 
-def answer_of(line: Line, heard: Heard, cached: int = 0) -> Answer:
-    """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
+def response_for(line: Line, request: ReceivedRequest, cached: int = 0) -> FakeResponse:
+    """A line as a response; `cached` are the cached tokens of the prompt."""
     match line:
-        case Speaks():
-            usage = counted(line, heard, cached)
-            return _streamed(line, heard, usage) if heard.body.get("stream") else _whole(line, heard, usage)
-        case Hangs(pieces=pieces):
-            return Answer(headers=EVENTS, pieces=tuple(map(_words, pieces)), ending="silence")
-        case Fails(times=times, then=then, error=error):
-            if then is not None and heard.attempt > times:
-                return answer_of(then, replace(heard, attempt=heard.attempt - times), cached)
+        case ScriptedReply():
+            usage = estimated_usage(line, request, cached)
+            return _streamed(line, request, usage) if request.body.get("stream") else _whole(line, request, usage)
+        case ScriptedHang(pieces=pieces):
+            return FakeResponse(headers=EVENTS, pieces=tuple(map(_text_chunk, pieces)), ending="silence")
+        case ScriptedFailure(times=times, then=then, error=error):
+            if then is not None and request.attempt > times:
+                return response_for(then, replace(request, attempt=request.attempt - times), cached)
             if error.status is not None:
-                spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
-                return failed(error.status, str(error), kind=_KINDS.get(error.fault, "error"), **spawn_request)
+                headers = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
+                return error_response(error.status, str(error), kind=_KINDS.get(error.fault, "error"), **headers)
             if error.fault == "unreachable":
-                return Answer(status=0, ending="cut")
-            partial = (_words(error.partial),) if error.partial else ()
+                return FakeResponse(status=0, ending="cut")
+            partial = (_text_chunk(error.partial),) if error.partial else ()
             if error.fault == "cut":
-                return Answer(headers=EVENTS, pieces=partial, ending="cut")
-            told = event(_error(str(error), _KINDS.get(error.fault, "error")))
-            return Answer(headers=EVENTS, pieces=(*partial, told))
+                return FakeResponse(headers=EVENTS, pieces=partial, ending="cut")
+            failure = event(_error(str(error), _KINDS.get(error.fault, "error")))
+            return FakeResponse(headers=EVENTS, pieces=(*partial, failure))
         case _:
             assert_never(line)
 
 
-def _streamed(line: Speaks, heard: Heard, used: Usage | None) -> Answer:
+def _streamed(line: ScriptedReply, request: ReceivedRequest, used: Usage | None) -> FakeResponse:
     pieces = [_chunk({"role": "assistant", "content": ""})]
     if line.thinking:
         pieces.append(_chunk({"reasoning_content": line.thinking}))
-    pieces += [_words(piece) for piece in line.pieces]
-    for index, call in enumerate(_calls(line, heard)):
-        named: dict[str, object] = {"name": call.name, "arguments": ""}
-        pieces.append(_chunk(_calling(index, id=call.id, type="function", function=named)))
+    pieces += [_text_chunk(piece) for piece in line.pieces]
+    for index, call in enumerate(_calls(line, request)):
+        function: dict[str, object] = {"name": call.name, "arguments": ""}
+        pieces.append(_chunk(_call_delta(index, id=call.id, type="function", function=function)))
         half = len(call.arguments) // 2
         for part in filter(None, (call.arguments[:half], call.arguments[half:])):
-            pieces.append(_chunk(_calling(index, function={"arguments": part})))
+            pieces.append(_chunk(_call_delta(index, function={"arguments": part})))
     pieces.append(_chunk({}, finish=_finish(line)))
-    options: dict[str, Any] = heard.body.get("stream_options") or {}
+    options: dict[str, Any] = request.body.get("stream_options") or {}
     usage = _usage(used)
     if usage is not None and options.get("include_usage"):
         last: dict[str, object] = {"choices": [], "usage": usage}
         pieces.append(event(_envelope("chat.completion.chunk") | last))
-    return Answer(headers=EVENTS, pieces=(*pieces, DONE), every=line.every)
+    return FakeResponse(headers=EVENTS, pieces=(*pieces, DONE), every=line.every)
 
 
-def _whole(line: Speaks, heard: Heard, used: Usage | None) -> Answer:
+def _whole(line: ScriptedReply, request: ReceivedRequest, used: Usage | None) -> FakeResponse:
     message: dict[str, object] = {"role": "assistant", "content": line.text}
     made = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in _calls(line, heard)
+        for call in _calls(line, request)
     ]
     if made:
         message["tool_calls"] = made
     choice = {"index": 0, "message": message, "finish_reason": _finish(line)}
     body = _envelope("chat.completion") | {"choices": [choice], "usage": _usage(used)}
-    return Answer(headers=JSON, pieces=(msgspec.json.encode(body),))
+    return FakeResponse(headers=JSON, pieces=(msgspec.json.encode(body),))
 
 
 def _envelope(kind: str) -> dict[str, object]:
@@ -220,31 +221,31 @@ def _chunk(delta: dict[str, object], *, finish: str | None = None) -> bytes:
     return event(_envelope("chat.completion.chunk") | {"choices": [choice]})
 
 
-def _words(text: str) -> bytes:
+def _text_chunk(text: str) -> bytes:
     return _chunk({"content": text})
 
 
-def _calling(index: int, **part: object) -> dict[str, object]:
+def _call_delta(index: int, **part: object) -> dict[str, object]:
     return {"tool_calls": [{"index": index} | part]}
 
 
-def _calls(line: Speaks, heard: Heard) -> Iterable[ToolCall]:
-    turn = replies(heard) + 1
+def _calls(line: ScriptedReply, request: ReceivedRequest) -> Iterable[ToolCall]:
+    turn = count_replies(request) + 1
     return (
         msgspec.structs.replace(call, id=call.id or f"call_{turn}_{index}") for index, call in enumerate(line.calls)
     )
 
 
-def _finish(line: Speaks) -> str:
+def _finish(line: ScriptedReply) -> str:
     return _FINISH[line.stop or ("calls" if line.calls else "end")]
 
 
-def counted(line: Speaks, heard: Heard, cached: int) -> Usage | None:
-    """The tokens of an answer: what the line says, else by the length of what was read and said."""
+def estimated_usage(line: ScriptedReply, request: ReceivedRequest, cached: int) -> Usage | None:
+    """The usage of a line: its own, or an estimate from the lengths of request and reply."""
     if line.usage != "counted":
         return line.usage
     written = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
-    read = len(heard.raw) // 4
+    read = len(request.raw) // 4
     return Usage(input=read, output=written // 4, cached=min(cached, read), reasoning=len(line.thinking) // 4)
 
 
@@ -264,11 +265,11 @@ def _error(message: str, kind: str, param: str | None = None, code: str | None =
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-# ---- what vendors refuse --------------------------------------------------------------------------------------------
+# ---- rejected requests --------------------------------------------------------------------------------------------
 
 
-def objection(body: dict[str, Any]) -> str | None:
-    """Why a vendor would refuse this request, or None."""
+def request_error(body: dict[str, Any]) -> str | None:
+    """Why a vendor would reject this request, or None."""
     messages = body.get("messages")
     if not isinstance(body.get("model"), str) or not isinstance(messages, list) or not messages:
         return "a request needs a model and messages"
@@ -296,12 +297,13 @@ def objection(body: dict[str, Any]) -> str | None:
     return f"these tool_call_ids did not have response messages: {', '.join(open_calls)}" if open_calls else None
 
 
-# ---- the program ----------------------------------------------------------------------------------------------------
+# ---- the program --------------------------------------------------------------------------------------------------
 
-PROGRAM = """The fake chat vendor as a program: prints where it listens, and plays the lines of a JSON file.
+USAGE = """\
+A fake OpenAI chat-completions server: prints its base URL, and plays the lines of a JSON file.
 
-The file has lines by words: ``{"default": [...], "find it": [...]}``. A conversation whose system or user texts contain
-`find it` gets those lines, any other the default ones; the number of replies in it says which is next. Lines are::
+The file has lines by words: {"default": [...], "find it": [...]}. A conversation whose system or user texts contain
+"find it" gets those lines, any other the default ones; the number of replies in it says which is next. Lines are:
 
     {"say": "hello", "think": "..."}
     {"call": {"name": "search", "arguments": {"query": "pool"}}}
@@ -310,78 +312,77 @@ The file has lines by words: ``{"default": [...], "find it": [...]}``. A convers
     {"say": "It is bec", "ending": "cut"}          or "silence"
     {"say": "slowly", "delay": 0.5, "every": 0.1}  seconds before the answer, and between its words
 """
-"""Help text of the program."""
 
 
-class ServedLine(WrittenLine, frozen=True, forbid_unknown_fields=True):
-    """A line in a script, as a server plays it."""
+class ServedLine(ScriptFileLine, frozen=True, forbid_unknown_fields=True):
+    """A line of a script file, as the server plays it."""
 
     then: ServedLine | None = None
-    headers: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    headers: dict[str, str] = field(default_factory=dict[str, str])
     delay: float = 0.0
 
-    def __call__(self, heard: Heard) -> Answer:
-        """This line as an answer, or `then` once the same request has been made more than `times` times."""
-        if self.then is not None and heard.attempt > (self.times or 1):
-            return self.then(replace(heard, attempt=heard.attempt - (self.times or 1)))
+    def __call__(self, request: ReceivedRequest) -> FakeResponse:
+        """The response of this line, or of `then` after `times` identical requests."""
+        if self.then is not None and request.attempt > (self.times or 1):
+            return self.then(replace(request, attempt=request.attempt - (self.times or 1)))
         if self.status != 200:
-            answer = failed(self.status, self.message, **self.headers)
-            return replace(answer, delay=self.delay)
-        answer = answer_of(self.spoken(), heard)
-        if self.ending != "whole":  # the last words are said; how the model stopped, and what it used, is not
-            kept = sum(b'"finish_reason":null' in piece for piece in answer.pieces)
-            answer = replace(answer, pieces=answer.pieces[:kept])
-        return replace(answer, delay=self.delay, ending=self.ending)
+            response = error_response(self.status, self.message, **self.headers)
+            return replace(response, delay=self.delay)
+        response = response_for(self.reply(), request)
+        if self.ending != "whole":  # send the text, but neither the finish reason nor the usage
+            kept = sum(b'"finish_reason":null' in piece for piece in response.pieces)
+            response = replace(response, pieces=response.pieces[:kept])
+        return replace(response, delay=self.delay, ending=self.ending)
 
 
 def read_script(text: bytes) -> ChatScript:
-    """The script in a file; raises `BadInput` with the place of the mistake.
+    """Parse a script file; raises `BadInput` with the position of an error.
 
     >>> isinstance(read_script(b'{"default": [{"say": "hello"}]}'), ChatScript)
     True
     """
     try:
         parts = msgspec.json.decode(text, type=dict[str, list[ServedLine]])
-    except msgspec.DecodeError as wrong:
-        raise BadInput(f"the script cannot be read: {wrong}") from None
+    except msgspec.DecodeError as error:
+        raise BadInput(f"the script cannot be read: {error}") from None
     script = ChatScript()
     for words, lines in parts.items():
         script.play(*lines, words="" if words == "default" else words)
     return script
 
 
-class _Logged:
-    """A script that writes down each request before it is answered, one JSON line each."""
+class _LoggedScript:
+    """A script that logs each request as a line of JSON before it is answered."""
 
     def __init__(self, script: ChatScript, log: Path) -> None:
         self._script = script
         self._log = log
 
-    def __call__(self, heard: Heard) -> Any:
-        line = {"path": heard.path, "headers": heard.headers, "body": heard.body, "attempt": heard.attempt}
+    def __call__(self, request: ReceivedRequest) -> Any:
+        line = {"path": request.path, "headers": request.headers, "body": request.body, "attempt": request.attempt}
         with self._log.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
-        return self._script(heard)
+        return self._script(request)
 
 
 async def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program until it receives SIGTERM or SIGINT."""
+    """Run the server until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(
         prog="python -m retinue.testing.fake_chat",
-        description=PROGRAM,
+        description=USAGE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--script", type=Path, required=True, help="the JSON file with the lines")
     parser.add_argument("--host", default=HOST)
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--chunk", type=int, help="send answers in pieces of so many bytes")
-    parser.add_argument("--log", type=Path, help="write every request into this file, as lines of JSON")
+    parser.add_argument("--port", type=int, default=0, help="0 chooses a free port")
+    parser.add_argument("--chunk", type=int, help="split responses into parts of so many bytes")
+    parser.add_argument("--log", type=Path, help="append every request to this file, as lines of JSON")
     options = parser.parse_args(arguments)
     try:
         script = read_script(options.script.read_bytes())
-    except (OSError, BadInput) as wrong:
-        sys.exit(f"fake_chat: {options.script}: {wrong}")
-    played = _Logged(script, options.log) if options.log else script
+    except (OSError, BadInput) as error:
+        sys.exit(f"fake_chat: {options.script}: {error}")
+    played = _LoggedScript(script, options.log) if options.log else script
     done = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, done.set)

@@ -1,6 +1,6 @@
-"""What a fake vendor remembers of prompts, so that it can count the tokens that need not be read again.
+"""Simulated prompt cache of a vendor, to count cached tokens.
 
-A prompt is a row of blocks: tools first, then the system text, then the messages. A token is four characters.
+A prompt is a sequence of blocks: tools, system text, messages. A token is four characters.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 LOOKBACK = 20
-"""How many blocks before a mark a vendor that wants marks looks for something that it remembers."""
+"""How many blocks before a cache mark are searched for a cached prefix."""
 
 
 class Block(NamedTuple):
-    """A piece of a prompt; `under` are circumstances that make it another one although its words are the same."""
+    """A piece of a prompt; `under` are options that distinguish blocks with the same content."""
 
     content: bytes
     marked: bool = False
@@ -24,7 +24,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The tokens of a prompt: all, those that the vendor remembered, and those that it will remember from now on."""
+    """Tokens of a prompt: all, those read from the cache, and those written to it."""
 
     total: int
     cached: int = 0
@@ -32,9 +32,9 @@ class Prompt:
 
 
 class PromptCache:
-    """What a vendor remembers: the beginnings of prompts, up to each block; with `wants_marks` up to each marked one.
+    """A vendor's cache of prompt prefixes, up to each block; with `wants_marks` up to each marked block.
 
-    There, a beginning is found again if a mark is at its end, or up to twenty blocks behind it.
+    With marks, a prefix is found again if a mark is at its end or up to `LOOKBACK` blocks behind it.
 
     >>> cache = PromptCache()
     >>> cache.read("model", [Block(b"four"), Block(b"and eight")])
@@ -45,24 +45,24 @@ class PromptCache:
 
     def __init__(self, *, wants_marks: bool = False) -> None:
         self._wants_marks = wants_marks
-        self._kept: set[bytes] = set()
+        self._cached: set[bytes] = set()
 
-    def read(self, whom: str, blocks: Iterable[Block]) -> Prompt:
-        """How much of a prompt is remembered; afterwards more is."""
-        digest, size = hashlib.sha256(whom.encode()), 0
-        beginnings: list[tuple[bytes, int]] = []
+    def read(self, model: str, blocks: Iterable[Block]) -> Prompt:
+        """Look up a prompt for a model and store its prefixes."""
+        digest, size = hashlib.sha256(model.encode()), 0
+        prefixes: list[tuple[bytes, int]] = []
         marked: list[int] = []
         for block in blocks:
             digest.update(block.under + block.content)
             size += len(block.content)
             if block.marked or not self._wants_marks:
-                marked.append(len(beginnings))
-            beginnings.append((digest.digest(), size // 4))
+                marked.append(len(prefixes))
+            prefixes.append((digest.digest(), size // 4))
         cached = 0
         for end in marked:
-            reach = max(-1, end - LOOKBACK)
-            found = (beginnings[at][1] for at in range(end, reach, -1) if beginnings[at][0] in self._kept)
-            cached = max(cached, next(found, 0))
-        self._kept.update(beginnings[end][0] for end in marked)
-        written = beginnings[marked[-1]][1] - cached if marked else 0
+            stop = max(-1, end - LOOKBACK)
+            hits = (prefixes[at][1] for at in range(end, stop, -1) if prefixes[at][0] in self._cached)
+            cached = max(cached, next(hits, 0))
+        self._cached.update(prefixes[end][0] for end in marked)
+        written = prefixes[marked[-1]][1] - cached if marked else 0
         return Prompt(total=size // 4, cached=cached, written=written)

@@ -1,7 +1,6 @@
-"""A real HTTP server on this machine that plays a vendor: it remembers what it was asked, and answers as it is told.
+"""A local HTTP server for tests: records requests and sends scripted responses, independent of any vendor's format.
 
-It knows nothing of any vendor's format. What it is told may be unkind: errors, silence, a stream that breaks off, one
-byte at a time.
+Responses may be errors, silence, a broken stream, or bytes sent one at a time.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """One request: `headers` by their names in lower case, `body` decoded, how often these bytes have come, and the
-    client's `port`, which is the same for requests on one connection.
+class ReceivedRequest:
+    """One request. `headers` have lower-case names; `body` is the decoded JSON; `attempt` counts identical requests.
+
+    `port` is the client's, which is the same for all requests on one connection.
     """
 
     method: str
@@ -35,12 +35,12 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One response, byte by byte.
+class FakeResponse:
+    """One response.
 
-    Each of `pieces` is sent on its own, `every` so many seconds, after `delay` seconds of silence; `chunk` cuts them
-    smaller. `ending` says what follows the last of them: the proper end, a broken connection, or nothing until the
-    client goes. With `status` 0 there is no response at all, only that ending.
+    Each of `pieces` is sent separately, `every` seconds apart, after `delay` seconds; `chunk` splits them into smaller
+    parts. `ending` is what follows the last piece: a proper end (`whole`), a closed connection (`cut`), or `silence`
+    until the client disconnects. With `status` 0 nothing is sent before the ending.
     """
 
     status: int = 200
@@ -52,33 +52,33 @@ class Answer:
     ending: Literal["whole", "cut", "silence"] = "whole"
 
 
-Answering: TypeAlias = Callable[[Heard], Answer]
+Responder: TypeAlias = Callable[[ReceivedRequest], FakeResponse]
 
 
 class FakeServer:
-    """The server, open inside of an `async with` block; `url` is where it listens.
+    """The server, which listens at `url` inside an `async with` block; `respond` returns the response to a request.
 
-    >>> async def story() -> tuple[str, str]:
+    >>> async def example() -> tuple[str, str]:
     ...     import aiohttp
-    ...     async with FakeServer(lambda heard: Answer(pieces=(b"you said ", heard.raw))) as server:
+    ...     async with FakeServer(lambda request: FakeResponse(pieces=(b"received ", request.raw))) as server:
     ...         async with aiohttp.ClientSession() as session, session.post(server.url, data=b"hi") as response:
-    ...             return await response.text(), server.heard[0].method
-    >>> asyncio.run(story())
-    ('you said hi', 'POST')
+    ...             return await response.text(), server.requests[0].method
+    >>> asyncio.run(example())
+    ('received hi', 'POST')
     """
 
-    def __init__(self, answering: Answering, *, host: str = HOST, port: int = 0) -> None:
-        self.heard: list[Heard] = []
-        """Every request, in the order in which they came."""
-        self._answering = answering
+    def __init__(self, respond: Responder, *, host: str = HOST, port: int = 0) -> None:
+        self.requests: list[ReceivedRequest] = []
+        """All requests, in the order of their arrival."""
+        self._respond = respond
         self._host, self._port = host, port
-        self._asked: dict[bytes, int] = {}
+        self._attempts: dict[bytes, int] = {}
         self._closing = asyncio.Event()
         self._runner: web.ServerRunner | None = None
 
     @property
     def url(self) -> str:
-        """Where it listens, without a path."""
+        """The server's address, without a path."""
         return f"http://{self._host}:{self._port}"
 
     async def __aenter__(self) -> FakeServer:
@@ -91,7 +91,7 @@ class FakeServer:
         await self.close()
 
     async def open(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         self._runner = web.ServerRunner(
             web.Server(self._serve, handler_cancellation=True, access_log=None), shutdown_timeout=1.0
         )
@@ -101,15 +101,15 @@ class FakeServer:
         self._port = int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
-        """Stop listening; whoever waits in silence is let go."""
+        """Stop listening, and end silent responses."""
         self._closing.set()
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        raw = await request.content.read()  # `request.read` has a limit; models read long conversations
-        attempt = self._asked[raw] = self._asked.get(raw, 0) + 1
-        heard = Heard(
+        raw = await request.content.read()  # `request.read` has a size limit, which conversations exceed
+        attempt = self._attempts[raw] = self._attempts.get(raw, 0) + 1
+        received = ReceivedRequest(
             method=request.method,
             path=request.path,
             headers={name.lower(): value for name, value in request.headers.items()},
@@ -119,29 +119,29 @@ class FakeServer:
             port=_port(request),
             query=request.query_string,
         )
-        self.heard.append(heard)
-        return await self._play(request, self._answering(heard))
+        self.requests.append(received)
+        return await self._send(request, self._respond(received))
 
-    async def _play(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
-        await asyncio.sleep(answer.delay)
-        response = web.StreamResponse(status=answer.status or 200, headers=answer.headers)
-        if answer.status:
+    async def _send(self, request: web.BaseRequest, fake: FakeResponse) -> web.StreamResponse:
+        await asyncio.sleep(fake.delay)
+        response = web.StreamResponse(status=fake.status or 200, headers=fake.headers)
+        if fake.status:
             await response.prepare(request)
-            for number, piece in enumerate(answer.pieces):
-                if number and answer.every:
-                    await asyncio.sleep(answer.every)
-                for start in range(0, len(piece), answer.chunk or len(piece) or 1):
-                    await response.write(piece[start : start + (answer.chunk or len(piece))])
-                    if answer.chunk:
-                        await asyncio.sleep(0)  # let the client read, or the pieces would be one again
-        match answer.ending:
-            case "whole" if answer.status:
+            for number, piece in enumerate(fake.pieces):
+                if number and fake.every:
+                    await asyncio.sleep(fake.every)
+                for start in range(0, len(piece), fake.chunk or len(piece) or 1):
+                    await response.write(piece[start : start + (fake.chunk or len(piece))])
+                    if fake.chunk:
+                        await asyncio.sleep(0)  # let the client read, otherwise the parts are joined again
+        match fake.ending:
+            case "whole" if fake.status:
                 await response.write_eof()
             case "silence":
                 await self._closing.wait()
-                _break(request)
+                _disconnect(request)
             case _:
-                _break(request)
+                _disconnect(request)
         return response
 
 
@@ -150,7 +150,7 @@ def _port(request: web.BaseRequest) -> int:
     return int(peer[1]) if peer else 0
 
 
-def _break(request: web.BaseRequest) -> None:
+def _disconnect(request: web.BaseRequest) -> None:
     if request.transport is not None:
         request.transport.close()
 

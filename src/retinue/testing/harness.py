@@ -1,4 +1,4 @@
-"""A whole retinue in memory, with a scripted model as its mind and time that the test holds."""
+"""`Harness`: a complete retinue for tests, in memory, with a scripted model and virtual time."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from retinue.core.ids import RandomIds, RunId
 from retinue.core.ports import Store, ToolLike
 from retinue.core.run import Outcome
 from retinue.dialects.registry import DEFAULT
-from retinue.providers.scripted import Improvised, Line, Script, ScriptedProvider
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
 from retinue.testing.crashing_store import CrashingStore
 from retinue.testing.virtual_time import VirtualClock, VirtualTimeLoop
 
 
 class Harness:
-    """Scripts, opens, kills and reopens a retinue.
+    """Opens, kills and reopens a retinue whose models follow a script; takes the options of `retinue.open`.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import says
-    >>> async def story() -> str:
-    ...     async with Harness(dialects=()) as retinue:
-    ...         retinue.script("main", says("hello"))
-    ...         return (await retinue.run("hi")).text
-    >>> asyncio.run(story())
+    >>> from retinue.providers.scripted import says
+    >>> async def example() -> str:
+    ...     async with Harness(dialects=()) as harness:
+    ...         harness.script("main", says("hello"))
+    ...         return (await harness.run("hi")).text
+    >>> asyncio.run(example())
     'hello'
 
-    Leaving the block complains about lines that nobody asked for.
+    Leaving the block raises `AssertionError` if lines of the script were not used.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class Harness:
             "provider": self.provider,
         }
         self._retinue: Retinue | None = None
-        self._brittle: CrashingStore | None = None
+        self._crashing_store: CrashingStore | None = None
         self._supervisor: Supervisor | None = None
 
     @property
     def retinue(self) -> Retinue:
-        """The retinue that is open now."""
+        """The open retinue."""
         assert self._retinue is not None, "the harness is not open"
         return self._retinue
 
     @property
     def written(self) -> int:
-        """How many writes this life has made."""
-        assert self._brittle is not None
-        return self._brittle.written
+        """Writes since the last `open`."""
+        assert self._crashing_store is not None
+        return self._crashing_store.written
 
-    def script(self, agent: str, *lines: Line | Improvised, task: str | None = None) -> None:
-        """What an agent's model will say, turn by turn."""
+    def script(self, agent: str, *lines: Line | LineFunction, task: str | None = None) -> None:
+        """Add the replies of an agent's model, one line for each turn; `task` selects runs by a part of their task."""
         self.provider.script.play(agent, *lines, task=task)
 
     async def __aenter__(self) -> Self:
@@ -93,32 +93,30 @@ class Harness:
             self.provider.script.verify()
 
     async def open(self, *, adopt: bool = False, killed_after: int | None = None) -> Retinue:
-        """Begin a life: a process of its own, as far as the store can tell."""
+        """Open a retinue as a new driver; with `killed_after`, writes after that many fail as in a killed process."""
         import asyncio
 
-        held = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
-        self._brittle = CrashingStore(self.store, limit=killed_after)
+        is_virtual = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+        self._crashing_store = CrashingStore(self.store, limit=killed_after)
         options: dict[str, Any] = {
-            "clock": VirtualClock() if held else SystemClock(),
+            "clock": VirtualClock() if is_virtual else SystemClock(),
             "ids": RandomIds(),
             "adopt": adopt,
         } | self._options
-        retinue = open_retinue(store=cast(Store, self._brittle), **options)
+        retinue = open_retinue(store=cast(Store, self._crashing_store), **options)
         self._supervisor = retinue.supervisor
         self._retinue = await retinue.__aenter__()
         return self._retinue
 
     async def close(self) -> None:
-        """End this life in good order."""
+        """Close the retinue cleanly."""
         retinue, self._retinue = self.retinue, None
         await retinue.__aexit__(None, None, None)
 
     async def kill(self) -> None:
-        """End this life as a power switch does: nothing more is written, and the store learns that the driver
-        is gone.
-        """
-        assert self._brittle is not None
-        self._brittle.limit = self._brittle.written
+        """Simulate the death of the process: nothing more is written, and its driver is declared dead."""
+        assert self._crashing_store is not None
+        self._crashing_store.limit = self._crashing_store.written
         retinue, self._retinue = self._retinue, None
         if retinue is not None:
             with suppress(StoreError):
@@ -127,31 +125,31 @@ class Harness:
             self.store.commit(None, (DeclareDead(driver_id=self._supervisor.driver_id),))
 
     async def restart(self) -> Retinue:
-        """Kill this life and begin another that takes over what is unfinished."""
+        """Kill the retinue and open another one, which adopts unfinished runs."""
         await self.kill()
         return await self.open(adopt=True)
 
-    async def run(self, task: str, **how: Any) -> Outcome:
-        """Start a run and wait for how it ends."""
-        return await self.retinue.run(task, **how)
+    async def run(self, task: str, **options: Any) -> Outcome:
+        """Start a root run and wait for its outcome; options as for `Retinue.run`."""
+        return await self.retinue.run(task, **options)
 
-    # Looking at what is stored
+    # Stored facts
 
     def events(self, run_id: RunId) -> list[Event]:
-        """What is stored of a run."""
+        """The stored events of a run."""
         return [event for _, event in self.store.events(run_id)]
 
     def run_of(self, agent: str) -> RunId:
-        """The one run of an agent."""
+        """The id of an agent's only run."""
         (row,) = [row for row in self.store.runs(RunQuery()) if row.agent == agent]
         return row.run_id
 
     def results(self, agent: str) -> list[str]:
-        """What the calls of an agent's one run came to, in the order they returned."""
+        """The tool results of an agent's only run, in the order in which the calls returned."""
         return [event.text for event in self.events(self.run_of(agent)) if isinstance(event, CallReturned)]
 
     def replies(self) -> set[tuple[RunId, int]]:
-        """Every model reply that is stored: run and turn."""
+        """(run id, turn) of every stored model reply."""
         return {
             (row.run_id, event.turn)
             for row in self.store.runs(RunQuery())

@@ -1,10 +1,10 @@
-"""Names that a test can write down beforehand: they count."""
+"""Predictable run ids for tests."""
 
 from itertools import count
 
 
 class CountedIds:
-    """Ids in the order of their making.
+    """Sequential ids.
 
     >>> ids = CountedIds("child")
     >>> ids.new(), ids.new()
@@ -16,5 +16,4 @@ class CountedIds:
         self._numbers = count(1)
 
     def new(self) -> str:
-        """The next id."""
         return f"{self._prefix}-{next(self._numbers):04}"

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.commands import Decide, Written
+from retinue.core.commands import Decide, WriteResult
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.ports import Clock, KeyValue, Sandbox, Tool
 
@@ -84,7 +84,7 @@ class NoKeyValue:
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
-    ) -> Written:
+    ) -> WriteResult:
         """Cannot be done."""
         raise NotImplementedError(space)
 

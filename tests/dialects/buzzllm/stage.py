@@ -20,9 +20,9 @@ import retinue
 from retinue.__main__ import main
 from retinue.app.retinue import Retinue
 from retinue.core.events import CallReturned
-from retinue.providers.scripted.script import Line, Speaks, calls
-from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.providers.scripted import Line, ScriptedReply, calls
+from retinue.testing.fake_chat import FakeChat, Playable
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.stage import open_in_a_thread
 from tests.cli.test_sse import Told, events
 from tests.internals import engine_of
@@ -39,7 +39,7 @@ class Wire(NamedTuple):
     """A vendor, the provider that speaks to it, and the whole address of its models."""
 
     name: str
-    vendor: Callable[[Played], AnyVendor]
+    vendor: Callable[[Playable], AnyVendor]
     base: Callable[[AnyVendor], str]
     path: str
 
@@ -120,13 +120,13 @@ def order(wire: Wire, vendor: AnyVendor, **fields: object) -> dict[str, object]:
 
 
 @contextmanager
-def serving(played: Played, wire: Wire = CHAT) -> Generator[AnyVendor]:
+def serving(played: Playable, wire: Wire = CHAT) -> Generator[AnyVendor]:
     """A vendor in a thread of its own."""
     with open_in_a_thread(wire.vendor(played)) as vendor:
         yield vendor
 
 
-def one_by_one(*lines: Line | Answer) -> Callable[[Heard], Line | Answer]:
+def one_by_one(*lines: Line | FakeResponse) -> Callable[[ReceivedRequest], Line | FakeResponse]:
     """A line for each request, whoever makes it."""
     left = iter(lines)
     return lambda _: next(left)
@@ -135,12 +135,12 @@ def one_by_one(*lines: Line | Answer) -> Callable[[Heard], Line | Answer]:
 # ---- call_subagent --------------------------------------------------------------------------------------------------
 
 
-def call_subagent(prompt: str = PROMPT, **more: object) -> Speaks:
+def call_subagent(prompt: str = PROMPT, **more: object) -> ScriptedReply:
     """The root calls."""
     return calls("call_subagent", prompt=prompt, **more)
 
 
-def is_root(heard: Heard) -> bool:
+def is_root(heard: ReceivedRequest) -> bool:
     """Whether it is the root that asks: nobody else has the tool."""
     return any("call_subagent" in json.dumps(tool) for tool in heard.body.get("tools") or ())
 
@@ -148,13 +148,13 @@ def is_root(heard: Heard) -> bool:
 class Cast:
     """Lines of the root, turn by turn, and of its children, whose requests are kept in the order in which they come."""
 
-    def __init__(self, root: tuple[Line | Answer, ...], child: Played) -> None:
+    def __init__(self, root: tuple[Line | FakeResponse, ...], child: Playable) -> None:
         self._root = iter(root)
         self._child = child
-        self.children: list[Heard] = []
-        self.root: list[Heard] = []
+        self.children: list[ReceivedRequest] = []
+        self.root: list[ReceivedRequest] = []
 
-    def __call__(self, heard: Heard) -> Line | Answer:
+    def __call__(self, heard: ReceivedRequest) -> Line | FakeResponse:
         """The next line of whoever asks."""
         if is_root(heard):
             self.root.append(heard)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import ProviderError
-from retinue.providers.scripted.script import Line, calls, fails, says, streams, together
-from retinue.testing.fake_server import Answer, FakeServer, Heard
+from retinue.providers.scripted import Line, calls, fails, says, streams, together
+from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.stage import open_in_a_thread
 from tests.dialects.buzzllm.stage import (
     CHAT,
@@ -49,18 +49,18 @@ def test_one_order_on_stdin_is_answered_with_events_on_stdout(command: Command, 
     assert "".join(told.delta for told in ended.told if told.type == "output_text") == "It is the pool."
     assert [told for told in ended.told if told.type != "output_text"] == [Told("block_end"), Told("response_end")]
     assert ended.stderr == ""
-    (heard,) = vendor.heard
+    (heard,) = vendor.requests
     assert heard.path == wire.url(vendor).removeprefix(vendor.url)
 
 
 @pytest.mark.promise("BZ-CALL-URL")
 @pytest.mark.parametrize("provider", ["openai-chat", "openai-responses", "anthropic", "vertexai-anthropic"])
 def test_the_url_is_the_whole_address_and_nothing_is_added_to_it(command: Command, provider: str) -> None:
-    with open_in_a_thread(FakeServer(lambda _: Answer(status=418))) as server:
+    with open_in_a_thread(FakeServer(lambda _: FakeResponse(status=418))) as server:
         ended = command(model=MODEL, provider=provider, url=f"{server.url}/a/proxy/?region=eu", prompt=PROMPT)
 
     assert ended.code == 1
-    assert {(heard.path, heard.query) for heard in server.heard} == {("/a/proxy/", "region=eu")}
+    assert {(heard.path, heard.query) for heard in server.requests} == {("/a/proxy/", "region=eu")}
 
 
 @pytest.mark.promise("BZ-CALL-KEY")
@@ -73,11 +73,11 @@ def test_the_key_is_read_from_the_variable_that_the_order_names_and_shown_nowher
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-very-secret-1234")
     with open_in_a_thread(
-        FakeServer(lambda heard: Answer(status=401, pieces=(heard.headers[header].encode(),)))
+        FakeServer(lambda heard: FakeResponse(status=401, pieces=(heard.headers[header].encode(),)))
     ) as server:
         ended = command(model=MODEL, provider=wire, url=server.url, prompt=PROMPT, api_key_name="MY_KEY")
 
-    assert server.heard[0].headers[header].endswith("sk-very-secret-1234")
+    assert server.requests[0].headers[header].endswith("sk-very-secret-1234")
     assert ended.code == 1
     assert "sk-very-secret-1234" not in ended.stdout + ended.stderr
     assert "MY_KEY" in ended.stderr
@@ -96,7 +96,7 @@ def test_without_a_key_variable_no_key_is_sent(
         ended = command(**order(wire, vendor, **fields))
 
     assert ended.code == 0
-    assert not {"authorization", "x-api-key"} & vendor.heard[0].headers.keys()
+    assert not {"authorization", "x-api-key"} & vendor.requests[0].headers.keys()
 
 
 @pytest.mark.promise("BZ-CALL-RESPONSES")
@@ -105,7 +105,7 @@ def test_a_request_of_responses_has_the_fields_of_the_document(command: Command)
         command(**order(RESPONSES, vendor, system_prompt="You find.", max_tokens=99, temperature=0.25))
         command(**order(RESPONSES, vendor, think=True))
 
-    plain, thinking = (heard.body for heard in vendor.heard)
+    plain, thinking = (heard.body for heard in vendor.requests)
     words = [{"role": "user", "content": [{"type": "input_text", "text": PROMPT}]}]
     assert plain == {
         "model": MODEL,
@@ -132,7 +132,7 @@ def test_responses_go_on_from_the_response_before_with_the_results_alone(command
     with serving(one_by_one(calls("bash_find", path="."), says("Nothing.")), RESPONSES) as vendor:
         ended = command(**order(RESPONSES, vendor, tool_subset=["bash_find"]))
 
-    first, second = (heard.body for heard in vendor.heard)
+    first, second = (heard.body for heard in vendor.requests)
     assert ended.text == "Nothing."
     assert first["tool_choice"] == "auto"
     assert [(tool["type"], tool["name"]) for tool in first["tools"]] == [("function", "bash_find")]
@@ -149,7 +149,7 @@ def test_what_is_left_out_or_null_has_its_default(command: Command) -> None:
         command(**order(CHAT, vendor))
         command(**order(CHAT, vendor, **nothing))
 
-    left_out, null = (heard.body for heard in vendor.heard)
+    left_out, null = (heard.body for heard in vendor.requests)
     assert left_out == null
     assert left_out == {
         "model": MODEL,
@@ -167,7 +167,7 @@ def test_prompt_and_system_prompt_arrive_byte_for_byte(command: Command, wire: W
     with serving(says("Hi."), wire) as vendor:
         command(**order(wire, vendor, prompt=prompt, system_prompt=system))
 
-    body = vendor.heard[0].body
+    body = vendor.requests[0].body
     assert json.dumps(prompt) in json.dumps(body)
     assert json.dumps(system) in json.dumps(body)
 
@@ -181,7 +181,7 @@ def test_a_call_has_exactly_the_tools_of_its_subset_and_tells_what_they_come_to(
         ended = command(**order(wire, vendor, tool_subset=["scrape_webpage", "bash_find", "bash_find"]))
 
     assert ended.text == "Let me look.In notes.txt."
-    names = [tool.get("name") or tool["function"]["name"] for tool in vendor.heard[0].body["tools"]]
+    names = [tool.get("name") or tool["function"]["name"] for tool in vendor.requests[0].body["tools"]]
     assert names == ["scrape_webpage", "bash_find"]
     (result,) = (told for told in ended.told if told.type == "tool_result")
     assert result.delta.startswith("\n\nTool Result (bash_find):\n")
@@ -196,7 +196,7 @@ def test_a_call_has_exactly_the_tools_of_its_subset_and_tells_what_they_come_to(
 
 @pytest.mark.promise("BZ-CALL-ROUNDS")
 def test_ten_rounds_of_tools_are_made_and_an_eleventh_is_an_error(command: Command) -> None:
-    def ten(heard: Heard) -> Line:
+    def ten(heard: ReceivedRequest) -> Line:
         done = sum(message["role"] == "assistant" for message in heard.body["messages"])
         return calls("bash_find", path=f"./{done}") if done < 10 else says("Ten times.")
 
@@ -207,7 +207,7 @@ def test_ten_rounds_of_tools_are_made_and_an_eleventh_is_an_error(command: Comma
 
     results = [sum(told.type == "tool_result" for told in ended.told) for ended in (enough, too_many)]
     assert (enough.code, enough.text, too_many.code, results) == (0, "Ten times.", 1, [10, 10])
-    assert len(vendor.heard) == 11
+    assert len(vendor.requests) == 11
     error = "the turn limit was reached without a final answer: used 11, limit 11"
     assert too_many.told[-2:] == [Told("block_end", f"Error: {error}"), Told("response_end")]
     assert too_many.stderr == f"error: {error}\n"
@@ -331,7 +331,7 @@ def test_a_huge_prompt_goes_through(command: Command) -> None:
         ended = command(**order(CHAT, vendor, prompt=prompt))
 
     assert (ended.code, ended.text) == (0, "Long.")
-    assert vendor.heard[0].body["messages"] == [{"role": "user", "content": prompt}]
+    assert vendor.requests[0].body["messages"] == [{"role": "user", "content": prompt}]
 
 
 @pytest.mark.promise("BZ-CALL-READS")
@@ -359,7 +359,7 @@ def test_the_settings_of_the_folder_say_how_responses_are_written(command: Comma
         ended = command(**order(RESPONSES, vendor, tool_subset=["bash_find"]))
 
     assert (ended.code, ended.text) == (0, "Nothing.")
-    (result,) = vendor.heard[1].body["input"]
+    (result,) = vendor.requests[1].body["input"]
     assert set(result) == {"type", "tool_call_id", "content"}
     assert (result["type"], json.loads(result["content"])["total"]) == ("tool_result", 1)
 
@@ -379,7 +379,7 @@ def test_a_prompt_without_a_word_is_the_models_business(command: Command, wire: 
     with serving(says("You said nothing."), wire) as vendor:
         ended = command(**order(wire, vendor, prompt=""))
 
-    assert len(vendor.heard) == 1
+    assert len(vendor.requests) == 1
     assert ended.code in (0, 1)
 
 

@@ -16,9 +16,18 @@ from retinue.dialects.arguments import CallRefused
 from retinue.dialects.buzzllm import BuzzllmSettings
 from retinue.dialects.buzzllm.requests import CATALOG, parse, subset
 from retinue.providers.catalog import provider_config
-from retinue.providers.scripted.provider import Script, ScriptedProvider
-from retinue.providers.scripted.script import Speaks, calls, calls_verbatim, fails, says, streams, together
-from retinue.testing.fake_server import Heard
+from retinue.providers.scripted import (
+    Script,
+    ScriptedProvider,
+    ScriptedReply,
+    calls,
+    calls_verbatim,
+    fails,
+    says,
+    streams,
+    together,
+)
+from retinue.testing.fake_server import ReceivedRequest
 from retinue.tools.dependencies import ToolOptions
 from tests.dialects.buzzllm.stage import (
     CHAT,
@@ -84,7 +93,7 @@ async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> No
 async def test_a_call_is_answered_by_a_process_that_asks_the_same_model(wire: Wire) -> None:
     seen: list[int] = []
 
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> ScriptedReply:
         seen.append(len(callers()))
         return streams("It is ", "the pool.")
 
@@ -307,8 +316,8 @@ async def test_a_subagent_thinks_and_keeps_its_temperature_as_its_caller_does() 
 
 @pytest.mark.promise("BZ-RUN", "BZ-USAGE")
 async def test_a_subagent_is_a_run_of_the_tree_with_its_usage() -> None:
-    looks = Speaks(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
-    ends = Speaks(pieces=("Found.",), usage=Usage(input=200, output=20))
+    looks = ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
+    ends = ScriptedReply(pieces=("Found.",), usage=Usage(input=200, output=20))
     cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), one_by_one(looks, ends))
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
         stage = Stage(r)
@@ -322,7 +331,7 @@ async def test_a_subagent_is_a_run_of_the_tree_with_its_usage() -> None:
 
 @pytest.mark.promise("BZ-LIMITS")
 async def test_a_subagent_cannot_use_more_than_its_caller_has_left_and_what_it_used_is_gone() -> None:
-    hungry = Speaks(calls=calls("bash_find", path=".").calls, usage=Usage(input=1500, output=100))
+    hungry = ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=1500, output=100))
     cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), hungry)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
         stage = Stage(r)
@@ -339,7 +348,7 @@ async def test_a_subagent_cannot_use_more_than_its_caller_has_left_and_what_it_u
 
 @pytest.mark.promise("BZ-LIMITS", "BZ-TOGETHER")
 async def test_calls_of_one_reply_work_at_the_same_time_and_share_what_is_left() -> None:
-    hungry = Speaks(calls=calls("bash_find", path=".").calls, usage=Usage(input=900, output=100))
+    hungry = ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=900, output=100))
     both = together(call_subagent("a", tool_subset=["bash_find"]), call_subagent("b", tool_subset=["bash_find"]))
     cast = Cast((both, BYE), hungry)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
@@ -359,7 +368,7 @@ async def test_calls_of_one_reply_work_at_the_same_time_and_share_what_is_left()
 async def test_after_the_first_call_a_process_waits_ready_and_none_is_left_at_the_end() -> None:
     seen: list[set[int]] = []
 
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> ScriptedReply:
         seen.append(callers())
         return says("Hi.")
 
@@ -379,7 +388,7 @@ async def test_after_the_first_call_a_process_waits_ready_and_none_is_left_at_th
 async def test_a_process_that_was_started_with_another_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[str | None] = []
 
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> ScriptedReply:
         keys.append(heard.headers.get("authorization"))
         monkeypatch.setenv("MY_KEY", "second")
         return says("Hi.")

@@ -14,8 +14,8 @@ from retinue.core.policy import Policy
 from retinue.core.usage import Usage
 from retinue.dialects.buzzllm import BuzzllmSettings, process_pool
 from retinue.dialects.child_process import Grant, Tally, last_tally
-from retinue.providers.scripted.script import Line, Speaks, calls, hangs, says, streams
-from retinue.testing.fake_server import Heard
+from retinue.providers.scripted import Line, ScriptedReply, calls, hangs, says, streams
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import Command
 from tests.dialects.buzzllm.stage import (
     CHAT,
@@ -152,9 +152,9 @@ async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.Mo
 
 @pytest.mark.promise("BZ-KILLED", "BZ-USAGE")
 async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() -> None:
-    def child(heard: Heard) -> Speaks:
+    def child(heard: ReceivedRequest) -> ScriptedReply:
         if len(cast.children) == 1:
-            return Speaks(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
+            return ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
         for pid in callers():
             os.kill(pid, signal.SIGKILL)
         return says("Too late.")
@@ -173,7 +173,7 @@ async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() 
 async def test_a_cancelled_call_leaves_no_process() -> None:
     heard = asyncio.Event()
 
-    def child(_: Heard) -> Line:
+    def child(_: ReceivedRequest) -> Line:
         heard.set()
         return hangs("Let me ")
 
@@ -269,7 +269,7 @@ async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
 @pytest.mark.promise("BZ-GRANT")
 async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the pool")
-    words = Speaks(pieces=("Hi.",), usage=Usage(input=7, output=3))
+    words = ScriptedReply(pieces=("Hi.",), usage=Usage(input=7, output=3))
     lines = one_by_one(calls("bash_read", filepath="notes.txt"), words)
     async with CHAT.vendor(lines) as vendor:
         child = process_pool.ChildProcess(process_pool.COMMAND, os.environ)
@@ -283,7 +283,7 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
 
     assert (code, tally.turns, tally.usage.output >= 3) == (0, 2, True)
     assert b"the pool" in said
-    assert [tool["function"]["name"] for tool in vendor.heard[0].body["tools"]] == ["bash_read"]
+    assert [tool["function"]["name"] for tool in vendor.requests[0].body["tools"]] == ["bash_read"]
 
 
 @pytest.mark.promise("BZ-GRANT")

@@ -6,7 +6,7 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.dialects.buzzllm.prompts import PROMPTS
-from retinue.providers.scripted.script import says
+from retinue.providers.scripted import says
 from tests.dialects.buzzllm.stage import serving
 
 TOOLS = {
@@ -32,7 +32,7 @@ def offered(system: str, *flags: str) -> tuple[str, list[str]]:
     with serving(says("Hi.")) as vendor:
         where = ("--provider", "openai-chat", "--base-url", vendor.base_url, "--model", "fake-1", "--quiet")
         assert main(["run", *where, "--system", system, *flags, "Go."]) == 0
-    body = vendor.heard[0].body
+    body = vendor.requests[0].body
     text = body["messages"][0]["content"] if body["messages"][0]["role"] == "system" else ""
     tools = [tool["function"]["name"] for tool in body.get("tools", [])]
     return text, [name for name in tools if name not in ("call_subagent", "artifact_read")]

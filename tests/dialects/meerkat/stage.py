@@ -15,7 +15,7 @@ from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage,
 from retinue.core.ports import CallContext, Publish, Request, Store, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
-from retinue.providers.scripted.provider import Improvised, Line, Script, ScriptedProvider, Speaks, calls, streams
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider, ScriptedReply, calls, streams
 from retinue.testing.harness import Harness
 from tests.internals import live_run, tool_of
 
@@ -30,22 +30,22 @@ MANY = ConcurrencyLimits(
 )
 
 
-def spawn(prompt: str = "find it", **more: object) -> Speaks:
+def spawn(prompt: str = "find it", **more: object) -> ScriptedReply:
     """Somebody spawns."""
     return calls("agent_spawn", prompt=prompt, **more)
 
 
-def fork(prompt: str = "look below", **more: object) -> Speaks:
+def fork(prompt: str = "look below", **more: object) -> ScriptedReply:
     """Somebody forks."""
     return calls("agent_fork", prompt=prompt, **more)
 
 
-def slowly(text: str, seconds: float = 5.0) -> Speaks:
+def slowly(text: str, seconds: float = 5.0) -> ScriptedReply:
     """Words that take so many seconds of held time."""
     return streams(text[:1], text[1:], every=seconds)
 
 
-def about(tool: str, nth: int = 0, **more: object) -> Improvised:
+def about(tool: str, nth: int = 0, **more: object) -> LineFunction:
     """A call about the `nth` sub-agent that the caller has started."""
 
     def line(request: Request) -> Line:
@@ -102,7 +102,7 @@ class Listening(ScriptedProvider):
         return await super().answer(request, publish)
 
 
-Lines = Mapping[str, Sequence[Line | Improvised]]
+Lines = Mapping[str, Sequence[Line | LineFunction]]
 
 
 class Stage(Harness):
@@ -113,7 +113,7 @@ class Stage(Harness):
 
     def __init__(
         self,
-        *lines: Line | Improvised,
+        *lines: Line | LineFunction,
         spawned: Lines | None = None,
         forked: Lines | None = None,
         hosts: Lines | None = None,
@@ -218,12 +218,12 @@ def named(request: Request, nth: int = 0) -> str:
     return found[nth]
 
 
-def tells(body: str, nth: int = 0) -> Callable[[Request], Speaks]:
+def tells(body: str, nth: int = 0) -> Callable[[Request], ScriptedReply]:
     """A message to the `nth` child."""
     return lambda request: calls("send_message", to=named(request, nth), body=body)
 
 
-def to_parent(body: str) -> Speaks:
+def to_parent(body: str) -> ScriptedReply:
     return calls("send_message", to="parent", body=body)
 
 

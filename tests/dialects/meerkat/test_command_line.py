@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, hangs, says, together
-from retinue.testing.fake_chat import FakeChat, replies
-from retinue.testing.fake_server import Heard
+from retinue.providers.scripted import Line, calls, hangs, says, together
+from retinue.testing.fake_chat import FakeChat, count_replies
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import VARIABLES, Command, retinue
 
 pytestmark = pytest.mark.real_time
@@ -28,7 +28,7 @@ class Team:
         self.night = True
         self.fell_silent = asyncio.Event()
 
-    def __call__(self, heard: Heard) -> Line:
+    def __call__(self, heard: ReceivedRequest) -> Line:
         messages = heard.body["messages"]
         said = "\n".join(str(message["content"]) for message in messages)
         if "# Task\n\ndig" in said:
@@ -39,7 +39,7 @@ class Team:
         if "# Task\n\nkeep" in said:
             unread = messages[-1]["role"] == "user" and "[message from parent]" in str(messages[-1]["content"])
             return calls("send_message", to="parent", body="Booked.") if unread else says("Ready.")
-        return self._lead(said, replies(heard))
+        return self._lead(said, count_replies(heard))
 
     def _lead(self, said: str, turn: int) -> Line:
         names = re.findall(r'"name":"(sub-agent-[0-9a-f]{12})"', said)
@@ -93,7 +93,7 @@ async def test_a_tree_that_is_interrupted_and_then_killed_is_resumed_to_its_end_
         ("main", "completed"),
         ("sub-agent", "completed"),
     ]
-    last = vendor.heard[-1].body["messages"]
+    last = vendor.requests[-1].body["messages"]
     words = [message["content"] for message in last if message["role"] == "user"]
     assert sum("Booked." in text for text in words) == sum("The pool." in text for text in words) == 1
 
@@ -109,4 +109,4 @@ async def test_the_answer_as_an_object_comes_when_all_children_are_done() -> Non
 
     assert ended.code == 0
     assert (ended.json["status"], ended.json["text"]) == ("completed", "All in.")
-    assert {heard.body["model"] for heard in vendor.heard} == {"m"}
+    assert {heard.body["model"] for heard in vendor.requests} == {"m"}

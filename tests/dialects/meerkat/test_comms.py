@@ -13,7 +13,7 @@ from retinue.core.ports import Request
 from retinue.dialects.meerkat.comms import block, usage
 from retinue.dialects.meerkat.schema import USAGE
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.providers.scripted.provider import Line, calls, hangs, says, together
+from retinue.providers.scripted import Line, calls, hangs, says, together
 from tests.dialects.meerkat.stage import (
     COMMS,
     TASK,

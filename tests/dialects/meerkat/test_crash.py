@@ -17,7 +17,7 @@ from retinue.core.messages import ToolMessage, UserMessage
 from retinue.core.ports import Request, Store
 from retinue.core.state import Run
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.providers.scripted.provider import Improvised, Line, calls, hangs, says, together
+from retinue.providers.scripted import Line, LineFunction, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.meerkat.stage import COMMS, MANY, TASK, Stage, fork, slowly, spawn, started
@@ -194,7 +194,7 @@ class TwoLives(Stage):
         self.lives += 1
         return await super().open(**how)
 
-    def later(self, line: Improvised) -> Improvised:
+    def later(self, line: LineFunction) -> LineFunction:
         """A line for the second life only."""
 
         def only_then(request: Request) -> Line:

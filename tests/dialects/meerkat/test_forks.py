@@ -13,9 +13,9 @@ from retinue.core.history import STILL_OPEN
 from retinue.core.messages import AssistantMessage, ToolMessage, UserMessage
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.catalog import provider_config
-from retinue.providers.scripted.script import Line, calls, says, together
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_chat import FakeChat
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.dialects.meerkat.stage import OWN, TASK, Stage, fork, grep, slowly, spawn
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.responses import FakeResponses
@@ -138,7 +138,7 @@ async def test_a_forks_fork_has_all_that_went_before() -> None:
 # ---- at real wires --------------------------------------------------------------------------------------------------
 
 
-def plays(heard: Heard) -> Line:
+def plays(heard: ReceivedRequest) -> Line:
     """The root looks, forks and waits; a fork answers at once."""
     said = json.dumps(heard.body)
     if "the fork's task" in said and said.count("agent_fork") and "[you are a fork" in said:
@@ -205,7 +205,7 @@ async def test_a_fork_that_keeps_its_parents_tools_hits_the_vendors_cache_and_on
 @pytest.mark.real_time
 @pytest.mark.promise("MK-FAMILY", "MK-BACKGROUND", "MK-CLIENT")
 async def test_sub_agents_work_at_another_vendor_than_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leads(heard: Heard) -> Line:
+    def leads(heard: ReceivedRequest) -> Line:
         said = json.dumps(heard.body)
         if "sub-agent spawned" not in said.lower():
             return together(
@@ -231,5 +231,5 @@ async def test_sub_agents_work_at_another_vendor_than_their_parent(monkeypatch: 
     assert [text for text in results if text[0] != "{"] == [
         "Execution failed: Failed to create LLM client: Missing API key for provider: gemini"
     ]
-    assert sorted(heard.body["model"] for heard in other.heard) == ["gpt-5.2", "gpt-5.2-pro"]
-    assert {heard.body["model"] for heard in lead.heard} == {OWN}
+    assert sorted(heard.body["model"] for heard in other.requests) == ["gpt-5.2", "gpt-5.2-pro"]
+    assert {heard.body["model"] for heard in lead.requests} == {OWN}

@@ -4,11 +4,11 @@ import pytest
 
 from retinue.core.ports import Request
 from retinue.core.run import Limits
-from retinue.providers.scripted.provider import Line, Speaks, calls, says, together
+from retinue.providers.scripted import Line, ScriptedReply, calls, says, together
 from tests.dialects.meerkat.stage import COMMS, TASK, Stage, about, name, spawn, tells, to_parent, users
 
 
-def host(prompt: str = "keep the books", **more: object) -> Speaks:
+def host(prompt: str = "keep the books", **more: object) -> ScriptedReply:
     return spawn(prompt, host_mode=True, **more)
 
 

@@ -15,7 +15,7 @@ from retinue.core.events import ReplyReceived, RunAccepted
 from retinue.core.ports import Request
 from retinue.core.run import Limits
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
-from retinue.providers.scripted.provider import Line, Speaks, calls, says, together
+from retinue.providers.scripted import Line, ScriptedReply, calls, says, together
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.meerkat.stage import TASK, Stage, about, fork, grep, slowly, spawn
 
@@ -272,7 +272,7 @@ async def test_a_call_that_lost_its_place_to_another_is_refused_at_birth(
     """After a restart calls are entered again, and ask the store before they go on: so two of them can be at one
     point at once.
     """
-    both: Speaks = together(start("first"), start("second"))
+    both: ScriptedReply = together(start("first"), start("second"))
     lines = {task: [slowly("Done.", 9)] for task in ("first", "second")}
     spawned, forked = (lines, None) if start is spawn else (None, lines)
     for n in range(20):

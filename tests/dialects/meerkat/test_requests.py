@@ -28,7 +28,7 @@ from retinue.dialects.meerkat.requests import (
 )
 from retinue.dialects.meerkat.schema import AGENT_TOOLS
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
-from retinue.providers.scripted.provider import Speaks, calls, calls_verbatim, hangs, says, together
+from retinue.providers.scripted import ScriptedReply, calls, calls_verbatim, hangs, says, together
 from tests.dialects.meerkat.stage import COMMS, MANY, TASK, Stage, about, fork, spawn
 
 SHAPE = "Invalid arguments: Invalid parameters: "
@@ -41,7 +41,7 @@ OPENAI = "Allowed models: gpt-5.2, gpt-5.2-pro"
 GEMINI = "Allowed models: gemini-3-flash-preview, gemini-3-pro-preview"
 
 
-async def refusals(*lines: Speaks, settings: MeerkatSettings | None = None, **options: Any) -> list[str]:
+async def refusals(*lines: ScriptedReply, settings: MeerkatSettings | None = None, **options: Any) -> list[str]:
     """What the root reads when it makes these calls, none of which starts anything."""
     stage = Stage(together(*lines), says("Done."), settings=settings, **options)
     await stage.play()
@@ -233,7 +233,7 @@ async def test_no_tool_crashes_whatever_it_is_called_with(comms_tools: Any) -> N
     )
     tools = (*AGENT_TOOLS, *names(settings))
 
-    def anything() -> Speaks:
+    def anything() -> ScriptedReply:
         fields = {chance.choice(FIELDS): chance.choice(WORDS) for _ in range(chance.randint(0, 5))}
         if chance.random() < 0.7:
             fields |= {"prompt": "dig", "to": "parent", "agent_id": NOBODY}
@@ -334,7 +334,7 @@ async def test_ids_that_are_none_or_nobodys_are_told(tool: str) -> None:
 async def test_the_sub_agents_of_another_run_are_nobody_here() -> None:
     other: list[str] = []
 
-    def ask(_: object) -> Speaks:
+    def ask(_: object) -> ScriptedReply:
         return together(calls("agent_status", agent_id=other[0]), calls("agent_cancel", agent_id=other[0]))
 
     stage = Stage(spawn(), about("agent_status"), hangs(), spawned={"find it": [hangs()]})

@@ -12,7 +12,7 @@ from retinue.core.agent import Agent
 from retinue.core.messages import UserMessage
 from retinue.dialects.meerkat.schema import USAGE
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, MeerkatSettings
-from retinue.providers.scripted.provider import Speaks, calls, hangs, says, together
+from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
 from retinue.testing.harness import Harness
 from tests.dialects.meerkat.stage import COMMS, NESTED, TASK, Stage, about, fork, slowly, spawn
 
@@ -163,7 +163,7 @@ async def test_a_sub_agents_system_text_is_the_one_asked_for_else_how_its_tools_
     ],
 )
 async def test_a_sub_agent_has_the_tools_that_its_access_leaves(
-    start: Callable[..., Speaks], access: object, offered: tuple[str, ...]
+    start: Callable[..., ScriptedReply], access: object, offered: tuple[str, ...]
 ) -> None:
     line = start("find it", tool_access=access)
     lines = {"find it": [says("Found.")]}

@@ -11,7 +11,7 @@ from retinue.core.messages import UserMessage
 from retinue.core.ports import CallContext, Request, Tool
 from retinue.core.run import Limits
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.providers.scripted.provider import Line, calls, fails, hangs, says, streams, together
+from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
 from tests.dialects.meerkat.stage import MANY, TASK, Stage, about, fork, name, slowly, spawn, started
 
 MOST = MeerkatSettings(concurrency_limits=MANY)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.providers.scripted.script import Line, calls, says, together
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_chat import FakeChat
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.dialects.meerkat.stage import COMMS, OWN, TASK, fork, grep, spawn
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
 
-WIRES: dict[str, Callable[[Callable[[Heard], Line]], Any]] = {
+WIRES: dict[str, Callable[[Callable[[ReceivedRequest], Line]], Any]] = {
     "anthropic": FakeAnthropic,
     "openai-chat": FakeChat,
     "openai-responses": FakeResponses,
@@ -24,7 +24,7 @@ WIRES: dict[str, Callable[[Callable[[Heard], Line]], Any]] = {
 }
 
 
-def plays(heard: Heard) -> Line:
+def plays(heard: ReceivedRequest) -> Line:
     """A root with one of each kind; all of them write to it, and it writes to the host."""
     said = json.dumps(heard.body, ensure_ascii=False)
     told = said.rpartition("# Task")[2] if "# Task" in said else ""

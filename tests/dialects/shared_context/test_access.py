@@ -5,7 +5,7 @@ import json
 import pytest
 
 import retinue
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from tests.dialects.shared_context.stage import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
 from tests.dialects.spec.stage import Stage, context, other_work, read_after, waiting_orchestrator
 

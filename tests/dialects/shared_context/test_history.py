@@ -7,7 +7,7 @@ import pytest
 
 from retinue.core.errors import BadInput, UnknownName
 from retinue.dialects.shared_context.entries import HISTORY_BYTES
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.shared_context.stage import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
 from tests.dialects.spec.stage import Answer, Stage, context, read_after, waiting_orchestrator

@@ -11,7 +11,7 @@ from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import HandleRef
 from retinue.dialects.shared_context.tool import participant
-from retinue.providers.scripted.provider import calls, calls_verbatim, says, together
+from retinue.providers.scripted import calls, calls_verbatim, says, together
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
 from tests.internals import tool_of

@@ -11,7 +11,7 @@ from retinue.core.messages import Message, Reply, ToolMessage
 from retinue.core.ports import CallContext, Publish, Request, Store, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, Speaks, calls
+from retinue.providers.scripted import Line, Script, ScriptedProvider, ScriptedReply, calls
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.ids import CountedIds
 from retinue.testing.virtual_time import VirtualClock
@@ -21,17 +21,17 @@ ROOT = "main"
 Answer = dict[str, object]
 
 
-def subagent(action: str, **fields: object) -> Speaks:
+def subagent(action: str, **fields: object) -> ScriptedReply:
     """The orchestrator uses the `subagent` tool."""
     return calls("subagent", action=action, **fields)
 
 
-def context(action: str, **fields: object) -> Speaks:
+def context(action: str, **fields: object) -> ScriptedReply:
     """Somebody uses the `shared_context` tool."""
     return calls("shared_context", action=action, **fields)
 
 
-def other_work(seconds: float) -> Speaks:
+def other_work(seconds: float) -> ScriptedReply:
     """The orchestrator does something else for a while."""
     return calls("work", seconds=seconds)
 

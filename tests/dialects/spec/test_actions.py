@@ -11,7 +11,7 @@ from retinue.core.messages import UserMessage
 from retinue.dialects.spec.prompts import orchestrator_text, subagent_text
 from retinue.dialects.spec.results import cancelled_notice
 from retinue.dialects.spec.settings import DEFAULTS
-from retinue.providers.scripted.provider import calls, says, together
+from retinue.providers.scripted import calls, says, together
 from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, read_by, subagent
 

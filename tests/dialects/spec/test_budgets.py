@@ -11,7 +11,7 @@ from retinue.core.usage import Usage
 from retinue.dialects.arguments import Coded
 from retinue.dialects.spec.requests import Spawn, parse
 from retinue.dialects.spec.settings import SpecSettings
-from retinue.providers.scripted.provider import says, together
+from retinue.providers.scripted import says, together
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.spec.stage import Stage, other_work, subagent
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import retinue
-from retinue.providers.scripted.provider import says, streams, together
+from retinue.providers.scripted import says, streams, together
 from tests.dialects.spec.stage import Stage, other_work, read_after, subagent, waiting_orchestrator
 
 WORKER = retinue.Agent(name="worker", system_prompt="You work.", tools=("work",))

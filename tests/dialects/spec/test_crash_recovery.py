@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 
 import retinue
-from retinue.core.commands import DeclareDead, Write, Written
+from retinue.core.commands import DeclareDead, Write, WriteResult
 from retinue.core.errors import StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import CallContext
 from retinue.dialects.spec.results import INTERRUPTED
 from retinue.dialects.spec.settings import SpecSettings
-from retinue.providers.scripted.provider import Line, says, together
+from retinue.providers.scripted import Line, says, together
 from retinue.store.memory.store import MemoryStore
 from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
 from tests.internals import tool_of
@@ -131,7 +131,9 @@ class FailingStore(MemoryStore):
 
     left = 1_000_000
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         """Make these writes happen, or nothing at all."""
         if self.left <= 0:
             raise StoreUnavailable("the process is dead")

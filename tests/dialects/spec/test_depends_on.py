@@ -9,7 +9,7 @@ import retinue
 from retinue.dialects.arguments import Coded
 from retinue.dialects.spec.requests import Spawn, parse
 from retinue.dialects.spec.settings import SpecSettings
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 
 RESEARCHER = retinue.Agent(name="researcher", system_prompt="You research.", tools=("work",), max_turns=2)

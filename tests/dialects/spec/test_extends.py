@@ -11,7 +11,7 @@ from retinue.dialects.arguments import Coded
 from retinue.dialects.spec.agents import agents_of, define, origin_of, redefine
 from retinue.dialects.spec.prompts import subagent_text
 from retinue.dialects.spec.requests import Define, Extend, Redefine, parse
-from retinue.providers.scripted.provider import calls, says
+from retinue.providers.scripted import calls, says
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 
 RESEARCHER = Agent(

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import retinue
-from retinue.providers.scripted.provider import Line, calls, fails, hangs, says, streams, together
+from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_by, subagent
 
 NOTICE = "\n[truncated — full response exceeded 1000 token limit]"

@@ -11,7 +11,7 @@ from retinue.core.ports import ToolResult
 from retinue.core.run import HandleRef
 from retinue.dialects.log_format import line
 from retinue.dialects.logging_tool import LoggedTool
-from retinue.providers.scripted.provider import calls, hangs, says, together
+from retinue.providers.scripted import calls, hangs, says, together
 from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Stage, context, other_work, subagent, waiting_orchestrator, work
 from tests.internals import tool_of

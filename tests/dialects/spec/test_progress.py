@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 import retinue
-from retinue.providers.scripted.provider import says, streams, together
+from retinue.providers.scripted import says, streams, together
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 

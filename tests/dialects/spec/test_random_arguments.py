@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retinue
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from tests.dialects.spec.stage import Answer, Stage, waiting_orchestrator
 from tests.internals import tool_of
 

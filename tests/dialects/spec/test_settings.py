@@ -16,8 +16,8 @@ from retinue.dialects.spec.prompts import FURTHER, orchestrator_text
 from retinue.dialects.spec.requests import parse
 from retinue.dialects.spec.schema import spec_of
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
-from retinue.providers.scripted.provider import says, together
-from tests.config.settled import complaint, settings
+from retinue.providers.scripted import says, together
+from tests.config.settings_files import error_message, settings
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 from tests.internals import tool_of
 
@@ -148,7 +148,7 @@ def test_settings_say_which_extensions_are_on(tmp_path: Path) -> None:
     ],
 )
 def test_other_settings_are_mistakes(tmp_path: Path, text: str, told: str) -> None:
-    said = complaint(tmp_path, f"[spec]\n{text}\n")
+    said = error_message(tmp_path, f"[spec]\n{text}\n")
 
     assert "retinue.toml:2: spec." in said
     assert told in said

@@ -8,7 +8,7 @@ import retinue
 from retinue.core.messages import UserMessage
 from retinue.dialects.spec.prompts import subagent_text
 from retinue.dialects.spec.settings import DEFAULTS
-from retinue.providers.scripted.provider import Line, calls, says, together
+from retinue.providers.scripted import Line, calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.spec.stage import Stage, context, other_work, subagent

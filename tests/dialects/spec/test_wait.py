@@ -11,7 +11,7 @@ from retinue.dialects.arguments import Coded
 from retinue.dialects.spec.actions import REMEMBERED, Polls
 from retinue.dialects.spec.requests import Wait, parse
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
-from retinue.providers.scripted.provider import Line, says, together
+from retinue.providers.scripted import Line, says, together
 from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
 

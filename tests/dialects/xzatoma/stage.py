@@ -12,7 +12,7 @@ from retinue.core.messages import AssistantMessage, Message, Reply
 from retinue.core.ports import Publish, Request, Store, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.providers.scripted.provider import Improvised, Line, Script, ScriptedProvider, Speaks, calls
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider, ScriptedReply, calls
 from retinue.testing.harness import Harness
 
 TASK = "Why is it slow?"
@@ -24,7 +24,7 @@ KEEPS = XzatomaSettings(persistence_enabled=True)
 """So that what subagents heard and said can be looked at afterwards."""
 
 
-def subagent(label: str = "dig", task_prompt: str = "find it", **more: object) -> Speaks:
+def subagent(label: str = "dig", task_prompt: str = "find it", **more: object) -> ScriptedReply:
     """Somebody delegates."""
     return uses("subagent", label=label, task_prompt=task_prompt, **more)
 
@@ -50,14 +50,14 @@ def answered(
     return {"success": True, "output": output, "error": None, "metadata": metadata}
 
 
-def says(text: str) -> Speaks:
+def says(text: str) -> ScriptedReply:
     """Words of a model whose provider reports no usage, so that answers can be written down beforehand."""
-    return Speaks(pieces=(text,) if text else (), usage=None)
+    return ScriptedReply(pieces=(text,) if text else (), usage=None)
 
 
-def uses(tool: str, **arguments: object) -> Speaks:
+def uses(tool: str, **arguments: object) -> ScriptedReply:
     """A call by a model whose provider reports no usage."""
-    return Speaks(calls=calls(tool, **arguments).calls, usage=None)
+    return ScriptedReply(calls=calls(tool, **arguments).calls, usage=None)
 
 
 @retinue.tool(kind="pure")
@@ -111,8 +111,8 @@ class Stage(Harness):
 
     def __init__(
         self,
-        *lines: Line | Improvised,
-        tasks: Mapping[str, Sequence[Line | Improvised]] | None = None,
+        *lines: Line | LineFunction,
+        tasks: Mapping[str, Sequence[Line | LineFunction]] | None = None,
         tools: Iterable[Tool] = (fetch, grep, file_ops),
         store: Store | None = None,
         latency: float = 0.0,

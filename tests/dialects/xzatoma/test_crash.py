@@ -12,7 +12,7 @@ from retinue.dialects.base import DialectEntry
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import XzatomaSettings
 from retinue.dialects.xzatoma.dialect import XzatomaDialect
-from retinue.providers.scripted.provider import Line, hangs
+from retinue.providers.scripted import Line, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.xzatoma.stage import ROOT, TASK, Stage, answered, said, says, subagent, uses

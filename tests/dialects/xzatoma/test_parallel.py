@@ -18,8 +18,8 @@ from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.parallel import CANCELLED, parse
 from retinue.dialects.xzatoma.requests import SubagentRefused
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.providers.scripted import provider
-from retinue.providers.scripted.provider import Speaks, calls_verbatim, fails, hangs
+from retinue.providers import scripted
+from retinue.providers.scripted import ScriptedReply, calls_verbatim, fails, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.xzatoma.stage import ROOT, TASK, Stage, says, uses
@@ -33,7 +33,7 @@ def task(label: str, task_prompt: str, **more: object) -> dict[str, object]:
     return {"label": label, "task_prompt": task_prompt, **more}
 
 
-def parallel(*tasks: dict[str, object], **more: object) -> Speaks:
+def parallel(*tasks: dict[str, object], **more: object) -> ScriptedReply:
     return uses("parallel_subagent", tasks=list(tasks), **more)
 
 
@@ -69,7 +69,7 @@ async def test_tasks_work_at_the_same_time_and_are_told_in_their_order() -> None
         ),
         says("ok"),
         tasks={
-            "one": [provider.says("One.", usage=Usage(input=10, output=2))],
+            "one": [scripted.says("One.", usage=Usage(input=10, output=2))],
             "two": [says("Looked."), says("Two.")],
             "three": [BROKEN],
         },

@@ -15,8 +15,8 @@ from retinue.core.ports import Request
 from retinue.core.run import HistoryRef
 from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.providers.scripted import provider
-from retinue.providers.scripted.provider import Line, fails, hangs, together
+from retinue.providers import scripted
+from retinue.providers.scripted import Line, fails, hangs, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.xzatoma.stage import TASK, Stage, answered, refused, says, subagent, uses
@@ -33,7 +33,7 @@ def limited(**quotas: Any) -> XzatomaSettings:
 
 def says_for(tokens: int, text: str = "Said.") -> Line:
     """Words that cost so many tokens."""
-    return provider.says(text, usage=Usage(input=tokens - 1, output=1))
+    return scripted.says(text, usage=Usage(input=tokens - 1, output=1))
 
 
 @pytest.mark.promise("XZ-QUOTA-EXECUTIONS")
@@ -174,7 +174,7 @@ async def test_tokens_are_looked_at_before_a_subagent_begins() -> None:
 
 @pytest.mark.promise("XZ-QUOTA-TOKENS", "XZ-QUOTA-MIDDLE")
 async def test_a_subagent_stops_where_the_tokens_end_and_is_not_asked_for_a_summary() -> None:
-    working = provider.Speaks(calls=uses("grep").calls, usage=Usage(input=500, output=100))
+    working = scripted.ScriptedReply(calls=uses("grep").calls, usage=Usage(input=500, output=100))
     stage = Stage(
         subagent("a", "one"),
         subagent("b", "two"),

@@ -11,8 +11,8 @@ from retinue.core.errors import ProviderError
 from retinue.core.usage import Usage
 from retinue.dialects.text import rfc3339
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.providers.scripted import provider
-from retinue.providers.scripted.provider import fails, together
+from retinue.providers import scripted
+from retinue.providers.scripted import fails, together
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.xzatoma.stage import KEEPS, Stage, says, subagent, uses
 
@@ -52,7 +52,9 @@ class Replays:
             says("Thanks."),
             tasks={
                 "find it": [
-                    provider.Speaks(calls=subagent("below", "look below").calls, usage=Usage(input=90, output=10)),
+                    scripted.ScriptedReply(
+                        calls=subagent("below", "look below").calls, usage=Usage(input=90, output=10)
+                    ),
                     *FOUND,
                 ],
                 "look below": [together(says("Let me see."), uses("grep", pattern="\x1b[31mpool")), *FOUND],

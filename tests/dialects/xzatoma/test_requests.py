@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.core.events import CallReturned
 from retinue.dialects.xzatoma.requests import Delegation, SubagentRefused, parse
-from retinue.providers.scripted.provider import calls_verbatim
+from retinue.providers.scripted import calls_verbatim
 from tests.conftest import STRESS
 from tests.dialects.xzatoma.stage import TASK, Stage, refused, says
 

@@ -13,7 +13,7 @@ from retinue.core.events import ReplyReceived, RunEnded
 from retinue.core.ports import Store
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.dialects.xzatoma.transcript import KeptTranscripts, Transcript
-from retinue.providers.scripted.provider import Script, hangs
+from retinue.providers.scripted import Script, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.xzatoma.stage import ROOT, TASK, Listening, Stage, answered, said, says, subagent, uses

@@ -11,8 +11,8 @@ from retinue.core.messages import UserMessage
 from retinue.core.run import LimitMet, Limits
 from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.providers.scripted import provider
-from retinue.providers.scripted.provider import calls_verbatim, fails, hangs, together
+from retinue.providers import scripted
+from retinue.providers.scripted import calls_verbatim, fails, hangs, together
 from tests.dialects.xzatoma.stage import TASK, Stage, answered, refused, said, says, subagent, uses
 from tests.internals import tool_of
 
@@ -70,8 +70,8 @@ async def test_a_caller_waits_for_its_subagent_and_reads_the_summary() -> None:
         says("thanks"),
         tasks={
             prompt: [
-                provider.says("It is the pool.", usage=Usage(input=600, output=25)),
-                provider.says("The pool is too small.", usage=Usage(input=620, output=5, cached=600, reasoning=2)),
+                scripted.says("It is the pool.", usage=Usage(input=600, output=25)),
+                scripted.says("The pool is too small.", usage=Usage(input=620, output=5, cached=600, reasoning=2)),
             ]
         },
     )
@@ -324,11 +324,11 @@ BAD_MODEL = fails(ProviderError("HTTP 400: bad model", fault="bad_request", part
     [
         ([BAD_MODEL], "HTTP 400: bad model"),
         ([says("It is the pool."), BAD_MODEL], "HTTP 400: bad model"),
-        ([provider.says("No.", stop="refusal")], "the model declined to answer"),
-        ([says("It is the pool."), provider.says("No.", stop="refusal")], "the model declined to answer"),
+        ([scripted.says("No.", stop="refusal")], "the model declined to answer"),
+        ([says("It is the pool."), scripted.says("No.", stop="refusal")], "the model declined to answer"),
     ],
 )
-async def test_a_failing_subagent_says_why(lines: list[provider.Line], reason: str) -> None:
+async def test_a_failing_subagent_says_why(lines: list[scripted.Line], reason: str) -> None:
     stage = Stage(subagent(), says("ok"), tasks={"find it": lines})
     outcome = await stage.play()
 
@@ -341,7 +341,7 @@ async def test_a_failing_subagent_says_why(lines: list[provider.Line], reason: s
 
 @pytest.mark.promise("XZ-FAILURE")
 async def test_a_subagent_that_spends_the_tokens_of_its_tree_has_failed() -> None:
-    spending = [provider.Speaks(calls=uses("grep").calls, usage=Usage(input=900, output=90))]
+    spending = [scripted.ScriptedReply(calls=uses("grep").calls, usage=Usage(input=900, output=90))]
     stage = Stage(subagent(), tasks={"find it": spending})
     outcome = await stage.play(limits=Limits(max_tokens=1000))
 

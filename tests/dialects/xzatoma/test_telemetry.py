@@ -11,8 +11,8 @@ from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.dialects.xzatoma.telemetry import TARGET
 from retinue.engine import StartedRun
-from retinue.providers.scripted import provider
-from retinue.providers.scripted.provider import calls_verbatim, fails, together
+from retinue.providers import scripted
+from retinue.providers.scripted import calls_verbatim, fails, together
 from tests.dialects.xzatoma.stage import TASK, Stage, refused, says, subagent, uses
 
 FOUND = (says("It is the pool."), says("The pool is too small."))
@@ -61,8 +61,8 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Counting:
 @pytest.mark.promise("XZ-TELEMETRY", "XZ-TELEMETRY-SPAWN", "XZ-TELEMETRY-COMPLETE")
 async def test_a_subagent_is_told_of_when_it_begins_and_when_it_is_done(told: pytest.LogCaptureFixture) -> None:
     played = [
-        provider.says("It is the pool.", usage=Usage(input=1500, output=100)),
-        provider.says("Too small.", usage=Usage(input=1500, output=100)),
+        scripted.says("It is the pool.", usage=Usage(input=1500, output=100)),
+        scripted.says("Too small.", usage=Usage(input=1500, output=100)),
     ]
     call = subagent("research_quantum", max_turns=8, allowed_tools=["grep", "fetch"])
     await Stage(call, says("ok"), tasks={"find it": played}).play()

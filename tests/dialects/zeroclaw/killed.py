@@ -13,7 +13,7 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.ports import Request
 from retinue.core.run import Limits
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, calls, says, together
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says, together
 from retinue.store.sqlite.store import SqliteStore
 
 TASK = "Hand out."

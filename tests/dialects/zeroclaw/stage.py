@@ -13,7 +13,7 @@ from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.messages import Message, Reply
 from retinue.core.ports import Publish, Request, Store, Tool
 from retinue.core.run import Outcome
-from retinue.providers.scripted.provider import Improvised, Line, Script, ScriptedProvider, Speaks, calls
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider, ScriptedReply, calls
 from retinue.testing.harness import Harness
 
 TASK = "Why is it slow?"
@@ -24,17 +24,17 @@ WIRE = "custom"
 """The wire of a provider that was handed in as an object is its name."""
 
 
-def spawn(prompt: object = "dig", **more: object) -> Speaks:
+def spawn(prompt: object = "dig", **more: object) -> ScriptedReply:
     """Somebody runs itself again."""
     return calls("spawn_subagent", prompt=prompt, **more)
 
 
-def delegate(agent: object = "reviewer", prompt: object = "review", **more: object) -> Speaks:
+def delegate(agent: object = "reviewer", prompt: object = "review", **more: object) -> ScriptedReply:
     """Somebody hands a task over."""
     return calls("delegate", agent=agent, prompt=prompt, **more)
 
 
-def act(action: str, **more: object) -> Speaks:
+def act(action: str, **more: object) -> ScriptedReply:
     """Somebody asks about tasks in the background."""
     return calls("delegate", action=action, **more)
 
@@ -93,8 +93,8 @@ class Stage(Harness):
 
     def __init__(
         self,
-        *lines: Line | Improvised,
-        tasks: Mapping[tuple[str, str], Sequence[Line | Improvised]] | None = None,
+        *lines: Line | LineFunction,
+        tasks: Mapping[tuple[str, str], Sequence[Line | LineFunction]] | None = None,
         agents: Sequence[Agent] = (REVIEWER, WRITER),
         root: str = "main",
         tools: Iterable[Tool | str] = (look, count),

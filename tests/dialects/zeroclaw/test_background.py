@@ -14,7 +14,7 @@ from retinue.core.events import CallReturned
 from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
 from retinue.dialects.zeroclaw.result_files import Result, Results
-from retinue.providers.scripted.provider import Speaks, calls, fails, hangs, says, streams, together
+from retinue.providers.scripted import ScriptedReply, calls, fails, hangs, says, streams, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.zeroclaw.stage import REVIEWER, TASK, WRITER, Stage, act, delegate, files, header
@@ -30,7 +30,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def about(stage: Stage, action: str, agent: str = "reviewer") -> Speaks:
+def about(stage: Stage, action: str, agent: str = "reviewer") -> ScriptedReply:
     """Somebody asks about a task that was started before."""
     return act(action, task_id=stage.row(agent).run_id)
 
@@ -49,7 +49,7 @@ def result(task_id: str, **facts: object) -> dict[str, object]:
     return base | facts
 
 
-def forges(workspace: Path, task_id: str) -> Speaks:
+def forges(workspace: Path, task_id: str) -> ScriptedReply:
     """Somebody has written a file that says that another run is a task of its own."""
     (workspace / "delegate_results").mkdir()
     (workspace / "delegate_results" / f"{task_id}.json").write_text(json.dumps(result(task_id)))

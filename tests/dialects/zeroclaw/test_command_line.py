@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted.script import Line, calls, says, together
-from retinue.testing.fake_server import Heard
+from retinue.providers.scripted import Line, calls, says, together
+from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import VARIABLES, Command, retinue, serving
 from tests.dialects.zeroclaw.stage import files
 
@@ -134,7 +134,7 @@ async def _roots() -> list[str]:
 async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_with_its_temperature(
     folder: Path,
 ) -> None:
-    def answers(heard: Heard) -> Line:
+    def answers(heard: ReceivedRequest) -> Line:
         task = heard.body["messages"][1]["content"]
         if heard.body["messages"][-1]["role"] == "tool" or task in ("dig", "look"):
             return says("Done.")
@@ -167,9 +167,9 @@ async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_wi
         ended = await retinue("run", "--dialect", "zeroclaw", "--agent", "frontline", "--quiet", "Go.")
 
     assert (ended.code, ended.stdout) == (0, "Done.\n")
-    assert [_asked(heard) for heard in warm.heard] == [("big", 0.9, "Go."), ("big", 0.9, "dig"), ("big", 0.9, "Go.")]
-    assert [_asked(heard) for heard in cold.heard] == [("small", 0.1, "look")]
+    assert [_asked(heard) for heard in warm.requests] == [("big", 0.9, "Go."), ("big", 0.9, "dig"), ("big", 0.9, "Go.")]
+    assert [_asked(heard) for heard in cold.requests] == [("small", 0.1, "look")]
 
 
-def _asked(heard: Heard) -> tuple[str, float, str]:
+def _asked(heard: ReceivedRequest) -> tuple[str, float, str]:
     return heard.body["model"], heard.body["temperature"], heard.body["messages"][1]["content"]

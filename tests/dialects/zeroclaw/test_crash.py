@@ -15,7 +15,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, RunEnded
 from retinue.core.ports import Store
-from retinue.providers.scripted.provider import calls, hangs, played, says, together
+from retinue.providers.scripted import calls, hangs, logged_turns, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.zeroclaw.killed import asked
@@ -191,6 +191,6 @@ def test_two_hundred_tasks_survive_a_kill_and_each_ends_once(tmp_path: Path, mom
     outputs = sorted(str(each["output"]) for each in written.values())
     assert outputs == [f"[Agent 'worker' (custom/m)]\ndone {asked(number)}" for number in range(tasks)]
     assert {str(each["status"]) for each in written.values()} == {"Completed"}
-    last_answers = Counter(path for path, turn in played(tmp_path / "answered.log") if turn == 2)
+    last_answers = Counter(path for path, turn in logged_turns(tmp_path / "answered.log") if turn == 2)
     assert (polling.broken, polling.changed, polling.read > tasks) == ([], [], True)
     assert max(last_answers.values()) <= 2  # what was answered and not yet stored is asked for once more, no oftener

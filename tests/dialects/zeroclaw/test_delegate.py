@@ -12,7 +12,7 @@ from retinue.core.messages import UserMessage
 from retinue.core.policy import Policy
 from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
-from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, fails, hangs, says, together
+from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says, together
 from tests.dialects.zeroclaw.stage import REVIEWER, TASK, WRITER, Stage, delegate, header, spawn
 
 REVIEW = ("reviewer", "review")

@@ -10,7 +10,7 @@ from retinue.core.agent import Agent
 from retinue.core.events import RunAccepted
 from retinue.core.policy import Autonomy, Policy, intersect, narrow
 from retinue.core.profiles import RuntimeProfile
-from retinue.providers.scripted.provider import calls, says, together
+from retinue.providers.scripted import calls, says, together
 from tests.dialects.zeroclaw.stage import Stage, delegate, spawn
 
 TOOLS = ("look", "count", "spawn_subagent", "delegate")

@@ -16,7 +16,7 @@ from retinue.core.policy import NO_TOOLS, Autonomy, Policy
 from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
 from retinue.dialects.zeroclaw.dialect import ZeroclawDialect
-from retinue.providers.scripted.provider import calls, calls_verbatim, fails, hangs, says, together
+from retinue.providers.scripted import calls, calls_verbatim, fails, hangs, says, together
 from retinue.testing.dialects import dialect_context
 from tests.dialects.zeroclaw.stage import REVIEWER, TASK, Stage, delegate, spawn
 

@@ -1,13 +1,13 @@
-"""A fake vendor that speaks Anthropic's messages on this machine, and says what a script tells it to.
+"""A fake server of the Anthropic Messages API on this machine, which plays a script.
 
 In a test, inside its own event loop::
 
     async with FakeAnthropic(together(says("Let me look."), calls("search", query="pool"))) as vendor:
         provider = AnthropicProvider(vendor.base_url)
 
-It is as strict as the vendor: a conversation that would be refused is refused here. It also remembers prompts as the
-vendor does, and counts the tokens that need not be read again; see `PromptCache`. Asked at an address of Google's form
-it plays Google's server, which speaks the same format.
+It is as strict as the vendor: a conversation that the vendor would reject is rejected here. It also caches prompts as
+the vendor does, and counts the cached tokens; see `PromptCache`. At a URL of Google's form it plays the Vertex AI
+server, which has the same format.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import msgspec
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
-from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, JSON, Played
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
+from retinue.testing.fake_chat import EVENTS, JSON, Playable
 from retinue.testing.fake_prompts import Block, Prompt, PromptCache
-from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
-from tests.providers.fakes.anthropic_rules import objection, signature_of
+from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
+from tests.providers.fakes.anthropic_rules import rejection_of, signature_of
 
 _STOPS: dict[Stop, str] = {"end": "end_turn", "calls": "tool_use", "length": "max_tokens", "refusal": "refusal"}
 _KINDS: dict[ProviderFault, str] = {
@@ -39,68 +39,68 @@ _KINDS: dict[ProviderFault, str] = {
 
 
 class FakeAnthropic(FakeServer):
-    """The vendor, open inside of an `async with` block; a provider finds it at `base_url`.
+    """The server, open inside an `async with` block; `base_url` is its address for a provider.
 
-    `chunk` sends every answer in pieces of so many bytes. `heard` has all requests, refused ones too.
+    `chunk` sends every answer in pieces of so many bytes. `heard` has all requests, including rejected ones.
     """
 
-    def __init__(self, played: Played, *, chunk: int | None = None, host: str = HOST, port: int = 0) -> None:
-        super().__init__(self._answer, host=host, port=port)
+    def __init__(self, played: Playable, *, chunk: int | None = None, host: str = HOST, port: int = 0) -> None:
+        super().__init__(self._response, host=host, port=port)
         self._played = played
         self._chunk = chunk
         self._cache = PromptCache(wants_marks=True)
 
     @property
     def base_url(self) -> str:
-        """What a provider wants to know."""
+        """The base URL for a provider."""
         return self.url
 
     @property
     def google_url(self) -> str:
-        """What a provider of Google's wants to know."""
+        """The base URL for a provider of the Vertex AI wire."""
         return f"{self.url}/v1/projects/p/locations/l"
 
     async def __aenter__(self) -> FakeAnthropic:
         await self.open()
         return self
 
-    def _answer(self, heard: Heard) -> Answer:
+    def _response(self, heard: ReceivedRequest) -> FakeResponse:
         if not heard.path.endswith(("/v1/messages", ":streamRawPredict")):
             return failed(404, f"Not found: {heard.method} {heard.path}", kind="not_found_error")
-        if wrong := objection(heard):
-            return failed(400, wrong)
+        if problem := rejection_of(heard):
+            return failed(400, problem)
         played = self._played
         if callable(played):
             played = played(heard)
-        if not isinstance(played, Answer):
-            whom = f"{heard.path} {heard.body.get('model')}"
-            played = answer_of(played, heard, self._cache.read(whom, _blocks(heard.body)))
+        if not isinstance(played, FakeResponse):
+            key = f"{heard.path} {heard.body.get('model')}"
+            played = answer_of(played, heard, self._cache.read(key, _blocks(heard.body)))
         return played if played.chunk else replace(played, chunk=self._chunk)
 
 
-def replies(heard: Heard) -> int:
-    """How many replies the model has made in this conversation."""
+def replies(heard: ReceivedRequest) -> int:
+    """The number of replies in this conversation."""
     return sum(message["role"] == "assistant" for message in heard.body["messages"])
 
 
 def _blocks(body: dict[str, Any]) -> Iterable[Block]:
-    """All blocks of a prompt without their marks. Messages are read anew if the model is to use tools, or to think, in
-    another way than before.
+    """All blocks of a prompt without their cache marks. A change of tool choice or thinking invalidates the cached
+    messages.
     """
-    lifecycle = msgspec.json.encode([body.get("tool_choice"), body.get("thinking")])
-    engine: list[tuple[str, object, bytes]] = [
+    modes = msgspec.json.encode([body.get("tool_choice"), body.get("thinking")])
+    parts: list[tuple[str, object, bytes]] = [
         ("tools", body.get("tools", []), b""),
         ("system", body.get("system", []), b""),
     ]
-    engine += [(message["role"], message["content"], lifecycle) for message in body["messages"]]
-    for part, content, under in engine:
+    parts += [(message["role"], message["content"], modes) for message in body["messages"]]
+    for part, content, under in parts:
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for block in cast("list[dict[str, object]]", blocks):
             bare = {key: value for key, value in block.items() if key != "cache_control"}
             yield Block(msgspec.json.encode([part, bare]), "cache_control" in block, under)
 
 
-# ---- lines as bytes -------------------------------------------------------------------------------------------------
+# ---- responses ------------------------------------------------------------------------------------------------------
 
 
 def event(kind: str, **fields: object) -> bytes:
@@ -108,39 +108,39 @@ def event(kind: str, **fields: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind} | fields))
 
 
-def failed(status: int, message: str, *, kind: str = "invalid_request_error", **headers: str) -> Answer:
-    """An error as the vendor tells it; headers as `retry_after="7"`."""
+def failed(status: int, message: str, *, kind: str = "invalid_request_error", **headers: str) -> FakeResponse:
+    """An error response of this vendor; headers as `retry_after="7"`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
-    return Answer(status=status, headers=JSON | named, pieces=(msgspec.json.encode(body),))
+    return FakeResponse(status=status, headers=JSON | named, pieces=(msgspec.json.encode(body),))
 
 
-def answer_of(line: Line, heard: Heard, prompt: Prompt) -> Answer:
-    """A line as this wire tells it."""
+def answer_of(line: Line, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
+    """The response to a line, in the format of this wire."""
     match line:
-        case Speaks():
+        case ScriptedReply():
             return _streamed(line, heard, prompt) if heard.body.get("stream") else _whole(line, heard, prompt)
-        case Hangs(pieces=pieces):
-            return Answer(headers=EVENTS, pieces=_words(*pieces), ending="silence")
-        case Fails(times=times, then=then, error=error):
+        case ScriptedHang(pieces=pieces):
+            return FakeResponse(headers=EVENTS, pieces=_words(*pieces), ending="silence")
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), prompt)
             kind = _KINDS.get(error.fault, "api_error")
             if error.status is not None:
-                spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
-                return failed(error.status, str(error), kind=kind, **spawn_request)
+                details = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
+                return failed(error.status, str(error), kind=kind, **details)
             if error.fault == "unreachable":
-                return Answer(status=0, ending="cut")
+                return FakeResponse(status=0, ending="cut")
             partial = _words(error.partial) if error.partial else ()
             if error.fault == "cut":
-                return Answer(headers=EVENTS, pieces=partial, ending="cut")
-            told = event("error", error={"type": kind, "message": str(error)})
-            return Answer(headers=EVENTS, pieces=(*partial, told))
+                return FakeResponse(headers=EVENTS, pieces=partial, ending="cut")
+            error_event = event("error", error={"type": kind, "message": str(error)})
+            return FakeResponse(headers=EVENTS, pieces=(*partial, error_event))
         case _:
             assert_never(line)
 
 
-def _streamed(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
+def _streamed(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
     usage = _usage(line, prompt)
     pieces = [_start(usage and usage | {"output_tokens": 1}), event("ping")]
     number = 0
@@ -166,10 +166,10 @@ def _streamed(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
         pieces.append(_end(index))
     counted = {} if usage is None else {"usage": usage}
     pieces.append(event("message_delta", delta={"stop_reason": _stop(line), "stop_sequence": None}, **counted))
-    return Answer(headers=EVENTS, pieces=(*pieces, event("message_stop")), every=line.every)
+    return FakeResponse(headers=EVENTS, pieces=(*pieces, event("message_stop")), every=line.every)
 
 
-def _whole(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
+def _whole(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
     content: list[dict[str, object]] = []
     if line.thinking:
         content.append({"type": "thinking", "thinking": line.thinking, "signature": signature_of(line.thinking)})
@@ -179,7 +179,7 @@ def _whole(line: Speaks, heard: Heard, prompt: Prompt) -> Answer:
         made = msgspec.Raw(call.arguments.encode())
         content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": made})
     body = _envelope() | {"content": content, "stop_reason": _stop(line), "usage": _usage(line, prompt)}
-    return Answer(headers=JSON, pieces=(msgspec.json.encode(body),))
+    return FakeResponse(headers=JSON, pieces=(msgspec.json.encode(body),))
 
 
 def _envelope() -> dict[str, object]:
@@ -204,14 +204,14 @@ def _end(index: int) -> bytes:
 
 
 def _words(*pieces: str) -> tuple[bytes, ...]:
-    """The beginning of an answer, as far as its words."""
+    """The beginning of a response, up to the end of its text."""
     if not pieces:
         return ()
     grown = (_grow(0, type="text_delta", text=piece) for piece in pieces)
     return (_start(None), _begin(0, type="text", text=""), *grown)
 
 
-def _calls(line: Speaks, heard: Heard) -> Iterable[ToolCall]:
+def _calls(line: ScriptedReply, heard: ReceivedRequest) -> Iterable[ToolCall]:
     turn = replies(heard) + 1
     return (
         msgspec.structs.replace(call, id=call.id or f"toolu_fake_{turn}_{index}")
@@ -219,15 +219,15 @@ def _calls(line: Speaks, heard: Heard) -> Iterable[ToolCall]:
     )
 
 
-def _stop(line: Speaks) -> str:
+def _stop(line: ScriptedReply) -> str:
     return _STOPS[line.stop or ("calls" if line.calls else "end")]
 
 
-def _usage(line: Speaks, prompt: Prompt) -> dict[str, object] | None:
+def _usage(line: ScriptedReply, prompt: Prompt) -> dict[str, object] | None:
     usage, written = line.usage, 0
     if usage == "counted":
-        said = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
-        usage, written = Usage(input=prompt.total, output=said // 4, cached=prompt.cached), prompt.written
+        characters = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
+        usage, written = Usage(input=prompt.total, output=characters // 4, cached=prompt.cached), prompt.written
     if usage is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""What Anthropic's servers refuse, so that the fake vendor can refuse it too: a request is held against each rule."""
+"""Rules by which Anthropic's servers reject requests, for the fake server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import re
 from typing import Any, cast
 
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 
 Block = dict[str, Any]
 
@@ -18,16 +18,22 @@ MARKS = 4
 
 
 def signature_of(thinking: str) -> str:
-    """How the fake vendor signs a thought, so that it knows its own."""
+    """The signature of a thinking block, by which the fake server recognizes its own."""
     return base64.b64encode(hashlib.sha256(thinking.encode()).digest()).decode()
 
 
-def objection(heard: Heard) -> str | None:
-    """Why the vendor would refuse this request, or None."""
-    return _envelope(heard) or _options(heard.body) or _marks(heard.body) or _tools(heard.body) or _talk(heard.body)
+def rejection_of(heard: ReceivedRequest) -> str | None:
+    """The reason for which the vendor would reject this request, or None."""
+    return (
+        _envelope(heard)
+        or _options(heard.body)
+        or _marks(heard.body)
+        or _tools(heard.body)
+        or _check_messages(heard.body)
+    )
 
 
-def _envelope(heard: Heard) -> str | None:
+def _envelope(heard: ReceivedRequest) -> str | None:
     body = heard.body
     if heard.path.endswith(":streamRawPredict"):
         if "model" in body:
@@ -78,12 +84,12 @@ def _tools(body: Block) -> str | None:
     return None
 
 
-def _talk(body: Block) -> str | None:
-    """The rules about who speaks when, and what a result needs."""
+def _check_messages(body: Block) -> str | None:
+    """The rules about the order of roles, and about tool results."""
     messages = cast("list[Block]", body.get("messages") or [])
     if not messages:
         return "messages: at least one message is required"
-    if any(not _is_said(block) for block in _content({"content": body.get("system", [])})):
+    if any(not _has_text(block) for block in _content({"content": body.get("system", [])})):
         return "system: text content blocks must contain non-whitespace text"
     if messages[0]["role"] != "user":
         return 'messages: first message must use the "user" role'
@@ -92,27 +98,27 @@ def _talk(body: Block) -> str | None:
     used: set[str] = set()
     waiting: list[str] = []
     for number, message in enumerate(messages):
-        wrong = _results(message, waiting) if number and waiting else None
+        problem = _check_results(message, waiting) if number and waiting else None
         waiting = []
         for block in _content(message):
-            wrong = wrong or _block(block, message["role"])
+            problem = problem or _check_block(block, message["role"])
             if block["type"] == "tool_use":
                 if block["id"] in used:
-                    wrong = wrong or "`tool_use` ids must be unique"
+                    problem = problem or "`tool_use` ids must be unique"
                 used.add(block["id"])
                 waiting.append(block["id"])
             elif block["type"] == "tool_result" and block["tool_use_id"] not in used:
-                wrong = wrong or "unexpected `tool_use_id` found in `tool_result` blocks"
+                problem = problem or "unexpected `tool_use_id` found in `tool_result` blocks"
         if not _content(message):
-            wrong = "all messages must have non-empty content"
+            problem = "all messages must have non-empty content"
         if message["role"] == "assistant" and _content(message)[-1]["type"] in ("thinking", "redacted_thinking"):
-            wrong = "The final block in an assistant message cannot be `thinking`."
-        if wrong:
-            return f"messages.{number}: {wrong}"
-    return _loop(body, messages)
+            problem = "The final block in an assistant message cannot be `thinking`."
+        if problem:
+            return f"messages.{number}: {problem}"
+    return _check_thinking(body, messages)
 
 
-def _results(message: Block, waiting: list[str]) -> str | None:
+def _check_results(message: Block, waiting: list[str]) -> str | None:
     """Every call needs its result at the beginning of the next message."""
     given: list[str] = []
     for block in _content(message):
@@ -124,10 +130,10 @@ def _results(message: Block, waiting: list[str]) -> str | None:
     return None
 
 
-def _block(block: Block, role: str) -> str | None:
+def _check_block(block: Block, role: str) -> str | None:
     match block["type"], role:
         case "text", _:
-            return None if _is_said(block) else "text content blocks must contain non-whitespace text"
+            return None if _has_text(block) else "text content blocks must contain non-whitespace text"
         case "tool_result", "user":
             if block.get("is_error") and not block.get("content"):
                 return "content cannot be empty if `is_error` is true"
@@ -145,8 +151,8 @@ def _block(block: Block, role: str) -> str | None:
             return f"{role} messages cannot contain {kind} blocks"
 
 
-def _loop(body: Block, messages: list[Block]) -> str | None:
-    """With a budget for thinking, the reply whose calls were just answered must begin with a thought."""
+def _check_thinking(body: Block, messages: list[Block]) -> str | None:
+    """With a thinking budget, the reply whose calls were just answered must begin with thinking."""
     if body.get("thinking", {}).get("type") != "enabled" or len(messages) < 2:
         return None
     amid_calls = any(block["type"] == "tool_result" for block in _content(messages[-1]))
@@ -161,5 +167,5 @@ def _content(message: Block) -> list[Block]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _is_said(block: Block) -> bool:
+def _has_text(block: Block) -> bool:
     return block["type"] != "text" or bool(block["text"].strip())

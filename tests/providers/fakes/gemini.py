@@ -1,11 +1,11 @@
-"""A fake vendor that speaks Gemini's generateContent on this machine, and says what a script tells it to.
+"""A fake server of the Gemini API on this machine, which plays a script.
 
 In a test, inside its own event loop::
 
     async with FakeGemini(together(says("Let me look."), calls("search", query="pool"))) as vendor:
         provider = GeminiProvider(vendor.base_url)
 
-It is as strict as the vendor is: a conversation that it would refuse is refused here.
+It is as strict as the vendor: a conversation that the vendor would reject is rejected here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop
-from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, JSON, Played, counted, event
-from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
+from retinue.testing.fake_chat import EVENTS, JSON, Playable, estimated_usage, event
+from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
 _PATH = re.compile(r"/v1beta/(?:models|tunedModels)/[^/:]+:streamGenerateContent")
 _FINISH: dict[Stop, str] = {"end": "STOP", "calls": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
@@ -34,67 +34,73 @@ _STATUS: dict[ProviderFault, str] = {
 
 
 class FakeGemini(FakeServer):
-    """The vendor, open inside of an `async with` block; a provider finds it at `base_url`.
+    """The server, open inside an `async with` block; `base_url` is its address for a provider.
 
     With `signs`, calls carry signatures and have to come back with them. `chunk` sends every answer in pieces of so
-    many bytes. `heard` has all requests, refused ones too.
+    many bytes. `heard` has all requests, including rejected ones.
     """
 
     def __init__(
-        self, played: Played, *, signs: bool = False, chunk: int | None = None, host: str = HOST, port: int = 0
+        self, played: Playable, *, signs: bool = False, chunk: int | None = None, host: str = HOST, port: int = 0
     ) -> None:
-        super().__init__(self._answer, host=host, port=port)
+        super().__init__(self._response, host=host, port=port)
         self._played = played
         self._signs = signs
         self._chunk = chunk
 
     @property
     def base_url(self) -> str:
-        """What a provider wants to know."""
+        """The base URL for a provider."""
         return self.url
 
     async def __aenter__(self) -> FakeGemini:
         await self.open()
         return self
 
-    def _answer(self, heard: Heard) -> Answer:
+    def _response(self, heard: ReceivedRequest) -> FakeResponse:
         if not _PATH.fullmatch(heard.path) or heard.query != "alt=sse":
             return failed(404, f"no such method: {heard.path}?{heard.query}", "NOT_FOUND")
-        if wrong := objection(heard.body, signs=self._signs):
-            return failed(400, wrong, "INVALID_ARGUMENT")
+        if problem := rejection_of(heard.body, signs=self._signs):
+            return failed(400, problem, "INVALID_ARGUMENT")
         played = self._played
         if callable(played):
             played = played(heard)
-        answer = played if isinstance(played, Answer) else answer_of(played, heard, signs=self._signs)
+        answer = played if isinstance(played, FakeResponse) else answer_of(played, heard, signs=self._signs)
         return answer if answer.chunk else replace(answer, chunk=self._chunk)
 
 
-def failed(status: int, message: str, kind: str, *, details: list[dict[str, Any]] | None = None) -> Answer:
-    """An error as this vendor tells it."""
-    return Answer(status=status, headers=JSON, pieces=(msgspec.json.encode(error_of(status, message, kind, details)),))
+def failed(status: int, message: str, kind: str, *, details: list[dict[str, Any]] | None = None) -> FakeResponse:
+    """An error response of this vendor."""
+    return FakeResponse(
+        status=status, headers=JSON, pieces=(msgspec.json.encode(error_of(status, message, kind, details)),)
+    )
 
 
 def error_of(code: int, message: str, kind: str, details: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """An error as this vendor words it, in a stream too."""
+    """The error object of this vendor, as in a stream."""
     return {"error": {"code": code, "message": message, "status": kind} | ({"details": details} if details else {})}
 
 
 def retry_in(seconds: float) -> list[dict[str, Any]]:
-    """The details that ask for patience."""
+    """The error details with the retry delay."""
     return [
         {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": "RequestsPerMinute"}]},
         {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{seconds:g}s"},
     ]
 
 
-def answer_of(line: Line, heard: Heard, *, signs: bool = False) -> Answer:
-    """A line as this wire tells it."""
+def answer_of(line: Line, heard: ReceivedRequest, *, signs: bool = False) -> FakeResponse:
+    """The response to a line, in the format of this wire."""
     match line:
-        case Speaks():
-            return Answer(headers=EVENTS, pieces=tuple(map(event, chunks_of(line, heard, signs))), every=line.every)
-        case Hangs(pieces=pieces):
-            return Answer(headers=EVENTS, pieces=tuple(event(_chunk({"text": p})) for p in pieces), ending="silence")
-        case Fails(times=times, then=then, error=error):
+        case ScriptedReply():
+            return FakeResponse(
+                headers=EVENTS, pieces=tuple(map(event, chunks_of(line, heard, signs))), every=line.every
+            )
+        case ScriptedHang(pieces=pieces):
+            return FakeResponse(
+                headers=EVENTS, pieces=tuple(event(_chunk({"text": p})) for p in pieces), ending="silence"
+            )
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 return answer_of(then, replace(heard, attempt=heard.attempt - times), signs=signs)
             kind = _STATUS.get(error.fault, "UNKNOWN")
@@ -102,17 +108,17 @@ def answer_of(line: Line, heard: Heard, *, signs: bool = False) -> Answer:
             if error.status is not None:
                 return failed(error.status, str(error), kind, details=details)
             if error.fault == "unreachable":
-                return Answer(status=0, ending="cut")
+                return FakeResponse(status=0, ending="cut")
             partial = (event(_chunk({"text": error.partial})),) if error.partial else ()
             if error.fault == "cut":
-                return Answer(headers=EVENTS, pieces=partial, ending="cut")
-            return Answer(headers=EVENTS, pieces=(*partial, event(error_of(500, str(error), kind, details))))
+                return FakeResponse(headers=EVENTS, pieces=partial, ending="cut")
+            return FakeResponse(headers=EVENTS, pieces=(*partial, event(error_of(500, str(error), kind, details))))
         case _:
             assert_never(line)
 
 
-def chunks_of(line: Speaks, heard: Heard, signs: bool = False) -> list[dict[str, Any]]:
-    """The events of an answer."""
+def chunks_of(line: ScriptedReply, heard: ReceivedRequest, signs: bool = False) -> list[dict[str, Any]]:
+    """The events of a response."""
     chunks: list[dict[str, Any]] = []
     if line.thinking:
         chunks.append(_chunk({"text": line.thinking, "thought": True}))
@@ -120,7 +126,7 @@ def chunks_of(line: Speaks, heard: Heard, signs: bool = False) -> list[dict[str,
     turn = sum(content["role"] == "model" for content in heard.body.get("contents", ()))
     for index, call in enumerate(line.calls):
         made: dict[str, Any] = {"functionCall": {"name": call.name, "args": msgspec.Raw(call.arguments.encode())}}
-        # Of calls that are made together, the first one has the signature.
+        # Of parallel calls, the first one carries the signature.
         chunks.append(_chunk(made | ({"thoughtSignature": f"c2ln{turn}"} if signs and not index else {})))
     stop = line.stop or ("calls" if line.calls else "end")
     last: dict[str, Any] = {"candidates": [{"finishReason": _FINISH[stop], "index": 0}], "responseId": "resp_1"}
@@ -133,8 +139,8 @@ def _chunk(part: dict[str, Any]) -> dict[str, Any]:
     return {"candidates": [content], "modelVersion": "fake-1", "responseId": "resp_1"}
 
 
-def _usage(line: Speaks, heard: Heard) -> dict[str, Any] | None:
-    usage = counted(line, heard, 0)
+def _usage(line: ScriptedReply, heard: ReceivedRequest) -> dict[str, Any] | None:
+    usage = estimated_usage(line, heard, 0)
     if usage is None:
         return None
     return {
@@ -146,20 +152,20 @@ def _usage(line: Speaks, heard: Heard) -> dict[str, Any] | None:
     }
 
 
-# ---- what the vendor refuses ----------------------------------------------------------------------------------------
+# ---- rejections -----------------------------------------------------------------------------------------------------
 
 
-def objection(body: dict[str, Any], *, signs: bool = False) -> str | None:
-    """Why the vendor would refuse this request, or None."""
+def rejection_of(body: dict[str, Any], *, signs: bool = False) -> str | None:
+    """The reason for which the vendor would reject this request, or None."""
     contents = body.get("contents")
     if not isinstance(contents, list) or not contents:
         return "contents is not specified"
     calls: list[dict[str, Any]] = []
     for number, content in enumerate(cast("list[dict[str, Any]]", contents)):
-        role, engine = content.get("role"), cast("list[dict[str, Any]]", content.get("parts") or [])
-        if role not in ("user", "model") or not engine:
+        role, parts = content.get("role"), cast("list[dict[str, Any]]", content.get("parts") or [])
+        if role not in ("user", "model") or not parts:
             return f"contents[{number}]: please use a valid role: user, model; parts must not be empty"
-        responses = [part["functionResponse"] for part in engine if "functionResponse" in part]
+        responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
         if [_who(call) for call in calls] != [_who(response) for response in responses]:
             return (
                 "Please ensure that the number of function response parts is equal to the number of function call "
@@ -167,7 +173,7 @@ def objection(body: dict[str, Any], *, signs: bool = False) -> str | None:
             )
         if not all(isinstance(response.get("response"), dict) for response in responses):
             return f"contents[{number}]: a response is an object"
-        made = [part for part in engine if "functionCall" in part]
+        made = [part for part in parts if "functionCall" in part]
         calls = [part["functionCall"] for part in made]
         if calls and role != "model":
             return f"contents[{number}]: only a model calls functions"
@@ -175,7 +181,7 @@ def objection(body: dict[str, Any], *, signs: bool = False) -> str | None:
             return f"contents[{number}]: arguments are an object"
         if signs and made and not made[0].get("thoughtSignature"):
             return f"Function call is missing a thought_signature in functionCall parts (contents[{number}])."
-        if any(part.get("text") == "" and "thoughtSignature" not in part for part in engine):
+        if any(part.get("text") == "" and "thoughtSignature" not in part for part in parts):
             return f"contents[{number}]: empty text parameter"
     return "function calls without responses at the end" if calls else None
 

@@ -1,11 +1,11 @@
-"""A fake vendor that speaks OpenAI's Responses on this machine, and says what a script tells it to.
+"""A fake server of the OpenAI Responses API on this machine, which plays a script.
 
 In a test, inside its own event loop::
 
     async with FakeResponses(together(says("Let me look."), calls("search", query="pool"))) as vendor:
         provider = OpenAIResponsesProvider(vendor.base_url)
 
-It is as strict as the vendor is: a conversation that it would refuse is refused here.
+It is as strict as the vendor: a conversation that the vendor would reject is rejected here.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, assert_never, cast
 
 from retinue.core.messages import ToolCall
 from retinue.providers.openai_responses.provider import Spelling
-from retinue.providers.scripted.script import Fails, Hangs, Line, Speaks
-from retinue.testing.fake_chat import EVENTS, Played, blocks_of, counted, event, failed
+from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
+from retinue.testing.fake_chat import EVENTS, Playable, error_response, estimated_usage, event, prompt_blocks
 from retinue.testing.fake_prompts import PromptCache
-from retinue.testing.fake_server import HOST, Answer, FakeServer, Heard
+from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
 
 class FakeResponses(FakeServer):
-    """The vendor, open inside of an `async with` block; a provider finds it at `base_url`.
+    """The server, open inside an `async with` block; `base_url` is its address for a provider.
 
-    `spelling` is how it names calls. It knows its responses by their ids, unless it `remembers` none. `chunk` sends
-    every answer in pieces of so many bytes. `heard` has all requests, refused ones too; a script gets them with the
-    whole conversation.
+    `spelling` is how it names calls. It stores its responses by id if it `remembers` them. `chunk` sends every answer
+    in pieces of so many bytes. `heard` has all requests, including rejected ones; a script gets them with the whole
+    conversation.
     """
 
     def __init__(
         self,
-        played: Played,
+        played: Playable,
         *,
         spelling: Spelling = "function_call",
         remembers: bool = True,
@@ -40,7 +40,7 @@ class FakeResponses(FakeServer):
         host: str = HOST,
         port: int = 0,
     ) -> None:
-        super().__init__(self._answer, host=host, port=port)
+        super().__init__(self._response, host=host, port=port)
         self._played = played
         self._spelling: Spelling = spelling
         self._chunk = chunk
@@ -50,19 +50,19 @@ class FakeResponses(FakeServer):
 
     @property
     def base_url(self) -> str:
-        """What a provider wants to know."""
+        """The base URL for a provider."""
         return f"{self.url}/v1"
 
     async def __aenter__(self) -> FakeResponses:
         await self.open()
         return self
 
-    def _answer(self, heard: Heard) -> Answer:
+    def _response(self, heard: ReceivedRequest) -> FakeResponse:
         if not heard.path.endswith("/responses"):
-            return failed(404, f"Unknown request URL: {heard.method} {heard.path}")
+            return error_response(404, f"Unknown request URL: {heard.method} {heard.path}")
         previous = heard.body.get("previous_response_id")
         if previous is not None and previous not in self._known:
-            return failed(
+            return error_response(
                 400,
                 f"Previous response with id '{previous}' not found.",
                 param="previous_response_id",
@@ -70,71 +70,71 @@ class FakeResponses(FakeServer):
             )
         items = [*self._known.get(previous or "", ()), *(heard.body.get("input") or ())]
         heard = replace(heard, body=heard.body | {"input": items})
-        if wrong := objection(heard.body, self._spelling):
-            return failed(400, wrong)
+        if problem := rejection_of(heard.body, self._spelling):
+            return error_response(400, problem)
         played = self._played
         if callable(played):
             played = played(heard)
-        if not isinstance(played, Answer):
+        if not isinstance(played, FakeResponse):
             played = self._answer_of(played, heard)
         return played if played.chunk else replace(played, chunk=self._chunk)
 
-    def _answer_of(self, line: Line, heard: Heard) -> Answer:
+    def _answer_of(self, line: Line, heard: ReceivedRequest) -> FakeResponse:
         items, response_id = heard.body["input"], f"resp_{len(self._known) + 1}"
-        blocks = blocks_of(heard.body.get("tools"), [heard.body.get("instructions")], items)
+        blocks = prompt_blocks(heard.body.get("tools"), [heard.body.get("instructions")], items)
         cached = self._cache.read(heard.body["model"], blocks).cached
         answer = answer_of(line, heard, self._spelling, response_id=response_id, cached=cached)
-        if self._remembers and isinstance(line, Speaks):
-            said = events_of(line, heard, self._spelling)[-1]["response"]["output"]
-            self._known[response_id] = [*items, *said]
+        if self._remembers and isinstance(line, ScriptedReply):
+            reply_items = events_of(line, heard, self._spelling)[-1]["response"]["output"]
+            self._known[response_id] = [*items, *reply_items]
         return answer
 
 
 def answer_of(
     line: Line,
-    heard: Heard,
+    heard: ReceivedRequest,
     spelling: Spelling = "function_call",
     *,
     response_id: str = "resp_1",
     cached: int = 0,
-) -> Answer:
-    """A line as this wire tells it; of the tokens it has read, so many were `cached`."""
+) -> FakeResponse:
+    """The response to a line, in the format of this wire; `cached` tokens of the input were cached."""
     match line:
-        case Speaks():
+        case ScriptedReply():
             events = events_of(line, heard, spelling, response_id=response_id, cached=cached)
-            return Answer(headers=EVENTS, pieces=tuple(map(event, events)), every=line.every)
-        case Hangs(pieces=pieces):
-            return Answer(headers=EVENTS, pieces=_begun(pieces), ending="silence")
-        case Fails(times=times, then=then, error=error):
+            return FakeResponse(headers=EVENTS, pieces=tuple(map(event, events)), every=line.every)
+        case ScriptedHang(pieces=pieces):
+            return FakeResponse(headers=EVENTS, pieces=_begun(pieces), ending="silence")
+        case ScriptedFailure(times=times, then=then, error=error):
             if then is not None and heard.attempt > times:
                 again = replace(heard, attempt=heard.attempt - times)
                 return answer_of(then, again, spelling, response_id=response_id, cached=cached)
             if error.status is not None:
-                spawn_request = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
-                return failed(error.status, str(error), **spawn_request)
+                details = {} if error.retry_after is None else {"retry_after": f"{error.retry_after:g}"}
+                return error_response(error.status, str(error), **details)
             if error.fault == "unreachable":
-                return Answer(status=0, ending="cut")
+                return FakeResponse(status=0, ending="cut")
             partial = _begun((error.partial,) if error.partial else ())
             if error.fault == "cut":
-                return Answer(headers=EVENTS, pieces=partial, ending="cut")
+                return FakeResponse(headers=EVENTS, pieces=partial, ending="cut")
             code = {"rate_limited": "rate_limit_exceeded", "overloaded": "server_error"}.get(error.fault, error.fault)
-            told = {"error": {"code": code, "message": str(error)}, "status": "failed"}
-            return Answer(
-                headers=EVENTS, pieces=(*partial, event({"type": "response.failed", "response": _response() | told}))
+            fields = {"error": {"code": code, "message": str(error)}, "status": "failed"}
+            return FakeResponse(
+                headers=EVENTS, pieces=(*partial, event({"type": "response.failed", "response": _response() | fields}))
             )
         case _:
             assert_never(line)
 
 
 def events_of(
-    line: Speaks,
-    heard: Heard,
+    line: ScriptedReply,
+    heard: ReceivedRequest,
     spelling: Spelling = "function_call",
     *,
     response_id: str = "resp_1",
     cached: int = 0,
 ) -> list[dict[str, Any]]:
-    """The events of an answer, from its creation to its end."""
+    """The events of a response, from its creation to its end."""
     output: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = [{"type": "response.created", "response": _response(response_id)}]
     if line.thinking:
@@ -146,8 +146,8 @@ def events_of(
     refused = line.stop == "refusal"
     status = "incomplete" if line.stop == "length" or refused else "completed"
     why = {"reason": "content_filter" if refused else "max_output_tokens"} if status == "incomplete" else None
-    told = {"status": status, "output": output, "incomplete_details": why, "usage": _usage(line, heard, cached)}
-    return [*events, {"type": f"response.{status}", "response": _response(response_id) | told}]
+    fields = {"status": status, "output": output, "incomplete_details": why, "usage": _usage(line, heard, cached)}
+    return [*events, {"type": f"response.{status}", "response": _response(response_id) | fields}]
 
 
 def _thoughts(text: str, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def _told(
 
 
 def _begun(pieces: Sequence[str]) -> tuple[bytes, ...]:
-    """An answer that does not come to its end."""
+    """A response that is cut off."""
     words = [{"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "delta": p} for p in pieces]
     return tuple(map(event, ({"type": "response.created", "response": _response()}, *words)))
 
@@ -211,8 +211,8 @@ def _response(response_id: str = "resp_1") -> dict[str, Any]:
     }
 
 
-def _usage(line: Speaks, heard: Heard, cached: int) -> dict[str, Any] | None:
-    usage = counted(line, heard, cached)
+def _usage(line: ScriptedReply, heard: ReceivedRequest, cached: int) -> dict[str, Any] | None:
+    usage = estimated_usage(line, heard, cached)
     if usage is None:
         return None
     return {
@@ -224,11 +224,11 @@ def _usage(line: Speaks, heard: Heard, cached: int) -> dict[str, Any] | None:
     }
 
 
-# ---- what the vendor refuses ----------------------------------------------------------------------------------------
+# ---- rejections -----------------------------------------------------------------------------------------------------
 
 
-def objection(body: dict[str, Any], spelling: Spelling = "function_call") -> str | None:
-    """Why the vendor would refuse this request, or None."""
+def rejection_of(body: dict[str, Any], spelling: Spelling = "function_call") -> str | None:
+    """The reason for which the vendor would reject this request, or None."""
     items = body.get("input")
     if not isinstance(body.get("model"), str) or not isinstance(items, list) or not items:
         return "Missing required parameter: 'model' or 'input'."

@@ -35,7 +35,7 @@ async def earlier_chat(retinue: Retinue) -> EarlierChat | None:
         runs=await _chain(retinue, last.run_id),
         last=last,
         messages=len(run.history),
-        is_answering=run.outcome is None and run.answering,
+        is_answering=run.outcome is None and run.in_exchange,
     )
 
 

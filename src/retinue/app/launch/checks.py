@@ -20,7 +20,7 @@ from retinue.config.settings import FILE, Settings
 from retinue.core.errors import RetinueError
 from retinue.core.text import plural
 from retinue.net.http import UnknownProxy, named_proxies
-from retinue.providers.catalog import LOCAL, keys_found, provider_config
+from retinue.providers.catalog import LOCAL_SERVERS, api_key_variables, provider_config
 from retinue.version import __version__
 
 FIXED_SQLITE = (3, 51, 3)
@@ -168,7 +168,7 @@ def _keys(settings: Settings) -> dict[str, bool]:
         for each in provider_configs(settings)
         if each.api_key_env
     }
-    return keys_found() | named
+    return api_key_variables() | named
 
 
 def _proxies() -> list[Finding]:
@@ -181,9 +181,9 @@ def _proxies() -> list[Finding]:
 
 async def _servers(settings: Settings) -> str:
     configured = {each.name: each for each in provider_configs(settings)}
-    servers = await find_servers([configured.get(name) or provider_config(name) for name in LOCAL])
+    servers = await find_servers([configured.get(name) or provider_config(name) for name in LOCAL_SERVERS])
     listed = (
         f"{each.provider_config.name} at {each.provider_config.base_url} ({plural(len(each.models), 'model')})"
         for each in servers
     )
-    return ", ".join(listed) or f"none answers ({', '.join(LOCAL)})"
+    return ", ".join(listed) or f"none answers ({', '.join(LOCAL_SERVERS)})"

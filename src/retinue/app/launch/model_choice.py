@@ -12,26 +12,26 @@ from msgspec.structs import replace
 
 from retinue.app.launch.local_servers import Server, find_servers
 from retinue.app.settings_file import provider_configs
-from retinue.config.precedence import Choice, Flags, layer
+from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput, UnknownName
 from retinue.providers.catalog import (
-    LOCAL,
-    SCRIPTED_NAME,
+    LOCAL_SERVERS,
+    SCRIPTED,
     WIRES,
     ProviderConfig,
-    called,
-    check_variable,
-    keys_found,
-    moved,
+    api_key_variables,
+    canonical_name,
+    check_key_variable,
+    model_prices,
     provider_config,
-    tariff,
+    with_address,
 )
 
 NO_PROVIDER = (
-    "nobody to ask: no provider is named, no key is set and no model server answers on this machine. "
-    "Set {keys}, or start a local server ({local}), or say --provider W --base-url URL --model M"
+    "no model is configured: no provider is named, no key is set and no model server answers on this machine. "
+    "Set {keys}, or start a local server ({local}), or give --provider W --base-url URL --model M"
 )
 
 
@@ -68,8 +68,13 @@ async def choose_model(
 ) -> ModelChoice:
     """The model by flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
     environ = os.environ if environ is None else environ
-    choice = layer(
-        flags, environ, settings, agent=agent, wires=tuple(WIRES), called=partial(called, settled=settings.providers)
+    choice = resolve(
+        flags,
+        environ,
+        settings,
+        agent=agent,
+        wires=tuple(WIRES),
+        canonical=partial(canonical_name, configured=settings.providers),
     )
     configured = provider_configs(settings)
     chosen = _named(choice, configured) or _by_key(choice, environ)
@@ -81,7 +86,7 @@ async def choose_model(
     else:
         check_key(chosen, environ)
         model = choice.model or await _only_model(chosen)
-        if chosen.wire == SCRIPTED_NAME:
+        if chosen.wire == SCRIPTED:
             model = script_of(model)
     others = tuple(each for each in configured if each.name != chosen.name)
     return ModelChoice(provider_config=chosen, model=model, others=others)
@@ -100,10 +105,10 @@ def unpriced(
     asked = [(model_choice.provider_config.name, model_choice.model)] if first else []
     asked += [_place_of(model, model_choice) for model in named]
     return [
-        f"nobody knows what {model} at {name} costs, so a limit on cost cannot be enforced; "
-        f"say its price in the settings ([providers.{name}] prices), or limit --max-tokens instead"
+        f"no price known for model {model} (provider {name}), so a limit on cost cannot be enforced; "
+        f"set it in the settings ([providers.{name}] prices), or limit --max-tokens instead"
         for name, model in dict.fromkeys(asked)
-        if tariff(known.get(name) or _default(name)).price(model) is None
+        if model_prices(known.get(name) or _default(name)).price(model) is None
     ]
 
 
@@ -114,11 +119,11 @@ def _default(name: str) -> ProviderConfig:
 def _place_of(model: str, model_choice: ModelChoice) -> tuple[str, str]:
     """Provider and name of a model of an agent."""
     names = tuple(each.name for each in model_choice.providers)
-    provider, name = split_model(model, (*names, *WIRES), lambda prefix: called(prefix, names))
+    provider, name = split_model(model, (*names, *WIRES), lambda prefix: canonical_name(prefix, names))
     return (model_choice.provider_config.name if provider is None else provider), name
 
 
-def _named(choice: Choice, configured: Sequence[ProviderConfig]) -> ProviderConfig | None:
+def _named(choice: ModelSelection, configured: Sequence[ProviderConfig]) -> ProviderConfig | None:
     """The named provider; else the first of the settings; else the wire of a bare address."""
     name = choice.provider
     if name is None and configured and choice.base_url is None:
@@ -132,28 +137,28 @@ def _named(choice: Choice, configured: Sequence[ProviderConfig]) -> ProviderConf
         if name not in WIRES:
             raise UnknownName("provider", name, (*(each.name for each in configured), *WIRES))
         return provider_config(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
-    return moved(known, choice.base_url, choice.api_key_env)
+    return with_address(known, choice.base_url, choice.api_key_env)
 
 
-def _by_key(choice: Choice, environ: Mapping[str, str]) -> ProviderConfig | None:
+def _by_key(choice: ModelSelection, environ: Mapping[str, str]) -> ProviderConfig | None:
     """The vendor whose key is set, or whose key variable was named; a key is never sent to another vendor."""
     named = choice.api_key_env
-    check_variable(named)
+    check_key_variable(named)
     for name, wire in WIRES.items():
         if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
             return provider_config(name)
     if named:
-        raise BadInput(f"nobody knows whose key is in {named}: say --provider W or --base-url URL as well")
+        raise BadInput(f"cannot tell whose key is in {named}: give --provider W or --base-url URL as well")
     return None
 
 
 def _local(configured: Sequence[ProviderConfig]) -> list[ProviderConfig]:
     known = {each.name: each for each in configured}
-    return [known.get(name) or provider_config(name) for name in LOCAL]
+    return [known.get(name) or provider_config(name) for name in LOCAL_SERVERS]
 
 
-def _no_provider(choice: Choice, environ: Mapping[str, str]) -> BadInput:
-    message = NO_PROVIDER.format(keys=" or ".join(keys_found(environ)), local=", ".join(LOCAL))
+def _no_provider(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput:
+    message = NO_PROVIDER.format(keys=" or ".join(api_key_variables(environ)), local=", ".join(LOCAL_SERVERS))
     provider, _ = split_model(choice.model or "")
     hint = "" if provider is None else f". {provider!r} is not a provider; known: {', '.join(WIRES)}"
     return BadInput(message + hint)
@@ -176,7 +181,7 @@ async def _only_model(chosen: ProviderConfig) -> str:
     for server in await find_servers([chosen]):
         if server.models:
             return server.models[0]
-    if chosen.wire == SCRIPTED_NAME:
+    if chosen.wire == SCRIPTED:
         raise BadInput("no script is named: say --model FILE, or set RETINUE_MODEL to scripted:FILE")
     raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
 
@@ -210,8 +215,8 @@ def override_provider(stored: ProviderConfig, flags: Flags, settings: Settings) 
     """The provider of a stored run with the flags on top; it keeps its name, by which the run asks for it."""
     if flags.provider is None and flags.base_url is None and flags.api_key_env is None:
         return stored
-    named = None if flags.provider is None else called(flags.provider, settings.providers)
-    choice = Choice(provider=named, base_url=flags.base_url, api_key_env=flags.api_key_env)
+    named = None if flags.provider is None else canonical_name(flags.provider, settings.providers)
+    choice = ModelSelection(provider=named, base_url=flags.base_url, api_key_env=flags.api_key_env)
     if flags.provider is None:
         choice = replace(choice, provider=stored.name)
         chosen = _named(choice, [stored])

@@ -38,7 +38,7 @@ from retinue.core.messages import Reply
 from retinue.core.policy import Policy, intersect
 from retinue.core.ports import Provider, Publish, Request, price_of, window_of
 from retinue.engine import Approver, RunView
-from retinue.providers.catalog import SCRIPTED_NAME, ProviderConfig, reach
+from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
 
 log = logging.getLogger("retinue.app")
 
@@ -130,11 +130,11 @@ def reopen(
     first = override_provider(first, flags, settings)
     check_key(first, os.environ)
     model_choice = ModelChoice(provider_config=first, model=flags.model or launch_config.model, others=tuple(others))
-    if first.wire == SCRIPTED_NAME:
+    if first.wire == SCRIPTED:
         script_of(model_choice.model)
     providers: dict[str, Provider] = {}
     if flags.model is not None and flags.model != launch_config.model:
-        providers[first.name] = OtherModel(reach(first), launch_config.model, flags.model)
+        providers[first.name] = OtherModel(create_provider(first), launch_config.model, flags.model)
     today = changed(
         launch_config, provider_configs=model_choice.providers, agents=_as_of_today(launch_config.agents, settings)
     )
@@ -245,7 +245,7 @@ async def resume(retinue: Retinue, stored: StoredRun) -> RunHandle:
 def resume_in_background(run_id: RunId, *flags: str) -> Path:
     """Start a process that resumes the run with these flags of `retinue runs resume`; the file of its output.
 
-    The process has a session of its own: Ctrl-C in this terminal does not reach it.
+    The process has a session of its own: Ctrl-C in this terminal does not create_provider it.
     """
     output = default_home() / LOGS / f"{run_id}.log"
     output.parent.mkdir(parents=True, exist_ok=True)

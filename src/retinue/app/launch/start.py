@@ -23,7 +23,7 @@ from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS
 from retinue.app.settings_file import dialect_settings, load_settings
-from retinue.app.structured_output import Demand
+from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
@@ -158,7 +158,7 @@ class Launch:
         keep_alive: bool = False,
         inherits: HistoryRef | None = None,
         detached: bool = False,
-        output: Demand | None = None,
+        output: OutputFormat | None = None,
         label: str = "",
     ) -> RunHandle:
         """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`."""

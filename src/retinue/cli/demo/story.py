@@ -15,7 +15,7 @@ import msgspec
 from retinue.core.messages import AssistantMessage, Message, ToolMessage
 from retinue.core.ports import Request
 from retinue.core.usage import NANO
-from retinue.providers.scripted import Improvised, Line, Script, Speaks, calls, hangs, says, streams, together
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedReply, calls, hangs, says, streams, together
 
 _PACKAGED = Path(__file__).parent / "incident"
 _FOLDER = _PACKAGED if _PACKAGED.exists() else Path(__file__).resolve().parents[4] / "examples" / "incident"
@@ -61,10 +61,10 @@ def _cut_off(agent: str, lines: Sequence[Line], process: int) -> Sequence[Line]:
 class Repeated:
     """A reply that is repeated while one of its results reports a running task."""
 
-    line: Speaks
+    line: ScriptedReply
 
 
-def _leads(pace: float) -> Improvised:
+def _leads(pace: float) -> LineFunction:
     """The orchestrator, whose next reply depends on the history."""
     plan = _plan(pace)
 
@@ -76,7 +76,7 @@ def _leads(pace: float) -> Improvised:
         match plan[place]:
             case Repeated(line=again):
                 return again
-            case Speaks() as once:
+            case ScriptedReply() as once:
                 return once
             case improvised:
                 return improvised(request)
@@ -84,7 +84,7 @@ def _leads(pace: float) -> Improvised:
     return line
 
 
-def _plan(pace: float) -> Sequence[Speaks | Repeated | Improvised]:
+def _plan(pace: float) -> Sequence[ScriptedReply | Repeated | LineFunction]:
     return (
         together(
             _shares("problem_summary", "Throughput dropped 30% after a config change on Feb 18."),
@@ -227,19 +227,19 @@ def _remediator() -> Sequence[Line]:
 # ---- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _delegates(action: str, **fields: object) -> Speaks:
+def _delegates(action: str, **fields: object) -> ScriptedReply:
     return calls("subagent", action=action, **fields)
 
 
-def _shares(key: str, value: str) -> Speaks:
+def _shares(key: str, value: str) -> ScriptedReply:
     return calls("shared_context", action="write", key=key, value=value)
 
 
-def _reads(key: str) -> Speaks:
+def _reads(key: str) -> ScriptedReply:
     return calls("shared_context", action="read", key=key)
 
 
-def _slowly(text: str, every: float) -> Speaks:
+def _slowly(text: str, every: float) -> ScriptedReply:
     """Text that is streamed word by word."""
     first, *others = text.split()
     return streams(first, *(f" {word}" for word in others), every=every)

@@ -32,7 +32,7 @@ from retinue.core.events import Event, ReplyReceived, RunAdopted
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input
 from retinue.core.text import clean, plural
-from retinue.providers.scripted import played as calls_in
+from retinue.providers.scripted import logged_turns
 
 PATIENCE = 60.0
 """Seconds to wait for each part of the story."""
@@ -145,7 +145,9 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
             screen.say(f"\nProcess {second.pid} finds the tree and goes on with it by itself.\n", style="bold")
             tree = await watch.until("the end", _has_ended, second)
             await asyncio.wait_for(second.wait(), PATIENCE)
-        return Played(tree=tree, stored=stored, first=calls_in(log_of(home, 1)), second=calls_in(log_of(home, 2)))
+        return Played(
+            tree=tree, stored=stored, first=logged_turns(log_of(home, 1)), second=logged_turns(log_of(home, 2))
+        )
 
 
 def _asks_the_user(tree: Tree) -> bool:

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from retinue.cli.output.format import count, money, tokens
 from retinue.core.events import (
-    AgentDefined,
     CallParked,
     CallReturned,
     Event,
@@ -26,7 +25,17 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.inbox import Answer, Cancel, ChildEnded, Close, Deadline, DependencyEnded, Input, Item, TextMessage
+from retinue.core.inbox import (
+    ApprovalAnswer,
+    Cancel,
+    ChildEnded,
+    Close,
+    Deadline,
+    DependencyEnded,
+    Input,
+    Item,
+    TextMessage,
+)
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
 from retinue.core.text import clean, plural, rfc3339
@@ -87,8 +96,6 @@ def _entries(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[E
             yield Entry(at=at, kind="note", text="another process went on with the run")
         case HistoryCompacted():
             yield Entry(at=at, kind="note", text=_compaction(event))
-        case AgentDefined(name=name):
-            yield Entry(at=at, kind="note", text=f"defined the agent {name}")
         case ResultCollected(run_id=run_id):
             yield Entry(at=at, kind="note", text=f"collected the result of run {run_id}")
         case RunEnded(outcome=outcome):
@@ -123,7 +130,7 @@ def _mail(at: str, item: Item) -> Iterator[Entry]:
             yield Entry(at=at, kind="note", text=f"cancelled: {note or reason}")
         case Deadline(seconds=seconds):
             yield Entry(at=at, kind="note", text=f"its {seconds:g} seconds are over")
-        case Answer(allow=allow, note=note):
+        case ApprovalAnswer(allow=allow, note=note):
             yield Entry(
                 at=at, kind="note", text=f"a person said {'yes' if allow else 'no'}{f': {note}' if note else ''}"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from retinue.core.commands import Decide, Written
+from retinue.core.commands import Decide, WriteResult
 from retinue.core.ids import Key, SessionId
 
 
@@ -23,6 +23,6 @@ class KeyValue(Protocol):
         *,
         key: Key | None = None,
         session_id: SessionId | None = None,
-    ) -> Written:
+    ) -> WriteResult:
         """Change a shelf by a pure decision; see `records.Change`."""
         ...

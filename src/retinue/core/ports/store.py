@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from retinue.core.agent import RunSpec
-from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, Written
+from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, WriteResult
 from retinue.core.events import Event
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
@@ -33,7 +33,9 @@ class Store(Protocol):
         """Whether other processes can reach this store."""
         ...
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
         """Apply the writes in order, as one transaction; `durable` waits until they are on disk."""
         ...
 
@@ -107,7 +109,7 @@ class CommitAtOnce(Protocol):
 
     def __call__(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None: ...
+    ) -> list[WriteResult] | None: ...
 
 
 def commit_at_once_of(store: Store) -> CommitAtOnce | None:

@@ -27,7 +27,7 @@ from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.child_process import DEFAULT_TEMPERATURE, CallRequest, Grant, Reaching, Tally
 from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import LiveView, Supervisor
-from retinue.providers.catalog import IN_PROCESS, WIRES, ProviderConfig, whole_url
+from retinue.providers.catalog import WIRES, ProviderConfig, request_url
 from retinue.tools.dependencies import ToolOptions
 
 MARGIN = 5.0
@@ -48,7 +48,7 @@ def _in_process(config: ProviderConfig | None) -> ProviderConfig | None:
     """The same provider, if another process can reach it: it has a config, and a wire that `retinue call` speaks."""
     if config is None or sys.platform == "win32":
         return None
-    return config if WIRES[config.wire].place in IN_PROCESS else None
+    return config if WIRES[config.wire].call_name else None
 
 
 class ProcessProviders:
@@ -80,8 +80,8 @@ class ProcessProviders:
 
 def _reaching(config: ProviderConfig, model: str) -> Reaching:
     return Reaching(
-        wire=IN_PROCESS[WIRES[config.wire].place],
-        url=whole_url(config, model),
+        wire=WIRES[config.wire].call_name,
+        url=request_url(config, model),
         api_key_env=config.api_key_env,
         settled=config.wire,
         headers=config.headers,

@@ -15,6 +15,6 @@ DIALECT = DialectEntry(
     tool_names=TOOL_NAMES,
     factory=Deferred("retinue.dialects.meerkat.dialect:MeerkatDialect"),
     settings=SettingsSection(
-        name=SECTION, type=SETTINGS, about="The dialect meerkat (--dialect meerkat).", mistakes=mistakes
+        name=SECTION, type=SETTINGS, about="The dialect meerkat (--dialect meerkat).", cross_key_errors=mistakes
     ),
 )

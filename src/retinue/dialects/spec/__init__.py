@@ -16,7 +16,7 @@ DIALECT = DialectEntry(
     tool_names=TOOL_NAMES,
     factory=Deferred("retinue.dialects.spec.dialect:SpecDialect"),
     settings=SettingsSection(
-        name=SECTION, type=SETTINGS, about="The dialect spec (--dialect spec, the default).", mistakes=mistakes
+        name=SECTION, type=SETTINGS, about="The dialect spec (--dialect spec, the default).", cross_key_errors=mistakes
     ),
     cancelled_notice=Deferred("retinue.dialects.spec.results:cancelled_notice"),
 )

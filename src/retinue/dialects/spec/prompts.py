@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from retinue.core.agent import RESULTS, Agent
+from retinue.core.agent import RESULTS_PLACEHOLDER, Agent
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import participant_text
 from retinue.dialects.spec.schema import SUBAGENT
@@ -56,7 +56,7 @@ FURTHER = {
 }
 """What is worth saying about each extension of the tool, the most useful first."""
 
-DEPENDENCIES = f"The tasks that yours depends on have completed. Their results:\n\n{RESULTS}"
+DEPENDENCIES = f"The tasks that yours depends on have completed. Their results:\n\n{RESULTS_PLACEHOLDER}"
 """What a subagent is told that waited for others; their results are put in when they are there."""
 
 

@@ -34,7 +34,7 @@ DIALECT = DialectEntry(
         type=SETTINGS,
         about="The dialect xzatoma (--dialect xzatoma).",
         unknown_providers=unknown_providers,
-        has_complete_complaints=True,
+        has_complete_messages=True,
     ),
     chat=CHAT,
     transcripts=Deferred("retinue.dialects.xzatoma.transcript:KeptTranscripts"),

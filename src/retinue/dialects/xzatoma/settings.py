@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from retinue.providers.catalog import WIRES, called
+from retinue.providers.catalog import WIRES, canonical_name
 
 SECTION = "agent.subagent"
 ERROR = "Configuration error: "
@@ -106,6 +106,6 @@ def unknown_provider(name: str, known: Sequence[str]) -> str:
 def unknown_providers(settings: XzatomaSettings, providers: Sequence[str]) -> Sequence[tuple[str, str]]:
     """The complaint about `provider`, given the providers of the settings file."""
     known = tuple(dict.fromkeys((*WIRES, *providers)))
-    if settings.provider is None or called(settings.provider, known) in known:
+    if settings.provider is None or canonical_name(settings.provider, known) in known:
         return ()
     return (("provider", f"{ERROR}{unknown_provider(settings.provider, known)}"),)

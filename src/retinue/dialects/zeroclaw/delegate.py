@@ -170,7 +170,7 @@ class DelegateTool(DialectTool):
         if agent is None:  # it was there when the call was made, before a crash
             raise CallRefused(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
         policy, independent = await self._grants(agent, context)
-        given = self._supervisor.rules.given_to(agent.name)
+        given = self._supervisor.rules.policy_for(agent.name)
         return SpawnRequest(
             agent=agent.name,
             run_spec=self._brief(agent, context),

@@ -27,7 +27,7 @@ from retinue.dispatch.cron.jobs import (
     job_type,
 )
 from retinue.dispatch.cron.schedule import At, Cron, Schedule
-from retinue.providers.catalog import check_variable
+from retinue.providers.catalog import check_key_variable
 
 NO_FLAGS = Flags()
 
@@ -136,7 +136,7 @@ def _place(settings: Settings, flags: Flags, *, no_sandbox: bool) -> Place:
     """Folder, settings file and model; without flags the RETINUE_* variables, which the daemon may not have."""
     if not any((flags.model, flags.provider, flags.base_url, flags.api_key_env)):
         flags = Flags(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
-    check_variable(flags.api_key_env)
+    check_key_variable(flags.api_key_env)
     return Place(
         workspace=str(Path.cwd()),
         config=str(settings.source or ""),

@@ -47,7 +47,7 @@ from retinue.dialects.child_process import (
 )
 from retinue.dispatch.worker.request import PROVIDERS, ResolvedCall, read_request
 from retinue.engine import SpawnRequest
-from retinue.providers.catalog import WIRES, ProviderConfig, provider_config, reach
+from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
@@ -172,7 +172,10 @@ def _has_input(descriptor: int) -> bool:
 
 def _preload() -> None:
     """Import what may be needed, while the parent does not wait for it."""
-    for name in (*(WIRES[provider].place.partition(":")[0] for provider in PROVIDERS), *NEEDED_LATER):
+    for provider in PROVIDERS:
+        with suppress(ImportError):
+            WIRES[provider].load()
+    for name in NEEDED_LATER:
         with suppress(ImportError):
             import_module(name)
 
@@ -207,7 +210,7 @@ def _provider(request: ResolvedCall, known: Reaching | None) -> ProviderConfig:
         headers=known.headers if known is not None else None,
         prices=known.prices if known is not None else None,
         responses_wire=known.responses_wire if known is not None else None,
-        whole_url=True,
+        full_url=True,
     )
     return replace(reached, base_url=request.url)
 
@@ -225,7 +228,7 @@ class WorkerCall:
         """A retinue in memory, with the provider and the tools of the call and no others."""
         return open_retinue(
             provider=self.provider.name,
-            providers={self.provider.name: reach(self.provider, spelled_out=True, whole_url=True)},
+            providers={self.provider.name: create_provider(self.provider, explicit=True, full_url=True)},
             tools=_tools(self.request, self.grant, self.parent),
             tool_options=self.grant.tool_options,
             policy=self.grant.policy,

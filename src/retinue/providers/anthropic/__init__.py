@@ -1,6 +1,36 @@
-"""TODO door."""
+"""The Anthropic Messages API, at Anthropic and other vendors, and on Google Cloud (Vertex AI)."""
 
-from retinue.providers.anthropic.provider import AnthropicProvider
-from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
+from typing import TYPE_CHECKING
 
-__all__ = ["AnthropicProvider", "VertexAIAnthropicProvider"]
+from retinue.providers.wire import Wire, lazy_exports
+
+if TYPE_CHECKING:
+    from retinue.providers.anthropic.provider import AnthropicProvider as AnthropicProvider
+    from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider as VertexAIAnthropicProvider
+
+__all__ = ["VERTEX_WIRE", "WIRE", "AnthropicProvider", "VertexAIAnthropicProvider"]
+
+__getattr__ = lazy_exports(__name__, AnthropicProvider="provider", VertexAIAnthropicProvider="vertex")
+
+VERSION_PATH = "/v1"
+MESSAGES_PATH = "/v1/messages"
+VERTEX_PATH = "/publishers/anthropic/models/{model}:streamRawPredict"
+
+WIRE = Wire(
+    provider="retinue.providers.anthropic.provider:AnthropicProvider",
+    family="anthropic",
+    base_url="https://api.anthropic.com",
+    api_key_env="ANTHROPIC_API_KEY",
+    aliases=("claude",),
+    call_name="anthropic",
+    request_path=MESSAGES_PATH,
+    version_path=VERSION_PATH,
+)
+
+VERTEX_WIRE = Wire(
+    provider="retinue.providers.anthropic.vertex:VertexAIAnthropicProvider",
+    family="anthropic",
+    base_url_example="https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION",
+    call_name="vertexai-anthropic",
+    request_path=VERTEX_PATH,
+)

@@ -1,6 +1,6 @@
-"""The events of Anthropic's streams as they come over the wire.
+"""Stream events of the Anthropic Messages API.
 
-Events, blocks and fields that are not known here are passed over: the vendor adds some every year.
+Unknown events, blocks and fields are ignored: the vendor adds some every year.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.usage import Usage
-from retinue.providers.lenient_json import if_readable, mended, read
+from retinue.providers.lenient_json import decode_lenient, decode_or_none, repair_json
 from retinue.providers.stream_decoder import DONE, NULL
-from retinue.providers.vendor_usage import counted
+from retinue.providers.vendor_usage import normalized_usage
 
 _EVENTS = frozenset(
     {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "error"}
 )
 _BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
-_GROWTH = frozenset({"text_delta", "thinking_delta", "signature_delta", "input_json_delta"})
+_DELTAS = frozenset({"text_delta", "thinking_delta", "signature_delta", "input_json_delta"})
 
 
-class Growth(Struct, gc=False):
-    """What is new about a block; or about the message, which is why it ended."""
+class BlockDelta(Struct, gc=False):
+    """An addition to a block, or the stop reason of the message."""
 
     type: str = ""
     text: str | None = None
@@ -35,7 +35,7 @@ class Growth(Struct, gc=False):
 
 
 class Block(Struct, gc=False):
-    """A block: words, a thought or a call; mostly how it begins."""
+    """A content block (text, thinking or a call), mostly as it begins."""
 
     type: str = ""
     text: str | None = None
@@ -48,7 +48,7 @@ class Block(Struct, gc=False):
 
 
 class Message(Struct, gc=False):
-    """A message: its beginning in a stream, or all of it without one."""
+    """A message: its beginning in a stream, or the whole of it without one."""
 
     type: str = ""
     id: str | None = None
@@ -60,19 +60,19 @@ class Message(Struct, gc=False):
 
 
 class Event(Struct, gc=False):
-    """Any event; `type` says which fields it has."""
+    """Any event; its fields depend on `type`."""
 
     type: str = ""
     index: int = 0
-    delta: Growth | None = None
+    delta: BlockDelta | None = None
     content_block: Block | None = None
     message: Message | None = None
     usage: msgspec.Raw = NULL
     error: object = None
 
 
-class _Strange(Struct, gc=False):
-    """An event that does not look as it should."""
+class _AnyEvent(Struct, gc=False):
+    """An event whose fields have unexpected types."""
 
     type: object = None
     index: object = None
@@ -84,8 +84,8 @@ class _Details(Struct, gc=False):
     thinking_tokens: int | None = None
 
 
-class Tokens(Struct, gc=False):
-    """What was counted so far; what the vendor had cached is counted apart from the rest of the input."""
+class TokenCounts(Struct, gc=False):
+    """Token counts so far; cached input is counted apart from the rest of the input."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -93,26 +93,26 @@ class Tokens(Struct, gc=False):
     cache_creation_input_tokens: int | None = None
     output_tokens_details: _Details | None = None
 
-    def updated(self, raw: msgspec.Raw) -> Tokens:
-        """With newer counts: they are told at the beginning and again, complete, at the end, and only ever grow."""
-        new = if_readable(_decode_tokens, raw)
+    def updated(self, raw: msgspec.Raw) -> TokenCounts:
+        """These counts with newer ones: they are sent at the beginning and again at the end, and only ever grow."""
+        new = decode_or_none(_decode_tokens, raw)
         if new is None:
             return self
-        return Tokens(
-            _most(self.input_tokens, new.input_tokens),
-            _most(self.output_tokens, new.output_tokens),
-            _most(self.cache_read_input_tokens, new.cache_read_input_tokens),
-            _most(self.cache_creation_input_tokens, new.cache_creation_input_tokens),
+        return TokenCounts(
+            _larger(self.input_tokens, new.input_tokens),
+            _larger(self.output_tokens, new.output_tokens),
+            _larger(self.cache_read_input_tokens, new.cache_read_input_tokens),
+            _larger(self.cache_creation_input_tokens, new.cache_creation_input_tokens),
             new.output_tokens_details or self.output_tokens_details,
         )
 
     def usage(self) -> Usage | None:
-        """Tokens by kind; None if the server did not count."""
+        """The usage; None if the server did not count."""
         if self.input_tokens is None and self.output_tokens is None:
             return None
         cached, written = max(0, self.cache_read_input_tokens or 0), max(0, self.cache_creation_input_tokens or 0)
         details = self.output_tokens_details
-        return counted(
+        return normalized_usage(
             max(0, self.input_tokens or 0) + written + cached,
             self.output_tokens,
             cached=cached,
@@ -123,50 +123,50 @@ class Tokens(Struct, gc=False):
 
 decode_event = msgspec.json.Decoder(Event).decode
 _decode_message = msgspec.json.Decoder(Message).decode
-_decode_strange = msgspec.json.Decoder(_Strange).decode
-_decode_tokens = msgspec.json.Decoder(Tokens).decode
+_decode_any = msgspec.json.Decoder(_AnyEvent).decode
+_decode_tokens = msgspec.json.Decoder(TokenCounts).decode
 
 
 def read_event(payload: bytes) -> Event:
-    """The event in some data; raises `ProviderError` for nonsense."""
-    if payload.strip() == DONE:  # a habit of other vendors
+    """Decode an event; raises `ProviderError` if it is unreadable."""
+    if payload.strip() == DONE:  # sent by other vendors that speak this format
         return Event()
     try:
-        return read(decode_event, payload)
+        return decode_lenient(decode_event, payload)
     except ProviderError:
-        passed_over = _unknown(mended(payload) or b"")
-        if passed_over is None:
+        ignored = _unknown_event(repair_json(payload) or b"")
+        if ignored is None:
             raise
-        return passed_over
+        return ignored
 
 
 def read_message(body: bytes) -> Message:
-    """The message in some data; raises `ProviderError` for nonsense."""
-    return read(_decode_message, body)
+    """Decode a whole message; raises `ProviderError` if it is unreadable."""
+    return decode_lenient(_decode_message, body)
 
 
-def _unknown(payload: bytes) -> Event | None:
-    """An event that does not fit and need not, because it is, or speaks of, something that is not known here."""
-    strange = if_readable(_decode_strange, payload)
-    if strange is None:
+def _unknown_event(payload: bytes) -> Event | None:
+    """An event to ignore, if `payload` is of an unknown type or about an unknown block; otherwise None."""
+    event = decode_or_none(_decode_any, payload)
+    if event is None:
         return None
-    kind = strange.type
+    kind = event.type
     if kind == "content_block_delta":
-        return Event() if _is_other(_kind_of(strange.delta), _GROWTH) else None
-    if kind == "content_block_start" and _is_other(_kind_of(strange.content_block), _BLOCKS):
-        if not isinstance(strange.index, int):
+        return Event() if _is_unknown(_type_of(event.delta), _DELTAS) else None
+    if kind == "content_block_start" and _is_unknown(_type_of(event.content_block), _BLOCKS):
+        if not isinstance(event.index, int):
             return Event()
-        return Event("content_block_start", strange.index, content_block=Block("unknown"))
-    return Event() if _is_other(kind, _EVENTS) else None
+        return Event("content_block_start", event.index, content_block=Block("unknown"))
+    return Event() if _is_unknown(kind, _EVENTS) else None
 
 
-def _is_other(kind: object, known: frozenset[str]) -> bool:
+def _is_unknown(kind: object, known: frozenset[str]) -> bool:
     return isinstance(kind, str) and kind not in known
 
 
-def _kind_of(part: object) -> object:
+def _type_of(part: object) -> object:
     return cast("dict[str, object]", part).get("type") if isinstance(part, dict) else None
 
 
-def _most(one: int | None, other: int | None) -> int | None:
+def _larger(one: int | None, other: int | None) -> int | None:
     return max((number for number in (one, other) if number is not None), default=None)

@@ -1,4 +1,4 @@
-"""The wire of Anthropic's messages, which several vendors of other models speak too."""
+"""Provider for the Anthropic Messages API, which several vendors of other models speak too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from retinue.core.ports import Request
 from retinue.net.http import Http
-from retinue.providers.anthropic.request import encode, named_options
+from retinue.providers.anthropic import MESSAGES_PATH, VERSION_PATH
+from retinue.providers.anthropic.request import encode, sent_options
 from retinue.providers.anthropic.response import Decoder
 from retinue.providers.http import Endpoint, HttpProvider
 
@@ -17,11 +18,11 @@ _VERSION_HEADER = "anthropic-version"
 
 
 class AnthropicProvider(HttpProvider):
-    """A provider that streams messages from `base_url`, such as `https://api.anthropic.com`.
+    """A provider for the Messages API at `base_url`, such as `https://api.anthropic.com`.
 
-    `api_key_env` names the environment variable that holds the key; it is read at each request and sent to that address
-    alone. Without it no key is sent. `headers` go along with every request; the version of the format can be among
-    them. With `whole_url`, `base_url` is the whole address of requests.
+    `api_key_env` names the environment variable of the key, which is read for each request and sent to that address
+    only; without it no key is sent. `headers` are added to every request, and may set `anthropic-version`. With
+    `full_url`, `base_url` is the complete URL of requests.
 
     >>> AnthropicProvider("https://api.anthropic.com", "ANTHROPIC_API_KEY")
     <AnthropicProvider https://api.anthropic.com>
@@ -33,7 +34,7 @@ class AnthropicProvider(HttpProvider):
         api_key_env: str | None = None,
         headers: Mapping[str, str] | None = None,
         *,
-        whole_url: bool = False,
+        full_url: bool = False,
         http: Http | None = None,
     ) -> None:
         super().__init__(http)
@@ -41,9 +42,9 @@ class AnthropicProvider(HttpProvider):
         if all(name.lower() != _VERSION_HEADER for name in headers):
             headers[_VERSION_HEADER] = VERSION
         self._endpoint = Endpoint(
-            # Other vendors' addresses end in /v1, and people are used to it.
-            base_url if whole_url else base_url.rstrip("/").removesuffix("/v1"),
-            "" if whole_url else "/v1/messages",
+            # Other vendors' addresses end in /v1, so users write it here too.
+            base_url if full_url else base_url.rstrip("/").removesuffix(VERSION_PATH),
+            "" if full_url else MESSAGES_PATH,
             api_key_env=api_key_env,
             headers=headers,
             http=self._http,
@@ -53,13 +54,13 @@ class AnthropicProvider(HttpProvider):
 
     @property
     def base_url(self) -> str:
-        return self._endpoint.place.base_url
+        return self._endpoint.info.base_url
 
-    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
-        return encode(request, unwanted=unwanted)
+    def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
+        return encode(request, unsupported=unsupported)
 
-    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
-        return named_options(request, unwanted)
+    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+        return sent_options(request, unsupported)
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)

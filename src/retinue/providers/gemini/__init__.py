@@ -1,5 +1,20 @@
-"""TODO door."""
+"""Google's Gemini API (`generateContent`)."""
 
-from retinue.providers.gemini.provider import GeminiProvider
+from typing import TYPE_CHECKING
 
-__all__ = ["GeminiProvider"]
+from retinue.providers.wire import Wire, lazy_exports
+
+if TYPE_CHECKING:
+    from retinue.providers.gemini.provider import GeminiProvider as GeminiProvider
+
+__all__ = ["WIRE", "GeminiProvider"]
+
+__getattr__ = lazy_exports(__name__, GeminiProvider="provider")
+
+WIRE = Wire(
+    provider="retinue.providers.gemini.provider:GeminiProvider",
+    family="gemini",
+    base_url="https://generativelanguage.googleapis.com",
+    api_key_env="GEMINI_API_KEY",
+    aliases=("google",),
+)

@@ -1,4 +1,4 @@
-"""The wire of Google's Gemini models."""
+"""Provider for Google's Gemini API."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ VERSION = "/v1beta"
 
 
 class GeminiProvider(HttpProvider):
-    """A provider that streams from `base_url`, such as `https://generativelanguage.googleapis.com`.
+    """A provider for the Gemini API at `base_url`, such as `https://generativelanguage.googleapis.com`.
 
-    `api_key_env` names the environment variable that holds the key; it is read at each request and sent to that address
-    alone, as `x-goog-api-key`. Without it no key is sent. `headers` go along with every request. A model is its name,
+    `api_key_env` names the environment variable of the key, which is read for each request and sent to that address
+    only, as `x-goog-api-key`; without it no key is sent. `headers` are added to every request. A model is its name,
     such as `gemini-2.5-flash`, or the whole `tunedModels/NAME`.
 
     >>> GeminiProvider("https://generativelanguage.googleapis.com", "GEMINI_API_KEY")
@@ -39,33 +39,33 @@ class GeminiProvider(HttpProvider):
         self._api_key_env = api_key_env
         self._headers = dict(headers or {})
         self._endpoints: dict[str, Endpoint] = {}
-        self._place = self._at(VERSION).place  # what is wrong with the address is said now
+        self._info = self._new_endpoint(VERSION).info  # raises now if the address is unusable
 
     @property
     def base_url(self) -> str:
-        return self._place.base_url
+        return self._info.base_url
 
-    def encode(self, request: Request, unwanted: Collection[str]) -> bytes:
-        return encode(request, unwanted=unwanted)
+    def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
+        return encode(request, unsupported=unsupported)
 
-    def options(self, request: Request, unwanted: Collection[str]) -> Iterable[str]:
-        return options(request, unwanted)
+    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+        return options(request, unsupported)
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
 
     async def endpoint(self, model: str) -> Endpoint:
-        """Where a model is asked: it has an address of its own."""
+        """The endpoint of a model: each has its own URL."""
         endpoint = self._endpoints.get(model)
         if endpoint is None:
             name = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
-            endpoint = self._endpoints[model] = self._at(f"{VERSION}/{name}:streamGenerateContent")
+            endpoint = self._endpoints[model] = self._new_endpoint(f"{VERSION}/{name}:streamGenerateContent")
         return endpoint
 
-    def _at(self, path: str) -> Endpoint:
-        streamed = self._base_url + ("&" if "?" in self._base_url else "?") + "alt=sse"
+    def _new_endpoint(self, path: str) -> Endpoint:
+        base_url = self._base_url + ("&" if "?" in self._base_url else "?") + "alt=sse"
         return Endpoint(
-            streamed,
+            base_url,
             path,
             api_key_env=self._api_key_env,
             headers=self._headers,
@@ -76,6 +76,6 @@ class GeminiProvider(HttpProvider):
 
 
 def _without_version(base_url: str) -> str:
-    """The address without what is added to it anyway."""
+    """The address without the version, which is part of every request's path."""
     address, mark, query = base_url.partition("#")[0].partition("?")
     return address.rstrip("/").removesuffix(VERSION) + mark + query

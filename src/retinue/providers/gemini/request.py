@@ -1,7 +1,6 @@
-"""A conversation in the format of Gemini's generateContent: turns of a user and a model, made of parts.
+"""Request bodies of the Gemini API: the conversation as contents of parts, and the options.
 
-What the model thought is known to it by a signature that came with one of the parts of its reply, and has to go back on
-that very part.
+A thought signature comes with one part of a reply, and has to go back on the same part.
 """
 
 from __future__ import annotations
@@ -17,169 +16,175 @@ from msgspec import Struct
 from retinue.core.agent import ToolSpec
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
-from retinue.providers.block_order import noted
-from retinue.providers.lenient_json import as_object, sound, verbatim
-from retinue.providers.message_encoder import Conversation, Slot
-from retinue.providers.output_prompt import told_in_words
-from retinue.providers.unsupported_options import nested, only_wanted
+from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.message_encoder import MessageEncoder, PendingCall
+from retinue.providers.output_prompt import system_prompt_with_format
+from retinue.providers.thinking_notes import read_note
+from retinue.providers.unsupported_options import nested, without_unsupported
 
 MEMO = "gemini"
-"""Where in a request's memo the conversation is kept."""
+"""The key of the encoded conversation in a request's memo."""
 
-FOREIGN = "skip_thought_signature_validator"
-"""The vendor's own word for a call that another model made: from version 3 on, it refuses calls without a signature."""
+UNSIGNED_CALL = "skip_thought_signature_validator"
+"""The API's signature for a call that another model made: from version 3 on, it rejects calls without one."""
 
-_SIGNS = re.compile(r"(?:.*/)?gemini-(?:[3-9]|\d\d|.*latest)")
-_WANTS_A_BUDGET = re.compile(r"(?:.*/)?gemini-2\.5")
+_NEEDS_SIGNATURES = re.compile(r"(?:.*/)?gemini-(?:[3-9]|\d\d|.*latest)")
+_NEEDS_BUDGET = re.compile(r"(?:.*/)?gemini-2\.5")
 
 _SIGNED, _UNSIGNED = "signed", "unsigned"
 
 
-class Place(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="gemini.signature"):
-    """Where a signature belongs: on the thought it is kept with, on the text from `start` to `end`, or on the call
-    number `start`."""
+class SignaturePosition(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="gemini.signature"):
+    """The part that a signature belongs to: its own thinking block, the text from `start` to `end`, or call `start`."""
 
     on: Literal["thought", "text", "call"]
     start: int = 0
     end: int = 0
 
 
-_decode_place = msgspec.json.Decoder(Place).decode
+_decode_position = msgspec.json.Decoder(SignaturePosition).decode
 
 
-def encode(request: Request, *, unwanted: Collection[str] = ()) -> bytes:
+def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
 
     >>> from retinue.core.messages import UserMessage
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()
     '{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}'
     """
-    way = _SIGNED if _SIGNS.match(request.model) else _UNSIGNED
-    said = Contents.of(request, MEMO, way).written()
-    wanted = options(request, unwanted)
-    demand = request.output
-    is_told = demand is None or ("responseJsonSchema" if demand.mode == "json_schema" else "responseMimeType") in wanted
+    variant = _SIGNED if _NEEDS_SIGNATURES.match(request.model) else _UNSIGNED
+    contents = Encoder.of(request, MEMO, variant).body()
+    found = options(request, unsupported)
+    output = request.output
+    has_format = (
+        output is None or ("responseJsonSchema" if output.mode == "json_schema" else "responseMimeType") in found
+    )
     return b"".join(
         (
             b"{",
-            _system(request.system if is_told else told_in_words(request)),
+            _system(request.system if has_format else system_prompt_with_format(request)),
             _tools(request.tools),
-            b'"generationConfig":' + msgspec.json.encode(nested(wanted)) + b"," if wanted else b"",
+            b'"generationConfig":' + msgspec.json.encode(nested(found)) + b"," if found else b"",
             b'"contents":[',
-            said,
+            contents,
             b"]}",
         )
     )
 
 
-class Contents(Conversation):
+class Encoder(MessageEncoder):
     """The messages of a run as contents."""
 
     __slots__ = ()
 
-    usable_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,128}")
-    results_wait: ClassVar[bool] = True
+    valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,128}")
+    batches_results: ClassVar[bool] = True
     needs_ids: ClassVar[bool] = False
 
-    def words(self, text: str) -> bytes:
-        return _content("user", [_text(text or " ")])  # an empty part is refused
+    def encode_user(self, text: str) -> bytes:
+        return _content("user", [_text(text or " ")])  # the API rejects an empty part
 
-    def reply(self, message: AssistantMessage, slots: Sequence[Slot]) -> Iterable[bytes]:
+    def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
         signed = list(_signed(message.thinking))
         parts = [
             *(
-                _text(thought.text, thought.signature, thought=True)
-                for thought, place in signed
-                if place.on == "thought"
+                _text(block.text, block.signature, thought=True)
+                for block, position in signed
+                if position.on == "thought"
             ),
             *_texts(message.text, signed),
-            *self._calls(slots, signed),
+            *self._calls(calls, signed),
         ]
         return [_content("model", parts)] if parts else []
 
-    def results(self, slots: Sequence[Slot]) -> list[bytes]:
-        return [_content("user", [_result(slot) for slot in slots])]
+    def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
+        return [_content("user", [_result(call) for call in calls])]
 
-    def _calls(self, slots: Sequence[Slot], signed: Sequence[tuple[Thinking, Place]]) -> Iterator[bytes]:
-        signatures = {place.start: thought.signature for thought, place in signed if place.on == "call"}
-        if self.way == _SIGNED and slots:
-            signatures.setdefault(0, FOREIGN)  # of calls that are made together, the first one has it
-        for index, slot in enumerate(slots):
-            call: dict[str, object] = {"id": slot.wire_id} if slot.wire_id else {}
-            call |= {"name": sound(slot.call.name), "args": verbatim(as_object(slot.call.arguments))}
+    def _calls(
+        self, calls: Sequence[PendingCall], signed: Sequence[tuple[Thinking, SignaturePosition]]
+    ) -> Iterator[bytes]:
+        signatures = {position.start: block.signature for block, position in signed if position.on == "call"}
+        if self.variant == _SIGNED and calls:
+            signatures.setdefault(0, UNSIGNED_CALL)  # of parallel calls, the first one carries the signature
+        for index, pending in enumerate(calls):
+            call: dict[str, object] = {"id": pending.wire_id} if pending.wire_id else {}
+            call |= {"name": utf8_safe(pending.call.name), "args": raw_json(as_json_object(pending.call.arguments))}
             yield _part({"functionCall": call}, signatures.get(index, ""))
 
 
-def _signed(thinking: Sequence[Thinking]) -> Iterator[tuple[Thinking, Place]]:
-    """The signatures that this vendor gave, and where they belong."""
-    for thought in thinking:
-        place = noted(_decode_place, thought)
-        if place is not None and thought.signature:
-            yield thought, place
+def _signed(thinking: Sequence[Thinking]) -> Iterator[tuple[Thinking, SignaturePosition]]:
+    """The thinking blocks with a signature of this API, and the position of each."""
+    for block in thinking:
+        position = read_note(_decode_position, block)
+        if position is not None and block.signature:
+            yield block, position
 
 
-def _texts(text: str, signed: Sequence[tuple[Thinking, Place]]) -> Iterator[bytes]:
-    """The words in as many parts as there are signatures on them; what was signed is never joined with what was not."""
-    told = 0
-    for thought, place in signed:
-        if place.on == "text" and told <= place.start <= place.end <= len(text):
-            if told < place.start:
-                yield _text(text[told : place.start])
-            yield _text(text[place.start : place.end], thought.signature)
-            told = place.end
-    if told < len(text):
-        yield _text(text[told:])
+def _texts(text: str, signed: Sequence[tuple[Thinking, SignaturePosition]]) -> Iterator[bytes]:
+    """The text in parts, one for each signed range and one for each range between them."""
+    end = 0
+    for block, position in signed:
+        if position.on == "text" and end <= position.start <= position.end <= len(text):
+            if end < position.start:
+                yield _text(text[end : position.start])
+            yield _text(text[position.start : position.end], block.signature)
+            end = position.end
+    if end < len(text):
+        yield _text(text[end:])
 
 
 def _text(text: str, signature: str = "", *, thought: bool = False) -> bytes:
-    part: dict[str, object] = {"text": sound(text)}
+    part: dict[str, object] = {"text": utf8_safe(text)}
     return _part(part | {"thought": True} if thought else part, signature)
 
 
-def _result(slot: Slot) -> bytes:
-    response: dict[str, object] = {"id": slot.wire_id} if slot.wire_id else {}
-    response |= {"name": sound(slot.call.name), "response": {"error" if slot.failed else "result": sound(slot.told)}}
+def _result(pending: PendingCall) -> bytes:
+    response: dict[str, object] = {"id": pending.wire_id} if pending.wire_id else {}
+    response |= {
+        "name": utf8_safe(pending.call.name),
+        "response": {"error" if pending.failed else "result": utf8_safe(pending.result_text)},
+    }
     return _part({"functionResponse": response})
 
 
 def _part(part: dict[str, object], signature: str = "") -> bytes:
-    return msgspec.json.encode(part | {"thoughtSignature": sound(signature)} if signature else part)
+    return msgspec.json.encode(part | {"thoughtSignature": utf8_safe(signature)} if signature else part)
 
 
 def _content(role: Literal["user", "model"], parts: Iterable[bytes]) -> bytes:
     return b'{"role":"%b","parts":[%b]}' % (role.encode(), b",".join(parts))
 
 
-def _has_a_field_for_output(request: Request) -> bool:
-    """Whether the form of the answer can be said in a field: before version 3, not together with tools."""
-    return not request.tools or _SIGNS.match(request.model) is not None
+def _has_format_field(request: Request) -> bool:
+    """Whether a request may set the output format: before version 3, not together with tools."""
+    return not request.tools or _NEEDS_SIGNATURES.match(request.model) is not None
 
 
-def options(request: Request, unwanted: Collection[str] = ()) -> dict[str, object]:
-    """What goes into a request's configuration, of what the model wants.
+def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, object]:
+    """The generation config of a request, without unsupported options.
 
-    >>> question = Request(model="gemini-2.5-flash", system="", messages=[], max_output=9, think=True)
-    >>> options(question, {"maxOutputTokens"})
+    >>> request = Request(model="gemini-2.5-flash", system="", messages=[], max_output=9, think=True)
+    >>> options(request, {"maxOutputTokens"})
     {'thinkingConfig.includeThoughts': True, 'thinkingConfig.thinkingBudget': -1}
     """
-    wanted: dict[str, object] = {}
+    found: dict[str, object] = {}
     if request.max_output is not None:
-        wanted["maxOutputTokens"] = request.max_output
+        found["maxOutputTokens"] = request.max_output
     if request.temperature is not None:
-        wanted["temperature"] = request.temperature
+        found["temperature"] = request.temperature
     if request.think:
-        wanted["thinkingConfig.includeThoughts"] = True
-        if _WANTS_A_BUDGET.match(request.model):
-            # The smaller models of this version think only if they are told how much; -1 leaves that to them.
-            wanted["thinkingConfig.thinkingBudget"] = -1
-    if request.output is not None and _has_a_field_for_output(request):
-        wanted["responseMimeType"] = "application/json"
+        found["thinkingConfig.includeThoughts"] = True
+        if _NEEDS_BUDGET.match(request.model):
+            # The smaller models of this version think only with a budget; -1 lets the model choose.
+            found["thinkingConfig.thinkingBudget"] = -1
+    if request.output is not None and _has_format_field(request):
+        found["responseMimeType"] = "application/json"
         if request.output.mode == "json_schema":
-            wanted["responseJsonSchema"] = verbatim(request.output.schema)
-    return only_wanted(wanted, unwanted)
+            found["responseJsonSchema"] = raw_json(request.output.schema)
+    return without_unsupported(found, unsupported)
 
 
-# Shared by all runs with the same system text and tools: a thousand siblings keep them once.
+# Cached per text and tools, so that sibling runs with the same ones share the bytes.
 @lru_cache(maxsize=256)
 def _system(text: str) -> bytes:
     return b'"systemInstruction":{"parts":[' + _text(text) + b"]}," if text else b""
@@ -193,8 +198,8 @@ def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
 def _tool(spec: ToolSpec) -> bytes:
     return msgspec.json.encode(
         {
-            "name": sound(spec.name),
-            "description": sound(spec.description),
-            "parametersJsonSchema": verbatim(spec.parameters),
+            "name": utf8_safe(spec.name),
+            "description": utf8_safe(spec.description),
+            "parametersJsonSchema": raw_json(spec.parameters),
         }
     )

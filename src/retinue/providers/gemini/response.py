@@ -1,7 +1,7 @@
-"""An answer in the format of Gemini's generateContent, put together from its stream.
+"""Response decoder of the Gemini API (`streamGenerateContent`).
 
-Each event is an answer of its own with a few more parts, and nothing but the end of the stream says that it was the
-last. Calls come whole. Signatures are kept together with the place that they belong to.
+Each event is a response with a few more parts, and only the end of the stream marks the last one. Calls come whole.
+Signatures are kept together with the position that they belong to.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
-from retinue.providers.block_order import note
-from retinue.providers.gemini.request import Place
-from retinue.providers.http_errors import in_stream
-from retinue.providers.lenient_json import if_readable
-from retinue.providers.stream_decoder import NULL, AnswerDecoder
-from retinue.providers.vendor_usage import counted
+from retinue.providers.gemini.request import SignaturePosition
+from retinue.providers.http_errors import stream_error
+from retinue.providers.lenient_json import decode_or_none
+from retinue.providers.stream_decoder import NULL, StreamDecoder
+from retinue.providers.thinking_notes import make_note
+from retinue.providers.vendor_usage import normalized_usage
 
 _STOPS: dict[str, Stop] = {
     "MAX_TOKENS": "length",
@@ -35,12 +35,12 @@ _STOPS: dict[str, Stop] = {
     "IMAGE_RECITATION": "refusal",
     "MODEL_ARMOR": "refusal",
 }
-# The model wrote something that its own server could not read: asked again, it mostly does better.
+# The model wrote something that its own server could not read; another attempt mostly succeeds.
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "OTHER"})
-_WRONG = frozenset({"MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS"})
-_UNSAID = frozenset({"FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED"})
+_BAD_REQUEST = frozenset({"MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS"})
+_UNSPECIFIED = frozenset({"FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED"})
 
-# ---- what comes over the wire ---------------------------------------------------------------------------------------
+# ---- events ---------------------------------------------------------------------------------------------------------
 
 
 class _FunctionCall(Struct, gc=False):
@@ -91,11 +91,11 @@ class _Tokens(Struct, gc=False, rename="camel"):
 _decode = msgspec.json.Decoder(_Chunk).decode
 _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
-# ---- the answer -----------------------------------------------------------------------------------------------------
+# ---- the decoder ----------------------------------------------------------------------------------------------------
 
 
-class Decoder(AnswerDecoder):
-    """Takes the events of one answer and makes a reply of them.
+class Decoder(StreamDecoder):
+    """Decodes the events of one response.
 
     >>> decoder = Decoder()
     >>> decoder.feed(b'{"candidates":[{"content":{"parts":[{"text":"hello"}]},"finishReason":"STOP"}]}')
@@ -104,19 +104,29 @@ class Decoder(AnswerDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_blocked", "_calls", "_length", "_spoke", "_stop", "_text", "_thoughts", "_usage", "_why")
+    __slots__ = (
+        "_begun",
+        "_blocked",
+        "_calls",
+        "_length",
+        "_stop",
+        "_stop_message",
+        "_text",
+        "_thinking_parts",
+        "_usage",
+    )
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._spoke = False
+        self._begun = False
         self._text: list[str] = []
         self._length = 0
-        self._thoughts: list[Thinking | list[str]] = []
-        """Those with a signature, and the pieces of the others."""
+        self._thinking_parts: list[Thinking | list[str]] = []
+        """Thinking with a signature, and the pieces of thinking without one."""
         self._calls: list[ToolCall] = []
         self._blocked = False
         self._stop = ""
-        self._why = ""
+        self._stop_message = ""
         self._usage = NULL
 
     @property
@@ -129,104 +139,106 @@ class Decoder(AnswerDecoder):
         try:
             chunk = _decode(payload)
         except NOT_JSON:
-            chunk = self._look_again(_decode, payload, is_whole=bool(self._stop))
+            chunk = self._decode_damaged(_decode, payload, is_complete=bool(self._stop))
             if chunk is None:
                 return ()
         if chunk.error:
-            raise in_stream({"error": chunk.error})
+            raise stream_error({"error": chunk.error})
         self._id = chunk.response_id or self._id
         self._model = chunk.model_version or self._model
         if len(chunk.usage_metadata) > len(NULL):
             self._usage = chunk.usage_metadata
         if chunk.prompt_feedback is not None:
-            self._blocked = self._blocked or chunk.prompt_feedback.block_reason not in (None, "", *_UNSAID)
+            self._blocked = self._blocked or chunk.prompt_feedback.block_reason not in (None, "", *_UNSPECIFIED)
         if not chunk.candidates:
             return ()
         candidate = chunk.candidates[0]
-        if candidate.index:  # one answer was asked for
+        if candidate.index:  # the request asked for one candidate
             return ()
-        self._spoke = True
-        if candidate.finish_reason and candidate.finish_reason not in _UNSAID:
+        self._begun = True
+        if candidate.finish_reason and candidate.finish_reason not in _UNSPECIFIED:
             self._stop = candidate.finish_reason
-            self._why = candidate.finish_message or ""
+            self._stop_message = candidate.finish_message or ""
         parts = candidate.content.parts if candidate.content is not None else None
         if not parts:
             return ()
-        if len(parts) == 1:  # nearly every event, and nearly always words
+        if len(parts) == 1:  # nearly every event, and nearly always text
             part = parts[0]
             if part.text and not part.thought and part.thought_signature is None and part.function_call is None:
                 self._length += len(part.text)
                 self._text.append(part.text)
                 return (TextDelta(part.text),)
-            return self._hear(part)
-        return tuple(delta for part in parts for delta in self._hear(part))
+            return self._add(part)
+        return tuple(delta for part in parts for delta in self._add(part))
 
     def finish(self) -> Reply:
-        if not self._blocked and not (self._spoke and (self.done or self._stop)):
-            raise self._cut(begun=self._spoke)
-        if self._stop in _BROKEN or self._stop in _WRONG:
-            message = f"the model's answer was given up ({self._stop}){': ' if self._why else ''}{self._why}"
+        if not self._blocked and not (self._begun and (self.done or self._stop)):
+            raise self._cut_error(begun=self._begun)
+        if self._stop in _BROKEN or self._stop in _BAD_REQUEST:
+            detail = f": {self._stop_message}" if self._stop_message else ""
+            message = f"the server gave up the model's answer ({self._stop}){detail}"
             fault = "cut" if self._stop in _BROKEN else "bad_request"
             raise ProviderError(message, fault=fault, partial=self.partial)
         return self._reply(
             tuple(self._calls),
-            [_thinking(thought) for thought in self._thoughts],
+            [_thinking(part) for part in self._thinking_parts],
             usage=_usage(self._usage),
             stop="refusal" if self._blocked else _STOPS.get(self._stop),
         )
 
-    def _hear(self, part: _Part) -> Sequence[Delta]:
+    def _add(self, part: _Part) -> Sequence[Delta]:
         signature, text = part.thought_signature or "", part.text or ""
         if part.function_call is not None:
-            return (self._called(part.function_call, signature),)
+            return (self._add_call(part.function_call, signature),)
         if part.thought:
             if signature:
-                self._thoughts.append(note(Place("thought"), signature, text))
+                self._thinking_parts.append(make_note(SignaturePosition("thought"), signature, text))
             elif text:
-                self._unsigned().append(text)
+                self._unsigned_pieces().append(text)
             return (ThinkingDelta(text),) if text else ()
         start, self._length = self._length, self._length + len(text)
         if signature:
-            self._thoughts.append(note(Place("text", start, self._length), signature))
+            self._thinking_parts.append(make_note(SignaturePosition("text", start, self._length), signature))
         if not text:
             return ()
         self._text.append(text)
         return (TextDelta(text),)
 
-    def _unsigned(self) -> list[str]:
-        """The pieces of the thought that is being told."""
-        last = self._thoughts[-1] if self._thoughts else None
+    def _unsigned_pieces(self) -> list[str]:
+        """The pieces of the current thinking without a signature."""
+        last = self._thinking_parts[-1] if self._thinking_parts else None
         if not isinstance(last, list):
             last = list[str]()
-            self._thoughts.append(last)
+            self._thinking_parts.append(last)
         return last
 
-    def _called(self, function: _FunctionCall, signature: str) -> Delta:
+    def _add_call(self, function: _FunctionCall, signature: str) -> Delta:
         index = len(self._calls)
         arguments = bytes(function.args).decode("utf-8", "replace") if len(function.args) > len(NULL) else ""
         call = ToolCall(function.name or "", arguments or "{}", function.id or "")
         self._calls.append(call)
         if signature:
-            self._thoughts.append(note(Place("call", index), signature))
+            self._thinking_parts.append(make_note(SignaturePosition("call", index), signature))
         return CallDelta(index, call.name, call.arguments, call.id)
 
 
-def _thinking(thought: Thinking | list[str]) -> Thinking:
-    return thought if isinstance(thought, Thinking) else Thinking("".join(thought))
+def _thinking(part: Thinking | list[str]) -> Thinking:
+    return part if isinstance(part, Thinking) else Thinking("".join(part))
 
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
-    """Tokens by kind; None if the server did not count, or in a way that nobody knows. Thoughts are counted apart from
-    the rest of the output."""
-    tokens = if_readable(_decode_tokens, raw)
+    """The usage; None if the server did not count, or in an unknown format. Thinking is counted apart from the rest
+    of the output.
+    """
+    tokens = decode_or_none(_decode_tokens, raw)
     if tokens is None:
         return None
     if tokens.prompt_token_count is None and tokens.candidates_token_count is None:
         return None
-    thought = max(0, tokens.thoughts_token_count or 0)
-    return counted(
+    reasoning = max(0, tokens.thoughts_token_count or 0)
+    return normalized_usage(
         max(0, tokens.prompt_token_count or 0) + max(0, tokens.tool_use_prompt_token_count or 0),
-        max(0, tokens.candidates_token_count or 0) + thought,
+        max(0, tokens.candidates_token_count or 0) + reasoning,
         cached=tokens.cached_content_token_count,
-        reasoning=thought,
+        reasoning=reasoning,
     )

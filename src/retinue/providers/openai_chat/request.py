@@ -1,4 +1,4 @@
-"""A conversation in the format of OpenAI's chat completions, and the options that go along with it."""
+"""Request bodies of the OpenAI Chat Completions API: the conversation and the options."""
 
 from __future__ import annotations
 
@@ -12,64 +12,62 @@ import msgspec
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage
 from retinue.core.ports import Request
-from retinue.providers.lenient_json import as_object, sound, verbatim
-from retinue.providers.message_encoder import Conversation, Slot
-from retinue.providers.output_prompt import told, told_in_words
-from retinue.providers.unsupported_options import fields, only_wanted
+from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.message_encoder import MessageEncoder, PendingCall
+from retinue.providers.output_prompt import system_prompt, system_prompt_with_format
+from retinue.providers.unsupported_options import encode_fields, without_unsupported
 
 MEMO = "openai_chat"
-"""Where in a request's memo the conversation is kept."""
+"""The key of the encoded conversation in a request's memo."""
 
-# These think before they answer: they count that as output and refuse the older field, have their own word for whoever
-# gives orders, and no temperature. The chatting ones among them are like all others but for the field.
-_COUNTS_THINKING = re.compile(r"(?:.*/)?(?:o\d|gpt-5)")
-_CHATS = re.compile(r"(?:.*/)?gpt-5(?:\.\d+)?-chat")
-_MAY_THINK_NOTHING = re.compile(r"(?:.*/)?gpt-5\.1(?!\d)")
+# Reasoning models count their reasoning as output and reject `max_tokens`, want the role `developer` instead of
+# `system`, and take no temperature. Their chat variants differ from other models in `max_tokens` only.
+_COUNTS_REASONING = re.compile(r"(?:.*/)?(?:o\d|gpt-5)")
+_CHAT_VARIANT = re.compile(r"(?:.*/)?gpt-5(?:\.\d+)?-chat")
+_ACCEPTS_NO_EFFORT = re.compile(r"(?:.*/)?gpt-5\.1(?!\d)")
 
 _REASONING = "reasoning"
-"""The way of writing in which thoughts go back with the calls they led to."""
+"""The variant in which a reply's thinking is sent back with its calls."""
 
-_COUNTED = {"include_usage": True}
-"""What was used is told at the end of a stream only to those who ask for it; some servers refuse the question."""
-
-_OLDER_FIELD_FIRST = ("max_tokens", "max_completion_tokens")
+_USAGE = {"include_usage": True}
+"""A stream ends with usage only on request; some servers reject the option."""
 
 
-def options(request: Request, unwanted: Collection[str] = (), *, explicit: bool = False) -> dict[str, object]:
-    """What goes into a request besides the conversation, of what the model wants; `developer` is who gives the orders.
+def options(request: Request, unsupported: Collection[str] = (), *, explicit: bool = False) -> dict[str, object]:
+    """The options of a request besides the conversation, without unsupported ones; `developer` is the system role.
 
-    With `explicit`, a model that thinks is also told what nobody asked for: that its answer is a text, and how much to
-    think.
+    With `explicit`, a request to a reasoning model states its defaults: text as the output format, and the effort.
 
-    >>> question = Request(model="o3", system="", messages=[], max_output=9, temperature=0.5, think=True)
-    >>> options(question, {"stream_options"})
+    >>> request = Request(model="o3", system="", messages=[], max_output=9, temperature=0.5, think=True)
+    >>> options(request, {"stream_options"})
     {'developer': True, 'max_completion_tokens': 9, 'reasoning_effort': 'high'}
-    >>> options(question, {"stream_options", "max_completion_tokens", "reasoning_effort"})
+    >>> options(request, {"stream_options", "max_completion_tokens", "reasoning_effort"})
     {'developer': True, 'max_tokens': 9}
     """
-    counts = _COUNTS_THINKING.match(request.model) is not None
-    thinks = counts and not _CHATS.match(request.model)
-    wanted: dict[str, object] = {"stream_options": _COUNTED}
-    if thinks:
-        wanted["developer"] = True
+    counts_reasoning = _COUNTS_REASONING.match(request.model) is not None
+    is_reasoning = counts_reasoning and not _CHAT_VARIANT.match(request.model)
+    found: dict[str, object] = {"stream_options": _USAGE}
+    if is_reasoning:
+        found["developer"] = True
     if request.max_output is not None:
-        either = ("max_completion_tokens", "max_tokens") if counts else _OLDER_FIELD_FIRST
-        field = next((field for field in either if field not in unwanted), None)
+        fields = ("max_tokens", "max_completion_tokens")
+        preferred = reversed(fields) if counts_reasoning else fields
+        field = next((field for field in preferred if field not in unsupported), None)
         if field is not None:
-            wanted[field] = request.max_output
-    if request.temperature is not None and not thinks:
-        wanted["temperature"] = request.temperature
-    if thinks and (request.think or explicit):
-        wanted["reasoning_effort"] = "high" if request.think or not _MAY_THINK_NOTHING.match(request.model) else "none"
+            found[field] = request.max_output
+    if request.temperature is not None and not is_reasoning:
+        found["temperature"] = request.temperature
+    if is_reasoning and (request.think or explicit):
+        found["reasoning_effort"] = "high" if request.think or not _ACCEPTS_NO_EFFORT.match(request.model) else "none"
     if request.output is not None:
-        wanted["response_format"] = _response_format(request.output)
-    elif thinks and explicit:
-        wanted["response_format"] = {"type": "text"}
-    return only_wanted(wanted, unwanted)
+        found["response_format"] = _response_format(request.output)
+    elif is_reasoning and explicit:
+        found["response_format"] = {"type": "text"}
+    return without_unsupported(found, unsupported)
 
 
 def encode(
-    request: Request, *, sends_reasoning: bool = False, explicit: bool = False, unwanted: Collection[str] = ()
+    request: Request, *, sends_reasoning: bool = False, explicit: bool = False, unsupported: Collection[str] = ()
 ) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
 
@@ -77,19 +75,20 @@ def encode(
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()
     '{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}'
     """
-    wanted = options(request, unwanted, explicit=explicit)
-    orders = "developer" if wanted.pop("developer", False) else "system"
-    system = _system(told(request) if "response_format" in wanted else told_in_words(request), orders)
-    said = Messages.of(request, MEMO, _REASONING if sends_reasoning else "").written()
+    found = options(request, unsupported, explicit=explicit)
+    role = "developer" if found.pop("developer", False) else "system"
+    prompt = system_prompt(request) if "response_format" in found else system_prompt_with_format(request)
+    system = _system(prompt, role)
+    messages = Encoder.of(request, MEMO, _REASONING if sends_reasoning else "").body()
     parts = (
         b'{"model":',
-        msgspec.json.encode(sound(request.model)),
+        msgspec.json.encode(utf8_safe(request.model)),
         b',"stream":true',
-        fields(wanted),
+        encode_fields(found),
         b',"messages":[',
         system,
-        b"," if system and said else b"",
-        said,
+        b"," if system and messages else b"",
+        messages,
         b"]",
         _tools(request.tools),
         b"}",
@@ -97,56 +96,58 @@ def encode(
     return b"".join(parts)  # a long conversation is copied here, once
 
 
-class Messages(Conversation):
+class Encoder(MessageEncoder):
     """The messages of a run as chat messages."""
 
     __slots__ = ()
 
-    usable_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,40}")
+    valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,40}")
 
-    def words(self, text: str) -> bytes:
-        return _words("user", text)
+    def encode_user(self, text: str) -> bytes:
+        return _message("user", text)
 
-    def reply(self, message: AssistantMessage, slots: Sequence[Slot]) -> Iterable[bytes]:
-        if not slots:
-            return (_words("assistant", message.text),)
-        reply: dict[str, object] = {"role": "assistant", "content": sound(message.text) or None}
-        thoughts = "".join(thought.text for thought in message.thinking) if self.way == _REASONING else ""
-        if thoughts:
-            reply["reasoning_content"] = sound(thoughts)
+    def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
+        if not calls:
+            return (_message("assistant", message.text),)
+        reply: dict[str, object] = {"role": "assistant", "content": utf8_safe(message.text) or None}
+        reasoning = "".join(block.text for block in message.thinking) if self.variant == _REASONING else ""
+        if reasoning:
+            reply["reasoning_content"] = utf8_safe(reasoning)
         reply["tool_calls"] = [
             {
-                "id": slot.wire_id,
+                "id": pending.wire_id,
                 "type": "function",
-                "function": {"name": sound(slot.call.name), "arguments": as_object(slot.call.arguments)},
+                "function": {"name": utf8_safe(pending.call.name), "arguments": as_json_object(pending.call.arguments)},
             }
-            for slot in slots
+            for pending in calls
         ]
         return (msgspec.json.encode(reply),)
 
-    def results(self, slots: Sequence[Slot]) -> list[bytes]:
+    def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
         return [
-            msgspec.json.encode({"role": "tool", "tool_call_id": slot.wire_id, "content": sound(slot.told)})
-            for slot in slots
+            msgspec.json.encode(
+                {"role": "tool", "tool_call_id": pending.wire_id, "content": utf8_safe(pending.result_text)}
+            )
+            for pending in calls
         ]
 
 
-def _words(role: str, text: str) -> bytes:
-    return msgspec.json.encode({"role": role, "content": sound(text)})
+def _message(role: str, text: str) -> bytes:
+    return msgspec.json.encode({"role": role, "content": utf8_safe(text)})
 
 
-# Shared by all runs with the same system text and tools: a thousand siblings keep them once.
+# Cached per text and tools, so that sibling runs with the same ones share the bytes.
 @lru_cache(maxsize=256)
 def _system(text: str, role: str) -> bytes:
-    return _words(role, text) if text else b""
+    return _message(role, text) if text else b""
 
 
 @lru_cache(maxsize=256)
 def _response_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    demand = {"name": output.name, "schema": verbatim(output.schema), "strict": True}
-    return msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": demand}))
+    schema = {"name": output.name, "schema": raw_json(output.schema), "strict": True}
+    return msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": schema}))
 
 
 @lru_cache(maxsize=256)
@@ -156,8 +157,8 @@ def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
 
 def _tool(spec: ToolSpec) -> bytes:
     function = {
-        "name": sound(spec.name),
-        "description": sound(spec.description),
-        "parameters": verbatim(spec.parameters),
+        "name": utf8_safe(spec.name),
+        "description": utf8_safe(spec.description),
+        "parameters": raw_json(spec.parameters),
     }
     return msgspec.json.encode({"type": "function", "function": function})

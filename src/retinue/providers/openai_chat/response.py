@@ -1,8 +1,8 @@
-"""An answer in the format of OpenAI's chat completions, put together from its stream.
+"""Response decoder of the OpenAI Chat Completions API.
 
-Many servers speak this format with an accent: ids that are missing or repeat, calls without an index or all with the
-same one, whole calls in one event, thoughts in fields of various names, no usage, no reason for stopping. What can be
-understood is understood; unknown fields are passed over.
+Many servers deviate from the format: ids that are missing or repeat, calls without an index or all with the same one,
+whole calls in one event, reasoning in fields of various names, no usage, no finish reason. The decoder accepts all of
+these and ignores unknown fields.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
-from retinue.providers.http_errors import in_stream
-from retinue.providers.lenient_json import if_readable, json_text
-from retinue.providers.stream_decoder import NULL, AnswerDecoder
-from retinue.providers.vendor_usage import NO_DETAILS, Details, counted
+from retinue.providers.http_errors import stream_error
+from retinue.providers.lenient_json import decode_or_none, json_text
+from retinue.providers.stream_decoder import NULL, StreamDecoder
+from retinue.providers.vendor_usage import NO_DETAILS, TokenDetails, normalized_usage
 
 _STOPS: dict[str, Stop] = {
     "length": "length",
@@ -28,7 +28,7 @@ _STOPS: dict[str, Stop] = {
     "refusal": "refusal",
 }
 
-# ---- what comes over the wire ---------------------------------------------------------------------------------------
+# ---- events ---------------------------------------------------------------------------------------------------------
 
 
 class _Function(Struct, gc=False):
@@ -50,7 +50,7 @@ class _Part(Struct, gc=False):
     thinking: str | list[_Part] | None = None
 
 
-class _Said(Struct, gc=False):
+class _ChoiceMessage(Struct, gc=False):
     content: str | list[_Part] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -59,8 +59,8 @@ class _Said(Struct, gc=False):
 
 
 class _Choice(Struct, gc=False):
-    delta: _Said | None = None
-    message: _Said | None = None
+    delta: _ChoiceMessage | None = None
+    message: _ChoiceMessage | None = None
     finish_reason: str | None = None
     index: int | None = 0
 
@@ -80,8 +80,8 @@ class _Tokens(Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: Details | None = None
-    completion_tokens_details: Details | None = None
+    prompt_tokens_details: TokenDetails | None = None
+    completion_tokens_details: TokenDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
 
@@ -91,11 +91,11 @@ _decode_first = msgspec.json.Decoder(_FirstChunk).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
-# ---- the answer -----------------------------------------------------------------------------------------------------
+# ---- the decoder ----------------------------------------------------------------------------------------------------
 
 
 class _Call:
-    """A call as far as it has arrived."""
+    """A tool call as far as it has arrived."""
 
     __slots__ = ("id", "name", "pieces")
 
@@ -109,14 +109,14 @@ class _Call:
         return "".join(self.pieces)
 
     def is_complete(self) -> bool:
-        """Whether the arguments are a whole JSON object, so that nothing can follow."""
+        """Whether the arguments are a complete JSON object, so that nothing can follow."""
         if not self.pieces or not self.pieces[-1].rstrip().endswith("}"):
             return False
-        return if_readable(_decode_object, self.arguments) is not None
+        return decode_or_none(_decode_object, self.arguments) is not None
 
 
-class Decoder(AnswerDecoder):
-    """Takes the events of one answer and makes a reply of them.
+class Decoder(StreamDecoder):
+    """Decodes the events of one response.
 
     >>> decoder = Decoder()
     >>> decoder.feed(b'{"choices":[{"delta":{"content":"hello"}}]}')
@@ -127,13 +127,13 @@ class Decoder(AnswerDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_refused", "_spoke", "_stop", "_text", "_thoughts", "_usage")
+    __slots__ = ("_begun", "_by_id", "_by_index", "_calls", "_refused", "_stop", "_text", "_thinking", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._spoke = False
+        self._begun = False
         self._text: list[str] = []
-        self._thoughts: list[str] = []
+        self._thinking: list[str] = []
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
@@ -151,45 +151,46 @@ class Decoder(AnswerDecoder):
         try:
             chunk = _decode(payload) if self._id else self._begin(_decode_first(payload))
         except NOT_JSON:
-            chunk = self._look_again(_decode, payload, is_whole=bool(self._stop))
+            chunk = self._decode_damaged(_decode, payload, is_complete=bool(self._stop))
             if chunk is None:
                 return ()
         if chunk.error:
-            raise in_stream({"error": chunk.error})
+            raise stream_error({"error": chunk.error})
         if chunk.usage is not NULL and len(chunk.usage) > len(b"null"):
             self._usage = chunk.usage
         if not chunk.choices:
             return ()
         choice = chunk.choices[0]
-        if choice.index:  # one answer was asked for
+        if choice.index:  # the request asked for one choice
             return ()
-        said = choice.delta
-        if said is None and not self._spoke:
-            said = choice.message
-        self._spoke = True
+        message = choice.delta
+        if message is None and not self._begun:
+            message = choice.message
+        self._begun = True
         if choice.finish_reason:
             self._stop = choice.finish_reason
-        if said is None:
+        if message is None:
             return ()
-        content = said.content
-        if said.tool_calls or said.reasoning_content or said.reasoning or said.refusal or not isinstance(content, str):
-            return tuple(self._hear(said))
-        # Nearly every event is a few words and nothing else.
+        content = message.content
+        has_more = message.tool_calls or message.reasoning_content or message.reasoning or message.refusal
+        if has_more or not isinstance(content, str):
+            return tuple(self._add(message))
+        # Nearly every event is a piece of text and nothing else.
         if not content:
             return ()
         self._text.append(content)
         return (TextDelta(content),)
 
     def finish(self) -> Reply:
-        if not self._spoke or not (self.done or self._stop):
-            raise self._cut(begun=self._spoke)
+        if not self._begun or not (self.done or self._stop):
+            raise self._cut_error(begun=self._begun)
         if self._stop == "error":
             raise ProviderError("the server gave up in the middle of the answer", fault="overloaded", busy=False)
         calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self._calls)
-        thoughts = "".join(self._thoughts)
+        thinking = "".join(self._thinking)
         return self._reply(
             calls,
-            (Thinking(thoughts),) if thoughts else (),
+            (Thinking(thinking),) if thinking else (),
             usage=_usage(self._usage),
             stop="refusal" if self._refused else _STOPS.get(self._stop),
         )
@@ -199,41 +200,41 @@ class Decoder(AnswerDecoder):
         self._model = chunk.model or self._model
         return chunk
 
-    def _hear(self, said: _Said) -> list[Delta]:
-        """Thoughts, words and calls, in this order: so models produce them."""
+    def _add(self, message: _ChoiceMessage) -> list[Delta]:
+        """Add thinking, text and calls, in this order, which is the one in which models produce them."""
         deltas: list[Delta] = []
-        thoughts, words = said.reasoning_content or said.reasoning or "", ""
-        if isinstance(said.content, str):
-            words = said.content
-        elif said.content:
-            thoughts += "".join(_thoughts(part) for part in said.content)
-            words = "".join(part.text or "" for part in said.content)
-        if said.refusal:
+        thinking, text = message.reasoning_content or message.reasoning or "", ""
+        if isinstance(message.content, str):
+            text = message.content
+        elif message.content:
+            thinking += "".join(_thinking_text(part) for part in message.content)
+            text = "".join(part.text or "" for part in message.content)
+        if message.refusal:
             self._refused = True
-            words += said.refusal
-        if thoughts:
-            self._thoughts.append(thoughts)
-            deltas.append(ThinkingDelta(thoughts))
-        if words:
-            self._text.append(words)
-            deltas.append(TextDelta(words))
-        here: list[_Call] = []
-        for part in said.tool_calls or ():
-            delta = self._hear_call(part, here)
+            text += message.refusal
+        if thinking:
+            self._thinking.append(thinking)
+            deltas.append(ThinkingDelta(thinking))
+        if text:
+            self._text.append(text)
+            deltas.append(TextDelta(text))
+        in_event: list[_Call] = []
+        for part in message.tool_calls or ():
+            delta = self._add_call(part, in_event)
             if delta.name or delta.arguments:
                 deltas.append(delta)
         return deltas
 
-    def _hear_call(self, part: _CallPart, here: list[_Call]) -> CallDelta:
-        """A piece of a call; `here` are the calls that this event has spoken of before."""
+    def _add_call(self, part: _CallPart, in_event: list[_Call]) -> CallDelta:
+        """Add a piece of a call; `in_event` are the calls that this event has had before."""
         function = part.function or _NO_FUNCTION
         call_id, name, piece = (
             "" if part.id is None else str(part.id),
             function.name or "",
             json_text(function.arguments),
         )
-        call = self._known(part.index, call_id, here)
-        begins = call is None or (bool(name) and _is_another(call, call_id, name, piece, here))
+        call = self._find_call(part.index, call_id, in_event)
+        begins = call is None or (bool(name) and _is_new_call(call, call_id, name, piece, in_event))
         if call is None or begins:
             call = _Call(call_id, name)
             self._calls.append(call)
@@ -245,50 +246,50 @@ class Decoder(AnswerDecoder):
             self._by_index[part.index] = call
         if call_id:
             self._by_id[call_id] = call
-        here.append(call)
+        in_event.append(call)
         if piece:
             call.pieces.append(piece)
         return CallDelta(self._calls.index(call), name if begins else "", piece, call.id if begins else "")
 
-    def _known(self, index: int | None, call_id: str, here: list[_Call]) -> _Call | None:
-        """The call that a piece with this index and id goes on with, if it is one that began before."""
+    def _find_call(self, index: int | None, call_id: str, in_event: list[_Call]) -> _Call | None:
+        """The call that a piece with this index and id continues, if one has begun."""
         if index is not None:
             return self._by_index.get(index)
         if call_id:
             return self._by_id.get(call_id)
-        return self._calls[-1] if self._calls and not here else None
+        return self._calls[-1] if self._calls and not in_event else None
 
 
-def _is_another(call: _Call, call_id: str, name: str, piece: str, here: list[_Call]) -> bool:
-    """Whether a piece with a name begins a call of its own, although its index or id is that of `call`.
+def _is_new_call(call: _Call, call_id: str, name: str, piece: str, in_event: list[_Call]) -> bool:
+    """Whether a piece with a name begins a new call, although its index or id is that of `call`.
 
     Some servers repeat name and id with every piece, others give every call the same index or id.
     """
-    if call in here or (call_id and call.id and call_id != call.id) or (call.name and call.name != name):
+    if call in in_event or (call_id and call.id and call_id != call.id) or (call.name and call.name != name):
         return True
     return piece.lstrip().startswith("{") and call.is_complete()
 
 
-def _thoughts(part: _Part) -> str:
+def _thinking_text(part: _Part) -> str:
     if isinstance(part.thinking, str):
         return part.thinking
     return "".join(inner.text or "" for inner in part.thinking or ())
 
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
-    """Tokens by kind; None if the server did not count, or in a way that nobody knows."""
-    tokens = if_readable(_decode_tokens, raw)
+    """The usage; None if the server did not count, or in an unknown format."""
+    tokens = decode_or_none(_decode_tokens, raw)
     if tokens is None:
         return None
-    given, made = tokens.prompt_tokens, tokens.completion_tokens
-    read, thought = tokens.prompt_tokens_details or NO_DETAILS, tokens.completion_tokens_details or NO_DETAILS
-    reasoning = thought.reasoning_tokens or 0
-    if reasoning > 0 and tokens.total_tokens == (given or 0) + (made or 0) + reasoning:
-        made = (made or 0) + reasoning  # a vendor that counts thoughts apart from the rest of the output
-    return counted(
-        given,
-        made,
-        cached=read.cached_tokens or tokens.prompt_cache_hit_tokens,
+    prompt, completion = tokens.prompt_tokens, tokens.completion_tokens
+    prompt_details = tokens.prompt_tokens_details or NO_DETAILS
+    reasoning = (tokens.completion_tokens_details or NO_DETAILS).reasoning_tokens or 0
+    if reasoning > 0 and tokens.total_tokens == (prompt or 0) + (completion or 0) + reasoning:
+        completion = (completion or 0) + reasoning  # a vendor that counts reasoning apart from the rest of the output
+    return normalized_usage(
+        prompt,
+        completion,
+        cached=prompt_details.cached_tokens or tokens.prompt_cache_hit_tokens,
         reasoning=reasoning,
-        written=read.cache_write_tokens or tokens.cache_creation_input_tokens,
+        written=prompt_details.cache_write_tokens or tokens.cache_creation_input_tokens,
     )

@@ -1,5 +1,26 @@
-"""TODO door."""
+"""The OpenAI Responses API."""
 
-from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+from typing import TYPE_CHECKING
 
-__all__ = ["OpenAIResponsesProvider"]
+from retinue.providers.wire import Wire, lazy_exports
+
+if TYPE_CHECKING:
+    from retinue.providers.openai_responses.provider import OpenAIResponsesProvider as OpenAIResponsesProvider
+
+__all__ = ["WIRE", "OpenAIResponsesProvider"]
+
+__getattr__ = lazy_exports(__name__, OpenAIResponsesProvider="provider")
+
+RESPONSES_PATH = "/responses"
+
+WIRE = Wire(
+    provider="retinue.providers.openai_responses.provider:OpenAIResponsesProvider",
+    family="openai",
+    base_url="https://api.openai.com/v1",
+    api_key_env="OPENAI_API_KEY",
+    aliases=("gpt", "chatgpt"),
+    call_name="openai-responses",
+    request_path=RESPONSES_PATH,
+    explicit_options={"explicit": True, "continues": "previous"},
+    seed_options={"spelling": "tool_call"},
+)

@@ -1,6 +1,6 @@
-"""The events of OpenAI's Responses, as much of them as matters here, and what they are in bytes.
+"""Stream events of the OpenAI Responses API.
 
-Everything may be missing, and unknown fields are passed over: servers other than OpenAI's send less, or more.
+Every field is optional, and unknown ones are ignored: servers other than OpenAI's send less, or more.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.usage import Usage
-from retinue.providers.lenient_json import if_readable, read
+from retinue.providers.lenient_json import decode_lenient, decode_or_none
 from retinue.providers.stream_decoder import NULL
-from retinue.providers.vendor_usage import NO_DETAILS, Details, counted
+from retinue.providers.vendor_usage import NO_DETAILS, TokenDetails, normalized_usage
 
 
 class Event(Struct, gc=False):
-    """One event; which of its fields mean something depends on its type."""
+    """One event; its fields depend on its type."""
 
     type: str = ""
     delta: str | None = None
@@ -30,8 +30,8 @@ class Event(Struct, gc=False):
     error: object = None
 
 
-class EventName(Struct, gc=False):
-    """What is left of an event whose other fields are not what was expected."""
+class EventType(Struct, gc=False):
+    """The type of an event whose other fields have unexpected types."""
 
     type: str = ""
 
@@ -43,8 +43,8 @@ class Part(Struct, gc=False):
     refusal: str | None = None
 
 
-class Output(Struct, gc=False):
-    """An item of the answer: a message, thoughts or a call."""
+class OutputItem(Struct, gc=False):
+    """An item of the response: a message, reasoning or a call."""
 
     type: str = ""
     id: str | None = None
@@ -55,14 +55,14 @@ class Output(Struct, gc=False):
     summary: list[Part] | None = None
 
 
-class Why(Struct, gc=False):
-    """Why an answer is not complete."""
+class IncompleteDetails(Struct, gc=False):
+    """Why a response is incomplete."""
 
     reason: str | None = None
 
 
 class Response(Struct, gc=False):
-    """The answer as a whole."""
+    """The whole response."""
 
     id: str | None = None
     model: str | None = None
@@ -70,43 +70,44 @@ class Response(Struct, gc=False):
     output: list[msgspec.Raw] | None = None
     usage: msgspec.Raw = NULL
     error: object = None
-    incomplete_details: Why | None = None
+    incomplete_details: IncompleteDetails | None = None
 
 
 class _Tokens(Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: Details | None = None
-    output_tokens_details: Details | None = None
+    input_tokens_details: TokenDetails | None = None
+    output_tokens_details: TokenDetails | None = None
 
 
 decode_event: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
-decode_name: Callable[[bytes], EventName] = msgspec.json.Decoder(EventName).decode
-_decode_output = msgspec.json.Decoder(Output).decode
+decode_type: Callable[[bytes], EventType] = msgspec.json.Decoder(EventType).decode
+_decode_item = msgspec.json.Decoder(OutputItem).decode
 _decode_response = msgspec.json.Decoder(Response | None).decode
 _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
 
-def output_in(raw: msgspec.Raw) -> Output:
-    """An item from its JSON; raises `ProviderError` if it is none."""
-    return read(_decode_output, bytes(raw))
+def decode_item(raw: msgspec.Raw) -> OutputItem:
+    """Decode an item; raises `ProviderError` if it is unreadable."""
+    return decode_lenient(_decode_item, bytes(raw))
 
 
-def response_in(body: bytes | msgspec.Raw) -> Response:
-    """An answer from its JSON, empty if there is none; raises `ProviderError` if it is something else."""
-    return read(_decode_response, bytes(body)) or Response()
+def decode_response(body: bytes | msgspec.Raw) -> Response:
+    """Decode a response, empty for null; raises `ProviderError` if it is unreadable."""
+    return decode_lenient(_decode_response, bytes(body)) or Response()
 
 
-def usage_in(raw: msgspec.Raw) -> Usage | None:
-    """Tokens by kind; None if the server did not count, or in a way that nobody knows."""
-    tokens = if_readable(_decode_tokens, raw)
+def decode_usage(raw: msgspec.Raw) -> Usage | None:
+    """The usage; None if the server did not count, or in an unknown format."""
+    tokens = decode_or_none(_decode_tokens, raw)
     if tokens is None:
         return None
-    given, made = tokens.input_tokens_details or NO_DETAILS, tokens.output_tokens_details or NO_DETAILS
-    return counted(
+    input_details = tokens.input_tokens_details or NO_DETAILS
+    output_details = tokens.output_tokens_details or NO_DETAILS
+    return normalized_usage(
         tokens.input_tokens,
         tokens.output_tokens,
-        cached=given.cached_tokens,
-        reasoning=made.reasoning_tokens,
-        written=given.cache_write_tokens,
+        cached=input_details.cached_tokens,
+        reasoning=output_details.reasoning_tokens,
+        written=input_details.cache_write_tokens,
     )

@@ -1,8 +1,7 @@
-"""A conversation in the format of OpenAI's Responses: a flat list of items.
+"""Request bodies of the OpenAI Responses API: the conversation as a flat list of items, and the options.
 
-All of it is sent with every request: nothing is stored at the vendor, so what the model thought travels along,
-encrypted, and goes back byte for byte before what it led to. Where the vendor is to remember instead, only what came
-after its last reply is sent.
+The whole conversation is sent with every request: the vendor stores nothing, so encrypted reasoning items go back byte
+for byte, before what they led to. Where the vendor does store responses, only what came after the last one is sent.
 """
 
 from __future__ import annotations
@@ -18,28 +17,27 @@ from msgspec import Struct
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
-from retinue.providers.block_order import fits, in_order, noted
-from retinue.providers.lenient_json import as_object, sound, verbatim
-from retinue.providers.message_encoder import Conversation, Slot
-from retinue.providers.output_prompt import told, told_in_words
-from retinue.providers.unsupported_options import fields, is_wanted, only_wanted
+from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.message_encoder import MessageEncoder, PendingCall
+from retinue.providers.output_prompt import system_prompt, system_prompt_with_format
+from retinue.providers.thinking_notes import arrange, order_fits, read_note
+from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
-"""Where in a request's memo the conversation is kept."""
+"""The key of the encoded conversation in a request's memo."""
 
 Spelling: TypeAlias = Literal["function_call", "tool_call"]
-"""Which words are written: `function_call` and `function_call_output` as OpenAI does, or `tool_call` and
-`tool_result`."""
+"""The names of tool items: `function_call` and `function_call_output` as OpenAI, or `tool_call` and `tool_result`."""
 
-# These never think, and OpenAI refuses to be asked for their encrypted thoughts.
-_NEVER_THINKS = re.compile(r"(?:.*/)?(?:gpt-3|gpt-4|chatgpt-|gpt-5(?:\.\d+)?-chat)")
+# Models without reasoning; OpenAI rejects a request for their encrypted reasoning.
+_NO_REASONING = re.compile(r"(?:.*/)?(?:gpt-3|gpt-4|chatgpt-|gpt-5(?:\.\d+)?-chat)")
 
 Step: TypeAlias = Literal["reasoning", "call"] | int
-"""One item of a reply: thoughts, a call, or a message of so many characters."""
+"""One item of a reply: reasoning, a call, or a message by its number of characters."""
 
 
-class Order(Struct, frozen=True, tag_field="type", tag="responses.order"):
-    """In which order a reply said things, where it was not thoughts, then words, then calls."""
+class ItemOrder(Struct, frozen=True, tag_field="type", tag="responses.order"):
+    """The order of a reply's items, where it was not reasoning, then text, then calls."""
 
     items: tuple[Step, ...]
 
@@ -49,62 +47,62 @@ class _Part(Struct, gc=False):
 
 
 class Reasoning(Struct, gc=False, tag_field="type", tag="reasoning"):
-    """What we need to know of a reasoning item to send it back."""
+    """The fields of a reasoning item that decide whether it can be sent back."""
 
     encrypted_content: str | None = None
     content: list[_Part] | None = None
 
 
-_decode_opaque = msgspec.json.Decoder(Order | Reasoning).decode
+_decode_opaque = msgspec.json.Decoder(ItemOrder | Reasoning).decode
 
 
-class Last(Struct, frozen=True):
-    """The last reply of a conversation, as the vendor knows it and as we do, and where that conversation is kept."""
+class LastReply(Struct, frozen=True):
+    """The last reply of a conversation, its id at the vendor, and the encoder of that conversation."""
 
     response_id: str
     message: AssistantMessage
-    kept: object
+    encoder: object
 
-    def is_known_of(self, request: Request) -> bool:
-        """Whether a request goes on from here; somebody may have rewritten what was said before."""
-        return request.memo.get(MEMO) is self.kept and _last_reply(request.messages) == self.message
+    def precedes(self, request: Request) -> bool:
+        """Whether a request continues from this reply; the history may have been rewritten since."""
+        return request.memo.get(MEMO) is self.encoder and _last_reply(request.messages) == self.message
 
 
 def options(
     request: Request,
-    unwanted: Collection[str] = (),
+    unsupported: Collection[str] = (),
     *,
     explicit: bool = False,
-    last: Last | None = None,
+    last: LastReply | None = None,
 ) -> dict[str, object]:
-    """What goes into a request besides the conversation, of what the model wants.
+    """The options of a request besides the conversation, without unsupported ones.
 
-    With `explicit`, how much to think is said in any case, and nothing that was not asked for is wanted back.
+    With `explicit`, the reasoning effort is always stated, and encrypted reasoning is not requested.
 
-    >>> question = Request(model="o3", system="", messages=[], max_output=9, think=True)
-    >>> options(question, {"include"})
+    >>> request = Request(model="o3", system="", messages=[], max_output=9, think=True)
+    >>> options(request, {"include"})
     {'max_output_tokens': 9, 'reasoning.effort': 'high', 'reasoning.summary': 'detailed'}
-    >>> options(question, {"include", "reasoning"}, explicit=True)
+    >>> options(request, {"include", "reasoning"}, explicit=True)
     {'max_output_tokens': 9}
     """
-    wanted: dict[str, object] = {}
-    if last is not None and last.is_known_of(request):
-        wanted["previous_response_id"] = last.response_id
-    if not explicit and not _NEVER_THINKS.match(request.model):
-        wanted["include"] = ["reasoning.encrypted_content"]
+    found: dict[str, object] = {}
+    if last is not None and last.precedes(request):
+        found["previous_response_id"] = last.response_id
+    if not explicit and not _NO_REASONING.match(request.model):
+        found["include"] = ["reasoning.encrypted_content"]
     if request.max_output is not None:
-        wanted["max_output_tokens"] = request.max_output
+        found["max_output_tokens"] = request.max_output
     if request.temperature is not None:
-        wanted["temperature"] = request.temperature
-    # Who cannot be told how much to think has nothing to sum up.
-    if is_wanted("reasoning.effort", unwanted):
+        found["temperature"] = request.temperature
+    # A model without a reasoning effort has no reasoning to summarize.
+    if is_supported("reasoning.effort", unsupported):
         if request.think:
-            wanted |= {"reasoning.effort": "high", "reasoning.summary": "detailed"}
+            found |= {"reasoning.effort": "high", "reasoning.summary": "detailed"}
         elif explicit:
-            wanted["reasoning.effort"] = "none"
+            found["reasoning.effort"] = "none"
     if request.output is not None:
-        wanted["text.format"] = _text_format(request.output)
-    return only_wanted(wanted, unwanted)
+        found["text.format"] = _text_format(request.output)
+    return without_unsupported(found, unsupported)
 
 
 def encode(
@@ -112,30 +110,30 @@ def encode(
     *,
     spelling: Spelling = "function_call",
     explicit: bool = False,
-    last: Last | None = None,
-    unwanted: Collection[str] = (),
+    last: LastReply | None = None,
+    unsupported: Collection[str] = (),
 ) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
 
-    If the vendor knows the `last` reply, only what came after it is sent.
+    If the vendor has stored the `last` reply, only what came after it is sent.
 
     >>> from retinue.core.messages import UserMessage
     >>> encode(Request(model="gpt-4o", system="", messages=[UserMessage("hi")])).decode()
     '{"model":"gpt-4o","stream":true,"store":false,"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}'
     """
-    items = Items.of(request, MEMO, spelling)
-    wanted = options(request, unwanted, explicit=explicit, last=last)
-    is_told = request.output is None or "text.format" in wanted
+    encoder = Encoder.of(request, MEMO, spelling)
+    found = options(request, unsupported, explicit=explicit, last=last)
+    has_format = request.output is None or "text.format" in found
     return b"".join(
         (
             b'{"model":',
-            msgspec.json.encode(sound(request.model)),
+            msgspec.json.encode(utf8_safe(request.model)),
             b',"stream":true,"store":false',
-            fields(wanted),
-            _instructions(told(request) if is_told else told_in_words(request)),
+            encode_fields(found),
+            _instructions(system_prompt(request) if has_format else system_prompt_with_format(request)),
             _tools(request.tools),
             b',"input":[',
-            items.since_reply() if "previous_response_id" in wanted else items.written(),
+            encoder.since_reply() if "previous_response_id" in found else encoder.body(),
             b"]}",
         )
     )
@@ -149,85 +147,85 @@ def _last_reply(messages: Sequence[Message]) -> AssistantMessage | None:
     return None
 
 
-class Items(Conversation):
+class Encoder(MessageEncoder):
     """The messages of a run as input items."""
 
     __slots__ = ()
 
-    usable_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,64}")
-    results_wait: ClassVar[bool] = True
+    valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,64}")
+    batches_results: ClassVar[bool] = True
 
-    def words(self, text: str) -> bytes:
+    def encode_user(self, text: str) -> bytes:
         return _message("user", "input_text", text)
 
-    def reply(self, message: AssistantMessage, slots: Sequence[Slot]) -> Iterable[bytes]:
-        thoughts = list(_thoughts(message.thinking))
-        order = _order(message, len(thoughts))
-        calls = (self._call(slot) for slot in slots)
+    def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
+        reasoning = list(_reasoning_items(message.thinking))
+        order = _noted_order(message, len(reasoning))
+        call_items = (self._call(call) for call in calls)
         if order is not None:
-            said = in_order(order.items, message.text, iter(thoughts), calls)
-            return [_words(part) if isinstance(part, str) else part for part in said if part]
-        words = [_words(message.text)] if message.text else []
-        if not words and not slots:
-            # Thoughts are refused without anything that follows them.
-            return [_words("")]
-        return [*filter(None, thoughts), *words, *calls]
+            items = arrange(order.items, message.text, iter(reasoning), call_items)
+            return [_reply_text(item) if isinstance(item, str) else item for item in items if item]
+        texts = [_reply_text(message.text)] if message.text else []
+        if not texts and not calls:
+            # The API rejects reasoning that nothing follows.
+            return [_reply_text("")]
+        return [*filter(None, reasoning), *texts, *call_items]
 
-    def results(self, slots: Sequence[Slot]) -> list[bytes]:
-        return [self._result(slot) for slot in slots]
+    def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
+        return [self._result(call) for call in calls]
 
-    def _call(self, slot: Slot) -> bytes:
-        name, arguments = sound(slot.call.name), as_object(slot.call.arguments)
-        if self.way == "tool_call":
-            return msgspec.json.encode({"type": "tool_call", "id": slot.wire_id, "name": name, "arguments": arguments})
+    def _call(self, pending: PendingCall) -> bytes:
+        name, arguments = utf8_safe(pending.call.name), as_json_object(pending.call.arguments)
+        if self.variant == "tool_call":
+            return msgspec.json.encode(
+                {"type": "tool_call", "id": pending.wire_id, "name": name, "arguments": arguments}
+            )
         return msgspec.json.encode(
-            {"type": "function_call", "call_id": slot.wire_id, "name": name, "arguments": arguments}
+            {"type": "function_call", "call_id": pending.wire_id, "name": name, "arguments": arguments}
         )
 
-    def _result(self, slot: Slot) -> bytes:
-        text = sound(slot.told)
-        if self.way == "tool_call":
-            return msgspec.json.encode({"type": "tool_result", "tool_call_id": slot.wire_id, "content": text})
-        return msgspec.json.encode({"type": "function_call_output", "call_id": slot.wire_id, "output": text})
+    def _result(self, pending: PendingCall) -> bytes:
+        text = utf8_safe(pending.result_text)
+        if self.variant == "tool_call":
+            return msgspec.json.encode({"type": "tool_result", "tool_call_id": pending.wire_id, "content": text})
+        return msgspec.json.encode({"type": "function_call_output", "call_id": pending.wire_id, "output": text})
 
 
-def _thoughts(thinking: Sequence[Thinking]) -> Iterator[bytes]:
-    """The reasoning items that this vendor made; empty where it could not read them again: nothing was stored there, so
-    an id alone is not enough.
-    """
-    for thought in thinking:
-        item = noted(_decode_opaque, thought)
+def _reasoning_items(thinking: Sequence[Thinking]) -> Iterator[bytes]:
+    """The reasoning items of this API, as they came; empty for an item with an id alone, which it has not stored."""
+    for block in thinking:
+        item = read_note(_decode_opaque, block)
         if isinstance(item, Reasoning):
-            yield sound(thought.opaque).encode() if item.encrypted_content or item.content else b""
+            yield utf8_safe(block.opaque).encode() if item.encrypted_content or item.content else b""
 
 
-def _order(message: AssistantMessage, thoughts: int) -> Order | None:
-    """The order that was kept with a reply, if it still fits."""
-    notes = (noted(_decode_opaque, thought) for thought in message.thinking)
-    order = next((order for order in notes if isinstance(order, Order)), None)
-    return order if order is not None and fits(order.items, message, thoughts) else None
+def _noted_order(message: AssistantMessage, reasoning_items: int) -> ItemOrder | None:
+    """The order that was noted with a reply, if it still fits."""
+    notes = (read_note(_decode_opaque, block) for block in message.thinking)
+    order = next((note for note in notes if isinstance(note, ItemOrder)), None)
+    return order if order is not None and order_fits(order.items, message, reasoning_items) else None
 
 
-def _words(text: str) -> bytes:
+def _reply_text(text: str) -> bytes:
     return _message("assistant", "output_text", text)
 
 
 def _message(role: str, kind: str, text: str) -> bytes:
-    return msgspec.json.encode({"role": role, "content": [{"type": kind, "text": sound(text)}]})
+    return msgspec.json.encode({"role": role, "content": [{"type": kind, "text": utf8_safe(text)}]})
 
 
-# Shared by all runs with the same system text and tools: a thousand siblings keep them once.
+# Cached per text and tools, so that sibling runs with the same ones share the bytes.
 @lru_cache(maxsize=256)
 def _instructions(text: str) -> bytes:
-    return b',"instructions":' + msgspec.json.encode(sound(text)) if text else b""
+    return b',"instructions":' + msgspec.json.encode(utf8_safe(text)) if text else b""
 
 
 @lru_cache(maxsize=256)
 def _text_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    demand = {"type": "json_schema", "name": output.name, "schema": verbatim(output.schema), "strict": True}
-    return msgspec.Raw(msgspec.json.encode(demand))
+    schema = {"type": "json_schema", "name": output.name, "schema": raw_json(output.schema), "strict": True}
+    return msgspec.Raw(msgspec.json.encode(schema))
 
 
 @lru_cache(maxsize=256)
@@ -239,8 +237,8 @@ def _tool(spec: ToolSpec) -> bytes:
     return msgspec.json.encode(
         {
             "type": "function",
-            "name": sound(spec.name),
-            "description": sound(spec.description),
-            "parameters": verbatim(spec.parameters),
+            "name": utf8_safe(spec.name),
+            "description": utf8_safe(spec.description),
+            "parameters": raw_json(spec.parameters),
         }
     )

@@ -1,8 +1,8 @@
-"""An answer in the format of OpenAI's Responses, put together from the events of its stream.
+"""Response decoder of the OpenAI Responses API.
 
-An answer is a list of items: thoughts, messages and calls, each announced, told piece by piece and then repeated as a
+A response is a list of items (reasoning, messages and calls), each announced, streamed in pieces and then repeated as a
 whole. Servers differ in what of this they send and how they name it (`function_call` here is `tool_call` elsewhere);
-whatever arrives first is taken, and unknown events, items and fields are passed over.
+whatever arrives first counts, and unknown events, items and fields are ignored.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ import msgspec
 from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.text import NOT_JSON
-from retinue.providers.block_order import note
-from retinue.providers.http_errors import in_stream
-from retinue.providers.lenient_json import if_readable, json_text, mended, unreadable
+from retinue.providers.http_errors import stream_error
+from retinue.providers.lenient_json import decode_or_none, json_text, repair_json, unreadable_event
 from retinue.providers.openai_responses.events import (
     Event,
-    Output,
+    OutputItem,
     Part,
     Response,
     decode_event,
-    decode_name,
-    output_in,
-    response_in,
-    usage_in,
+    decode_item,
+    decode_response,
+    decode_type,
+    decode_usage,
 )
-from retinue.providers.openai_responses.request import Order, Step
-from retinue.providers.stream_decoder import NULL, AnswerDecoder
+from retinue.providers.openai_responses.request import ItemOrder, Step
+from retinue.providers.stream_decoder import NULL, StreamDecoder
+from retinue.providers.thinking_notes import make_note
 
-MADE_HERE = "openai-responses"
-"""Signs what has no id of the vendor's."""
+NOTE_SIGNATURE = "openai-responses"
+"""The signature of notes, and of reasoning without an id of the vendor's."""
 
-Kind = Literal["message", "reasoning", "call"]
+ItemKind = Literal["message", "reasoning", "call"]
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ItemKind] = {
     "message": "message",
     "reasoning": "reasoning",
     "function_call": "call",
     "tool_call": "call",
 }
-_LETTERS: dict[Kind, str] = {"reasoning": "r", "message": "m", "call": "c"}
-_USUAL = re.compile("r*m?c*")
-"""Thoughts, then words, then calls: an order that need not be kept."""
+_LETTERS: dict[ItemKind, str] = {"reasoning": "r", "message": "m", "call": "c"}
+_USUAL_ORDER = re.compile("r*m?c*")
+"""Reasoning, then text, then calls: an order that needs no note."""
 
-_PIECES_OF: dict[str, Kind] = {
+_DELTA_KINDS: dict[str, ItemKind] = {
     "response.output_text.delta": "message",
     "response.refusal.delta": "message",
     "response.reasoning_summary_text.delta": "reasoning",
@@ -56,8 +56,8 @@ _PIECES_OF: dict[str, Kind] = {
     "response.function_call_arguments.delta": "call",
     "response.tool_call_arguments.delta": "call",
 }
-_UNDERSTOOD = {
-    *_PIECES_OF,
+_KNOWN_EVENTS = {
+    *_DELTA_KINDS,
     "response.output_item.added",
     "response.output_item.done",
     "response.function_call_arguments.done",
@@ -74,8 +74,8 @@ class _Item:
 
     __slots__ = ("call_index", "done", "id", "kind", "name", "pieces", "raw", "summary_index")
 
-    def __init__(self, kind: Kind, call_index: int) -> None:
-        self.kind: Kind = kind
+    def __init__(self, kind: ItemKind, call_index: int) -> None:
+        self.kind: ItemKind = kind
         self.call_index = call_index
         self.id = ""
         self.name = ""
@@ -88,20 +88,20 @@ class _Item:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def hear(self, piece: str) -> Delta:
-        """Go on with a piece of its text or arguments."""
+    def add(self, piece: str) -> Delta:
+        """Add a piece of its text or arguments."""
         self.pieces.append(piece)
         if self.kind == "message":
             return TextDelta(piece)
         return ThinkingDelta(piece) if self.kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
     def step(self) -> Step:
-        """Its place in a reply's order."""
+        """The item as a step of a noted order."""
         return len(self.text) if self.kind == "message" else self.kind
 
 
-class Decoder(AnswerDecoder):
-    """Takes the events of one answer and makes a reply of them.
+class Decoder(StreamDecoder):
+    """Decodes the events of one response.
 
     >>> decoder = Decoder()
     >>> decoder.feed(b'{"type":"response.output_text.delta","delta":"hello"}')
@@ -134,58 +134,58 @@ class Decoder(AnswerDecoder):
         try:
             event = decode_event(payload)
         except NOT_JSON:
-            event = self._strange(payload)
+            event = self._decode_unusual(payload)
             if event is None:
-                self.done = self.done and bool(self._items)  # an end without a beginning is none
+                self.done = self.done and bool(self._items)  # an end mark before any item does not count
                 return ()
         if event.type == "response.output_text.delta" and event.delta:  # nearly every event
             item = self._by_id.get(event.item_id or "")
             if item is not None and item.kind == "message":
                 item.pieces.append(event.delta)
                 return (TextDelta(event.delta),)
-        kind = _PIECES_OF.get(event.type)
+        kind = _DELTA_KINDS.get(event.type)
         if kind is not None:
-            return self._piece(kind, event)
+            return self._add_piece(kind, event)
         match event.type:
             case "response.output_item.added":
-                return self._announced(event)
+                return self._add_announced(event)
             case "response.output_item.done":
-                return self._whole(event.item, event.output_index)
+                return self._add_whole(event.item, event.output_index)
             case "response.function_call_arguments.done" | "response.tool_call_arguments.done":
-                return self._settled(self._spoken_of("call", event), json_text(event.arguments))
+                return self._set_arguments(self._item_of("call", event), json_text(event.arguments))
             case "response.created":
-                self._begin(response_in(event.response))
+                self._begin(decode_response(event.response))
             case "response.completed" | "response.incomplete" | "response.failed":
-                return self._end(response_in(event.response), event.type.removeprefix("response."))
+                return self._end(decode_response(event.response), event.type.removeprefix("response."))
             case "" | "error":
                 if event.error or event.type:
-                    raise in_stream(msgspec.json.decode(mended(payload) or b"null"))
+                    raise stream_error(msgspec.json.decode(repair_json(payload) or b"null"))
             case _:
                 pass
         return ()
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        response = response_in(body)
+        response = decode_response(body)
         if response.output is None and not response.error:
-            raise unreadable(body, is_json=True)
+            raise unreadable_event(body, is_json=True)
         return self._end(response, "failed" if response.error else response.status or "completed")
 
     def finish(self) -> Reply:
         if not self.done:
-            raise self._cut(begun=bool(self._items))
+            raise self._cut_error(begun=bool(self._items))
         calls = tuple(ToolCall(item.name, item.text, item.id) for item in self._items if item.kind == "call")
         stop = "refusal" if self._refused else self._stop
-        return self._reply(calls, tuple(self._thinking()), usage=usage_in(self._usage), stop=stop)
+        return self._reply(calls, tuple(self._thinking()), usage=decode_usage(self._usage), stop=stop)
 
-    def _strange(self, payload: bytes) -> Event | None:
-        """What to make of data that is not quite JSON, or not the JSON that was expected."""
+    def _decode_unusual(self, payload: bytes) -> Event | None:
+        """Decode data that is damaged JSON, or an event of an unknown type."""
         try:
-            return self._look_again(decode_event, payload, is_whole=False)
+            return self._decode_damaged(decode_event, payload, is_complete=False)
         except ProviderError:
-            known = if_readable(decode_name, mended(payload) or b"")
-            if known is None or not known.type or known.type in _UNDERSTOOD:
+            known = decode_or_none(decode_type, repair_json(payload) or b"")
+            if known is None or not known.type or known.type in _KNOWN_EVENTS:
                 raise
-            return Event(known.type)  # of a kind that nobody knows yet
+            return Event(known.type)  # an unknown type, to be ignored
 
     # ---- the beginning and the end ----------------------------------------------------------------------------------
 
@@ -197,28 +197,28 @@ class Decoder(AnswerDecoder):
         self._begin(response)
         if status in ("failed", "cancelled"):
             if response.error:
-                raise in_stream({"error": response.error})
+                raise stream_error({"error": response.error})
             raise ProviderError("the server gave up in the middle of the answer", fault="overloaded", busy=False)
         deltas: list[Delta] = []
         streamed = bool(self._items)
         for index, raw in enumerate(response.output or ()):
             item = self._by_index.get(index)
             if not streamed or (item is not None and not item.done):
-                deltas += self._whole(raw, index)
+                deltas += self._add_whole(raw, index)
         if status == "incomplete":
-            why = response.incomplete_details
-            self._stop = "refusal" if why is not None and why.reason == "content_filter" else "length"
+            details = response.incomplete_details
+            self._stop = "refusal" if details is not None and details.reason == "content_filter" else "length"
         self._usage = response.usage
         self.done = True
         return tuple(deltas)
 
     # ---- items ------------------------------------------------------------------------------------------------------
 
-    def _piece(self, kind: Kind, event: Event) -> Sequence[Delta]:
+    def _add_piece(self, kind: ItemKind, event: Event) -> Sequence[Delta]:
         piece = event.delta
         if not piece:
             return ()
-        item = self._spoken_of(kind, event)
+        item = self._item_of(kind, event)
         if item.done and kind != "message":
             return ()
         if kind == "reasoning":
@@ -227,23 +227,23 @@ class Decoder(AnswerDecoder):
             item.summary_index = event.summary_index
         elif event.type == "response.refusal.delta":
             self._refused = True
-        return (item.hear(piece),)
+        return (item.add(piece),)
 
-    def _announced(self, event: Event) -> Sequence[Delta]:
-        output = output_in(event.item)
+    def _add_announced(self, event: Event) -> Sequence[Delta]:
+        output = decode_item(event.item)
         kind = _KINDS.get(output.type)
         if kind is None:
             return ()
         ids = (output.id, output.call_id)
-        # Its index says nothing here: some servers give every item the same.
+        # The index is not used here: some servers give every item the same.
         item = self._by_ids(kind, ids)
         if item is None or item.done:
             item = self._new(kind, ids, event.output_index)
-        return self._named(item, output) if kind == "call" else ()
+        return self._set_name(item, output) if kind == "call" else ()
 
-    def _whole(self, raw: msgspec.Raw, index: int | None) -> Sequence[Delta]:
-        """What an item adds that is told as a whole."""
-        output = output_in(raw)
+    def _add_whole(self, raw: msgspec.Raw, index: int | None) -> Sequence[Delta]:
+        """Add an item that was sent as a whole, or what it adds to the streamed one."""
+        output = decode_item(raw)
         kind = _KINDS.get(output.type)
         if kind is None:
             return ()
@@ -258,7 +258,7 @@ class Decoder(AnswerDecoder):
         item.done = True
         match kind:
             case "call":
-                return (*self._named(item, output), *self._settled(item, json_text(output.arguments)))
+                return (*self._set_name(item, output), *self._set_arguments(item, json_text(output.arguments)))
             case "message":
                 parts = [Part(output.content)] if isinstance(output.content, str) else output.content or []
                 self._refused = self._refused or any(part.refusal for part in parts)
@@ -267,17 +267,17 @@ class Decoder(AnswerDecoder):
                 item.id, item.raw = output.id or "", bytes(raw).decode("utf-8", "replace")
                 parts = output.summary or (output.content if isinstance(output.content, list) else None) or []
                 text = "\n\n".join(part.text for part in parts if part.text)
-        return (item.hear(text),) if text and not item.pieces else ()  # else it was streamed
+        return (item.add(text),) if text and not item.pieces else ()  # else it was streamed
 
-    def _named(self, item: _Item, output: Output) -> Sequence[Delta]:
+    def _set_name(self, item: _Item, output: OutputItem) -> Sequence[Delta]:
         item.id = output.call_id or output.id or item.id
         if item.name or not output.name:
             return ()
         item.name = output.name
         return (CallDelta(item.call_index, item.name, "", item.id),)
 
-    def _settled(self, item: _Item, arguments: str) -> Sequence[Delta]:
-        """A call's arguments are these, whatever was told before; what is new is published."""
+    def _set_arguments(self, item: _Item, arguments: str) -> Sequence[Delta]:
+        """Set the arguments of a call, whatever was streamed before; the rest of them is published."""
         before = item.text
         if not arguments or arguments == before:
             return ()
@@ -285,45 +285,45 @@ class Decoder(AnswerDecoder):
         rest = arguments[len(before) :] if arguments.startswith(before) else ""
         return (CallDelta(item.call_index, "", rest),) if rest else ()
 
-    def _spoken_of(self, kind: Kind, event: Event) -> _Item:
-        """The item that an event goes on with; a new one if nothing was said of it before."""
+    def _item_of(self, kind: ItemKind, event: Event) -> _Item:
+        """The item that an event continues, or a new one."""
         item = self._by_id.get(event.item_id or "")
         if item is not None and item.kind == kind:  # nearly always
             return item
         item = self._at(kind, event.output_index) or self._open(kind)
         return item or self._new(kind, (event.item_id,), event.output_index)
 
-    def _by_ids(self, kind: Kind, ids: Iterable[str | None]) -> _Item | None:
-        found = (self._by_id.get(each) for each in ids if each)
-        return next((item for item in found if item is not None and item.kind == kind), None)
+    def _by_ids(self, kind: ItemKind, ids: Iterable[str | None]) -> _Item | None:
+        items = (self._by_id.get(item_id) for item_id in ids if item_id)
+        return next((item for item in items if item is not None and item.kind == kind), None)
 
-    def _at(self, kind: Kind, index: int | None) -> _Item | None:
+    def _at(self, kind: ItemKind, index: int | None) -> _Item | None:
         item = None if index is None else self._by_index.get(index)
         return item if item is not None and item.kind == kind else None
 
-    def _open(self, kind: Kind) -> _Item | None:
-        """The last item of a kind that is not whole yet."""
+    def _open(self, kind: ItemKind) -> _Item | None:
+        """The last item of a kind that is not complete yet."""
         return next((item for item in reversed(self._items) if item.kind == kind and not item.done), None)
 
-    def _new(self, kind: Kind, ids: Iterable[str | None], index: int | None) -> _Item:
+    def _new(self, kind: ItemKind, ids: Iterable[str | None], index: int | None) -> _Item:
         item = _Item(kind, self._calls)
         self._calls += kind == "call"
         self._items.append(item)
-        for each in ids:
-            if each:
-                self._by_id[each] = item
+        for item_id in ids:
+            if item_id:
+                self._by_id[item_id] = item
         if index is not None:
             self._by_index[index] = item
         return item
 
     def _thinking(self) -> Iterator[Thinking]:
-        """Thoughts, each with its id and the item as it came, and the order of things where it is not the usual one."""
+        """Thinking blocks, each with its id and the item as it came, and a note of an unusual order."""
         for item in self._items:
             if item.kind == "reasoning" and (item.raw or item.pieces):
-                yield Thinking(item.text, item.id or MADE_HERE if item.raw else "", item.raw)
+                yield Thinking(item.text, item.id or NOTE_SIGNATURE if item.raw else "", item.raw)
         kept = [
             item for item in self._items if item.kind == "call" or item.raw or (item.kind == "message" and item.pieces)
         ]
-        if not _USUAL.fullmatch("".join(_LETTERS[item.kind] for item in kept)):
-            order = Order(tuple(item.step() for item in kept))
-            yield note(order, MADE_HERE)
+        if not _USUAL_ORDER.fullmatch("".join(_LETTERS[item.kind] for item in kept)):
+            order = ItemOrder(tuple(item.step() for item in kept))
+            yield make_note(order, NOTE_SIGNATURE)

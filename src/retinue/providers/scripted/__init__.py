@@ -1,15 +1,16 @@
-"""TODO door."""
+"""Scripted models: replies, tool calls and failures written beforehand, for tests, examples and demonstrations."""
 
-from retinue.providers.scripted.file import ScriptFileProvider, WrittenLine, read_script
-from retinue.providers.scripted.provider import ScriptedProvider, played
+from retinue.providers.scripted.file import ScriptFileLine, ScriptFileProvider, read_script
+from retinue.providers.scripted.provider import AskedTurn, ScriptedProvider, logged_turns
 from retinue.providers.scripted.script import (
-    Fails,
-    Hangs,
-    Improvised,
     Line,
+    LineFunction,
     Script,
-    Speaks,
+    ScriptedFailure,
+    ScriptedHang,
+    ScriptedReply,
     calls,
+    calls_verbatim,
     fails,
     hangs,
     says,
@@ -18,19 +19,21 @@ from retinue.providers.scripted.script import (
 )
 
 __all__ = [
-    "Fails",
-    "Hangs",
-    "Improvised",
+    "AskedTurn",
     "Line",
+    "LineFunction",
     "Script",
+    "ScriptFileLine",
     "ScriptFileProvider",
+    "ScriptedFailure",
+    "ScriptedHang",
     "ScriptedProvider",
-    "Speaks",
-    "WrittenLine",
+    "ScriptedReply",
     "calls",
+    "calls_verbatim",
     "fails",
     "hangs",
-    "played",
+    "logged_turns",
     "read_script",
     "says",
     "streams",

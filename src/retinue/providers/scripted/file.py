@@ -1,4 +1,4 @@
-"""A model that is a JSON file with the lines to play, so that examples and tests of programs need no real one.
+"""A provider whose model is a JSON file with lines to play, so that examples and tests need no real model.
 
 The file has lines by agent: `{"main": [...], "researcher": [...]}`. One line is played for each turn. `"main: find it"`
 has the lines of runs of `main` whose task contains `find it`; `"*"`, or a list instead of the object, is for every
@@ -27,50 +27,49 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta, ToolCall
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import Usage
-from retinue.providers.http_errors import Complaint, fault_of
+from retinue.providers.http_errors import ErrorBody, fault_of
 from retinue.providers.scripted.provider import ScriptedProvider
-from retinue.providers.scripted.script import Line, Script, Speaks, fails, hangs
+from retinue.providers.scripted.script import Line, Script, ScriptedReply, fails, hangs
 
-ANYONE = "*"
-"""The agents that have no lines of their own."""
+ANY_AGENT = "*"
+"""The key of the lines for agents that have none of their own."""
 
-_WORDS = re.compile(r"\S+\s*|\s+")
+_WORD = re.compile(r"\S+\s*|\s+")
 
 
-class WrittenCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """A call in a script; arguments that are a text are sent letter by letter."""
+class ScriptFileCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool call in a script file; arguments that are a string are sent unchanged."""
 
     name: str
     arguments: dict[str, Any] | str = {}
     id: str = ""
 
     def as_call(self) -> ToolCall:
-        """The call."""
         text = self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
         return ToolCall(self.name, text, self.id)
 
 
-class WrittenLine(Struct, frozen=True, forbid_unknown_fields=True):
-    """A line in a script."""
+class ScriptFileLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line in a script file."""
 
     say: str = ""
     think: str = ""
-    call: WrittenCall | None = None
-    calls: tuple[WrittenCall, ...] = ()
+    call: ScriptFileCall | None = None
+    calls: tuple[ScriptFileCall, ...] = ()
     stop: Literal["end", "calls", "length", "refusal"] | None = None
     usage: Literal["counted", "none"] | Usage = "counted"
     every: float = 0.0
     status: int = 200
     message: str = "an error, as the script says"
     times: int | None = None
-    then: WrittenLine | None = None
+    then: ScriptFileLine | None = None
     ending: Literal["whole", "cut", "silence"] = "whole"
 
-    def spoken(self) -> Speaks:
-        """Its words and calls."""
+    def reply(self) -> ScriptedReply:
+        """The text and calls of the line."""
         calls = (*((self.call,) if self.call else ()), *self.calls)
-        return Speaks(
-            pieces=tuple(_WORDS.findall(self.say)),
+        return ScriptedReply(
+            pieces=tuple(_WORD.findall(self.say)),
             calls=tuple(call.as_call() for call in calls),
             thinking=self.think,
             usage=None if self.usage == "none" else self.usage,
@@ -79,45 +78,45 @@ class WrittenLine(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def line(self) -> Line:
-        """What the model does, errors and silence included."""
+        """The line to play, including failures and silence."""
         if self.ending == "silence":
-            return hangs(*self.spoken().pieces)
+            return hangs(*self.reply().pieces)
         if self.status != 200:
-            fault = fault_of(self.status, Complaint(self.message))
+            fault = fault_of(self.status, ErrorBody(self.message))
             error = ProviderError(self.message, fault=fault, status=self.status)
         elif self.ending == "cut":
             error = ProviderError("the stream ended in the middle of the answer", fault="cut", partial=self.say)
         else:
-            return self.spoken()
+            return self.reply()
         return fails(error, times=self.times or 1, then=self.then.line() if self.then is not None else None)
 
 
-_Parts: TypeAlias = dict[str, list[WrittenLine]] | list[WrittenLine]
+_FileContent: TypeAlias = dict[str, list[ScriptFileLine]] | list[ScriptFileLine]
 
-_decode: Callable[[bytes], _Parts] = msgspec.json.Decoder(_Parts).decode
+_decode: Callable[[bytes], _FileContent] = msgspec.json.Decoder(_FileContent).decode
 
 
 def read_script(text: bytes) -> tuple[Script, frozenset[str]]:
-    """The script in a file, and the agents that have lines of their own; raises `BadInput` with the mistake's place.
+    """The script in a file, and the agents that have lines of their own; raises `BadInput` for an invalid file.
 
     >>> script, agents = read_script(b'{"lead": [{"say": "hello"}], "lead: find it": [{"say": "42"}]}')
-    >>> script.unasked(), sorted(agents)
+    >>> script.unplayed(), sorted(agents)
     (["'lead', line 1: says 'hello'", "'lead' with task 'find it', line 1: says '42'"], ['lead'])
     """
     try:
-        parts = _decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise BadInput(f"the script cannot be read: {wrong}") from None
+        content = _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"the script cannot be read: {error}") from None
     script, agents = Script(), set[str]()
-    for key, written in parts.items() if isinstance(parts, dict) else ((ANYONE, parts),):
+    for key, lines in content.items() if isinstance(content, dict) else ((ANY_AGENT, content),):
         agent, colon, task = key.partition(":")
         agents.add(agent)
-        script.play(agent, *(line.line() for line in written), task=task.strip() if colon else None)
+        script.play(agent, *(line.line() for line in lines), task=task.strip() if colon else None)
     return script, frozenset(agents)
 
 
 class ScriptFileProvider:
-    """A provider whose models are files; each is read when it is first asked.
+    """A provider whose models are script files; each is read when it is first used.
 
     >>> ScriptFileProvider()
     <ScriptFileProvider>
@@ -127,10 +126,10 @@ class ScriptFileProvider:
         self._players: dict[str, tuple[ScriptedProvider, frozenset[str]]] = {}
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The line of this agent, task and turn, as a reply."""
+        """The reply in the line of this agent, task and turn; raises `ProviderError` for a failing line."""
         player, agents = self._player(request.model)
-        if request.agent not in agents and ANYONE in agents:
-            request = replace(request, agent=ANYONE)
+        if request.agent not in agents and ANY_AGENT in agents:
+            request = replace(request, agent=ANY_AGENT)
         publish(StartDelta())
         return await player.answer(request, publish)
 
@@ -138,11 +137,11 @@ class ScriptFileProvider:
         if file not in self._players:
             try:
                 script, agents = read_script(Path(file).read_bytes())
-            except OSError as wrong:
-                reason = wrong.strerror or str(wrong)
+            except OSError as error:
+                reason = error.strerror or str(error)
                 raise ProviderError(f"the script {file} cannot be read: {reason}", fault="bad_request") from None
-            except BadInput as wrong:
-                raise ProviderError(f"{file}: {wrong}", fault="bad_request") from None
+            except BadInput as error:
+                raise ProviderError(f"{file}: {error}", fault="bad_request") from None
             self._players[file] = ScriptedProvider(script), agents
         return self._players[file]
 

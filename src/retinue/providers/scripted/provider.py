@@ -1,4 +1,4 @@
-"""A model that plays lines written beforehand: for demonstrations, and for tests that need neither network nor luck."""
+"""A provider that plays the lines of a script: for demonstrations, and for tests without a network."""
 
 from __future__ import annotations
 
@@ -23,47 +23,14 @@ from retinue.core.messages import (
 )
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import Usage
-from retinue.providers.scripted.script import (
-    Fails,
-    Hangs,
-    Improvised,
-    Line,
-    Script,
-    Speaks,
-    calls,
-    calls_verbatim,
-    fails,
-    hangs,
-    says,
-    streams,
-    together,
-)
-
-__all__ = [
-    "Asked",
-    "Fails",
-    "Hangs",
-    "Improvised",
-    "Line",
-    "Script",
-    "ScriptedProvider",
-    "Speaks",
-    "calls",
-    "calls_verbatim",
-    "fails",
-    "hangs",
-    "played",
-    "says",
-    "streams",
-    "together",
-]
+from retinue.providers.scripted.script import Script, ScriptedFailure, ScriptedHang, ScriptedReply
 
 CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One question: the path of the run that asked, its agent, and which of its replies this was to be."""
+class AskedTurn:
+    """One model call of a turn: the path of the run, its agent, and the number of the turn."""
 
     path: str
     agent: str
@@ -73,18 +40,21 @@ class Asked:
 class ScriptedProvider:
     """A provider that plays a script.
 
-    `latency` is how many seconds each answer takes to begin. `prices` are nanodollars per input and output token, by
-    model, and `windows` how many tokens a model can read and write at once. With `log`, every finished answer of a turn
-    adds a line to that file, which several processes may share; `played` reads it. A text (without calls) that is
-    longer than the request's `max_output` is cut there, as vendors do.
+    `latency` is the number of seconds before each answer begins. `prices` are nanodollars per input and output token,
+    by model, and `windows` are context windows by model. With `log`, every finished answer of a turn adds a line to
+    that file, which several processes may share; `logged_turns` reads it. A text (without calls) that is longer than
+    the request's `max_output` is cut there, as vendors do.
 
     >>> from retinue.core.messages import UserMessage
+    >>> from retinue.providers.scripted import says
     >>> provider = ScriptedProvider(Script().play("lead", says("hello")))
     >>> request = Request(model="m", system="Be kind.", messages=[UserMessage("hi there")], agent="lead", path="lead")
     >>> reply = asyncio.run(provider.answer(request, print))
     TextDelta(text='hello')
-    >>> reply.message.text, reply.usage, provider.asked
-    ('hello', Usage(input=4, output=1, cached=0, reasoning=0, written=0), [Asked(path='lead', agent='lead', turn=1)])
+    >>> reply.message.text, reply.usage
+    ('hello', Usage(input=4, output=1, cached=0, reasoning=0, written=0))
+    >>> provider.asked
+    [AskedTurn(path='lead', agent='lead', turn=1)]
     """
 
     def __init__(
@@ -97,10 +67,10 @@ class ScriptedProvider:
         log: Path | None = None,
     ) -> None:
         self.script = script
-        self.asked: list[Asked] = []
-        """Every question of a turn, attempts that failed included."""
+        self.asked: list[AskedTurn] = []
+        """Every model call of a turn, including failed attempts."""
         self.summarised: list[Request] = []
-        """Every question for a summary."""
+        """Every request for a summary."""
         self._latency = latency
         self._prices = dict(prices or {})
         self._windows = dict(windows or {})
@@ -112,46 +82,46 @@ class ScriptedProvider:
         return self._prices.get(model)
 
     def window(self, model: str) -> int | None:
-        """The tokens that a question and its answer may have together, or None where unknown."""
+        """The context window of a model, in tokens, or None where unknown."""
         return self._windows.get(model)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The line of this agent, task and turn, as a reply."""
-        asked = Asked(request.path, request.agent, request.turn)
+        """The reply in the line of this agent, task and turn; raises `ProviderError` for a failing line."""
+        asked = AskedTurn(request.path, request.agent, request.turn)
         if request.purpose == "summary":
             self.summarised.append(request)
         else:
             self.asked.append(asked)
-        this_turn = (request.run_id, request.path, request.turn if request.purpose == "turn" else -request.turn)
-        attempt = self._attempts[this_turn] = self._attempts.get(this_turn, 0) + 1
+        key = (request.run_id, request.path, request.turn if request.purpose == "turn" else -request.turn)
+        attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
         line = self.script.line_for(request, attempt)
         await asyncio.sleep(self._latency)
         match line:
-            case Speaks():
+            case ScriptedReply():
                 reply = self._reply(line, request)
-                await _perform(line, reply.message, publish)
-            case Fails(error=error):
+                await _publish_reply(line, reply.message, publish)
+            case ScriptedFailure(error=error):
                 if error.partial:
                     publish(TextDelta(error.partial))
-                raise copy.copy(error)  # one error may be raised to many runs, and each adds its own traceback
-            case Hangs(pieces=pieces):
+                raise copy.copy(error)  # one error may be raised in many runs, and each adds its own traceback
+            case ScriptedHang(pieces=pieces):
                 for piece in pieces:
                     publish(TextDelta(piece))
-                await _silence()
+                await _hang()
             case _:
                 assert_never(line)
         if self._log is not None and request.purpose == "turn":
             _append(self._log, f"{asked.path}\t{asked.turn}\n")
         return reply
 
-    def _reply(self, line: Speaks, request: Request) -> Reply:
+    def _reply(self, line: ScriptedReply, request: Request) -> Reply:
         text, stop = line.text, line.stop or ("calls" if line.calls else "end")
         if request.max_output is not None and not line.calls:
             room = max(0, request.max_output * CHARACTERS_PER_TOKEN - len(line.thinking))
             text, stop = (text[:room], "length") if len(text) > room else (text, stop)
         thinking = (Thinking(text=line.thinking),) if line.thinking else ()
         message = AssistantMessage(text=text, calls=line.calls, thinking=thinking)
-        usage = _counted(request, message) if line.usage == "counted" else line.usage
+        usage = _count_usage(request, message) if line.usage == "counted" else line.usage
         return Reply(
             message=message, usage=usage, cost=self._cost(request.model, usage), stop=stop, model=request.model
         )
@@ -161,8 +131,8 @@ class ScriptedProvider:
         return None if price is None or usage is None else usage.input * price[0] + usage.output * price[1]
 
 
-async def _perform(line: Speaks, message: AssistantMessage, publish: Publish) -> None:
-    """Publish a reply as a wire would: thinking, words, calls."""
+async def _publish_reply(line: ScriptedReply, message: AssistantMessage, publish: Publish) -> None:
+    """Publish a reply as a wire would: thinking, text, calls."""
     if line.thinking:
         publish(ThinkingDelta(line.thinking))
     left = len(message.text)
@@ -177,8 +147,8 @@ async def _perform(line: Speaks, message: AssistantMessage, publish: Publish) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """How far a run's messages were counted, and the first and last of them."""
+class _Counted:
+    """How many of a run's messages were counted, and the first and last of them."""
 
     messages: int = 0
     characters: int = 0
@@ -193,19 +163,19 @@ class _Read:
         return messages[0] is self.first and messages[self.messages - 1] is self.last
 
 
-def _counted(request: Request, said: AssistantMessage) -> Usage:
-    """Usage by length. How far a run was counted is kept in its memo, or a long one would be counted over and over."""
-    read = request.memo.get("scripted.read")
-    if not (isinstance(read, _Read) and read.still_holds(request)):
-        read = _Read()
-    for index in range(read.messages, len(request.messages)):
+def _count_usage(request: Request, reply: AssistantMessage) -> Usage:
+    """Usage by length. The count so far is kept in the run's memo, or a long run would be counted over and over."""
+    counted = request.memo.get("scripted.counted")
+    if not (isinstance(counted, _Counted) and counted.still_holds(request)):
+        counted = _Counted()
+    for index in range(counted.messages, len(request.messages)):
         message = request.messages[index]
-        read = _Read(index + 1, read.characters + _length(message), read.first or message, message)
-    request.memo["scripted.read"] = read
+        counted = _Counted(index + 1, counted.characters + _length(message), counted.first or message, message)
+    request.memo["scripted.counted"] = counted
     return Usage(
-        input=(len(request.system) + read.characters) // CHARACTERS_PER_TOKEN,
-        output=_length(said) // CHARACTERS_PER_TOKEN,
-        reasoning=sum(len(thought.text) for thought in said.thinking) // CHARACTERS_PER_TOKEN,
+        input=(len(request.system) + counted.characters) // CHARACTERS_PER_TOKEN,
+        output=_length(reply) // CHARACTERS_PER_TOKEN,
+        reasoning=sum(len(block.text) for block in reply.thinking) // CHARACTERS_PER_TOKEN,
     )
 
 
@@ -213,16 +183,16 @@ def _length(message: Message) -> int:
     match message:
         case UserMessage(text=text) | ToolMessage(text=text):
             return len(text)
-        case AssistantMessage(text=text, calls=made, thinking=thoughts):
-            asked = sum(len(call.name) + len(call.arguments) for call in made)
-            return len(text) + asked + sum(len(thought.text) for thought in thoughts)
+        case AssistantMessage(text=text, calls=calls, thinking=thinking):
+            in_calls = sum(len(call.name) + len(call.arguments) for call in calls)
+            return len(text) + in_calls + sum(len(block.text) for block in thinking)
         case _:
             assert_never(message)
 
 
-async def _silence() -> NoReturn:
+async def _hang() -> NoReturn:
     await asyncio.get_running_loop().create_future()
-    raise AssertionError("nobody can end a silence but by cancelling it")
+    raise AssertionError("a hanging line ends only by cancellation")
 
 
 def _append(log: Path, line: str) -> None:
@@ -234,7 +204,7 @@ def _append(log: Path, line: str) -> None:
         os.close(descriptor)
 
 
-def played(log: Path) -> list[tuple[str, int]]:
-    """Path and turn of every answer that was finished, in the order they were, by whichever process."""
+def logged_turns(log: Path) -> list[tuple[str, int]]:
+    """Path and turn of every finished answer in a log, in order, of all processes that wrote it."""
     rows = (row.rpartition("\t") for row in log.read_text().split("\n") if row) if log.exists() else ()
     return [(path, int(turn)) for path, _, turn in rows]

@@ -1,7 +1,7 @@
-"""Lines for a scripted model: what it says, calls, streams, refuses or leaves unsaid, and who says what when.
+"""Scripts for scripted models: lines (replies, tool calls, failures, silence) by agent, task and turn.
 
-Which line comes next is read off the request (agent, task and turn), never off what was asked before. So a new process
-that goes on with a run after a crash goes on at the right line, and a thousand runs may share one script.
+The next line follows from the request (agent, task and turn), never from earlier requests. So a process that resumes a
+run after a crash continues at the right line, and a thousand runs may share one script.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from retinue.core.messages import AssistantMessage, Message, Stop, ToolCall, Use
 from retinue.core.ports import Request
 from retinue.core.usage import Usage
 
-Counted = Literal["counted"]
-"""Usage that follows from the length of what was read and said; `None` plays a provider that reports none."""
+CountedUsage = Literal["counted"]
+"""Usage computed from the lengths of request and reply; `None` plays a provider that reports none."""
 
 # ---- lines ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speaks:
-    """A reply: words, calls or both; each of `pieces` is published on its own, `every` so many seconds."""
+class ScriptedReply:
+    """A reply: text, calls or both; `pieces` are published one by one, `every` so many seconds."""
 
     pieces: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
     thinking: str = ""
-    usage: Usage | Counted | None = "counted"
+    usage: Usage | CountedUsage | None = "counted"
     stop: Stop | None = None
     every: float = 0.0
 
     @property
     def text(self) -> str:
-        """All its words."""
+        """The whole text."""
         return "".join(self.pieces)
 
     def __str__(self) -> str:
-        words = [f"says {_short(self.text)}"] if self.text or not self.calls else []
-        return " and ".join(words + [f"calls {call.name} {_short(call.arguments)}" for call in self.calls])
+        text = [f"says {_short(self.text)}"] if self.text or not self.calls else []
+        return " and ".join(text + [f"calls {call.name} {_short(call.arguments)}" for call in self.calls])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fails:
-    """No reply: the first `times` attempts at this turn fail, and every one of them when there is no `then`."""
+class ScriptedFailure:
+    """A failure: the first `times` attempts at this turn fail, or all of them if there is no `then`."""
 
     error: ProviderError
     times: int = 1
@@ -58,8 +58,8 @@ class Fails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hangs:
-    """No reply either: after a few words, silence until somebody cancels."""
+class ScriptedHang:
+    """A reply that never ends: some text, then silence until the request is cancelled."""
 
     pieces: tuple[str, ...] = ()
 
@@ -67,35 +67,35 @@ class Hangs:
         return f"hangs after {_short(''.join(self.pieces))}" if self.pieces else "hangs"
 
 
-Line: TypeAlias = Speaks | Fails | Hangs
-"""What the model does when it is asked once."""
+Line: TypeAlias = ScriptedReply | ScriptedFailure | ScriptedHang
+"""What the model does in one turn."""
 
-Improvised: TypeAlias = Callable[[Request], Line]
-"""A line that depends on what was heard; it may raise what it likes, as a bug in a provider would."""
+LineFunction: TypeAlias = Callable[[Request], Line]
+"""A line that depends on the request; it may raise any exception, as a bug in a provider would."""
 
 
 def says(
-    text: str, *, thinking: str = "", usage: Usage | Counted | None = "counted", stop: Stop | None = None
-) -> Speaks:
-    """Words; `stop` plays an answer that ends otherwise than one would think (`"length"`, `"refusal"`).
+    text: str, *, thinking: str = "", usage: Usage | CountedUsage | None = "counted", stop: Stop | None = None
+) -> ScriptedReply:
+    """A reply with text; `stop` sets why it ended (`"length"`, `"refusal"`).
 
     >>> says("hello").text
     'hello'
     """
-    return Speaks(pieces=(text,) if text else (), thinking=thinking, usage=usage, stop=stop)
+    return ScriptedReply(pieces=(text,) if text else (), thinking=thinking, usage=usage, stop=stop)
 
 
-def streams(*pieces: str, every: float = 0.0, usage: Usage | Counted | None = "counted") -> Speaks:
-    """Words that arrive piece by piece, `every` so many seconds.
+def streams(*pieces: str, every: float = 0.0, usage: Usage | CountedUsage | None = "counted") -> ScriptedReply:
+    """A reply whose text arrives piece by piece, `every` so many seconds.
 
     >>> streams("a", "b").text
     'ab'
     """
-    return Speaks(pieces=pieces, every=every, usage=usage)
+    return ScriptedReply(pieces=pieces, every=every, usage=usage)
 
 
-def calls(tool: str, /, **arguments: object) -> Speaks:
-    """One call, with these arguments as JSON.
+def calls(tool: str, /, **arguments: object) -> ScriptedReply:
+    """A reply with one tool call; its arguments are sent as JSON.
 
     >>> print(calls("search", query="pool", limit=3))
     calls search '{"query":"pool","limit":3}'
@@ -103,20 +103,20 @@ def calls(tool: str, /, **arguments: object) -> Speaks:
     return calls_verbatim(tool, msgspec.json.encode(arguments).decode())
 
 
-def calls_verbatim(tool: str, arguments: str) -> Speaks:
-    """One call with its arguments letter by letter, which need not be JSON: models write all sorts of things."""
-    return Speaks(calls=(ToolCall(name=tool, arguments=arguments),))
+def calls_verbatim(tool: str, arguments: str) -> ScriptedReply:
+    """A reply with one tool call whose arguments are sent unchanged; they need not be JSON."""
+    return ScriptedReply(calls=(ToolCall(name=tool, arguments=arguments),))
 
 
-def together(*lines: Speaks) -> Speaks:
-    """Several lines as one reply: all words, then all calls, in order; usage and stop are those of the last line.
+def together(*lines: ScriptedReply) -> ScriptedReply:
+    """Several lines as one reply: all text, then all calls, in order; usage and stop are those of the last line.
 
     >>> print(together(says("Let me look."), calls("ls"), calls("ls", path="/")))
     says 'Let me look.' and calls ls '{}' and calls ls '{"path":"/"}'
     """
     if not lines:
         raise BadInput("together() needs at least one line")
-    return Speaks(
+    return ScriptedReply(
         pieces=tuple(chain.from_iterable(line.pieces for line in lines)),
         calls=tuple(chain.from_iterable(line.calls for line in lines)),
         thinking="".join(line.thinking for line in lines),
@@ -126,20 +126,20 @@ def together(*lines: Speaks) -> Speaks:
     )
 
 
-def fails(error: ProviderError, *, times: int = 1, then: Line | None = None) -> Fails:
-    """A failed attempt; what had arrived (`error.partial`) is published first.
+def fails(error: ProviderError, *, times: int = 1, then: Line | None = None) -> ScriptedFailure:
+    """A failing line; the text in `error.partial` is published first.
 
-    The turn's first `times` attempts fail, the next plays `then`; without `then` they all fail. Attempts are counted in
-    this process: a new one, after a crash, meets the failures again.
+    The turn's first `times` attempts fail, the next plays `then`; without `then` they all fail. Attempts are counted
+    per process: after a crash, the failures begin again.
     """
     if times < 1:
         raise BadInput(f"fails(times={times}): a line that never fails is just its `then`")
-    return Fails(error=error, times=times, then=then)
+    return ScriptedFailure(error=error, times=times, then=then)
 
 
-def hangs(*pieces: str) -> Hangs:
-    """Silence, perhaps after a few words, until cancelled."""
-    return Hangs(pieces=pieces)
+def hangs(*pieces: str) -> ScriptedHang:
+    """A line that never ends: the pieces, then silence until the request is cancelled."""
+    return ScriptedHang(pieces=pieces)
 
 
 def _short(text: str) -> str:
@@ -150,14 +150,14 @@ def _short(text: str) -> str:
 
 
 @dataclass(slots=True)
-class _Part:
-    """The lines of one agent, or of one agent with one task, and which of them were asked for."""
+class _Role:
+    """The lines of one agent, or of one agent with one task, and which of them were played."""
 
     agent: str
     task: str | None
-    lines: list[Line | Improvised] = field(default_factory=list[Line | Improvised])
-    asked: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """Turns, each with how many `fails` lines were left behind."""
+    lines: list[Line | LineFunction] = field(default_factory=list[Line | LineFunction])
+    played: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    """Turns, each with the number of `fails` lines that were passed."""
 
     def __str__(self) -> str:
         return repr(self.agent) if self.task is None else f"{self.agent!r} with task {_short(self.task)}"
@@ -165,107 +165,107 @@ class _Part:
     def line_for(self, request: Request, attempt: int) -> Line:
         """The line of this turn, or what follows its failures."""
         if not 1 <= request.turn <= len(self.lines):
-            have = "1 line" if len(self.lines) == 1 else f"{len(self.lines)} lines"
-            raise _off_script(f"agent {self} was asked for line {request.turn}; its script has {have}")
-        self.asked.add((request.turn, 0))
+            count = "1 line" if len(self.lines) == 1 else f"{len(self.lines)} lines"
+            raise _script_error(f"agent {self} was asked for line {request.turn}; its script has {count}")
+        self.played.add((request.turn, 0))
         line = self.lines[request.turn - 1]
-        if not isinstance(line, Speaks | Fails | Hangs):
+        if not isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang):
             line = line(request)
         passed = 0
-        while isinstance(line, Fails) and line.then is not None and attempt > line.times:
+        while isinstance(line, ScriptedFailure) and line.then is not None and attempt > line.times:
             attempt, line, passed = attempt - line.times, line.then, passed + 1
-            self.asked.add((request.turn, passed))
+            self.played.add((request.turn, passed))
         return line
 
-    def unasked(self) -> list[str]:
-        """The lines nobody asked for, in words."""
+    def unplayed(self) -> list[str]:
+        """Descriptions of the lines that were never requested."""
         found: list[str] = []
         for turn, line in enumerate(self.lines, start=1):
-            if (turn, 0) not in self.asked:
-                found.append(f"{self}, line {turn}: {_in_words(line)}")
+            if (turn, 0) not in self.played:
+                found.append(f"{self}, line {turn}: {_describe(line)}")
                 continue
             passed = 0
-            while isinstance(line, Fails) and line.then is not None:
+            while isinstance(line, ScriptedFailure) and line.then is not None:
                 line, passed = line.then, passed + 1
-                if (turn, passed) not in self.asked:
+                if (turn, passed) not in self.played:
                     found.append(f"{self}, line {turn}, after its failures: {line}")
                     break
         return found
 
 
 class Script:
-    """Who says what: lines by agent, and where one agent has several tasks, by task.
+    """Lines by agent, and where one agent has several tasks, by task.
 
     >>> script = Script().play("lead", calls("ask", who="dig"), says("thanks")).play("dig", says("42"), task="find it")
-    >>> script.unasked()[2]
+    >>> script.unplayed()[2]
     "'dig' with task 'find it', line 1: says '42'"
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, dict[str | None, _Part]] = {}
-        self._summaries: dict[str, Line | Improvised] = {}
+        self._roles: dict[str, dict[str | None, _Role]] = {}
+        self._summaries: dict[str, Line | LineFunction] = {}
 
-    def sums_up(self, agent: str, line: Line | Improvised) -> Script:
-        """Let `agent` say this whenever it is asked to summarise its own conversation, which is no turn.
+    def sums_up(self, agent: str, line: Line | LineFunction) -> Script:
+        """Set the line that `agent` plays when it is asked to summarise its conversation, which is no turn.
 
-        One that has no such line says how many characters there were to summarise.
+        Without one, the reply names the length of what was to be summarised. Returns the script.
         """
         self._summaries[agent] = line
         return self
 
-    def play(self, agent: str, *lines: Line | Improvised, task: str | None = None) -> Script:
-        """Give `agent` these lines, one for each turn; more of them go on where the last ended.
+    def play(self, agent: str, *lines: Line | LineFunction, task: str | None = None) -> Script:
+        """Give `agent` these lines, one for each turn; further calls append to them. Returns the script.
 
-        With `task`, only runs of that agent play them whose task has this text in it. The longest fitting `task` wins
-        over shorter ones, and any of them over lines without.
+        With `task`, the lines are for runs of that agent whose task contains this text. The longest matching `task`
+        wins over shorter ones, and any of them over lines without.
         """
-        part = self._parts.setdefault(agent, {}).setdefault(task, _Part(agent, task))
-        part.lines.extend(lines)
+        role = self._roles.setdefault(agent, {}).setdefault(task, _Role(agent, task))
+        role.lines.extend(lines)
         return self
 
-    def unasked(self) -> list[str]:
-        """The lines that nobody has asked this script for, in words."""
-        return [line for parts in self._parts.values() for part in parts.values() for line in part.unasked()]
+    def unplayed(self) -> list[str]:
+        """Descriptions of the lines that were never requested."""
+        return [line for roles in self._roles.values() for role in roles.values() for line in role.unplayed()]
 
     def verify(self) -> None:
-        """Complain with an `AssertionError` about lines that nobody asked for."""
-        left = self.unasked()
-        if left:
-            raise AssertionError("\n  ".join(["lines nobody asked for:", *left]))
+        """Raise `AssertionError` if there are lines that were never requested."""
+        unplayed = self.unplayed()
+        if unplayed:
+            raise AssertionError("\n  ".join(["lines that were never requested:", *unplayed]))
 
     def line_for(self, request: Request, attempt: int = 1) -> Line:
-        """The line of this agent, task and turn, at the `attempt`-th attempt; a `ProviderError` if there is none."""
+        """The line of this agent, task, turn and attempt; raises `ProviderError` if there is none."""
         if request.purpose == "summary":
             return self._summary(request)
-        return self._part_of(request).line_for(request, attempt)
+        return self._role_of(request).line_for(request, attempt)
 
     def _summary(self, request: Request) -> Line:
         size = sum(len(message.text) for message in request.messages)
         line = self._summaries.get(request.agent) or says(f"(what {size} characters came to)")
-        return line if isinstance(line, Speaks | Fails | Hangs) else line(request)
+        return line if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang) else line(request)
 
-    def _part_of(self, request: Request) -> _Part:
-        parts = self._parts.get(request.agent)
-        if parts is None:
-            known = ", ".join(self._parts) or "(none)"
-            raise _off_script(f"agent {request.agent!r} has no script; agents with one: {known}")
-        tasks = [task for task in parts if task is not None]
+    def _role_of(self, request: Request) -> _Role:
+        roles = self._roles.get(request.agent)
+        if roles is None:
+            known = ", ".join(self._roles) or "(none)"
+            raise _script_error(f"agent {request.agent!r} has no script; agents with one: {known}")
+        tasks = [task for task in roles if task is not None]
         if tasks:
-            opening = _opening(request.messages, request.turn)
-            fitting = [task for task in tasks if task in opening]
-            if fitting:
-                return parts[max(fitting, key=len)]
-        if None not in parts:
+            opening = _task_text(request.messages, request.turn)
+            matching = [task for task in tasks if task in opening]
+            if matching:
+                return roles[max(matching, key=len)]
+        if None not in roles:
             known = ", ".join(map(_short, tasks))
-            raise _off_script(f"agent {request.agent!r} has no script for this task; it has some for: {known}")
-        return parts[None]
+            raise _script_error(f"agent {request.agent!r} has no script for this task; it has some for: {known}")
+        return roles[None]
 
 
-def _opening(messages: Sequence[Message], turn: int) -> str:
-    """The words that a run began with.
+def _task_text(messages: Sequence[Message], turn: int) -> str:
+    """The user messages that a run began with.
 
-    A fork, or a run that goes on with another's history, sees tasks that were not its own: so we walk back over as many
-    replies as this run has made, and from there over the words right before them.
+    A fork, or a run that continues another's history, has tasks of other runs in its messages: so this walks back over
+    as many replies as the run has made, and from there over the user messages right before them.
     """
     end = len(messages)
     for _ in range(turn - 1):
@@ -282,15 +282,15 @@ def _opening(messages: Sequence[Message], turn: int) -> str:
             case _:
                 pass
     if not texts and messages:
-        return messages[0].text  # its own beginning is summarised, in words that repeat the task
+        return messages[0].text  # the beginning was summarised, in a text that repeats the task
     return "\n".join(reversed(texts))
 
 
-def _off_script(reason: str) -> ProviderError:
+def _script_error(reason: str) -> ProviderError:
     return ProviderError(f"scripted model: {reason}", fault="bad_request")
 
 
-def _in_words(line: Line | Improvised) -> str:
-    if isinstance(line, Speaks | Fails | Hangs):
+def _describe(line: Line | LineFunction) -> str:
+    if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang):
         return str(line)
-    return f"whatever {getattr(line, '__qualname__', line)} answers"
+    return f"whatever {getattr(line, '__qualname__', line)} returns"

@@ -1,4 +1,4 @@
-"""TODO door."""
+"""The in-memory store."""
 
 from retinue.store.memory.store import MemoryStore
 

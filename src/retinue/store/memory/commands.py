@@ -1,4 +1,4 @@
-"""How the store that is kept in memory makes each write happen: check, then apply, and know the way back."""
+"""Writes of the in-memory store: each is checked, then applied, with an undo record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from retinue.core.commands import (
     SessionRow,
     UnregisterDriver,
     Write,
-    Written,
+    WriteResult,
 )
 from retinue.core.errors import Fenced
 from retinue.core.events import RunAccepted
@@ -39,20 +39,20 @@ from retinue.core.ids import DriverId, RunId
 from retinue.core.inbox import Cancel, Item
 from retinue.core.run import HandleRef
 from retinue.store import rules
-from retinue.store.memory.tables import Handle, Run, Tables, Undo
+from retinue.store.memory.tables import HandleRow, StoredRun, Tables, UndoLog
 
 
-class Writing:
-    """Writes to `tables`; `undo` gets the way back of every change."""
+class MemoryCommands:
+    """Applies writes to `tables`; `undo` receives the inverse of every change."""
 
     __slots__ = ("_tables", "_undo")
 
-    def __init__(self, tables: Tables, undo: Undo) -> None:
+    def __init__(self, tables: Tables, undo: UndoLog) -> None:
         self._tables = tables
         self._undo = undo
 
-    def write(self, driver_id: DriverId | None, write: Write) -> Written:
-        """Check and apply one write of the driver, and answer it."""
+    def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
+        """Check and apply one write of the driver, and return its result."""
         match write:
             case Record():
                 return self._record(driver_id, write)
@@ -69,14 +69,14 @@ class Writing:
             case RegisterDriver():
                 return self._undo.put(self._tables.drivers, write.driver.driver_id, write.driver)
             case Heartbeat():
-                return self._beat(write.driver_id)
+                return self._heartbeat(write.driver_id)
             case DeclareDead():
-                return self._bury(write)
+                return self._declare_dead(write)
             case Adopt():
                 return self._adopt(write)
             case UnregisterDriver():
                 self._undo.drop(self._tables.drivers, write.driver_id)
-                return self._set_free(write.driver_id)
+                return self._release_runs(write.driver_id)
             case OpenSession():
                 return self._open(SessionRow(session_id=write.session_id, created_at=write.at))
             case CloseSession():
@@ -92,25 +92,25 @@ class Writing:
         accepted = write.accepted
         if accepted.key is not None and (before := self._tables.keys.get(accepted.key)):
             return Accepted(before.accepted.run_id, before.accepted.handle, existed=True)
-        if refusal := self._why_not_born(accepted) or self._too_many(write):
+        if refusal := self._rejection(accepted) or self._too_many(write):
             return refusal
         if accepted.run_id in self._tables.runs:
-            raise rules.exists_already(accepted.run_id)
-        if accepted.run_spec not in self._tables.briefs:
+            raise rules.duplicate_run(accepted.run_id)
+        if accepted.run_spec not in self._tables.run_specs:
             rules.check_run_spec(write)
-            self._undo.put(self._tables.briefs, accepted.run_spec, write.run_spec)
+            self._undo.put(self._tables.run_specs, accepted.run_spec, write.run_spec)
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
-        run = Run(len(self._tables.runs) + 1, accepted, write.driver_id)
+        run = StoredRun(len(self._tables.runs) + 1, accepted, write.driver_id)
         self._undo.put(self._tables.runs, accepted.run_id, run)
         if accepted.key is not None:
             self._undo.put(self._tables.keys, accepted.key, run)
         if parent := self._tables.runs.get(accepted.parent_id or ""):
-            self._undo.by(parent.children.pop)
+            self._undo.add(parent.children.pop)
             parent.children.append(run)
         return Accepted(accepted.run_id, handle)
 
-    def _why_not_born(self, accepted: RunAccepted) -> NotCreated | None:
+    def _rejection(self, accepted: RunAccepted) -> NotCreated | None:
         session = self._tables.sessions.get(accepted.session_id)
         if session is None:
             return NotCreated("session_unknown", accepted.session_id)
@@ -137,7 +137,7 @@ class Writing:
         return NotCreated("too_many", str(running)) if running >= write.max_running else None
 
     def _handle(self, write: Accept) -> HandleRef | None:
-        """The next name of the space, or the one that the run brings along, which is the run's from now on."""
+        """The next handle of the space, or the one that the run brings along, which then refers to it."""
         space = write.handle_space
         handle = write.accepted.handle if space is None else HandleRef(space, "")
         if handle is None:
@@ -146,20 +146,20 @@ class Writing:
         if space is not None:
             handle = HandleRef(space, write.handle_format.format(len(named) + 1))
         retired_by = named[handle.name].retired_by if handle.name in named else None
-        self._undo.put(named, handle.name, Handle(write.accepted.run_id, retired_by))
+        self._undo.put(named, handle.name, HandleRow(write.accepted.run_id, retired_by))
         return handle
 
     def _record(self, driver_id: DriverId | None, write: Record) -> None:
         run = self._tables.runs.get(write.run_id)
         if run is None:
-            raise rules.cannot_follow(write.run_id, given=write.seq, last=None)
+            raise rules.sequence_error(write.run_id, given=write.seq, last=None)
         if run.driver_id != driver_id:
             raise Fenced(driver_id or "(none)")
         last, before = len(run.events), run.progress
         if write.seq != last + 1 or run.ended:
-            raise rules.cannot_follow(write.run_id, given=write.seq, last=last, ended=run.ended)
+            raise rules.sequence_error(write.run_id, given=write.seq, last=last, ended=run.ended)
         progress = rules.progress_after(write)
-        self._undo.by(run.go_back, last, before)
+        self._undo.add(run.truncate, last, before)
         run.events.extend(write.events)
         if progress is not None:
             run.progress = progress
@@ -173,7 +173,7 @@ class Writing:
     def _charge(self, charges: Sequence[Charge]) -> None:
         for charge in charges:
             known = self._tables.charges.setdefault(charge.window, [])
-            self._undo.by(known.pop)
+            self._undo.add(known.pop)
             known.append(charge)
 
     def _post(self, run_id: RunId, item: Item) -> Posted:
@@ -191,9 +191,9 @@ class Writing:
         root = self._tables.runs.get(write.run_id)
         if root is None:
             return None
-        fresh = [run for run in _downwards(root) if not run.ended and run.cancelled_at is None]
+        fresh = [run for run in _tree(root) if not run.ended and run.cancelled_at is None]
         for run in fresh:
-            self._undo.by(setattr, run, "cancelled_at", None)
+            self._undo.add(setattr, run, "cancelled_at", None)
             run.cancelled_at = write.at
             if run.driver_id is None:
                 self._end(run, write.item, write.at)
@@ -201,10 +201,10 @@ class Writing:
                 self._post(run.accepted.run_id, write.item)
         return tuple(run.accepted.run_id for run in fresh)
 
-    def _end(self, run: Run, cancel: Cancel, at: float) -> None:
+    def _end(self, run: StoredRun, cancel: Cancel, at: float) -> None:
         last, before = len(run.events), run.progress
-        self._undo.by(run.go_back, last, before)
-        end, run.progress = rules.cancelled(before, cancel, at, run.events)
+        self._undo.add(run.truncate, last, before)
+        end, run.progress = rules.cancelled_end(before, cancel, at, run.events)
         run.events.append(end)
 
     def _retire(self, write: Retire) -> RunId | None:
@@ -212,7 +212,7 @@ class Writing:
         handle = named.get(write.name)
         if handle is None or handle.retired_by not in (None, write.key):
             return None
-        self._undo.put(named, write.name, Handle(handle.run_id, write.key))
+        self._undo.put(named, write.name, HandleRow(handle.run_id, write.key))
         return handle.run_id
 
     def _change(self, write: Change) -> bytes | NamespaceClosed:
@@ -222,7 +222,7 @@ class Writing:
             session = self._tables.sessions.get(write.session_id)
             if session is None or session.state == "archived":
                 return NamespaceClosed("session_unknown" if session is None else "session_archived")
-        key_value = self._tables.shelves.setdefault(write.space, {})
+        key_value = self._tables.namespaces.setdefault(write.space, {})
         decision = write.decide(MappingProxyType(key_value))
         for name in decision.drops:
             self._undo.drop(key_value, name)
@@ -233,39 +233,39 @@ class Writing:
             self._undo.put(self._tables.answers, write.key, decision.answer)
         return decision.answer
 
-    def _beat(self, driver_id: DriverId) -> None:
+    def _heartbeat(self, driver_id: DriverId) -> None:
         driver = self._tables.drivers.get(driver_id)
         if driver is not None:
             self._undo.put(self._tables.drivers, driver_id, replace(driver, beat=driver.beat + 1))
 
-    def _bury(self, write: DeclareDead) -> bool:
+    def _declare_dead(self, write: DeclareDead) -> bool:
         driver = self._tables.drivers.get(write.driver_id)
         if driver is not None and not driver.dead:
             if write.beat is not None and write.beat != driver.beat:
                 return False
             self._undo.put(self._tables.drivers, write.driver_id, replace(driver, dead=True))
-        self._set_free(write.driver_id)
+        self._release_runs(write.driver_id)
         return True
 
-    def _set_free(self, driver_id: DriverId) -> None:
-        """The runs of a driver are nobody's now; what was cancelled under it ends here, for nobody else will."""
+    def _release_runs(self, driver_id: DriverId) -> None:
+        """Remove the driver from its unfinished runs, and end those that are cancelled: no driver will."""
         for run in self._tables.runs.values():
             if run.driver_id == driver_id and not run.ended:
                 self._drive(run, None)
                 if run.cancelled_at is not None:
-                    self._end(run, rules.why_cancelled(run.untaken()), run.cancelled_at)
+                    self._end(run, rules.pending_cancel(run.untaken()), run.cancelled_at)
 
     def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
-        found = [self._tables.runs[run_id] for run_id in dict.fromkeys(write.run_ids) if run_id in self._tables.runs]
-        if not self._tables.lives(write.driver_id):
+        runs = [self._tables.runs[run_id] for run_id in dict.fromkeys(write.run_ids) if run_id in self._tables.runs]
+        if not self._tables.is_alive(write.driver_id):
             return ()
-        free = [run for run in found if run.driver_id is None and not run.ended]
+        free = [run for run in runs if run.driver_id is None and not run.ended]
         for run in free:
             self._drive(run, write.driver_id)
         return tuple(run.accepted.run_id for run in free)
 
-    def _drive(self, run: Run, driver_id: DriverId | None) -> None:
-        self._undo.by(setattr, run, "driver_id", run.driver_id)
+    def _drive(self, run: StoredRun, driver_id: DriverId | None) -> None:
+        self._undo.add(setattr, run, "driver_id", run.driver_id)
         run.driver_id = driver_id
 
     def _open(self, session: SessionRow) -> bool:
@@ -284,23 +284,26 @@ class Writing:
         self._undo.drop(self._tables.sessions, write.session_id)
         for place in [place for place in self._tables.handles if place[0] == write.session_id]:
             self._undo.drop(self._tables.handles, place)
-        for space in [space for space in self._tables.shelves if rules.belongs_to(space, write.session_id)]:
-            self._undo.drop(self._tables.shelves, space)
+        for space in [space for space in self._tables.namespaces if rules.is_of_session(space, write.session_id)]:
+            self._undo.drop(self._tables.namespaces, space)
         return True
 
     def _prune(self, before: float) -> int:
         tables, undo = self._tables, self._undo
         runs = [(run_id, run.accepted.root_id, run.progress.ended_at) for run_id, run in tables.runs.items()]
         inherits = {id_: run.accepted.inherits.run_id for id_, run in tables.runs.items() if run.accepted.inherits}
-        gone = rules.forgettable(runs, inherits, before)
+        gone = rules.prunable(runs, inherits, before)
         kept = {run_id: run for run_id, run in tables.runs.items() if run_id not in gone}
         undo.swap(tables.runs, kept)
         undo.swap(tables.keys, {key: run for key, run in tables.keys.items() if run.accepted.run_id not in gone})
         needed = {run.accepted.run_spec for run in kept.values()}
-        undo.swap(tables.briefs, {name: run_spec for name, run_spec in tables.briefs.items() if name in needed})
-        undo.swap(tables.answers, {k: answer for k, answer in tables.answers.items() if rules.caller(k) not in gone})
-        shelves = {space: key_value for space, key_value in tables.shelves.items() if not rules.made_by(space, gone)}
-        undo.swap(tables.shelves, shelves)
+        undo.swap(tables.run_specs, {name: run_spec for name, run_spec in tables.run_specs.items() if name in needed})
+        answers = {key: answer for key, answer in tables.answers.items() if rules.run_of_key(key) not in gone}
+        undo.swap(tables.answers, answers)
+        namespaces = {
+            space: values for space, values in tables.namespaces.items() if not rules.is_artifact_of(space, gone)
+        }
+        undo.swap(tables.namespaces, namespaces)
         for name, charges in tables.charges.items():
             undo.put(tables.charges, name, [charge for charge in charges if charge.until >= before])
         drivers = {run.driver_id for run in kept.values() if not run.ended}
@@ -311,19 +314,19 @@ class Writing:
         tree = [run for run in self._tables.runs.values() if run.accepted.root_id == write.root_id]
         if not all(run.ended for run in tree):
             return 0
-        concerned = [
+        forgotten = [
             run
             for run in tree
             if run.accepted.dialect == write.dialect and run.accepted.parent_id is not None and run.events
         ]
-        for run in concerned:
-            self._undo.by(setattr, run, "events", run.events)
-            self._undo.by(setattr, run, "mail", run.inbox)
+        for run in forgotten:
+            self._undo.add(setattr, run, "events", run.events)
+            self._undo.add(setattr, run, "inbox", run.inbox)
             run.events, run.inbox = [], {}
-        return len(concerned)
+        return len(forgotten)
 
 
-def _downwards(root: Run) -> Iterator[Run]:
+def _tree(root: StoredRun) -> Iterator[StoredRun]:
     """A run and its descendants, parents before children."""
     level = [root]
     while level:

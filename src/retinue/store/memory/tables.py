@@ -1,4 +1,4 @@
-"""The tables of the store that is kept in memory: runs with all that hangs on them, and everything by its name."""
+"""The tables of the in-memory store, and the undo log of a batch."""
 
 from __future__ import annotations
 
@@ -17,59 +17,59 @@ V = TypeVar("V")
 P = ParamSpec("P")
 
 
-class Undo:
-    """The ways back of one batch, the latest last.
+class UndoLog:
+    """The inverses of the changes of one batch, latest last.
 
-    >>> undo, table = Undo(), {"a": 1}
+    >>> undo, table = UndoLog(), {"a": 1}
     >>> undo.put(table, "b", 2), undo.drop(table, "a"), undo.roll_back(), table
     (None, None, None, {'a': 1})
     """
 
-    __slots__ = ("_ways_back",)
+    __slots__ = ("_inverses",)
 
     def __init__(self) -> None:
-        self._ways_back: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._inverses: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
-    def by(self, way_back: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
-        """Something was changed, and this call reverses it."""
-        self._ways_back.append((way_back, args))
+    def add(self, inverse: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
+        """Add the call that reverses a change."""
+        self._inverses.append((inverse, args))
 
     def put(self, table: dict[K, V], name: K, value: V) -> None:
-        """Set an entry of a table."""
+        """Set an entry of a table, with undo."""
         if name in table:
             before = table[name]
-            self.by(lambda: table.__setitem__(name, before))
+            self.add(lambda: table.__setitem__(name, before))
         else:
-            self.by(lambda: table.pop(name))
+            self.add(lambda: table.pop(name))
         table[name] = value
 
     def drop(self, table: dict[K, V], name: K) -> None:
-        """Remove an entry of a table, if it is there."""
+        """Remove an entry of a table if it exists, with undo."""
         if name in table:
-            before = dict(table)  # an entry that comes back has to come back in its place
-            self.by(lambda: (table.clear(), table.update(before)))
+            before = dict(table)  # a restored entry must return to its place in the order
+            self.add(lambda: (table.clear(), table.update(before)))
             del table[name]
 
     def swap(self, table: dict[K, V], entries: dict[K, V]) -> None:
-        """Let a table hold these entries and no others."""
+        """Replace all entries of a table, with undo."""
         before = dict(table)
-        self.by(lambda: (table.clear(), table.update(before)))
+        self.add(lambda: (table.clear(), table.update(before)))
         table.clear()
         table.update(entries)
 
     def roll_back(self) -> None:
         """Reverse everything since the last `forget`, the latest change first."""
-        while self._ways_back:
-            way_back, args = self._ways_back.pop()
-            way_back(*args)
+        while self._inverses:
+            inverse, args = self._inverses.pop()
+            inverse(*args)
 
     def forget(self) -> None:
-        """What was done stays."""
-        self._ways_back.clear()
+        """Keep all changes."""
+        self._inverses.clear()
 
 
-class Run:
-    """A run and all that hangs on it. A taken item stays in `mail` as None, so that its key is known for ever."""
+class StoredRun:
+    """A run with its events and inbox. A taken item stays in `inbox` as None, so that its key stays known."""
 
     __slots__ = ("accepted", "cancelled_at", "children", "driver_id", "events", "inbox", "no", "progress")
 
@@ -78,27 +78,26 @@ class Run:
         self.accepted = accepted
         self.driver_id = driver_id
         self.cancelled_at: float | None = None
-        self.progress: Progress = rules.beginning(accepted)
+        self.progress: Progress = rules.initial_progress(accepted)
         self.events: list[Event] = [accepted]
         self.inbox: dict[Key, Item | None] = {}
-        self.children: list[Run] = []
+        self.children: list[StoredRun] = []
 
     @property
     def ended(self) -> bool:
-        """Whether its last event is its end."""
         return self.progress.phase == "ended"
 
-    def go_back(self, seq: int, progress: Progress) -> None:
-        """Forget what came after event `seq`."""
+    def truncate(self, seq: int, progress: Progress) -> None:
+        """Remove the events after number `seq` and restore `progress`."""
         del self.events[seq:]
         self.progress = progress
 
     def untaken(self) -> list[Item]:
-        """The items that nobody took, in the order they were posted."""
+        """The untaken inbox items, in the order in which they were posted."""
         return [item for item in self.inbox.values() if item is not None]
 
     def row(self) -> RunRow:
-        """The run as a list shows it."""
+        """The run's row."""
         accepted = self.accepted
         return RunRow(
             run_id=accepted.run_id,
@@ -123,30 +122,30 @@ class Run:
         )
 
 
-class Handle(NamedTuple):
-    """A name of a run, and the key of the caller who made it invalid."""
+class HandleRow(NamedTuple):
+    """The run that a handle refers to, and the key of the call that retired it."""
 
     run_id: RunId
     retired_by: Key | None
 
 
 class Tables:
-    """All that a store remembers."""
+    """All tables of the store."""
 
-    __slots__ = ("answers", "briefs", "charges", "drivers", "handles", "keys", "runs", "sessions", "shelves")
+    __slots__ = ("answers", "charges", "drivers", "handles", "keys", "namespaces", "run_specs", "runs", "sessions")
 
     def __init__(self) -> None:
-        self.runs: dict[RunId, Run] = {}
-        self.keys: dict[Key, Run] = {}
-        self.briefs: dict[str, RunSpec] = {}
-        self.handles: dict[tuple[SessionId, str], dict[str, Handle]] = {}
+        self.runs: dict[RunId, StoredRun] = {}
+        self.keys: dict[Key, StoredRun] = {}
+        self.run_specs: dict[str, RunSpec] = {}
+        self.handles: dict[tuple[SessionId, str], dict[str, HandleRow]] = {}
         self.sessions: dict[SessionId, SessionRow] = {}
         self.drivers: dict[DriverId, DriverRow] = {}
-        self.shelves: dict[str, dict[str, bytes]] = {}
+        self.namespaces: dict[str, dict[str, bytes]] = {}
         self.answers: dict[Key, bytes] = {}
         self.charges: dict[str, list[Charge]] = {}
 
-    def lives(self, driver_id: DriverId) -> bool:
-        """Whether the driver has enlisted and was not declared dead."""
+    def is_alive(self, driver_id: DriverId) -> bool:
+        """Whether the driver is registered and was not declared dead."""
         driver = self.drivers.get(driver_id)
         return driver is not None and not driver.dead

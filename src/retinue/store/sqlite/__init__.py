@@ -1,6 +1,6 @@
-"""TODO door."""
+"""The SQLite store, and its read-only variant for folders that cannot be written."""
 
-from retinue.store.sqlite.readonly import LookingStore, open_or_look
+from retinue.store.sqlite.readonly import ReadOnlySqliteStore, open_or_read_only
 from retinue.store.sqlite.store import SqliteStore
 
-__all__ = ["LookingStore", "SqliteStore", "open_or_look"]
+__all__ = ["ReadOnlySqliteStore", "SqliteStore", "open_or_read_only"]

@@ -1,6 +1,6 @@
-"""How a SQLite store makes each write happen: check, then apply, inside the transaction of whoever calls.
+"""Writes of the SQLite store: each is checked, then applied, inside the caller's transaction.
 
-The statements are constants, so that each is prepared once and found again.
+The SQL statements are constants, so that SQLite's statement cache finds them again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from retinue.core.commands import (
     Retire,
     UnregisterDriver,
     Write,
-    Written,
+    WriteResult,
 )
 from retinue.core.events import RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.store import rules
-from retinue.store.codec import Codec, readable
-from retinue.store.sqlite.event_log import INSERT_EVENT, Bodies, Logs
+from retinue.store.codec import Codec, without_surrogates
+from retinue.store.sqlite.event_log import INSERT_EVENT, BlobTable, EventLog
 from retinue.store.sqlite.prune import forget, prune
 
 _INSERT_RUN: Final = """
@@ -76,7 +76,7 @@ _TREE_TO_CANCEL: Final = """
     SELECT runs.no, runs.run_id, runs.driver_id FROM tree JOIN runs USING (no)
     WHERE runs.ended = 0 AND runs.cancelled_at IS NULL ORDER BY level, no
 """
-_ENLIST: Final = """
+_REGISTER_DRIVER: Final = """
     INSERT INTO drivers (driver_id, host, process, beat, dead, lease) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (driver_id) DO UPDATE
     SET host = excluded.host, process = excluded.process, beat = excluded.beat, dead = excluded.dead,
@@ -98,44 +98,44 @@ _CHARGE: Final = """
 """
 
 
-def _only_adds_events(write: Write) -> bool:
+def _only_appends(write: Write) -> bool:
     return type(write) is Record and not (write.taken or write.posts or write.charges)
 
 
-class Writing:
-    """Writes on one connection; the caller begins and ends transactions, and says when one was taken back."""
+class SqliteCommands:
+    """Applies writes on one connection; the caller manages transactions and calls `rolled_back` after a rollback."""
 
     def __init__(self, connection: sqlite3.Connection, codec: Codec) -> None:
-        self._do = connection.execute
-        self._do_each = connection.executemany
+        self._execute = connection.execute
+        self._executemany = connection.executemany
         self._codec = codec
-        self._bodies = Bodies(connection, codec)
-        self._logs = Logs(connection, codec, self._bodies)
+        self._blobs = BlobTable(connection, codec)
+        self._event_log = EventLog(connection, codec, self._blobs)
 
-    def forget(self) -> None:
-        """A transaction was taken back, and with it perhaps the numbers of runs."""
-        self._logs.forget_numbers()
+    def rolled_back(self) -> None:
+        """Discard cached row numbers, which may be those of rolled-back runs."""
+        self._event_log.clear_numbers()
 
-    def lives(self, driver_id: DriverId) -> bool:
-        """Whether the driver has enlisted and was not declared dead."""
+    def is_alive(self, driver_id: DriverId) -> bool:
+        """Whether the driver is registered and was not declared dead."""
         return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
 
-    def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[Written]:
-        """Check and apply these writes of the driver, in order, and answer them."""
+    def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[WriteResult]:
+        """Check and apply these writes of the driver in order, and return their results."""
         if len(writes) == 1:
             return [self.write(driver_id, writes[0])]
-        answers: list[Written] = []
-        for only_events, group in groupby(writes, _only_adds_events):
+        results: list[WriteResult] = []
+        for only_events, group in groupby(writes, _only_appends):
             if only_events:
                 records = cast("list[Record]", list(group))
-                self._logs.add(driver_id, records)
-                answers.extend(repeat(None, len(records)))
+                self._event_log.add(driver_id, records)
+                results.extend(repeat(None, len(records)))
             else:
-                answers.extend(self.write(driver_id, write) for write in group)
-        return answers
+                results.extend(self.write(driver_id, write) for write in group)
+        return results
 
-    def write(self, driver_id: DriverId | None, write: Write) -> Written:
-        """Check and apply one write of the driver, and answer it."""
+    def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
+        """Check and apply one write of the driver, and return its result."""
         match write:
             case Record():
                 return self._record(driver_id, write)
@@ -151,32 +151,32 @@ class Writing:
                 return self._change(write)
             case RegisterDriver(driver=driver):
                 values = (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead, driver.lease)
-                self._do(_ENLIST, values)
+                self._execute(_REGISTER_DRIVER, values)
             case Heartbeat():
-                self._do("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
+                self._execute("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
             case DeclareDead():
-                return self._bury(write)
+                return self._declare_dead(write)
             case Adopt():
                 return self._adopt(write)
             case UnregisterDriver():
-                self._do("DELETE FROM drivers WHERE driver_id = ?", (write.driver_id,))
-                self._set_free(write.driver_id)
+                self._execute("DELETE FROM drivers WHERE driver_id = ?", (write.driver_id,))
+                self._release_runs(write.driver_id)
             case OpenSession():
                 new = "INSERT OR IGNORE INTO sessions (session_id, created_at, state) VALUES (?, ?, 'open')"
-                return self._do(new, (write.session_id, write.at)).rowcount == 1
+                return self._execute(new, (write.session_id, write.at)).rowcount == 1
             case CloseSession():
                 return self._close(write)
             case Prune():
-                self._logs.forget_numbers()
-                return prune(self._do, self._codec, write.before)
+                self._event_log.clear_numbers()
+                return prune(self._execute, self._codec, write.before)
             case Forget():
-                return forget(self._do, write.root_id, write.dialect)
+                return forget(self._execute, write.root_id, write.dialect)
             case _:
                 assert_never(write)
         return None
 
     def _one(self, question: str, *values: object) -> tuple[Any, ...] | None:
-        return self._do(question, values).fetchone()
+        return self._execute(question, values).fetchone()
 
     # ---- runs -------------------------------------------------------------------------------------------------------
 
@@ -184,18 +184,23 @@ class Writing:
         accepted = write.accepted
         if accepted.key is not None and (before := self._by_key(accepted.key)):
             return before
-        if refusal := self._why_not_born(accepted) or self._too_many(write):
+        if refusal := self._rejection(accepted) or self._too_many(write):
             return refusal
         if self._one("SELECT 1 FROM runs WHERE run_id = ?", accepted.run_id):
-            raise rules.exists_already(accepted.run_id)
+            raise rules.duplicate_run(accepted.run_id)
         if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.run_spec):
             rules.check_run_spec(write)
-            self._bodies.keep(accepted.run_spec, self._codec.encode(write.run_spec))
+            self._blobs.put_blob(accepted.run_spec, self._codec.encode(write.run_spec))
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
         values = (
             *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
-            *(readable(accepted.path), readable(accepted.agent), readable(accepted.label), accepted.dialect),
+            *(
+                without_surrogates(accepted.path),
+                without_surrogates(accepted.agent),
+                without_surrogates(accepted.label),
+                accepted.dialect,
+            ),
             *(
                 accepted.key,
                 handle and handle.space,
@@ -203,10 +208,10 @@ class Writing:
                 accepted.lifecycle.awaited,
                 accepted.run_spec,
             ),
-            *(write.driver_id, accepted.at, accepted.format, rules.beginning(accepted).phase),
+            *(write.driver_id, accepted.at, accepted.format, rules.initial_progress(accepted).phase),
         )
-        no = self._do(_INSERT_RUN, values).lastrowid
-        self._do(INSERT_EVENT, (no, 1, self._bodies.of(accepted)))
+        no = self._execute(_INSERT_RUN, values).lastrowid
+        self._execute(INSERT_EVENT, (no, 1, self._blobs.store(accepted)))
         return Accepted(accepted.run_id, handle)
 
     def _by_key(self, key: Key) -> Accepted | None:
@@ -216,7 +221,7 @@ class Writing:
         run_id, space, name = row
         return Accepted(run_id, None if space is None else HandleRef(space, name), existed=True)
 
-    def _why_not_born(self, accepted: RunAccepted) -> NotCreated | None:
+    def _rejection(self, accepted: RunAccepted) -> NotCreated | None:
         match self._session_state(accepted.session_id):
             case None:
                 return NotCreated("session_unknown", accepted.session_id)
@@ -237,7 +242,7 @@ class Writing:
         return NotCreated("too_many", str(running)) if running >= write.max_running else None
 
     def _handle(self, write: Accept) -> HandleRef | None:
-        """The next name of the space, or the one that the run brings along, which is the run's from now on."""
+        """The next handle of the space, or the one that the run brings along, which then refers to it."""
         session_id, handle = write.accepted.session_id, write.accepted.handle
         if write.handle_space is not None:
             n = self._next_n(session_id, write.handle_space)
@@ -246,7 +251,7 @@ class Writing:
             n = self._next_n(session_id, handle.space)
         else:
             return None
-        self._do(_NAME, (session_id, handle.space, n, handle.name, write.accepted.run_id))
+        self._execute(_NAME, (session_id, handle.space, n, handle.name, write.accepted.run_id))
         return handle
 
     def _next_n(self, session_id: SessionId, space: str) -> int:
@@ -254,21 +259,21 @@ class Writing:
         return 1 if row is None or row[0] is None else row[0] + 1
 
     def _record(self, driver_id: DriverId | None, write: Record) -> None:
-        self._logs.add(driver_id, (write,))
-        no = self._logs.number(write.run_id)
+        self._event_log.add(driver_id, (write,))
+        no = self._event_log.number(write.run_id)
         for key in write.taken:
-            self._do("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
+            self._execute("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
         for other, item in write.posts:
-            self._do(_POST, (item.key, self._bodies.of(item), other))
+            self._execute(_POST, (item.key, self._blobs.store(item), other))
         self._charge(write.charges)
 
     def _charge(self, charges: Sequence[Charge]) -> None:
         for charge in charges:
             values = (charge.window, charge.at, charge.until, charge.input, charge.output, charge.cost, charge.calls)
-            self._do(_CHARGE, values)
+            self._execute(_CHARGE, values)
 
     def _post(self, run_id: RunId, item: Item) -> Posted:
-        if self._do(_POST, (item.key, self._bodies.of(item), run_id)).rowcount == 1:
+        if self._execute(_POST, (item.key, self._blobs.store(item), run_id)).rowcount == 1:
             return "posted"
         known = "SELECT EXISTS (SELECT 1 FROM mail WHERE run_no = runs.no AND key = ?) FROM runs WHERE run_id = ?"
         row = self._one(known, item.key, run_id)
@@ -279,45 +284,49 @@ class Writing:
     def _cancel(self, write: CancelTree) -> tuple[RunId, ...] | None:
         if not self._one("SELECT 1 FROM runs WHERE run_id = ?", write.run_id):
             return None
-        fresh = self._do(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
-        self._do_each("UPDATE runs SET cancelled_at = ? WHERE no = ?", [(write.at, no) for no, _, _ in fresh])
-        body = self._bodies.of(write.item)
+        fresh = self._execute(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
+        self._executemany("UPDATE runs SET cancelled_at = ? WHERE no = ?", [(write.at, no) for no, _, _ in fresh])
+        body = self._blobs.store(write.item)
         live = [(write.item.key, body, run_id) for _, run_id, driver_id in fresh if driver_id is not None]
-        self._do_each(_POST, live)
+        self._executemany(_POST, live)
         for no, _, driver_id in fresh:
             if driver_id is None:
-                self._logs.end(no, write.item, write.at)
+                self._event_log.end(no, write.item, write.at)
         return tuple(run_id for _, run_id, _ in fresh)
 
     # ---- drivers ----------------------------------------------------------------------------------------------------
 
-    def _bury(self, write: DeclareDead) -> bool:
+    def _declare_dead(self, write: DeclareDead) -> bool:
         row = self._one("SELECT beat, dead FROM drivers WHERE driver_id = ?", write.driver_id)
         if row is not None:
             beat, dead = row
             if not dead and write.beat is not None and write.beat != beat:
                 return False
-            self._do("UPDATE drivers SET dead = 1 WHERE driver_id = ?", (write.driver_id,))
-        self._set_free(write.driver_id)
+            self._execute("UPDATE drivers SET dead = 1 WHERE driver_id = ?", (write.driver_id,))
+        self._release_runs(write.driver_id)
         return True
 
-    def _set_free(self, driver_id: DriverId) -> None:
-        """The runs of a driver are nobody's now; what was cancelled under it ends here, for nobody else will."""
+    def _release_runs(self, driver_id: DriverId) -> None:
+        """Remove the driver from its unfinished runs, and end those that are cancelled: no driver will."""
         lost = "SELECT no, cancelled_at FROM runs WHERE driver_id = ? AND ended = 0 AND cancelled_at IS NOT NULL"
-        cancelled = self._do(lost, (driver_id,)).fetchall()
-        self._do("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
+        cancelled = self._execute(lost, (driver_id,)).fetchall()
+        self._execute("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
         for no, at in cancelled:
-            inbox = self._do(
+            inbox = self._execute(
                 "SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)
             ).fetchall()
-            self._logs.end(no, rules.why_cancelled(self._codec.item(self._bodies.whole(body)) for (body,) in inbox), at)
+            self._event_log.end(
+                no, rules.pending_cancel(self._codec.item(self._blobs.load(body)) for (body,) in inbox), at
+            )
 
     def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
-        if not self.lives(write.driver_id):
+        if not self.is_alive(write.driver_id):
             return ()
-        return tuple(run_id for run_id in write.run_ids if self._do(_ADOPT, (write.driver_id, run_id)).rowcount == 1)
+        return tuple(
+            run_id for run_id in write.run_ids if self._execute(_ADOPT, (write.driver_id, run_id)).rowcount == 1
+        )
 
-    # ---- sessions, handles and shelves ------------------------------------------------------------------------------
+    # ---- sessions, handles and key-value namespaces -----------------------------------------------------------------
 
     def _session_state(self, session_id: SessionId) -> str | None:
         row = self._one("SELECT state FROM sessions WHERE session_id = ?", session_id)
@@ -327,14 +336,14 @@ class Writing:
         session_id = write.session_id
         if write.how == "archive":
             archive = "UPDATE sessions SET state = 'archived' WHERE session_id = ?"
-            return self._do(archive, (session_id,)).rowcount == 1
-        if self._do("DELETE FROM sessions WHERE session_id = ?", (session_id,)).rowcount == 0:
+            return self._execute(archive, (session_id,)).rowcount == 1
+        if self._execute("DELETE FROM sessions WHERE session_id = ?", (session_id,)).rowcount == 0:
             return False
-        self._do("DELETE FROM handles WHERE session_id = ?", (session_id,))
-        spaces = self._do("SELECT DISTINCT space FROM shelves").fetchall()
+        self._execute("DELETE FROM handles WHERE session_id = ?", (session_id,))
+        spaces = self._execute("SELECT DISTINCT space FROM shelves").fetchall()
         for (space,) in spaces:
-            if rules.belongs_to(space, session_id):
-                self._do("DELETE FROM shelves WHERE space = ?", (space,))
+            if rules.is_of_session(space, session_id):
+                self._execute("DELETE FROM shelves WHERE space = ?", (space,))
         return True
 
     def _retire(self, write: Retire) -> RunId | None:
@@ -345,7 +354,7 @@ class Writing:
         if row is None or row[1] not in (None, write.key):
             return None
         retire = "UPDATE handles SET retired_by = ? WHERE session_id = ? AND space = ? AND name = ?"
-        self._do(retire, (write.key, *place))
+        self._execute(retire, (write.key, *place))
         return row[0]
 
     def _change(self, write: Change) -> bytes | NamespaceClosed:
@@ -356,11 +365,11 @@ class Writing:
             if state != "open":
                 return NamespaceClosed("session_unknown" if state is None else "session_archived")
         key_value = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
-        decision = write.decide(MappingProxyType(dict(self._do(key_value, (write.space,)).fetchall())))
+        decision = write.decide(MappingProxyType(dict(self._execute(key_value, (write.space,)).fetchall())))
         drops = [(write.space, name) for name in decision.drops]
-        self._do_each("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
-        self._do_each(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])
+        self._executemany("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
+        self._executemany(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])
         self._charge(decision.charges)
         if write.key is not None:
-            self._do("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
+            self._execute("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
         return decision.answer

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean for whoever uses the store: it refuses for now, or the file cannot be trusted."""
+"""Translation of SQLite and OS errors into `StoreUnavailable`, `StoreNotOpened` and `StoreCorrupt`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from retinue.core.errors import StoreCorrupt, StoreNotOpened, StoreUnavailable
 
-ELSEWHERE = "choose another place with RETINUE_HOME"
-SCARCE = 1_000_000
-"""Bytes left on a disk that are called none: SQLite says "disk I/O error" when it cannot grow the index of its log."""
+MOVE_HINT = "choose another place with RETINUE_HOME"
+LOW_DISK_SPACE = 1_000_000
+"""Free bytes below which a disk counts as full: SQLite reports "disk I/O error" if it cannot grow the WAL index."""
 
-_REFUSES = frozenset(
+_UNAVAILABLE = frozenset(
     {
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_READONLY,
@@ -30,60 +30,60 @@ _REFUSES = frozenset(
 )
 
 
-def explained(path: Path, wrong: sqlite3.Error) -> Exception:
-    """The error to raise from `wrong`; what is neither the file's nor the disk's fault stays as it is."""
-    code = getattr(wrong, "sqlite_errorcode", 0) & 0xFF
-    if code in _REFUSES:
-        return StoreUnavailable(f"{wrong} ({path})")
+def translated_error(path: Path, error: sqlite3.Error) -> Exception:
+    """The `StoreError` for a SQLite error; an error that is caused neither by the file nor by the disk is unchanged."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _UNAVAILABLE:
+        return StoreUnavailable(f"{error} ({path})")
     if code == sqlite3.SQLITE_NOTADB:
         return StoreCorrupt(f"{path} is not a database: choose another place, or move that file away")
     if code == sqlite3.SQLITE_CORRUPT:
         rescue = f"move it away and restore a copy, or rescue what can be read with: sqlite3 {path} .recover"
-        return StoreCorrupt(f"{path} is damaged ({wrong}): {rescue}")
-    if isinstance(wrong, sqlite3.ProgrammingError) and "closed" in str(wrong):
+        return StoreCorrupt(f"{path} is damaged ({error}): {rescue}")
+    if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return StoreUnavailable(f"{path} was closed")
-    return wrong
+    return error
 
 
-def not_opened(path: Path, wrong: OSError | sqlite3.Error) -> Exception:
-    """The error to raise from `wrong`, which kept a store from being opened: what is in the way, and what to do."""
-    if isinstance(wrong, OSError):
-        is_full, is_held = wrong.errno in (errno.ENOSPC, errno.EDQUOT), False
-        said = wrong.strerror or str(wrong)
+def open_error(path: Path, error: OSError | sqlite3.Error) -> Exception:
+    """The `StoreError` for an error while opening a store; its reason names the cause and what to do."""
+    if isinstance(error, OSError):
+        is_full, is_held = error.errno in (errno.ENOSPC, errno.EDQUOT), False
+        details = error.strerror or str(error)
     else:
-        meaning = explained(path, wrong)
-        if not isinstance(meaning, StoreUnavailable):
-            return meaning
-        code = getattr(wrong, "sqlite_errorcode", 0) & 0xFF
-        is_full = code == sqlite3.SQLITE_FULL or _has_no_room(path)
+        translated = translated_error(path, error)
+        if not isinstance(translated, StoreUnavailable):
+            return translated
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        is_full = code == sqlite3.SQLITE_FULL or _is_disk_full(path)
         is_held = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-        said = str(wrong)
-    there = next(each for each in (path, *path.parents) if os.path.lexists(each))
-    folder = path.parent if there == path else there
+        details = str(error)
+    existing = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    folder = path.parent if existing == path else existing
     if is_held:
         reason = f"another program has locked {path}: wait for it, or end it"
     elif not os.path.isdir(folder):
-        reason = f"{folder} is no folder: move it away, or {ELSEWHERE}"
+        reason = f"{folder} is no folder: move it away, or {MOVE_HINT}"
     elif os.path.isdir(path):
-        reason = f"{path} is a folder: move it away, or {ELSEWHERE}"
+        reason = f"{path} is a folder: move it away, or {MOVE_HINT}"
     elif is_full:
-        reason = f"there is no room left on the disk of {folder}: make room, or {ELSEWHERE}"
-    elif (closed := _closed(path, folder)) is not None:
-        reason = f"{closed} cannot be written to: change that, or {ELSEWHERE}"
+        reason = f"there is no room left on the disk of {folder}: make room, or {MOVE_HINT}"
+    elif (unwritable := _unwritable(path, folder)) is not None:
+        reason = f"{unwritable} cannot be written to: change that, or {MOVE_HINT}"
     else:
-        reason = f"something is wrong with {path} or its disk: {ELSEWHERE}"
-    return StoreNotOpened(f"{reason} ({said})")
+        reason = f"something is wrong with {path} or its disk: {MOVE_HINT}"
+    return StoreNotOpened(f"{reason} ({details})")
 
 
-def _has_no_room(path: Path) -> bool:
+def _is_disk_full(path: Path) -> bool:
     try:
-        return shutil.disk_usage(path.parent).free < SCARCE
+        return shutil.disk_usage(path.parent).free < LOW_DISK_SPACE
     except OSError:
         return False
 
 
-def _closed(path: Path, folder: Path) -> Path | None:
-    """The folder or file that this process may not write, if that is what is in the way."""
+def _unwritable(path: Path, folder: Path) -> Path | None:
+    """The folder or file that this process may not write, if any."""
     lock = Path(f"{path}.lock")
     if not os.access(folder, os.W_OK | os.X_OK):
         return folder

@@ -1,4 +1,4 @@
-"""Everything that can be asked of a SQLite store, on a connection of its own that never waits for a writer."""
+"""Queries of the SQLite store, on a connection of their own that never waits for a writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
 from retinue.store.codec import Codec, blob_name, checked_blob
-from retinue.store.sqlite.errors import explained
+from retinue.store.sqlite.errors import translated_error
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -28,39 +28,39 @@ _RUN: Final = """
 """
 
 
-class Reading:
-    """Questions from any thread, one at a time; each sees all that was committed before it."""
+class SqliteQueries:
+    """Queries from any thread, one at a time; each sees everything committed before it."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, codec: Codec) -> None:
         self._connection = connection
         self._path = path
         self._codec = codec
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Let go of the connection, after whoever is reading."""
-        with self._one_at_a_time:
+        """Close the connection, after a query in progress."""
+        with self._lock:
             self._connection.close()
 
     def run(self, run_id: RunId) -> RunRow | None:
-        """A run's row."""
+        """The row of a run, or None."""
         return self._one_run(_RUN + "WHERE run_id = ?", run_id)
 
     def run_by_key(self, key: Key) -> RunRow | None:
-        """The run that a spawn with this key made."""
+        """The row of the run created with this key, or None."""
         return self._one_run(_RUN + "WHERE key = ?", key)
 
     def runs(self, query: RunQuery) -> list[RunRow]:
         """Rows, newest first."""
-        asked = {
+        filters = {
             "session_id = ?": query.session_id,
             "root_id = ?": query.root_id,
             "parent_id = ?": query.parent_id,
             "driver_id = ?": query.driver_id,
             "handle_space = ?": query.handle_space,
         }
-        conditions = [condition for condition, value in asked.items() if value is not None]
-        values: list[str | int] = [value for value in asked.values() if value is not None]
+        conditions = [condition for condition, value in filters.items() if value is not None]
+        values: list[str | int] = [value for value in filters.values() if value is not None]
         if query.roots_only:
             conditions.append("parent_id IS NULL")
         if query.unfinished_only:
@@ -71,51 +71,51 @@ class Reading:
         limit = " LIMIT ?" if query.limit is not None else ""
         if query.limit is not None:
             values.append(query.limit)
-        rows = self._ask(f"{_RUN}{where}ORDER BY accepted_at DESC, run_id DESC{limit}", *values)
+        rows = self._fetch(f"{_RUN}{where}ORDER BY accepted_at DESC, run_id DESC{limit}", *values)
         return [self._run_row(row) for row in rows]
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
-        """A run's numbered events."""
-        question = """
+        """The numbered events of a run, from `after` + 1 on."""
+        query = """
             SELECT events.seq, events.body FROM runs JOIN events ON events.run_no = runs.no
             WHERE runs.run_id = ? AND events.seq > ? ORDER BY events.seq
         """
-        return [(seq, self._codec.event(self._whole(body))) for seq, body in self._ask(question, run_id, after)]
+        return [(seq, self._codec.event(self._load(body))) for seq, body in self._fetch(query, run_id, after)]
 
     def run_spec(self, digest: str) -> RunSpec:
-        """What runs share; raises `StoreCorrupt` when it is not there."""
+        """The run spec with this digest; raises `StoreCorrupt` if it is missing."""
         return self._codec.run_spec(self._blob(digest))
 
     def inbox(self, run_id: RunId) -> list[Item]:
-        """A run's untaken items, in the order they were posted."""
-        rows = self._ask(
+        """The untaken inbox items of a run, in the order in which they were posted."""
+        rows = self._fetch(
             """
             SELECT mail.body FROM runs JOIN mail ON mail.run_no = runs.no
             WHERE runs.run_id = ? AND mail.body IS NOT NULL ORDER BY mail.id
             """,
             run_id,
         )
-        return [self._codec.item(self._whole(body)) for (body,) in rows]
+        return [self._codec.item(self._load(body)) for (body,) in rows]
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
-        """The untaken items of all unfinished runs of a driver."""
-        rows = self._ask(
+        """The untaken inbox items of all unfinished runs of a driver."""
+        rows = self._fetch(
             """
             SELECT runs.run_id, mail.body FROM runs JOIN mail ON mail.run_no = runs.no
             WHERE runs.driver_id = ? AND runs.ended = 0 AND mail.body IS NOT NULL ORDER BY runs.no, mail.id
             """,
             driver_id,
         )
-        return [(run_id, self._codec.item(self._whole(body))) for run_id, body in rows]
+        return [(run_id, self._codec.item(self._load(body))) for run_id, body in rows]
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
-        """Names, runs and who retired them, in the order they were given."""
-        question = "SELECT name, run_id, retired_by FROM handles WHERE session_id = ? AND space = ? ORDER BY n"
-        return [(name, run_id, retired_by) for name, run_id, retired_by in self._ask(question, session_id, space)]
+        """(name, run id, key that retired it) of all handles in a space, in creation order."""
+        query = "SELECT name, run_id, retired_by FROM handles WHERE session_id = ? AND space = ? ORDER BY n"
+        return [(name, run_id, retired_by) for name, run_id, retired_by in self._fetch(query, session_id, space)]
 
     def drivers(self) -> list[DriverRow]:
-        """Every driver that has not left, dead ones included as long as they own unfinished runs."""
-        rows = self._ask(
+        """All registered drivers; dead ones only while they own unfinished runs."""
+        rows = self._fetch(
             """
             SELECT driver_id, host, process, beat, dead, lease FROM drivers
             WHERE dead = 0 OR driver_id IN (SELECT driver_id FROM runs WHERE ended = 0) ORDER BY rowid
@@ -127,49 +127,49 @@ class Reading:
         ]
 
     def session(self, session_id: SessionId) -> SessionRow | None:
-        """A session, if it is there."""
-        rows = self._ask("SELECT session_id, created_at, state FROM sessions WHERE session_id = ?", session_id)
+        """The row of a session, or None."""
+        rows = self._fetch("SELECT session_id, created_at, state FROM sessions WHERE session_id = ?", session_id)
         return _session_row(rows[0]) if rows else None
 
     def sessions(self) -> list[SessionRow]:
         """All sessions, oldest first."""
         return [
             _session_row(row)
-            for row in self._ask("SELECT session_id, created_at, state FROM sessions ORDER BY created_at, rowid")
+            for row in self._fetch("SELECT session_id, created_at, state FROM sessions ORDER BY created_at, rowid")
         ]
 
     def key_value(self, space: str) -> Mapping[str, bytes]:
-        """All that is on a shelf."""
-        return dict(self._ask("SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid", space))
+        """The content of a key-value namespace."""
+        return dict(self._fetch("SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid", space))
 
     def answered(self, key: Key) -> bytes | None:
-        """What a change with this key answered, if it happened."""
-        rows = self._ask("SELECT answer FROM answers WHERE key = ?", key)
+        """The stored answer of the change with this key, or None."""
+        rows = self._fetch("SELECT answer FROM answers WHERE key = ?", key)
         return rows[0][0] if rows else None
 
     def charges(self, window: str, since: float) -> list[Charge]:
-        """What a window remembers from then on."""
+        """The charges of a window since a time, oldest first."""
         columns = "account, at, until, input, output, cost, calls"
-        question = f"SELECT {columns} FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
-        return [Charge(*row) for row in self._ask(question, window, since)]
+        query = f"SELECT {columns} FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
+        return [Charge(*row) for row in self._fetch(query, window, since)]
 
-    def _ask(self, question: str, *values: str | float) -> list[Row]:
-        with self._one_at_a_time:
+    def _fetch(self, query: str, *values: str | float) -> list[Row]:
+        with self._lock:
             try:
-                return self._connection.execute(question, values).fetchall()
-            except sqlite3.Error as wrong:
-                raise explained(self._path, wrong) from wrong
+                return self._connection.execute(query, values).fetchall()
+            except sqlite3.Error as error:
+                raise translated_error(self._path, error) from error
 
-    def _whole(self, stored: bytes) -> bytes:
+    def _load(self, stored: bytes) -> bytes:
         digest = blob_name(stored)
         return stored if digest is None else self._blob(digest)
 
     def _blob(self, digest: str) -> bytes:
-        rows = self._ask("SELECT body FROM blobs WHERE digest = ?", digest)
+        rows = self._fetch("SELECT body FROM blobs WHERE digest = ?", digest)
         return checked_blob(digest, rows[0][0] if rows else None)
 
-    def _one_run(self, question: str, name: str) -> RunRow | None:
-        rows = self._ask(question, name)
+    def _one_run(self, query: str, name: str) -> RunRow | None:
+        rows = self._fetch(query, name)
         return self._run_row(rows[0]) if rows else None
 
     def _run_row(self, row: Row) -> RunRow:
@@ -199,7 +199,7 @@ class Reading:
                 turns=turns,
                 usage=Usage(input_, output, cached, reasoning),
                 cost=cost,
-                outcome=None if outcome is None else self._codec.outcome_if_known(self._whole(outcome)),
+                outcome=None if outcome is None else self._codec.outcome_if_known(self._load(outcome)),
                 ended_at=ended_at,
             ),
         )

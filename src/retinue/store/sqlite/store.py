@@ -1,8 +1,8 @@
 """A store in one SQLite file, shared by all processes of a machine.
 
-Readers never wait for the writer (write-ahead log). Writers take turns by a lock file next to it, held around each
-transaction and each checkpoint: SQLite before 3.51.3 can damage the log when two connections write or checkpoint at the
-same instant. For the same reason SQLite's own checkpoints are off, and this module makes them.
+Readers never wait for the writer (write-ahead log, WAL). Writers hold a lock file around each transaction and each
+checkpoint: SQLite before 3.51.3 can damage the WAL when two connections write or checkpoint at the same time. For the
+same reason automatic checkpoints are off, and this module makes them.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from retinue.core.commands import Write, Written
+from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreNotOpened, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.store import rules
 from retinue.store.codec import Codec
-from retinue.store.sqlite.commands import Writing
-from retinue.store.sqlite.errors import explained, not_opened
+from retinue.store.sqlite.commands import SqliteCommands
+from retinue.store.sqlite.errors import open_error, translated_error
 from retinue.store.sqlite.lockfile import LockFile
 from retinue.store.sqlite.migrations import migrate
-from retinue.store.sqlite.queries import Reading
+from retinue.store.sqlite.queries import SqliteQueries
 
 Durability = Literal["process", "power"]
-"""What an acknowledged commit survives: the death of the process, or also a power cut."""
+"""What an acknowledged commit survives: the death of the process, or a power cut as well."""
 
-LONG_LOG: Final = 4 * 1024 * 1024
-"""Bytes of write-ahead log from which a checkpoint is worth its time."""
+CHECKPOINT_SIZE: Final = 4 * 1024 * 1024
+"""WAL size in bytes from which a checkpoint is made."""
 
-LONGEST_LOG: Final = 4 * LONG_LOG
-"""Bytes from which its file is cut short as well."""
+TRUNCATE_SIZE: Final = 4 * CHECKPOINT_SIZE
+"""WAL size in bytes from which a checkpoint also truncates the WAL file."""
 
 _BUSY_SECONDS: Final = 5.0
 
 
-class SqliteStore(Reading):
-    """A `Store` in a file; folders are made as needed, and only its owner can read what it makes.
+class SqliteStore(SqliteQueries):
+    """A `Store` in a file. Missing folders are created; the files are readable by their owner only.
 
-    With `durability="power"`, commits that ask to be durable reach the disk before they are answered. `threaded` says
-    whether calls are to be kept off the event loop; a test that holds time turns it off.
+    With `durability="power"`, durable commits are synced to disk before they return. `threaded` says whether calls
+    should be kept off the event loop; tests with virtual time turn it off.
     """
 
     def __init__(
@@ -54,99 +54,102 @@ class SqliteStore(Reading):
         codec: Codec | None = None,
     ) -> None:
         self._file = Path(path).absolute()
-        self._log = Path(f"{self._file}-wal")
+        self._wal = Path(f"{self._file}-wal")
         self._threaded = threaded
         self._durability = durability
-        self._syncs = False
+        self._is_synchronous = False
         self._closed = False
-        self._log_end = LONG_LOG
-        self._one_writer = threading.Lock()
+        self._checkpoint_at = CHECKPOINT_SIZE
+        self._write_lock = threading.Lock()
         codec = codec or Codec()
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._turns = LockFile(Path(f"{self._file}.lock"))
-        except OSError as wrong:
-            raise not_opened(self._file, wrong) from wrong
+            self._file_lock = LockFile(Path(f"{self._file}.lock"))
+        except OSError as error:
+            raise open_error(self._file, error) from error
         try:
-            with self._turns, ExitStack() as opened:
+            with self._file_lock, ExitStack() as opened:
                 self._writer = opened.enter_context(closing(_open_to_write(self._file)))
                 reader = opened.enter_context(closing(_open_to_read(self._file)))
                 super().__init__(reader, self._file, codec)
                 self._version = self._data_version()
                 opened.pop_all()
-        except BaseException as wrong:
-            self._turns.close()
-            if isinstance(wrong, sqlite3.Error | OSError):
-                raise not_opened(self._file, wrong) from wrong
-            if isinstance(wrong, StoreUnavailable):
-                raise StoreNotOpened(wrong.reason) from wrong
+        except BaseException as error:
+            self._file_lock.close()
+            if isinstance(error, sqlite3.Error | OSError):
+                raise open_error(self._file, error) from error
+            if isinstance(error, StoreUnavailable):
+                raise StoreNotOpened(error.reason) from error
             raise
-        self._writing = Writing(self._writer, codec)
+        self._commands = SqliteCommands(self._writer, codec)
 
     @property
     def shared(self) -> bool:
-        """Always: every process of the machine can open the file."""
+        """True: every process of the machine can open the file."""
         return True
 
     @property
     def blocking(self) -> bool:
-        """Whether calls take real time: a commit waits for the disk and for other processes."""
+        """Whether calls may block: a commit waits for the disk and for other processes."""
         return self._threaded
 
-    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> list[Written]:
-        """Make these writes happen, in order, as one."""
-        with self._one_writer, self._my_turn():
+    def commit(
+        self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
+    ) -> list[WriteResult]:
+        """Apply these writes in order, all or none."""
+        with self._write_lock, self._open_lock():
             try:
-                if self._durability == "power" and durable != self._syncs:
+                if self._durability == "power" and durable != self._is_synchronous:
                     self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-                    self._syncs = durable
-                answers = self._transact(driver_id, writes)
-            except sqlite3.Error as wrong:
-                raise explained(self._file, wrong) from wrong
-            self._checkpoint_when_long()
-            return answers
+                    self._is_synchronous = durable
+                results = self._transact(driver_id, writes)
+            except sqlite3.Error as error:
+                raise translated_error(self._file, error) from error
+            self._checkpoint_if_due()
+            return results
 
     def commit_at_once(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
-    ) -> list[Written] | None:
-        """The same, if it waits for nobody: a commit that need not reach the disk is a few writes into memory of the
-        system. None when another process has its turn, when the disk has to be waited for, or when it is time for a
-        checkpoint, which `commit` makes.
+    ) -> list[WriteResult] | None:
+        """Commit without waiting, or return None without committing.
+
+        A commit that need not be synced only writes into the page cache. None if another process holds the lock, if
+        the disk would have to be waited for, or if a checkpoint is due, which `commit` makes.
         """
-        if self._syncs or (durable and self._durability == "power") or self._log_size() > self._log_end:
+        if self._is_synchronous or (durable and self._durability == "power") or self._wal_size() > self._checkpoint_at:
             return None
-        if not self._one_writer.acquire(blocking=False):
+        if not self._write_lock.acquire(blocking=False):
             return None
         try:
-            if not self._my_turn().take_if_free():
+            if not self._open_lock().try_acquire():
                 return None
             try:
                 return self._transact(driver_id, writes)
-            except sqlite3.Error as wrong:
-                raise explained(self._file, wrong) from wrong
+            except sqlite3.Error as error:
+                raise translated_error(self._file, error) from error
             finally:
-                self._turns.give_back()
+                self._file_lock.release()
         finally:
-            self._one_writer.release()
+            self._write_lock.release()
 
     def changed(self) -> bool:
-        """Whether another process may have written since this was last asked."""
-        with self._one_writer:
+        """Whether another process may have written since the last call."""
+        with self._write_lock:
             try:
-                # The writer's own commits do not count for its connection, and nobody else here writes.
+                # A connection's own commits do not change its data version, and this process has no other writer.
                 before, self._version = self._version, self._data_version()
-            except sqlite3.Error as wrong:
-                raise explained(self._file, wrong) from wrong
+            except sqlite3.Error as error:
+                raise translated_error(self._file, error) from error
             return self._version != before
 
     def close(self) -> None:
-        """Let go of files and connections; nothing committed is lost."""
-        with self._one_writer:
+        """Checkpoint, and close files and connections."""
+        with self._write_lock:
             if self._closed:
                 return
             self._closed = True
             try:
-                with self._turns:
+                with self._file_lock:
                     super().close()
                     self._checkpoint("TRUNCATE")
                     self._writer.close()
@@ -154,48 +157,48 @@ class SqliteStore(Reading):
                 # Reached without the lock if another process keeps it. Closing a closed connection does nothing.
                 super().close()
                 self._writer.close()
-                self._turns.close()
+                self._file_lock.close()
 
-    def _my_turn(self) -> LockFile:
+    def _open_lock(self) -> LockFile:
         if self._closed:
             raise StoreUnavailable(f"{self._file} was closed")
-        return self._turns
+        return self._file_lock
 
-    def _transact(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[Written]:
-        writing = self._writing
+    def _transact(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[WriteResult]:
+        commands = self._commands
         self._writer.execute("BEGIN IMMEDIATE")
         try:
-            if driver_id is not None and not writing.lives(driver_id) and not rules.enlists(writes, driver_id):
+            if driver_id is not None and not commands.is_alive(driver_id) and not rules.registers(writes, driver_id):
                 raise Fenced(driver_id)
-            answers = writing.write_all(driver_id, writes)
+            results = commands.write_all(driver_id, writes)
             self._writer.execute("COMMIT")
-            return answers
+            return results
         except BaseException:
-            writing.forget()
-            if self._writer.in_transaction:  # SQLite may have ended it by itself, for example when the disk is full
+            commands.rolled_back()
+            if self._writer.in_transaction:  # SQLite may have rolled back by itself, for example when the disk is full
                 self._writer.execute("ROLLBACK")
             raise
 
     def _data_version(self) -> int:
         return self._writer.execute("PRAGMA data_version").fetchone()[0]
 
-    def _checkpoint_when_long(self) -> None:
-        """Bring the log into the file when it has outgrown its length.
+    def _checkpoint_if_due(self) -> None:
+        """Make a checkpoint when the WAL has outgrown its threshold.
 
-        A log that was brought home is written again from its beginning, which is cheaper than growing anew, so its file
-        keeps its length and grows only when there is more in the log than ever.
+        After a complete checkpoint SQLite reuses the WAL from its beginning, which is cheaper than growing it again, so
+        its file keeps its size and grows only when it holds more than ever before.
         """
-        size = self._log_size()
-        if size > self._log_end:
-            home = self._checkpoint("PASSIVE" if size < LONGEST_LOG else "TRUNCATE")
-            # A reader in the middle of something can hold the log back: then try again some megabytes later.
-            self._log_end = max(LONG_LOG, self._log_size()) if home else size + LONG_LOG
-        elif size < self._log_end:
-            self._log_end = max(LONG_LOG, size)  # another process has shortened it
+        size = self._wal_size()
+        if size > self._checkpoint_at:
+            complete = self._checkpoint("PASSIVE" if size < TRUNCATE_SIZE else "TRUNCATE")
+            # A reader in a transaction can prevent a complete checkpoint: then try again some megabytes later.
+            self._checkpoint_at = max(CHECKPOINT_SIZE, self._wal_size()) if complete else size + CHECKPOINT_SIZE
+        elif size < self._checkpoint_at:
+            self._checkpoint_at = max(CHECKPOINT_SIZE, size)  # another process has shortened it
 
     def _checkpoint(self, mode: Literal["PASSIVE", "TRUNCATE"]) -> bool:
-        """Whether all of the log is in the file now; what is not stays in the log, where it is as safe."""
-        self._writer.execute("PRAGMA busy_timeout = 0")  # others wait for this process now, so let it not wait for them
+        """Checkpoint the WAL; returns whether it is complete. What is not copied stays in the WAL, which is as safe."""
+        self._writer.execute("PRAGMA busy_timeout = 0")  # do not wait for others while holding the lock
         try:
             busy, length, done = self._writer.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
             return not busy and length == done
@@ -204,9 +207,9 @@ class SqliteStore(Reading):
         finally:
             self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000:.0f}")
 
-    def _log_size(self) -> int:
+    def _wal_size(self) -> int:
         try:
-            return os.stat(self._log).st_size
+            return os.stat(self._wal).st_size
         except OSError:
             return 0
 
@@ -217,10 +220,10 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
     try:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise StoreUnavailable(f"{path} lies where SQLite cannot keep a write-ahead log; use a local disk")
+            raise StoreUnavailable(f"SQLite cannot keep a write-ahead log next to {path}; use a local disk")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA fullfsync = ON")  # what syncing means on macOS; nothing elsewhere
+        connection.execute("PRAGMA fullfsync = ON")  # needed for a real sync on macOS; no effect elsewhere
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -8000")
         migrate(connection, path)
@@ -247,6 +250,6 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Make the file before SQLite does, so that only its owner can read it; the files next to it follow suit."""
+    """Create the file before SQLite does, readable by its owner only; SQLite creates the WAL files with its mode."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

@@ -1,6 +1,6 @@
-"""The tables of the SQLite store, step by step from the first release to this one.
+"""Schema migrations of the SQLite store.
 
-A file says in `user_version` how many steps it has taken. Released steps are never edited; a change is a new step.
+`user_version` is the number of migrations a file has. Released migrations are never edited; a change is a new one.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from retinue.core.errors import StoreCorrupt, UnknownFormat
-from retinue.store.sqlite.migrations import m0001_beginning
+from retinue.store.sqlite.migrations import m0001_initial
 
 Step: TypeAlias = Callable[[sqlite3.Connection], None]
 
-STEPS: Final[tuple[Step, ...]] = (m0001_beginning.migrate,)
+STEPS: Final[tuple[Step, ...]] = (m0001_initial.migrate,)
 
 APPLICATION_ID: Final = 0x52544E55
-"""How a retinue file differs from the databases of others: `RTNU` in its header."""
+"""Marks a file as a retinue store: `RTNU` in its header."""
 
 
 def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = STEPS) -> None:
-    """Take the steps that the file lacks, all or none; the caller holds the lock, so nobody else is half way."""
-    found = _number(connection, "PRAGMA user_version")
-    if found > len(steps):
-        raise UnknownFormat(f"the store {path}", found=found, known=len(steps))
-    if not _is_ours(connection, found):
+    """Apply the missing migrations, all or none; the caller holds the file lock."""
+    version = _number(connection, "PRAGMA user_version")
+    if version > len(steps):
+        raise UnknownFormat(f"the store {path}", found=version, known=len(steps))
+    if not _is_ours(connection, version):
         raise StoreCorrupt(f"{path} is the database of another program: choose another place for retinue's")
-    if found == len(steps):
+    if version == len(steps):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for step in steps[found:]:
+        for step in steps[version:]:
             step(connection)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(steps)}")
@@ -49,6 +49,6 @@ def _is_ours(connection: sqlite3.Connection, version: int) -> bool:
     return _number(connection, "SELECT count(*) FROM sqlite_master") == 0
 
 
-def _number(connection: sqlite3.Connection, question: str) -> int:
-    (answer,) = connection.execute(question).fetchone()
-    return int(answer)
+def _number(connection: sqlite3.Connection, query: str) -> int:
+    (number,) = connection.execute(query).fetchone()
+    return int(number)

@@ -1,4 +1,4 @@
-"""Settings files for the tests: written in place, loaded with every section that the application has."""
+"""Helpers that write a settings file and load it with all sections of the application."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from retinue.core.errors import ConfigError
 
 
 def settings(folder: Path, text: str, sections: Sequence[Section] = SECTIONS) -> Settings:
-    """What a `retinue.toml` with this text comes to."""
+    """The settings of a `retinue.toml` with this text."""
     (folder / "retinue.toml").write_text(text, encoding="utf-8")
     return load(cwd=folder, sections=sections)
 
 
-def complaint(folder: Path, text: str | None = None, *, path: str | Path | None = None) -> str:
-    """The message about a `retinue.toml` with this text, or about the file that `path` is."""
+def error_message(folder: Path, text: str | None = None, *, path: str | Path | None = None) -> str:
+    """The error message for a `retinue.toml` with this text, or for the file `path`."""
     if text is not None:
         (folder / "retinue.toml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

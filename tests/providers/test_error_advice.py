@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a vendor is told in the same words on every wire: what happened, and what to do about it."""
+"""Errors have the same texts on every wire: what happened, and what to do."""
 
 import socket
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
 from retinue.providers.gemini.provider import GeminiProvider
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
 from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import Listener
-from retinue.testing.fake_chat import FakeChat, Played
-from retinue.testing.fake_server import Answer, FakeServer
+from retinue.testing.fake_chat import FakeChat, Playable
+from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.providers.fakes import anthropic, gemini
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
@@ -29,20 +29,20 @@ pytestmark = pytest.mark.real_time
 
 KEY, VARIABLE = "s3cret-and-long-enough", "FAKE_VENDOR_KEY"
 
-Refuse = Callable[[int, str], Answer]
+Refuse = Callable[[int, str], FakeResponse]
 
 
 class Wire(NamedTuple):
-    """A wire, its fake vendor, where that is below its address, and how it words a refusal."""
+    """A wire, its fake server, the path below its address, and its error format."""
 
-    vendor: Callable[[Played], FakeServer]
-    reach: Callable[[str, str | None], AbstractAsyncContextManager[Provider]]
+    vendor: Callable[[Playable], FakeServer]
+    create_provider: Callable[[str, str | None], AbstractAsyncContextManager[Provider]]
     base: str
     path: str
     refuse: Refuse
 
 
-def googles(status: int, message: str) -> Answer:
+def googles(status: int, message: str) -> FakeResponse:
     kinds = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}
     return gemini.failed(status, message, kinds.get(status, "INVALID_ARGUMENT"))
 
@@ -56,8 +56,8 @@ WIRES: dict[str, Wire] = {
         "/publishers/anthropic/models/some-model:streamRawPredict",
         anthropic.failed,
     ),
-    "openai-chat": Wire(FakeChat, OpenAIChatProvider, "/v1", "/chat/completions", fake_chat.failed),
-    "openai-responses": Wire(FakeResponses, OpenAIResponsesProvider, "/v1", "/responses", fake_chat.failed),
+    "openai-chat": Wire(FakeChat, OpenAIChatProvider, "/v1", "/chat/completions", fake_chat.error_response),
+    "openai-responses": Wire(FakeResponses, OpenAIResponsesProvider, "/v1", "/responses", fake_chat.error_response),
     "gemini": Wire(FakeGemini, GeminiProvider, "", "/v1beta/models/some-model:streamGenerateContent", googles),
 }
 
@@ -65,14 +65,14 @@ QUESTION = Request(model="some-model", system="", messages=[UserMessage("hi")])
 
 
 async def error_of(wire: Wire, url: str, variable: str | None = VARIABLE) -> ProviderError:
-    async with wire.reach(url + wire.base, variable) as provider:
+    async with wire.create_provider(url + wire.base, variable) as provider:
         with pytest.raises(ProviderError) as caught:
             await provider.answer(QUESTION, Listener().publish)
     return caught.value
 
 
-async def told(name: str, played: Played, variable: str | None = VARIABLE) -> tuple[str, str, int | None]:
-    """What asking comes to; the vendor's address reads VENDOR, and with what the wire adds to it BASE."""
+async def error_facts(name: str, played: Playable, variable: str | None = VARIABLE) -> tuple[str, str, int | None]:
+    """The error of a request; the server's address is replaced by VENDOR, and with the wire's path by BASE."""
     wire = WIRES[name]
     async with wire.vendor(played) as vendor:
         error = await error_of(wire, vendor.url, variable)
@@ -86,10 +86,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_no_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_key_names_its_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
 
-    assert await told(name, says("hi")) == (
+    assert await error_facts(name, says("hi")) == (
         f"the environment variable {VARIABLE} is not set; set it to the key for BASE",
         "auth",
         None,
@@ -98,10 +98,10 @@ async def test_no_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_wrong_key(name: str, status: int) -> None:
+async def test_an_invalid_key_names_its_variable(name: str, status: int) -> None:
     refusal = WIRES[name].refuse(status, f"Incorrect API key provided: {KEY}")
 
-    assert await told(name, refusal) == (
+    assert await error_facts(name, refusal) == (
         f"BASE answered {status}: Incorrect API key provided: [key]. Check the key in {VARIABLE}",
         "auth",
         status,
@@ -109,8 +109,8 @@ async def test_a_wrong_key(name: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_no_key_was_sent_at_all(name: str) -> None:
-    assert await told(name, WIRES[name].refuse(401, "Who are you?"), None) == (
+async def test_an_auth_error_without_a_key_suggests_api_key_env(name: str) -> None:
+    assert await error_facts(name, WIRES[name].refuse(401, "Who are you?"), None) == (
         "BASE answered 401: Who are you? No key was sent: name the variable that holds it (api_key_env)",
         "auth",
         401,
@@ -118,10 +118,10 @@ async def test_no_key_was_sent_at_all(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_an_unknown_model(name: str) -> None:
+async def test_an_unknown_model_error_names_model_and_url(name: str) -> None:
     wire = WIRES[name]
 
-    assert await told(name, wire.refuse(404, "The model 'some-model' does not exist")) == (
+    assert await error_facts(name, wire.refuse(404, "The model 'some-model' does not exist")) == (
         "BASE answered 404: The model 'some-model' does not exist. Check the model name 'some-model' and the base URL "
         f"(asked: BASE{wire.path})",
         "bad_request",
@@ -139,8 +139,8 @@ TOO_LONG = {
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_a_conversation_that_is_too_long(name: str) -> None:
-    assert await told(name, WIRES[name].refuse(400, TOO_LONG[name])) == (
+async def test_a_too_long_conversation_names_the_model(name: str) -> None:
+    assert await error_facts(name, WIRES[name].refuse(400, TOO_LONG[name])) == (
         f"BASE answered 400: {TOO_LONG[name]}. The conversation is longer than model 'some-model' takes",
         "too_long",
         400,
@@ -157,10 +157,10 @@ NO_MONEY: dict[str, tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_nothing_is_left_in_the_account(name: str) -> None:
+async def test_an_exhausted_account_suggests_checking_the_balance(name: str) -> None:
     status, words = NO_MONEY[name]
 
-    assert await told(name, WIRES[name].refuse(status, words)) == (
+    assert await error_facts(name, WIRES[name].refuse(status, words)) == (
         f"BASE answered {status}: {words} Check the plan and the balance of the key in {VARIABLE}",
         "auth",
         status,
@@ -168,7 +168,7 @@ async def test_nothing_is_left_in_the_account(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_nobody_listens(name: str) -> None:
+async def test_a_refused_connection_is_unreachable(name: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -183,21 +183,21 @@ async def test_nobody_listens(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_an_answer_that_is_something_else(name: str) -> None:
-    page = Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>Please log in</html>",))
+async def test_a_response_that_is_no_stream_suggests_checking_the_url(name: str) -> None:
+    page = FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<html>Please log in</html>",))
 
-    assert await told(name, page) == (
-        "BASE: the answer (text/html) is no stream of events: <html>Please log in</html>. Check the base URL",
+    assert await error_facts(name, page) == (
+        "BASE: the answer (text/html) is not an event stream: <html>Please log in</html>. Check the base URL",
         "cut",
         None,
     )
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_an_event_that_is_no_json(name: str) -> None:
+async def test_an_event_that_is_not_json_is_a_cut_error(name: str) -> None:
     nonsense: dict[str, Any] = {"headers": fake_chat.EVENTS, "pieces": (b"data: oops\n\n",)}
 
-    assert await told(name, Answer(**nonsense)) == (
+    assert await error_facts(name, FakeResponse(**nonsense)) == (
         "BASE: an event of the stream cannot be read: oops",
         "cut",
         None,
@@ -205,17 +205,19 @@ async def test_an_event_that_is_no_json(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_an_answer_that_breaks_off(name: str) -> None:
-    words, fault, status = await told(name, Answer(headers=fake_chat.EVENTS, pieces=(b": hello\n\n",), ending="cut"))
+async def test_a_truncated_response_is_a_cut_error(name: str) -> None:
+    words, fault, status = await error_facts(
+        name, FakeResponse(headers=fake_chat.EVENTS, pieces=(b": hello\n\n",), ending="cut")
+    )
 
     assert (words, fault, status) == ("BASE: the stream ended without an answer", "cut", None)
 
 
 @pytest.mark.parametrize("name", WIRES)
-async def test_a_key_that_is_refused_inside_of_an_answer(name: str) -> None:
+async def test_an_auth_error_inside_a_stream_names_the_variable(name: str) -> None:
     refused = b'{"error":{"message":"wrong key","type":"authentication_error"}}'
 
-    assert await told(name, Answer(headers=fake_chat.JSON, pieces=(refused,))) == (
+    assert await error_facts(name, FakeResponse(headers=fake_chat.JSON, pieces=(refused,))) == (
         f"BASE: wrong key. Check the key in {VARIABLE}",
         "auth",
         None,

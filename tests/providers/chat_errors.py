@@ -1,4 +1,4 @@
-"""A fake chat vendor, and what asking it comes to when it will not answer."""
+"""Helpers that call a fake chat server and return the error."""
 
 import os
 from unittest.mock import patch
@@ -7,8 +7,8 @@ import pytest
 
 from retinue.core.errors import ProviderError, ProviderFault
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.testing.contracts.provider import Listener, question
-from retinue.testing.fake_chat import FakeChat, Played
+from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.fake_chat import FakeChat, Playable
 
 KEY = "s3cret-and-long-enough"
 VARIABLE = "FAKE_VENDOR_KEY"
@@ -16,17 +16,17 @@ VARIABLE = "FAKE_VENDOR_KEY"
 
 async def failure_of(provider: OpenAIChatProvider, listener: Listener | None = None) -> ProviderError:
     with pytest.raises(ProviderError) as failure:
-        await provider.answer(question(), (listener or Listener()).publish)
+        await provider.answer(sample_request(), (listener or Listener()).publish)
     return failure.value
 
 
-async def failure(played: Played, listener: Listener | None = None) -> ProviderError:
-    """What asking a vendor comes to that answers so; its address reads `VENDOR`, whatever its port."""
+async def failure(played: Playable, listener: Listener | None = None) -> ProviderError:
+    """The error of a request to a server that answers like this; its address is replaced by `VENDOR`."""
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE) as provider:
         with patch.dict(os.environ, {VARIABLE: KEY}):
             error = await failure_of(provider, listener)
-        told = str(error).replace(vendor.url, "VENDOR")
-        error.args = (told.replace(vendor.url.removeprefix("http://"), "VENDOR:PORT"),)
+        message = str(error).replace(vendor.url, "VENDOR")
+        error.args = (message.replace(vendor.url.removeprefix("http://"), "VENDOR:PORT"),)
         return error
 
 

@@ -1,4 +1,4 @@
-"""Responses go on with the whole conversation or from the response before, and are read in two spellings."""
+"""Requests to the Responses wire with the whole conversation or the previous response, and both spellings."""
 
 from typing import Any
 
@@ -6,22 +6,22 @@ import pytest
 
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
-from retinue.providers.openai_responses.provider import Continuing, OpenAIResponsesProvider, Spelling
-from retinue.providers.scripted.script import Speaks, calls, says, together
+from retinue.providers.openai_responses.provider import Continuation, OpenAIResponsesProvider, Spelling
+from retinue.providers.scripted import ScriptedReply, calls, says, together
 from retinue.testing.contracts.provider import TOOLS, Listener
-from retinue.testing.fake_server import Heard
+from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes.responses import FakeResponses
-from tests.providers.responses_events import decoded
+from tests.providers.responses_events import decode_reply
 
 pytestmark = pytest.mark.real_time
 
 BOTH = together(says("Let me look.", thinking="hm"), calls("search", query="a"), calls("list_files"))
 
 
-def by_turn(*lines: Speaks) -> Any:
-    """A line for each turn, told by how many results the conversation has."""
+def by_turn(*lines: ScriptedReply) -> Any:
+    """The line for a request, chosen by the number of tool results."""
 
-    def play(heard: Heard) -> Speaks:
+    def play(heard: ReceivedRequest) -> ScriptedReply:
         results = sum(item.get("type") in ("function_call_output", "tool_result") for item in heard.body["input"])
         return lines[{0: 0, 2: 1, 3: 2}[results]]
 
@@ -32,7 +32,7 @@ LINES = by_turn(BOTH, calls("search", query="b"), says("Because."))
 
 
 async def conversed(provider: Provider, memo: dict[str, object] | None = None) -> list[Message]:
-    """A question, three replies and what their calls came to; with a `memo`, as a run has it."""
+    """A conversation of three replies and the results of their calls; `memo` is that of a run."""
     history: list[Message] = [UserMessage("why?")]
     while True:
         kept = {} if memo is None else memo
@@ -44,8 +44,8 @@ async def conversed(provider: Provider, memo: dict[str, object] | None = None) -
         history += [ToolMessage(call.name, f"{call.name}!", call.id) for call in reply.message.calls]
 
 
-def told(vendor: FakeResponses) -> list[tuple[str | None, list[Any]]]:
-    return [(heard.body.get("previous_response_id"), heard.body["input"]) for heard in vendor.heard]
+def sent_items(vendor: FakeResponses) -> list[tuple[str | None, list[Any]]]:
+    return [(heard.body.get("previous_response_id"), heard.body["input"]) for heard in vendor.requests]
 
 
 ASKED = {"role": "user", "content": [{"type": "input_text", "text": "why?"}]}
@@ -59,14 +59,14 @@ def result(spelling: Spelling, call_id: str, text: str) -> dict[str, str]:
 
 @pytest.mark.promise("BZ-CALL-CONTINUES")
 @pytest.mark.parametrize(("spelling", "prefix"), [("function_call", "call"), ("tool_call", "fc")])
-async def test_from_the_response_before_only_what_is_new_is_sent(spelling: Spelling, prefix: str) -> None:
+async def test_only_new_items_are_sent_after_the_previous_response(spelling: Spelling, prefix: str) -> None:
     async with (
         FakeResponses(LINES, spelling=spelling) as vendor,
         OpenAIResponsesProvider(vendor.base_url, spelling=spelling, continues="previous") as provider,
     ):
         history = await conversed(provider, {})
 
-    assert told(vendor) == [
+    assert sent_items(vendor) == [
         (None, [ASKED]),
         (
             "resp_1",
@@ -74,13 +74,13 @@ async def test_from_the_response_before_only_what_is_new_is_sent(spelling: Spell
         ),
         ("resp_2", [result(spelling, f"{prefix}_7_0", "search!")]),
     ]
-    assert all(heard.body["store"] is False for heard in vendor.heard)
+    assert all(heard.body["store"] is False for heard in vendor.requests)
     assert history[-1] == AssistantMessage("Because.")
 
 
-async def test_both_ways_come_to_the_same() -> None:
+async def test_whole_and_continued_requests_give_the_same_reply() -> None:
     histories: list[list[Message]] = []
-    ways: tuple[Continuing, ...] = ("whole", "previous")
+    ways: tuple[Continuation, ...] = ("whole", "previous")
     for way in ways:
         async with (
             FakeResponses(LINES) as vendor,
@@ -91,30 +91,30 @@ async def test_both_ways_come_to_the_same() -> None:
     assert histories[0] == histories[1]
 
 
-async def test_a_process_that_did_not_make_the_request_sends_the_whole() -> None:
+async def test_another_process_sends_the_whole_conversation() -> None:
     async with (
         FakeResponses(LINES) as vendor,
         OpenAIResponsesProvider(vendor.base_url, continues="previous") as provider,
     ):
         await conversed(provider)
 
-    assert [(previous, len(items)) for previous, items in told(vendor)] == [(None, 1), (None, 7), (None, 9)]
+    assert [(previous, len(items)) for previous, items in sent_items(vendor)] == [(None, 1), (None, 7), (None, 9)]
 
 
-async def test_a_server_that_does_not_know_the_response_gets_the_whole_from_then_on() -> None:
+async def test_an_unknown_previous_response_falls_back_to_the_whole() -> None:
     async with (
         FakeResponses(LINES, remembers=False) as vendor,
         OpenAIResponsesProvider(vendor.base_url, continues="previous") as provider,
     ):
         history = await conversed(provider, {})
 
-    assert [(previous, len(items)) for previous, items in told(vendor)] == [
+    assert [(previous, len(items)) for previous, items in sent_items(vendor)] == [
         (None, 1), ("resp_1", 2), (None, 7), (None, 9),
     ]  # fmt: skip
     assert history[-1] == AssistantMessage("Because.")
 
 
-async def test_what_anybody_said_after_the_reply_goes_along_and_a_rewritten_history_goes_whole() -> None:
+async def test_messages_after_the_reply_are_sent_and_a_rewritten_history_whole() -> None:
     memo: dict[str, object] = {}
     async with (
         FakeResponses(lambda _: says("ok")) as vendor,
@@ -124,11 +124,11 @@ async def test_what_anybody_said_after_the_reply_goes_along_and_a_rewritten_hist
         reply = await provider.answer(Request(model="o3", system="", messages=history, memo=memo), Listener().publish)
         history += [reply.message, UserMessage("and?"), UserMessage("a child has news", origin="notice")]
         await provider.answer(Request(model="o3", system="", messages=history, memo=memo), Listener().publish)
-        # Somebody replaced what was said by a summary: the vendor's is another conversation.
+        # A summary replaced the history: the response at the vendor belongs to another conversation.
         rewritten = [UserMessage("In short."), AssistantMessage("ok"), UserMessage("so?")]
         await provider.answer(Request(model="o3", system="", messages=rewritten, memo=memo), Listener().publish)
 
-    texts = [(previous, [item["content"][0]["text"] for item in items]) for previous, items in told(vendor)]
+    texts = [(previous, [item["content"][0]["text"] for item in items]) for previous, items in sent_items(vendor)]
     assert texts == [
         (None, ["why?"]),
         ("resp_1", ["and?", "a child has news"]),
@@ -136,7 +136,7 @@ async def test_what_anybody_said_after_the_reply_goes_along_and_a_rewritten_hist
     ]
 
 
-# ---- two spellings are read -----------------------------------------------------------------------------------------
+# ---- spellings ------------------------------------------------------------------------------------------------------
 
 
 def events(item: str, piece: str, *, call_id: bool) -> list[dict[str, Any]]:
@@ -154,10 +154,10 @@ def events(item: str, piece: str, *, call_id: bool) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("item", ["function_call", "tool_call"])
 @pytest.mark.parametrize("piece", ["function_call_arguments", "tool_call_arguments"])
 @pytest.mark.parametrize(("call_id", "known_as"), [(True, "call_1"), (False, "fc_1")])
-def test_calls_are_read_in_either_spelling_and_known_by_their_call_id_first(
+def test_calls_are_read_in_either_spelling_and_matched_by_call_id(
     item: str, piece: str, call_id: bool, known_as: str
 ) -> None:
-    reply = decoded(*events(item, piece, call_id=call_id))
+    reply = decode_reply(*events(item, piece, call_id=call_id))
 
     assert reply.message == AssistantMessage(calls=(ToolCall("search", '{"query":"pool"}', known_as),))
     assert (reply.stop, reply.response_id, reply.model) == ("calls", "resp_1", "o3")

@@ -1,4 +1,4 @@
-"""An answer that is cut, wrong or nonsense is an error that says so, wherever the stream is split."""
+"""Responses that are truncated, failed or unreadable are errors, however the stream is split."""
 
 from typing import get_args
 
@@ -12,7 +12,7 @@ from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
 from retinue.providers.openai_chat.provider import Decoder
 from retinue.testing.fake_chat import DONE, event
-from tests.providers.chat_events import calling, decoded, part, saying
+from tests.providers.chat_events import call_piece, calls_event, decode_reply, delta_event
 
 
 @pytest.mark.parametrize(
@@ -20,23 +20,23 @@ from tests.providers.chat_events import calling, decoded, part, saying
     [
         ([], "the stream ended without an answer", ""),
         ([{"choices": None, "usage": {"prompt_tokens": 1}}], "the stream ended without an answer", ""),
-        ([saying(content="It is bec")], "the stream ended in the middle of the answer", "It is bec"),
+        ([delta_event(content="It is bec")], "the stream ended in the middle of the answer", "It is bec"),
     ],
 )
-def test_a_stream_that_ends_early_is_cut(events: list[object], message: str, partial: str) -> None:
+def test_a_stream_that_ends_early_is_a_cut_error(events: list[object], message: str, partial: str) -> None:
     with pytest.raises(ProviderError) as cut:
-        decoded(*events, done=False)
+        decode_reply(*events, done=False)
 
     assert (str(cut.value), cut.value.fault, cut.value.partial) == (message, "cut", partial)
 
 
-def test_a_stream_of_nothing_but_its_end_is_cut() -> None:
+def test_an_end_mark_alone_is_a_cut_error() -> None:
     with pytest.raises(ProviderError, match="without an answer"):
-        decoded()
+        decode_reply()
 
 
-def test_an_answer_that_said_why_it_stopped_is_whole_without_the_last_word() -> None:
-    assert decoded(saying("stop", content="a"), done=False) == Reply(
+def test_a_finish_reason_completes_a_reply_without_an_end_mark() -> None:
+    assert decode_reply(delta_event("stop", content="a"), done=False) == Reply(
         AssistantMessage("a"), usage=None, model="m1", response_id="r1"
     )
 
@@ -51,7 +51,7 @@ def test_an_answer_that_said_why_it_stopped_is_whole_without_the_last_word() -> 
         (b"[" * 100_000, "an event of the stream cannot be read: " + "[" * 120),
     ],
 )
-def test_nonsense_counts_as_a_broken_connection(payload: bytes, message: str) -> None:
+def test_unreadable_data_is_a_cut_error(payload: bytes, message: str) -> None:
     with pytest.raises(ProviderError) as cut:
         Decoder().feed(payload)
 
@@ -78,40 +78,42 @@ def test_nonsense_counts_as_a_broken_connection(payload: bytes, message: str) ->
         ({"message": "m", "type": "of a new kind"}, "internal", None),
     ],
 )
-def test_an_error_inside_the_stream(error: dict[str, object], fault: ProviderFault, status: int | None) -> None:
-    with pytest.raises(ProviderError) as told:
-        decoded(saying(content="a"), {"error": error})
+def test_an_error_event_raises_with_its_fault(
+    error: dict[str, object], fault: ProviderFault, status: int | None
+) -> None:
+    with pytest.raises(ProviderError) as raised:
+        decode_reply(delta_event(content="a"), {"error": error})
 
-    assert (str(told.value), told.value.fault, told.value.status) == (error["message"], fault, status)
+    assert (str(raised.value), raised.value.fault, raised.value.status) == (error["message"], fault, status)
 
 
-def test_an_error_may_be_a_mere_word_or_nothing_at_all() -> None:
+def test_an_error_event_may_be_a_string_or_empty() -> None:
     with pytest.raises(ProviderError, match=r"^out of memory$"):
-        decoded({"error": "out of memory"})
+        decode_reply({"error": "out of memory"})
     with pytest.raises(ProviderError, match="gave up in the middle") as given_up:
-        decoded(saying("error", content="a"))
+        decode_reply(delta_event("error", content="a"))
     assert given_up.value.fault == "overloaded"
 
 
-# ---- however it is cut, and whatever it is --------------------------------------------------------------------------
+# ---- arbitrary splits and data --------------------------------------------------------------------------------------
 
 STREAM = b"".join(
     [
         b": welcome\n\n",
-        event(saying(role="assistant", content="")),
-        event(saying(reasoning_content="hm 🦆")),
-        event(saying(content="naïve ")).replace(b"\n", b"\r\n"),
-        event(saying(content="日本語\u2028")),
-        event(calling(part("ls", '{"ä":', index=0, id="a"))),
-        event(calling(part(None, '"🦆"}', index=0))),
-        event(saying("tool_calls")),
+        event(delta_event(role="assistant", content="")),
+        event(delta_event(reasoning_content="hm 🦆")),
+        event(delta_event(content="naïve ")).replace(b"\n", b"\r\n"),
+        event(delta_event(content="日本語\u2028")),
+        event(calls_event(call_piece("ls", '{"ä":', index=0, id="a"))),
+        event(calls_event(call_piece(None, '"🦆"}', index=0))),
+        event(delta_event("tool_calls")),
         event({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}),
         DONE,
     ]
 )
 
 
-def through(*chunks: bytes) -> Reply:
+def decode_stream(*chunks: bytes) -> Reply:
     reader, decoder = EventReader(), Decoder()
     for chunk in chunks:
         for payload in reader.feed(chunk):
@@ -121,7 +123,7 @@ def through(*chunks: bytes) -> Reply:
     return decoder.finish()
 
 
-def test_an_answer_is_the_same_wherever_the_stream_is_cut() -> None:
+def test_a_reply_does_not_depend_on_how_the_stream_is_split() -> None:
     whole = Reply(
         AssistantMessage("naïve 日本語\u2028", (ToolCall("ls", '{"ä":"🦆"}', "a"),), (Thinking("hm 🦆"),)),
         Usage(1, 2),
@@ -130,24 +132,24 @@ def test_an_answer_is_the_same_wherever_the_stream_is_cut() -> None:
         response_id="r1",
     )
 
-    assert through(STREAM) == whole
-    assert through(*(STREAM[i : i + 1] for i in range(len(STREAM)))) == whole
-    assert {through(STREAM[:i], STREAM[i:]) for i in range(len(STREAM))} == {whole}
+    assert decode_stream(STREAM) == whole
+    assert decode_stream(*(STREAM[i : i + 1] for i in range(len(STREAM)))) == whole
+    assert {decode_stream(STREAM[:i], STREAM[i:]) for i in range(len(STREAM))} == {whole}
 
 
 def outcome(*chunks: bytes) -> Reply | ProviderFault:
     try:
-        return through(*chunks)
+        return decode_stream(*chunks)
     except ProviderError as error:
         return error.fault
 
 
-def test_a_stream_that_stops_at_any_byte_is_cut_until_it_has_said_why_it_stopped() -> None:
+def test_a_stream_truncated_before_its_finish_reason_is_a_cut_error() -> None:
     stopped = STREAM.index(b'"tool_calls"}]}') + len(b'"tool_calls"}]}')
     found = [outcome(STREAM[:end]) for end in range(len(STREAM))]
 
     assert found[:stopped] == ["cut"] * stopped
-    assert {reply.message for reply in found[stopped:] if isinstance(reply, Reply)} == {through(STREAM).message}
+    assert {reply.message for reply in found[stopped:] if isinstance(reply, Reply)} == {decode_stream(STREAM).message}
     assert "cut" not in found[stopped:]
 
 
@@ -162,7 +164,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.lists(ANYTHING, max_size=5))
-def test_anything_in_json_is_a_reply_or_a_provider_error(events: list[object]) -> None:
+def test_any_json_is_a_reply_or_a_provider_error(events: list[object]) -> None:
     stream = b"".join(map(event, events)) + DONE
 
     assert outcome(stream) in get_args(ProviderFault) or isinstance(outcome(stream), Reply)

@@ -1,4 +1,4 @@
-"""A response that is cut, wrong or nonsense is an error that says so, wherever the stream is split."""
+"""Responses that are truncated, failed or unreadable are errors, however the stream is split."""
 
 from typing import Any, get_args
 
@@ -17,13 +17,13 @@ from tests.providers.responses_events import (
     COMPLETED,
     CREATED,
     added,
+    arguments_delta,
     completed,
-    decoded,
+    decode_reply,
     done,
     item,
-    said,
-    thought,
-    wrote,
+    summary_delta,
+    text_delta,
 )
 
 
@@ -32,18 +32,18 @@ from tests.providers.responses_events import (
     [
         ([], "the stream ended without an answer", ""),
         ([CREATED], "the stream ended without an answer", ""),
-        ([CREATED, said("It is bec")], "the stream ended in the middle of the answer", "It is bec"),
+        ([CREATED, text_delta("It is bec")], "the stream ended in the middle of the answer", "It is bec"),
         ([done(item("message", content="all"))], "the stream ended in the middle of the answer", "all"),
     ],
 )
-def test_a_stream_that_ends_early_is_cut(events: list[object], message: str, partial: str) -> None:
+def test_a_stream_that_ends_early_is_a_cut_error(events: list[object], message: str, partial: str) -> None:
     with pytest.raises(ProviderError) as cut:
-        decoded(*events)
+        decode_reply(*events)
 
     assert (str(cut.value), cut.value.fault, cut.value.partial) == (message, "cut", partial)
 
 
-def test_a_stream_of_nothing_but_its_end_is_cut() -> None:
+def test_an_end_mark_alone_is_a_cut_error() -> None:
     decoder = Decoder()
 
     assert (decoder.feed(b"[DONE]"), decoder.done) == ((), False)
@@ -67,14 +67,14 @@ def test_a_stream_of_nothing_but_its_end_is_cut() -> None:
         (b"[" * 100_000, "an event of the stream cannot be read: " + "[" * 120),
     ],
 )
-def test_nonsense_counts_as_a_broken_connection(payload: bytes, message: str) -> None:
+def test_unreadable_data_is_a_cut_error(payload: bytes, message: str) -> None:
     with pytest.raises(ProviderError) as cut:
         Decoder().feed(payload)
 
     assert (str(cut.value), cut.value.fault) == (message, "cut")
 
 
-def test_a_whole_answer_of_something_else_is_an_error() -> None:
+def test_a_json_object_that_is_no_response_is_an_error() -> None:
     with pytest.raises(ProviderError, match="is not what was expected"):
         Decoder().feed_whole(b'{"object":"list"}')
 
@@ -91,29 +91,29 @@ ERRORS: list[tuple[dict[str, Any], ProviderFault]] = [
 
 @pytest.mark.parametrize(("error", "fault"), ERRORS)
 @pytest.mark.parametrize("how", ["failed", "error", "inner", "bare"])
-def test_an_error_inside_the_stream(how: str, error: dict[str, Any], fault: ProviderFault) -> None:
-    told: dict[str, dict[str, Any]] = {
+def test_an_error_event_raises_with_its_fault(how: str, error: dict[str, Any], fault: ProviderFault) -> None:
+    error_events: dict[str, dict[str, Any]] = {
         "failed": {"type": "response.failed", "response": {"status": "failed", "error": error}},
         "error": {"type": "error", "param": None} | error,
         "inner": {"type": "error", "error": error},
         "bare": {"error": error},
     }
     with pytest.raises(ProviderError) as failed:
-        decoded(CREATED, said("a"), told[how])
+        decode_reply(CREATED, text_delta("a"), error_events[how])
 
     assert (str(failed.value), failed.value.fault) == ("m", fault)
 
 
-def test_an_error_without_a_reason_and_one_in_place_of_an_answer() -> None:
+def test_failed_responses_with_and_without_an_error_object() -> None:
     with pytest.raises(ProviderError, match="gave up in the middle") as given_up:
-        decoded(said("a"), {"type": "response.failed", "response": {"error": None}})
+        decode_reply(text_delta("a"), {"type": "response.failed", "response": {"error": None}})
     with pytest.raises(ProviderError, match="slow down") as slow:
         Decoder().feed_whole(b'{"error":{"message":"slow down","type":"rate_limit_error"}}')
 
     assert (given_up.value.fault, slow.value.fault) == ("overloaded", "rate_limited")
 
 
-# ---- however it is cut, and whatever it is --------------------------------------------------------------------------
+# ---- arbitrary splits and data --------------------------------------------------------------------------------------
 
 REASONING = item("reasoning", id="rs_1", summary=[], encrypted_content="gA==🦆")
 STREAM = b"".join(
@@ -121,19 +121,21 @@ STREAM = b"".join(
         b": welcome\n\n",
         event(CREATED),
         event(added(item("reasoning", id="rs_1"), output_index=0)),
-        event(thought("hm 🦆", item_id="rs_1")).replace(b"data", b"event: response.reasoning_summary_text.delta\ndata"),
+        event(summary_delta("hm 🦆", item_id="rs_1")).replace(
+            b"data", b"event: response.reasoning_summary_text.delta\ndata"
+        ),
         event(done(REASONING, output_index=0)),
-        event(said("naïve ", item_id="m", output_index=1)).replace(b"\n", b"\r\n"),
-        event(said("日本語\u2028", item_id="m", output_index=1)),
+        event(text_delta("naïve ", item_id="m", output_index=1)).replace(b"\n", b"\r\n"),
+        event(text_delta("日本語\u2028", item_id="m", output_index=1)),
         event(added(item("function_call", id="f", call_id="a", name="ls"), output_index=2)),
-        event(wrote('{"ä":', item_id="f")),
-        event(wrote('"🦆"}', item_id="f")),
+        event(arguments_delta('{"ä":', item_id="f")),
+        event(arguments_delta('"🦆"}', item_id="f")),
         event(completed(usage={"input_tokens": 1, "output_tokens": 2})),
     ]
 )
 
 
-def through(*chunks: bytes) -> Reply:
+def decode_stream(*chunks: bytes) -> Reply:
     reader, decoder = EventReader(), Decoder()
     for chunk in chunks:
         for payload in reader.feed(chunk):
@@ -145,12 +147,12 @@ def through(*chunks: bytes) -> Reply:
 
 def outcome(*chunks: bytes) -> Reply | ProviderFault:
     try:
-        return through(*chunks)
+        return decode_stream(*chunks)
     except ProviderError as error:
         return error.fault
 
 
-def test_an_answer_is_the_same_wherever_the_stream_is_cut() -> None:
+def test_a_reply_does_not_depend_on_how_the_stream_is_split() -> None:
     whole = Reply(
         AssistantMessage(
             "naïve 日本語\u2028",
@@ -163,16 +165,16 @@ def test_an_answer_is_the_same_wherever_the_stream_is_cut() -> None:
         response_id="r1",
     )
 
-    assert through(STREAM) == whole
-    assert through(*(STREAM[i : i + 1] for i in range(len(STREAM)))) == whole
-    assert {through(STREAM[:i], STREAM[i:]) for i in range(len(STREAM))} == {whole}
+    assert decode_stream(STREAM) == whole
+    assert decode_stream(*(STREAM[i : i + 1] for i in range(len(STREAM)))) == whole
+    assert {decode_stream(STREAM[:i], STREAM[i:]) for i in range(len(STREAM))} == {whole}
 
 
-def test_a_stream_that_stops_at_any_byte_is_cut() -> None:
+def test_a_stream_truncated_at_any_byte_is_a_cut_error() -> None:
     complete = len(STREAM.rstrip(b"\n"))
 
     assert {outcome(STREAM[:end]) for end in range(complete)} == {"cut"}
-    assert outcome(STREAM[:complete]) == through(STREAM)
+    assert outcome(STREAM[:complete]) == decode_stream(STREAM)
 
 
 KINDS = st.sampled_from(
@@ -206,7 +208,7 @@ EVENTS = st.fixed_dictionaries({"type": KINDS}, optional=dict.fromkeys(("delta",
 
 
 @given(st.lists(ANYTHING | EVENTS, max_size=5))
-def test_anything_in_json_is_a_reply_or_a_provider_error(events: list[object]) -> None:
+def test_any_json_is_a_reply_or_a_provider_error(events: list[object]) -> None:
     stream = b"".join(map(event, events)) + DONE
 
     assert outcome(stream) in get_args(ProviderFault) or isinstance(outcome(stream), Reply)

@@ -1,8 +1,8 @@
-"""The fake model and one side in one process and on one loop, so that instructions can be counted instead of seconds.
+"""The fake model and one side in one process and on one event loop, to count instructions instead of seconds.
 
-A count does not depend on what else the machine does. It includes starting up: take the difference of two numbers of
-rounds. Under valgrind everything takes some fifty times as long, and so does the journal's patience here, or else no
-write would share its commit with others.
+A count of instructions does not depend on the load of the machine. It includes the start of the process: take the
+difference of two numbers of rounds. Under valgrind everything takes some fifty times as long, and so does the
+journal's delay before a commit here; otherwise no writes would share a commit.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import asyncio
 from functools import partial
 
 import retinue.app.open
-from bench import floor, retinue_side
+from bench import bare_loop, retinue_loop
 from bench.fake_model import Connection, Stats
 from bench.work import Work, job_from_arguments
 from retinue.engine import Tuning, build_engine
 
-SLOWER = 50
+VALGRIND_SLOWDOWN = 50
 
 
-async def together(side: str, workers: int, rounds: int, home: str) -> None:
-    """Some rounds of work by one side."""
+async def run_rounds(side: str, workers: int, rounds: int, home: str) -> None:
+    """Run some rounds of work by one side."""
     stats = Stats()
     server = await asyncio.get_running_loop().create_server(lambda: Connection(stats), "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     job = job_from_arguments([url, Work(workers=workers).model, "--rounds", str(rounds), "--home", home])
-    await (floor.side if side == "floor" else retinue_side.side)(job)
+    await (bare_loop.side if side == "floor" else retinue_loop.side)(job)
     server.close()
 
 
 def main() -> None:
-    """The command."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("side", choices=("floor", "retinue"))
     parser.add_argument("--workers", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--home", default=":memory:", help="the folder of retinue's store")
-    wanted = parser.parse_args()
-    slow = Tuning(commit_delay=Tuning().commit_delay * SLOWER)
+    options = parser.parse_args()
+    slow = Tuning(commit_delay=Tuning().commit_delay * VALGRIND_SLOWDOWN)
     retinue.app.open.build_engine = partial(build_engine, tuning=slow)
-    asyncio.run(together(wanted.side, wanted.workers, wanted.rounds, wanted.home))
+    asyncio.run(run_rounds(options.side, options.workers, options.rounds, options.home))
 
 
 if __name__ == "__main__":

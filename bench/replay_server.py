@@ -1,7 +1,8 @@
-"""A server that answers every request with the same bytes, as fast as a socket takes them: the quickest of vendors.
+"""A server that answers every request with the same bytes, as fast as the socket takes them.
 
-It is a program (`python -m bench.replaying FILE`) so that its work is not counted as the client's. FILE has
-the pieces of the answer as a JSON array; its address is the first line on stdout, and it ends with its stdin.
+It runs as a program (`python -m bench.replay_server FILE SECONDS REQUESTS`), so that its CPU is not counted as the
+client's. FILE has the pieces of the answer as a JSON array; the address is the first line on stdout, and the program
+ends with its stdin.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 
 @asynccontextmanager
-async def replaying(pieces: Sequence[bytes], *, every: float = 0.0, together: int = 1) -> AsyncGenerator[str]:
-    """The address of a server, in a process of its own, that sends these pieces, each `every` so many seconds.
+async def replay_server(pieces: Sequence[bytes], *, every: float = 0.0, min_requests: int = 1) -> AsyncGenerator[str]:
+    """The address of a server, in a process of its own, that sends these pieces, one `every` so many seconds.
 
-    With `together`, no answer goes on after its first piece before so many have been asked for.
+    No answer continues after its first piece before `min_requests` requests have arrived.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "answer.json"
         path.write_bytes(msgspec.json.encode([piece.decode() for piece in pieces]))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.replaying", str(path), str(every), str(together)),
+            *(sys.executable, "-m", "bench.replay_server", str(path), str(every), str(min_requests)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             cwd=Path(__file__).parents[1],
@@ -42,26 +43,26 @@ async def replaying(pieces: Sequence[bytes], *, every: float = 0.0, together: in
             await process.wait()
 
 
-async def _serve(pieces: Sequence[bytes], every: float, together: int) -> None:
+async def _serve(pieces: Sequence[bytes], every: float, min_requests: int) -> None:
     chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
-    asked, all_have_come = 0, asyncio.Event()
+    requests, has_enough = 0, asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
+        nonlocal requests
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 lines = head.lower().split(b"\r\n")
                 size = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
                 await reader.readexactly(size)
-                asked += 1
-                if asked >= together:
-                    all_have_come.set()
+                requests += 1
+                if requests >= min_requests:
+                    has_enough.set()
                 writer.write(HEAD)
                 if every:
                     for chunk in chunks:
                         writer.write(chunk)
                         await asyncio.sleep(every)
-                        await all_have_come.wait()
+                        await has_enough.wait()
                     writer.write(b"0\r\n\r\n")
                 else:
                     writer.write(b"".join(chunks) + b"0\r\n\r\n")

@@ -1,7 +1,7 @@
-"""The same work through retinue: the lead and every worker are runs, with limits, accounts, policy and a journal.
+"""The workload through retinue: the lead and every worker are runs, with limits, accounts, policy and a journal.
 
-The delegation tool is the least that a dialect could be: it starts a run under the caller's and waits for it, under the
-key of its call, so that it would find its worker again after a crash.
+The delegation tool is a minimal dialect: it starts a child run of the caller and waits for it, under the key of its
+call, so that it would find the child again after a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.work import (
     Job,
     Work,
     job_from_arguments,
-    measured,
+    measure,
     run_side,
 )
 from retinue.core.agent import Agent, ToolKind, ToolSpec
@@ -33,16 +33,16 @@ from retinue.engine import SpawnRequest, Supervisor
 
 
 class Delegation(msgspec.Struct):
-    """What the lead asks for."""
+    """The arguments of the delegation tool."""
 
     task: str
 
 
-_read = msgspec.json.Decoder(Delegation).decode
+_decode = msgspec.json.Decoder(Delegation).decode
 
 
 class Delegate:
-    """A keyed tool: a worker for one part, and its answer."""
+    """A keyed tool that runs a worker and returns its answer."""
 
     kind: ToolKind = "keyed"
     risk = Risk.LOW
@@ -60,7 +60,7 @@ class Delegate:
         self.spec = ToolSpec(name, description, msgspec.json.encode(schema).decode())
         self.supervisor: Supervisor | None = None
         self.answers: dict[int, str] = {}
-        """What the workers of the lead's calls answered, by the index of the call."""
+        """The answers of the workers, by the index of the lead's call."""
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Start a worker and wait for its answer."""
@@ -70,7 +70,7 @@ class Delegate:
         spawn_request = SpawnRequest(
             agent="worker",
             run_spec=replace(caller.run.run_spec, agent="worker", system=WORKER, offered=("echo",)),
-            task=_read(arguments).task,
+            task=_decode(arguments).task,
             lifecycle=Lifecycle(awaited=True),
             max_depth=1,
         )
@@ -84,7 +84,7 @@ class Delegate:
 
 
 def echo_tool(kind: ToolKind) -> Tool:
-    """The workers' tool, as a user would write it."""
+    """The tool of the workers, as a user would write it."""
     name, description, _, _ = ECHO
 
     async def echo(text: str) -> str:
@@ -94,7 +94,7 @@ def echo_tool(kind: ToolKind) -> Tool:
 
 
 async def side(job: Job) -> Cost:
-    """Every round is a root run of one open retinue."""
+    """Measure rounds as root runs of one open retinue."""
     delegate = Delegate()
     async with retinue.open(
         provider="openai-chat",
@@ -112,7 +112,7 @@ async def side(job: Job) -> Cost:
             assert outcome.ok, outcome
             return [*(delegate.answers[index] for index in range(work.workers)), outcome.text]
 
-        return await measured(job, do)
+        return await measure(job, do)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each vendor counts becomes the same kinds of tokens, and each kind has its own price."""
+"""Each vendor's token counts become the same kinds of tokens, each with its own price."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ from retinue.providers.gemini import provider as gemini
 from retinue.providers.openai_chat import provider as openai_chat
 from retinue.providers.openai_responses import provider as openai_responses
 from retinue.providers.pricing import Rates
-from retinue.providers.stream_decoder import AnswerDecoder
+from retinue.providers.stream_decoder import StreamDecoder
 
 RATES = Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)
 
 
-def counted(decoder: AnswerDecoder, *events: dict[str, Any]) -> Usage | None:
+def counted(decoder: StreamDecoder, *events: dict[str, Any]) -> Usage | None:
     for event in events:
         decoder.feed(msgspec.json.encode(event))
     return decoder.finish().usage
@@ -33,8 +33,8 @@ def over_anthropic(usage: dict[str, Any]) -> Usage | None:
 
 
 def over_chat(usage: dict[str, Any]) -> Usage | None:
-    said = {"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}
-    return counted(openai_chat.Decoder(), said, {"choices": [], "usage": usage})
+    text_event = {"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]}
+    return counted(openai_chat.Decoder(), text_event, {"choices": [], "usage": usage})
 
 
 def over_responses(usage: dict[str, Any]) -> Usage | None:
@@ -47,7 +47,7 @@ def over_gemini(usage: dict[str, Any]) -> Usage | None:
 
 
 @pytest.mark.parametrize(
-    ("over", "told", "usage", "cost"),
+    ("over", "raw_counts", "usage", "cost"),
     [
         (
             over_anthropic,
@@ -112,15 +112,15 @@ def over_gemini(usage: dict[str, Any]) -> Usage | None:
         ),
     ],
 )
-def test_every_kind_of_token_is_counted_once_and_at_its_own_price(
-    over: Callable[[dict[str, Any]], Usage | None], told: dict[str, Any], usage: Usage, cost: int
+def test_every_kind_of_token_is_counted_once_at_its_price(
+    over: Callable[[dict[str, Any]], Usage | None], raw_counts: dict[str, Any], usage: Usage, cost: int
 ) -> None:
-    assert over(told) == usage
+    assert over(raw_counts) == usage
     assert RATES.cost(usage) == cost
 
 
 @pytest.mark.parametrize("over", [over_anthropic, over_chat, over_responses, over_gemini])
-def test_who_counts_nothing_has_no_usage_rather_than_none_used(
+def test_a_response_without_counts_has_usage_none(
     over: Callable[[dict[str, Any]], Usage | None],
 ) -> None:
     assert over({}) is None

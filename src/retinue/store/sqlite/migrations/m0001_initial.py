@@ -1,6 +1,6 @@
-"""The first tables.
+"""The initial tables.
 
-Rows that are written every turn are small and few: each page that a commit touches is copied to the log.
+Rows that are written every turn are few and small: each page that a commit touches is copied to the WAL.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 
 STATEMENTS = (
-    # `ended` repeats `phase = 'ended'`, because an index that watched `phase` would be rewritten with every turn.
+    # `ended` repeats `phase = 'ended'`, because an index on `phase` would be rewritten every turn.
     """
     CREATE TABLE runs (
         no INTEGER PRIMARY KEY,
@@ -48,11 +48,11 @@ STATEMENTS = (
     "CREATE INDEX runs_by_parent ON runs (parent_id) WHERE parent_id IS NOT NULL",
     "CREATE INDEX roots_by_time ON runs (accepted_at, run_id) WHERE parent_id IS NULL",
     "CREATE INDEX runs_by_driver ON runs (driver_id) WHERE ended = 0",
-    # Rows in the order of their writing, and where a run's are in an index: the events of a group commit then share
-    # pages. Kept in the order of runs, each event would touch a page of its own.
+    # Rows in insertion order, with an index by run: the events of a group commit then share pages. Clustered by run,
+    # each event would touch a page of its own.
     "CREATE TABLE events (id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, seq INTEGER NOT NULL, body BLOB NOT NULL)",
     "CREATE UNIQUE INDEX events_by_run ON events (run_no, seq)",
-    # A taken item has no body any more (its MailTaken event has it), but keeps its key.
+    # A taken item loses its body (the MailTaken event has it) but keeps its key.
     "CREATE TABLE mail (id INTEGER PRIMARY KEY, run_no INTEGER NOT NULL, key TEXT NOT NULL, body BLOB)",
     "CREATE UNIQUE INDEX mail_by_key ON mail (run_no, key)",
     "CREATE INDEX untaken_mail ON mail (run_no) WHERE body IS NOT NULL",
@@ -82,7 +82,7 @@ STATEMENTS = (
     """,
     "CREATE TABLE shelves (space TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, name))",
     "CREATE TABLE answers (key TEXT PRIMARY KEY, answer BLOB NOT NULL)",
-    # `window` is a word of SQL's own.
+    # The column is not called `window`, which is an SQL keyword.
     """
     CREATE TABLE charges (
         id INTEGER PRIMARY KEY,
@@ -100,6 +100,6 @@ STATEMENTS = (
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Make the tables of an empty file."""
+    """Create the tables in an empty file."""
     for statement in STATEMENTS:
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Whatever goes wrong on the way to a vendor and back is told with its fault and what to do."""
+"""Connection errors and unusable responses carry a fault and advice."""
 
 import asyncio
 import re
@@ -10,12 +10,12 @@ from retinue.core.errors import BadInput, ProviderError, ProviderFault
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.scripted.provider import says
+from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
-from retinue.testing.fake_chat import DONE, JSON, FakeChat, event, failed
-from retinue.testing.fake_server import Answer
-from tests.providers.chat_events import saying
-from tests.providers.chat_stage import KEY, VARIABLE, facts, failure, failure_of
+from retinue.testing.fake_chat import DONE, JSON, FakeChat, error_response, event
+from retinue.testing.fake_server import FakeResponse
+from tests.providers.chat_errors import KEY, VARIABLE, facts, failure, failure_of
+from tests.providers.chat_events import delta_event
 
 
 def unused_port() -> int:
@@ -24,7 +24,7 @@ def unused_port() -> int:
         return int(taken.getsockname()[1])
 
 
-async def test_nobody_listens() -> None:
+async def test_a_refused_connection_is_unreachable() -> None:
     address = f"127.0.0.1:{unused_port()}"
     async with OpenAIChatProvider(f"http://{address}/v1") as provider:
         assert facts(await failure_of(provider)) == (
@@ -35,7 +35,7 @@ async def test_nobody_listens() -> None:
         )
 
 
-async def test_nobody_knows_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -49,7 +49,7 @@ async def test_nobody_knows_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-async def test_nobody_picks_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connect_timeout_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
 
     async def wait(*_: object) -> None:
@@ -68,7 +68,7 @@ async def test_nobody_picks_up(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-async def test_a_server_without_tls_is_asked_with_it() -> None:
+async def test_https_to_a_plain_http_server_is_unreachable() -> None:
     async with FakeChat(says("hi")) as vendor:
         address = vendor.url.removeprefix("http://")
         async with OpenAIChatProvider(f"https://{address}/v1") as provider:
@@ -77,13 +77,13 @@ async def test_a_server_without_tls_is_asked_with_it() -> None:
     assert (error.fault, error.status) == ("unreachable", None)
     assert re.fullmatch(
         rf"cannot make a secure connection to {address} \(base URL https://{address}/v1\): .+\. "
-        "Check the server's certificate, and whether it wants https at all",
+        "Check the server's certificate, and whether it speaks https at all",
         str(error),
     )
 
 
 @pytest.mark.parametrize("proxy", ["http://127.0.0.1:PORT", "http://nowhere.invalid:1", "https://127.0.0.1:PORT"])
-async def test_a_proxy_that_is_not_there_is_named_as_the_trouble(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_proxy_is_named_in_the_error(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy.replace("PORT", str(unused_port())))
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("NO_PROXY", "")
@@ -96,7 +96,7 @@ async def test_a_proxy_that_is_not_there_is_named_as_the_trouble(proxy: str, mon
         )
 
 
-async def test_a_proxy_of_an_unknown_kind_is_told_once_and_not_gone_round(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unsupported_proxy_scheme_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("NO_PROXY", "")
@@ -110,15 +110,15 @@ async def test_a_proxy_of_an_unknown_kind_is_told_once_and_not_gone_round(monkey
     )
 
 
-async def test_a_server_that_hangs_up() -> None:
-    assert facts(await failure(Answer(status=0, ending="cut"))) == (
+async def test_a_closed_connection_is_a_cut_error() -> None:
+    assert facts(await failure(FakeResponse(status=0, ending="cut"))) == (
         "VENDOR:PORT (base URL VENDOR/v1) closed the connection before it had answered",
         "cut",
         None,
     )
 
 
-async def test_a_server_that_speaks_something_else() -> None:
+async def test_a_response_that_is_not_http_is_a_cut_error() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
         await writer.drain()
@@ -130,52 +130,64 @@ async def test_a_server_that_speaks_something_else() -> None:
             error = await failure_of(provider)
 
     assert error.fault == "cut"
-    assert str(error).startswith(f"127.0.0.1:{port} (base URL http://127.0.0.1:{port}/v1) does not answer in HTTP: ")
+    assert str(error).startswith(f"127.0.0.1:{port} (base URL http://127.0.0.1:{port}/v1) did not answer in HTTP: ")
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
 
-WORDS = event(saying(content="It is bec"))
+WORDS = event(delta_event(content="It is bec"))
 
 
 @pytest.mark.parametrize(
     ("answer", "message", "fault", "partial"),
     [
-        (Answer(pieces=(WORDS,), ending="cut"), "the stream ended in the middle of the answer", "cut", "It is bec"),
-        (Answer(pieces=(WORDS,)), "the stream ended in the middle of the answer", "cut", "It is bec"),
-        (Answer(pieces=(WORDS, b'data: {"cho')), 'an event of the stream cannot be read: {"cho', "cut", "It is bec"),
         (
-            Answer(pieces=(WORDS, b"data: nonsense\n\n")),
+            FakeResponse(pieces=(WORDS,), ending="cut"),
+            "the stream ended in the middle of the answer",
+            "cut",
+            "It is bec",
+        ),
+        (FakeResponse(pieces=(WORDS,)), "the stream ended in the middle of the answer", "cut", "It is bec"),
+        (
+            FakeResponse(pieces=(WORDS, b'data: {"cho')),
+            'an event of the stream cannot be read: {"cho',
+            "cut",
+            "It is bec",
+        ),
+        (
+            FakeResponse(pieces=(WORDS, b"data: nonsense\n\n")),
             "an event of the stream cannot be read: nonsense",
             "cut",
             "It is bec",
         ),
         (
-            Answer(pieces=(WORDS, event({"error": {"message": "Overloaded", "type": "overloaded_error"}}))),
+            FakeResponse(pieces=(WORDS, event({"error": {"message": "Overloaded", "type": "overloaded_error"}}))),
             "Overloaded",
             "overloaded",
             "It is bec",
         ),
         (
-            Answer(pieces=(WORDS, event({"error": {"message": "Bad tool", "type": "invalid_request_error"}}))),
+            FakeResponse(pieces=(WORDS, event({"error": {"message": "Bad tool", "type": "invalid_request_error"}}))),
             "Bad tool",
             "bad_request",
             "It is bec",
         ),
-        (Answer(), "the answer is empty", "cut", ""),
-        (Answer(pieces=(DONE,)), "the stream ended without an answer", "cut", ""),
+        (FakeResponse(), "the answer is empty", "cut", ""),
+        (FakeResponse(pieces=(DONE,)), "the stream ended without an answer", "cut", ""),
         (
-            Answer(headers={"Content-Type": "text/html"}, pieces=(b"<html>Welcome</html>" * 50,)),
-            f"the answer (text/html) is no stream of events: {'<html>Welcome</html>' * 10}. Check the base URL",
+            FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<html>Welcome</html>" * 50,)),
+            f"the answer (text/html) is not an event stream: {'<html>Welcome</html>' * 10}. Check the base URL",
             "cut",
             "",
         ),
-        (Answer(headers=JSON, pieces=(b'{"error":{"message":"no","code":503}}',)), "no", "overloaded", ""),
-        (Answer(headers=JSON, pieces=(b'{"hello":"there"}',)), "the stream ended without an answer", "cut", ""),
-        (Answer(headers=JSON, pieces=(b'{"hel',)), 'an event of the stream cannot be read: {"hel', "cut", ""),
+        (FakeResponse(headers=JSON, pieces=(b'{"error":{"message":"no","code":503}}',)), "no", "overloaded", ""),
+        (FakeResponse(headers=JSON, pieces=(b'{"hello":"there"}',)), "the stream ended without an answer", "cut", ""),
+        (FakeResponse(headers=JSON, pieces=(b'{"hel',)), 'an event of the stream cannot be read: {"hel', "cut", ""),
     ],
 )
-async def test_an_answer_that_is_none(answer: Answer, message: str, fault: ProviderFault, partial: str) -> None:
+async def test_unusable_answers_are_errors_with_advice(
+    answer: FakeResponse, message: str, fault: ProviderFault, partial: str
+) -> None:
     listener = Listener()
     error = await failure(answer, listener)
 
@@ -184,8 +196,8 @@ async def test_an_answer_that_is_none(answer: Answer, message: str, fault: Provi
 
 
 @pytest.mark.parametrize("pieces", [(b'{"choices":[',), ()])
-async def test_an_answer_that_is_cut_before_anything_can_be_read(pieces: tuple[bytes, ...]) -> None:
-    assert facts(await failure(Answer(pieces=pieces, ending="cut"))) == (
+async def test_a_body_cut_before_its_first_event_is_a_cut_error(pieces: tuple[bytes, ...]) -> None:
+    assert facts(await failure(FakeResponse(pieces=pieces, ending="cut"))) == (
         "VENDOR:PORT (base URL VENDOR/v1) closed the connection before it had answered",
         "cut",
         None,
@@ -194,11 +206,11 @@ async def test_an_answer_that_is_cut_before_anything_can_be_read(pieces: tuple[b
 
 @pytest.mark.parametrize("body", [b"\x00" * 1000, b"data: {}\n\n" * 1000, b"\r" * 1000, b"{" * 1000, b"data", b"[1]"])
 @pytest.mark.parametrize("status", [200, 204, 500])
-async def test_garbage_is_a_provider_error(body: bytes, status: int) -> None:
-    assert str(await failure(Answer(status=status, pieces=(body,) if status != 204 else ())))
+async def test_any_response_body_is_a_provider_error(body: bytes, status: int) -> None:
+    assert str(await failure(FakeResponse(status=status, pieces=(body,) if status != 204 else ())))
 
 
-# ---- what cannot even be asked --------------------------------------------------------------------------------------
+# ---- invalid endpoints ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -216,22 +228,22 @@ async def test_garbage_is_a_provider_error(body: bytes, status: int) -> None:
         ),
     ],
 )
-def test_an_address_that_is_none(base_url: str, complaint: str) -> None:
+def test_an_invalid_base_url_is_rejected(base_url: str, complaint: str) -> None:
     with pytest.raises(BadInput) as refused:
         OpenAIChatProvider(base_url)
 
     assert str(refused.value) == complaint
 
 
-def test_headers_that_cannot_be_sent() -> None:
+def test_invalid_headers_are_rejected() -> None:
     with pytest.raises(BadInput, match="header 'X-Mine' cannot be sent"):
         OpenAIChatProvider("http://api.example/v1", headers={"X-Mine": "a\r\nX-Other: b"})
     with pytest.raises(BadInput, match=f"the header Authorization and the key in {VARIABLE} exclude each other"):
         OpenAIChatProvider("http://api.example/v1", VARIABLE, {"authorization": "Bearer x"})
 
 
-async def test_an_address_with_a_query_is_asked_with_it_and_shown_without() -> None:
-    async with FakeChat(failed(404, "gone")) as vendor:
+async def test_a_query_in_the_base_url_is_sent_but_not_shown() -> None:
+    async with FakeChat(error_response(404, "gone")) as vendor:
         async with OpenAIChatProvider(f"{vendor.base_url}/?api-version=1&key={KEY}") as provider:
             request = Request(model="m", system="", messages=[UserMessage("hi")])
             with pytest.raises(ProviderError) as failure:
@@ -241,4 +253,4 @@ async def test_an_address_with_a_query_is_asked_with_it_and_shown_without() -> N
             f"{vendor.base_url} answered 404: gone. Check the model name 'm' and the base URL "
             f"(asked: {vendor.base_url}/chat/completions)"
         )
-        assert vendor.heard[0].path == "/v1/chat/completions"
+        assert vendor.requests[0].path == "/v1/chat/completions"

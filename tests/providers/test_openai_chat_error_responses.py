@@ -1,4 +1,4 @@
-"""What a vendor refuses is told with its fault, its words and what to do, and never with the key."""
+"""Error responses carry fault, vendor's message and advice, and never the key."""
 
 import logging
 import re
@@ -13,17 +13,17 @@ import pytest
 
 from retinue.core.errors import ProviderFault
 from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.scripted.provider import says
-from retinue.testing.contracts.provider import question
-from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, event, failed
-from retinue.testing.fake_server import Answer, Heard
-from tests.providers.chat_stage import KEY, VARIABLE, facts, failure, failure_of
+from retinue.providers.scripted import says
+from retinue.testing.contracts.provider import sample_request
+from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, error_response, event
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
+from tests.providers.chat_errors import KEY, VARIABLE, facts, failure, failure_of
 
 # ---- statuses -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "expected", "fault"),
+    ("status", "text", "expected", "fault"),
     [
         (400, "Bad temperature", "VENDOR/v1 answered 400: Bad temperature", "bad_request"),
         (401, "Who are you?", f"VENDOR/v1 answered 401: Who are you? Check the key in {VARIABLE}", "auth"),
@@ -66,12 +66,12 @@ from tests.providers.chat_stage import KEY, VARIABLE, facts, failure, failure_of
         (529, "Oops", "VENDOR/v1 answered 529: Oops", "overloaded"),
     ],
 )
-async def test_a_status_is_told_with_its_fault(status: int, said: str, expected: str, fault: ProviderFault) -> None:
-    assert facts(await failure(failed(status, said))) == (expected, fault, status)
+async def test_each_status_is_mapped_to_its_fault(status: int, text: str, expected: str, fault: ProviderFault) -> None:
+    assert facts(await failure(error_response(status, text))) == (expected, fault, status)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         {"message": "This model's maximum context length is 4096 tokens. However, you requested 5000.", "code": None},
         {"message": "m", "code": "context_length_exceeded"},
@@ -79,20 +79,20 @@ async def test_a_status_is_told_with_its_fault(status: int, said: str, expected:
         {"message": "prompt is too long: 210000 tokens > 200000 maximum"},
     ],
 )
-async def test_a_conversation_that_is_too_long_is_told_as_such(said: dict[str, object]) -> None:
-    error = await failure(Answer(status=400, headers=JSON, pieces=(msgspec.json.encode({"error": said}),)))
+async def test_too_long_errors_are_recognized(text: dict[str, object]) -> None:
+    error = await failure(FakeResponse(status=400, headers=JSON, pieces=(msgspec.json.encode({"error": text}),)))
 
     assert (error.fault, error.transient) == ("too_long", False)
 
 
-async def test_a_filtered_request_is_refused() -> None:
+async def test_content_filter_errors_have_fault_refused() -> None:
     body = msgspec.json.encode({"error": {"message": "flagged", "code": "content_filter"}})
 
-    assert (await failure(Answer(status=400, headers=JSON, pieces=(body,)))).fault == "refused"
+    assert (await failure(FakeResponse(status=400, headers=JSON, pieces=(body,)))).fault == "refused"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "text"),
     [
         (b'{"error":{"message":"the message"}}', "the message"),
         (b'{"error":"the error"}', "the error"),
@@ -109,8 +109,8 @@ async def test_a_filtered_request_is_refused() -> None:
         (b"x" * 100_000, "x" * 500 + "…"),
     ],
 )
-async def test_a_vendors_words_are_found_wherever_they_are_and_not_too_many(body: bytes, said: str) -> None:
-    assert str(await failure(Answer(status=400, pieces=(body,)))) == f"VENDOR/v1 answered 400: {said}"
+async def test_error_messages_are_found_in_any_body_and_shortened(body: bytes, text: str) -> None:
+    assert str(await failure(FakeResponse(status=400, pieces=(body,)))) == f"VENDOR/v1 answered 400: {text}"
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ async def test_a_vendors_words_are_found_wherever_they_are_and_not_too_many(body
         ({}, None),
     ],
 )
-async def test_a_wish_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert (await failure(Answer(status=429, headers=headers))).retry_after == seconds
+async def test_retry_after_is_read_from_headers(headers: dict[str, str], seconds: float | None) -> None:
+    assert (await failure(FakeResponse(status=429, headers=headers))).retry_after == seconds
 
 
-async def test_a_wish_to_wait_may_be_a_date() -> None:
-    error = await failure(Answer(status=503, headers={"Retry-After": formatdate(time.time() + 100, usegmt=True)}))
+async def test_retry_after_may_be_a_date() -> None:
+    error = await failure(FakeResponse(status=503, headers={"Retry-After": formatdate(time.time() + 100, usegmt=True)}))
 
     assert error.retry_after is not None
     assert 90 < error.retry_after <= 100
@@ -140,7 +140,7 @@ async def test_a_wish_to_wait_may_be_a_date() -> None:
 async def test_a_redirect_is_not_followed() -> None:
     target = f"https://someone:{KEY}@elsewhere.example/v1?key={KEY}#{KEY}"
 
-    assert facts(await failure(Answer(status=307, headers={"Location": target}))) == (
+    assert facts(await failure(FakeResponse(status=307, headers={"Location": target}))) == (
         "VENDOR/v1 answered 307 and points to https://elsewhere.example/v1; redirects are not followed: "
         "set the base URL to where the API is",
         "bad_request",
@@ -148,8 +148,8 @@ async def test_a_redirect_is_not_followed() -> None:
     )
 
 
-async def test_an_error_that_never_ends_is_told_as_far_as_it_came() -> None:
-    error = await failure(Answer(status=500, pieces=(b"still thinking",), ending="silence"))
+async def test_an_endless_error_body_is_read_up_to_a_limit() -> None:
+    error = await failure(FakeResponse(status=500, pieces=(b"still thinking",), ending="silence"))
 
     assert facts(error) == ("VENDOR/v1 answered 500: still thinking", "overloaded", 500)
 
@@ -157,26 +157,26 @@ async def test_an_error_that_never_ends_is_told_as_far_as_it_came() -> None:
 # ---- keys -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_key_is_read_at_each_request_and_sent_as_a_bearer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_key_is_read_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     async with FakeChat(says("hi")) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE) as provider:
-        await provider.answer(question(), print)
+        await provider.answer(sample_request(), print)
         monkeypatch.setenv(VARIABLE, " another \n")
-        await provider.answer(question(), print)
+        await provider.answer(sample_request(), print)
 
-        assert [heard.headers["authorization"] for heard in vendor.heard] == [f"Bearer {KEY}", "Bearer another"]
+        assert [heard.headers["authorization"] for heard in vendor.requests] == [f"Bearer {KEY}", "Bearer another"]
 
 
-async def test_without_a_variable_no_key_is_sent_and_a_refusal_says_so(
+async def test_without_a_variable_no_key_is_sent_and_the_error_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login me password mine\n")
     monkeypatch.setenv("NETRC", str(netrc))
-    async with FakeChat(failed(401, "no")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
+    async with FakeChat(error_response(401, "no")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         error = await failure_of(provider)
 
-        assert "authorization" not in vendor.heard[0].headers
+        assert "authorization" not in vendor.requests[0].headers
         assert str(error) == (
             f"{vendor.base_url} answered 401: no. No key was sent: name the variable that holds it (api_key_env)"
         )
@@ -191,7 +191,7 @@ async def test_without_a_variable_no_key_is_sent_and_a_refusal_says_so(
         ("schlüssel", "holds characters that no key has; set it to the key for {} and nothing else"),
     ],
 )
-async def test_a_key_that_is_missing_or_cannot_be_one_is_told_before_anything_is_sent(
+async def test_a_missing_or_invalid_key_is_an_error_before_any_request(
     value: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -200,36 +200,38 @@ async def test_a_key_that_is_missing_or_cannot_be_one_is_told_before_anything_is
     async with FakeChat(says("hi")) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE) as provider:
         error = await failure_of(provider)
 
-        told = f"the environment variable {VARIABLE} {complaint.format(vendor.base_url)}"
-        assert (facts(error), vendor.heard) == ((told, "auth", None), [])
+        texts = f"the environment variable {VARIABLE} {complaint.format(vendor.base_url)}"
+        assert (facts(error), vendor.requests) == ((texts, "auth", None), [])
 
 
-def echo_in_an_error(heard: Heard) -> Answer:
-    return failed(401, f"Wrong key: {heard.headers['authorization']}, {heard.headers['x-api-key']}, sk-abcdefgh")
+def echo_in_an_error(heard: ReceivedRequest) -> FakeResponse:
+    return error_response(
+        401, f"Wrong key: {heard.headers['authorization']}, {heard.headers['x-api-key']}, sk-abcdefgh"
+    )
 
 
-def echo_in_a_long_error(heard: Heard) -> Answer:
-    return failed(400, "x" * 495 + heard.headers["authorization"].removeprefix("Bearer "))
+def echo_in_a_long_error(heard: ReceivedRequest) -> FakeResponse:
+    return error_response(400, "x" * 495 + heard.headers["authorization"].removeprefix("Bearer "))
 
 
-def echo_in_a_stream(heard: Heard) -> Answer:
-    return Answer(headers=EVENTS, pieces=(event({"error": {"message": heard.headers["authorization"]}}),))
+def echo_in_a_stream(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(headers=EVENTS, pieces=(event({"error": {"message": heard.headers["authorization"]}}),))
 
 
-def echo_nonsense(heard: Heard) -> Answer:
-    return Answer(headers=EVENTS, pieces=(b"data: " + heard.headers["authorization"].encode() + b"\n\n",))
+def echo_nonsense(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(headers=EVENTS, pieces=(b"data: " + heard.headers["authorization"].encode() + b"\n\n",))
 
 
-def echo_something_else(heard: Heard) -> Answer:
-    return Answer(headers={"Content-Type": "text/html"}, pieces=(heard.headers["authorization"].encode(),))
+def echo_something_else(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(headers={"Content-Type": "text/html"}, pieces=(heard.headers["authorization"].encode(),))
 
 
-def echo_elsewhere(heard: Heard) -> Answer:
-    return Answer(status=302, headers={"Location": f"http://x/{heard.headers['x-api-key']}/{KEY}"})
+def echo_elsewhere(heard: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(status=302, headers={"Location": f"http://x/{heard.headers['x-api-key']}/{KEY}"})
 
 
-def hang_up(_: Heard) -> Answer:
-    return Answer(status=0, ending="cut")
+def hang_up(_: ReceivedRequest) -> FakeResponse:
+    return FakeResponse(status=0, ending="cut")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,9 @@ def hang_up(_: Heard) -> Answer:
     ],
 )
 async def test_no_key_appears_in_any_error_or_log(
-    indiscreet: Callable[[Heard], Answer], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    indiscreet: Callable[[ReceivedRequest], FakeResponse],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     caplog.set_level(logging.DEBUG)
@@ -253,6 +257,6 @@ async def test_no_key_appears_in_any_error_or_log(
     async with FakeChat(indiscreet) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE, headers) as provider:
         error = await failure_of(provider)
 
-    told = [str(error), repr(error), repr(error.__dict__), repr(error.__context__), repr(provider), caplog.text]
-    shown = "\n".join([*told, *traceback.format_exception(error)])
-    assert re.findall(r"s3c|sk-abc", shown) == []
+    texts = [str(error), repr(error), repr(error.__dict__), repr(error.__context__), repr(provider), caplog.text]
+    output = "\n".join([*texts, *traceback.format_exception(error)])
+    assert re.findall(r"s3c|sk-abc", output) == []

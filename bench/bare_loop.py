@@ -1,6 +1,6 @@
-"""The floor: the work done by a hand-written loop, with nothing in it that the work does not need.
+"""The floor: the workload in a hand-written loop, with nothing that the work does not need.
 
-aiohttp and typed msgspec, one session, no checks, no limits, no record of anything. Whatever does more costs more.
+aiohttp and typed msgspec, one session, no checks, no limits, no journal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from bench.work import DELEGATE, ECHO, LEAD, TASK, WORKER, Cost, Job, Work, job_from_arguments, measured, run_side
+from bench.work import DELEGATE, ECHO, LEAD, TASK, WORKER, Cost, Job, Work, job_from_arguments, measure, run_side
 
 Messages = list[dict[str, object]]
 
@@ -83,7 +83,7 @@ ECHO_TOOLS = [tool(*ECHO)]
 
 
 class Loop:
-    """One session, the address to ask, and the model to ask there."""
+    """The session, URL and model of the requests."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, model: str) -> None:
         self.session = session
@@ -160,7 +160,7 @@ async def side(job: Job) -> Cost:
         async def do(work: Work) -> list[str]:
             return await Loop(session, f"{job.url}/chat/completions", work.model).lead()
 
-        return await measured(job, do)
+        return await measure(job, do)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""The registration record of a wire: its provider class, default address, key variable and options.
+
+Each wire's package exports its records from `__init__.py`, and `catalog.WIRES` lists them. A record names the provider
+class as `module:class`, so that listing the wires imports neither an HTTP client nor a codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+Family: TypeAlias = Literal["anthropic", "openai", "gemini"]
+"""The vendor whose request format a wire speaks."""
+
+
+class Wire(Struct, frozen=True, kw_only=True):
+    """A request format, the provider class that speaks it, and the address that it uses by default."""
+
+    provider: str
+    """The provider class, as `module:class`."""
+    kind: Literal["vendor", "local", "script"] = "vendor"
+    """`vendor`: a hosted API. `local`: a model server on this machine, free of charge. `script`: plays a file and has
+    no address."""
+    family: Family | None = None
+    base_url: str = ""
+    """The default address; empty for a vendor that has another address for every customer."""
+    base_url_example: str = ""
+    """An example of such an address, for error messages."""
+    api_key_env: str = ""
+    """The environment variable of the vendor's key; it is sent to `base_url` only."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the vendor that a user may give."""
+    call_name: str = ""
+    """The name of this wire in the orders of `retinue call`; empty if that command does not speak it."""
+    request_path: str = ""
+    """What `retinue call` adds to the base URL; `{model}` stands for the model."""
+    version_path: str = ""
+    """The beginning of `request_path` that a base URL may already end with."""
+    explicit_options: dict[str, object] = {}
+    """Options of the provider class that make requests state their defaults."""
+    seed_options: dict[str, object] = {}
+    """Options of the provider class for `responses_wire = "seed"`; empty if the wire has no such spelling."""
+
+    def load(self) -> Callable[..., Any]:
+        """Import the provider class and return it."""
+        module, _, name = self.provider.partition(":")
+        return getattr(import_module(module), name)
+
+
+def lazy_exports(package: str, **modules: str) -> Callable[[str], Any]:
+    """A module-level `__getattr__` for `package` that imports each name from its submodule on first use.
+
+    >>> load = lazy_exports("retinue.providers", Rates="pricing")
+    >>> load("Rates").__name__
+    'Rates'
+    """
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return load

@@ -1,0 +1,275 @@
+"""Store contract: creating runs, rejections, handles, run queries and adoption."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from retinue.core.agent import RunSpec
+from retinue.core.commands import (
+    Accept,
+    Accepted,
+    Adopt,
+    CancelTree,
+    CloseSession,
+    NotCreated,
+    OpenSession,
+    Progress,
+    Retire,
+    RunQuery,
+    RunRow,
+)
+from retinue.core.errors import StoreCorrupt
+from retinue.core.ids import RunId
+from retinue.core.inbox import Cancel
+from retinue.core.ports import Store
+from retinue.core.run import HandleRef
+from retinue.testing.contracts.store.fixtures import (
+    RUN_SPEC,
+    StoreTestCase,
+    accept,
+    accepted_as_stored,
+    commit_one,
+    create_runs,
+    create_tree,
+    end_run,
+    run_ids,
+    run_row,
+)
+
+
+class CreationContract(StoreTestCase):
+    """Creating, naming and listing runs."""
+
+    def test_an_accepted_run_has_its_row_first_event_and_run_spec(self, store: Store) -> None:
+        creation = accept("root", key="k", space="tasks")
+
+        assert commit_one(store, creation) == Accepted("root", HandleRef("tasks", "t_01"))
+
+        expected = RunRow(
+            run_id="root",
+            session_id="s",
+            root_id="root",
+            parent_id=None,
+            depth=0,
+            path="root",
+            agent="researcher",
+            label="a look around",
+            dialect="mine",
+            key="k",
+            handle=HandleRef("tasks", "t_01"),
+            awaited=True,
+            run_spec=RUN_SPEC.digest(),
+            driver_id="alice",
+            accepted_at=10.0,
+            cancelled_at=None,
+            format=1,
+            seq=1,
+            progress=Progress(phase="queued"),
+        )
+        assert store.run("root") == expected
+        assert store.run_by_key("k") == expected
+        assert store.events("root") == [(1, replace(creation.accepted, handle=HandleRef("tasks", "t_01")))]
+        assert store.run_spec(RUN_SPEC.digest()) == RUN_SPEC
+
+    def test_an_unknown_run_is_not_found(self, store: Store) -> None:
+        assert store.run("root") is None
+        assert store.run_by_key("k") is None
+        assert store.runs(RunQuery()) == []
+        assert store.events("root") == []
+        assert store.inbox("root") == []
+        with pytest.raises(StoreCorrupt, match=RUN_SPEC.digest()):
+            store.run_spec(RUN_SPEC.digest())
+
+    def test_a_repeated_key_returns_the_same_run(self, store: Store) -> None:
+        first = accept("first", key="r/1/0", space="tasks")
+        again = accept("second", key="r/1/0", space="tasks")
+
+        answers = store.commit("alice", [first, again])
+
+        handle = HandleRef("tasks", "t_01")
+        assert answers == [Accepted("first", handle), Accepted("first", handle, existed=True)]
+        assert store.run("second") is None
+        assert store.handles("s", "tasks") == [("t_01", "first", None)]
+
+    def test_a_repeated_key_returns_the_run_after_everything_ended(self, store: Store) -> None:
+        create_tree(store)
+        commit_one(store, accept("again", parent="root", key="k"))
+        commit_one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
+        commit_one(store, CloseSession(session_id="s", how="delete"))
+
+        assert commit_one(store, accept("later", parent="root", key="k")) == Accepted("again", existed=True)
+
+    def test_runs_without_a_key_are_distinct(self, store: Store) -> None:
+        create_runs(store, accept("first"), accept("second"))
+
+        assert run_ids(store.runs(RunQuery())) == ["second", "first"]
+
+    def test_a_session_must_exist_and_be_open(self, store: Store) -> None:
+        commit_one(store, OpenSession(session_id="old", at=2.0))
+        commit_one(store, CloseSession(session_id="old", how="archive"))
+
+        answers = store.commit("alice", [accept("a", session_id="nowhere"), accept("b", session_id="old"), accept("c")])
+
+        assert answers == [
+            NotCreated("session_unknown", "nowhere"),
+            NotCreated("session_archived", "old"),
+            Accepted("c"),
+        ]
+        assert run_ids(store.runs(RunQuery())) == ["c"]
+
+    def test_no_run_is_created_under_a_cancelled_ancestor(self, store: Store) -> None:
+        create_tree(store)
+        commit_one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
+
+        assert commit_one(store, accept("late", parent="below", space="tasks")) == NotCreated("cancelled", "below")
+        assert store.run("late") is None
+        assert store.handles("s", "tasks") == []
+
+    def test_the_nearest_cancelled_ancestor_is_reported(self, store: Store) -> None:
+        create_tree(store)
+        end_run(store, "one")
+        end_run(store, "below")
+        commit_one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
+        commit_one(store, accept("apart"))
+
+        assert commit_one(store, accept("late", parent="below")) == NotCreated("cancelled", "below")
+        assert commit_one(store, accept("later", parent="two")) == NotCreated("cancelled", "two")
+        assert commit_one(store, accept("fine", parent="apart")) == Accepted("fine")
+
+    def test_an_ended_parent_gets_no_children_but_an_ended_grandparent_does(self, store: Store) -> None:
+        create_tree(store)
+        end_run(store, "one")
+
+        assert commit_one(store, accept("late", parent="one")) == NotCreated("cancelled", "one")
+        assert commit_one(store, accept("fine", parent="below")) == Accepted("fine")
+
+    def test_handles_are_numbered_per_space_and_session(self, store: Store) -> None:
+        commit_one(store, OpenSession(session_id="other", at=2.0))
+
+        answers = store.commit(
+            "alice",
+            [
+                accept("a", space="tasks"),
+                accept("b", space="buzz"),
+                accept("c", space="tasks"),
+                accept("d", space="tasks", session_id="other"),
+                accept("e"),
+            ],
+        )
+
+        assert answers == [
+            Accepted("a", HandleRef("tasks", "t_01")),
+            Accepted("b", HandleRef("buzz", "t_01")),
+            Accepted("c", HandleRef("tasks", "t_02")),
+            Accepted("d", HandleRef("tasks", "t_01")),
+            Accepted("e"),
+        ]
+        assert store.handles("s", "tasks") == [("t_01", "a", None), ("t_02", "c", None)]
+        assert store.handles("s", "buzz") == [("t_01", "b", None)]
+        assert store.handles("s", "unused") == []
+
+    def test_a_retired_handle_is_not_reused(self, store: Store) -> None:
+        store.commit("alice", [accept("a", space="tasks"), accept("b", space="tasks")])
+        commit_one(store, Retire(session_id="s", space="tasks", name="t_02", key="k"))
+
+        assert commit_one(store, accept("c", space="tasks")) == Accepted("c", HandleRef("tasks", "t_03"))
+
+    def test_a_handle_can_be_moved_to_a_new_run(self, store: Store) -> None:
+        store.commit("alice", [accept("a", space="tasks"), accept("b", space="tasks")])
+        end_run(store, "a")
+        goes_on = accept("a again")
+        goes_on = replace(goes_on, accepted=replace(goes_on.accepted, handle=HandleRef("tasks", "t_01")))
+
+        assert commit_one(store, goes_on) == Accepted("a again", HandleRef("tasks", "t_01"))
+
+        assert store.handles("s", "tasks") == [("t_01", "a again", None), ("t_02", "b", None)]
+        assert store.events("a again") == [(1, goes_on.accepted)]
+        assert accepted_as_stored(goes_on, store) == goes_on.accepted
+
+    def test_retire_returns_the_run_once_and_again_for_the_same_key(self, store: Store) -> None:
+        store.commit("alice", [accept("a", space="tasks")])
+        retire = Retire(session_id="s", space="tasks", name="t_01", key="r/1/0")
+
+        answers = store.commit(
+            "alice", [retire, retire, replace(retire, key="r/2/0"), replace(retire, name="t_02"), retire]
+        )
+
+        assert answers == ["a", "a", None, None, "a"]
+        assert store.handles("s", "tasks") == [("t_01", "a", "r/1/0")]
+
+    def test_a_run_that_exists_cannot_be_accepted_again(self, store: Store) -> None:
+        create_runs(store, accept("root"))
+
+        with pytest.raises(StoreCorrupt, match="run root exists already"):
+            store.commit("alice", [accept("other"), accept("root")])
+
+        assert run_ids(store.runs(RunQuery())) == ["root"]
+
+    def test_a_run_must_bring_the_run_spec_it_names(self, store: Store) -> None:
+        mismatched = replace(accept("root"), run_spec=RunSpec(agent="another"))
+
+        with pytest.raises(StoreCorrupt, match=RUN_SPEC.digest()):
+            store.commit("alice", [mismatched])
+
+        assert store.run("root") is None
+
+    def test_runs_are_listed_by_time_and_id_newest_first(self, store: Store) -> None:
+        create_runs(store, accept("b", at=10.0), accept("a", at=10.0), accept("c", at=9.0))
+
+        assert run_ids(store.runs(RunQuery())) == ["b", "a", "c"]
+        assert run_ids(store.runs(RunQuery(limit=2))) == ["b", "a"]
+        assert store.runs(RunQuery(limit=1)) == [run_row(store, "b")]
+
+    def test_a_run_query_filters_by_every_field(self, store: Store) -> None:
+        create_tree(store)
+        commit_one(store, OpenSession(session_id="other", at=2.0))
+        create_runs(
+            store,
+            accept("elsewhere", session_id="other", at=14.0),
+            accept("of bob", driver_id="bob", at=15.0),
+            accept("undriven", driver_id=None, at=16.0),
+        )
+        end_run(store, "two")
+
+        def found(query: RunQuery) -> list[RunId]:
+            return run_ids(store.runs(query))
+
+        assert found(RunQuery()) == ["undriven", "of bob", "elsewhere", "below", "two", "one", "root"]
+        assert found(RunQuery(session_id="other")) == ["elsewhere"]
+        assert found(RunQuery(root_id="root")) == ["below", "two", "one", "root"]
+        assert found(RunQuery(parent_id="root")) == ["two", "one"]
+        assert found(RunQuery(parent_id="root", unfinished_only=True)) == ["one"]
+        assert found(RunQuery(parent_id="unknown")) == []
+        assert found(RunQuery(roots_only=True)) == ["undriven", "of bob", "elsewhere", "root"]
+        assert found(RunQuery(roots_only=True, session_id="s", limit=1)) == ["undriven"]
+        assert found(RunQuery(unfinished_only=True)) == ["undriven", "of bob", "elsewhere", "below", "one", "root"]
+        assert found(RunQuery(driver_id="bob")) == ["of bob"]
+        assert found(RunQuery(driver_id="alice", unfinished_only=True)) == ["elsewhere", "below", "one", "root"]
+        assert found(RunQuery(undriven_only=True)) == ["undriven"]
+        for run_id, session_id, space in (("n1", "s", "bg"), ("n2", "other", "bg"), ("n3", "s", "tasks")):
+            commit_one(store, accept(run_id, session_id=session_id, space=space, at=17.0))
+        assert found(RunQuery(handle_space="bg")) == ["n2", "n1"]
+        assert found(RunQuery(handle_space="bg", session_id="s")) == ["n1"]
+
+    def test_runs_without_a_driver_are_adopted_once(self, store: Store) -> None:
+        create_runs(store, accept("free", driver_id=None), accept("over", driver_id="alice"), accept("driven"))
+        end_run(store, "over")
+        everything = ("driven", "free", "over", "unknown")
+
+        assert commit_one(store, Adopt(driver_id="bob", run_ids=everything), "bob") == ("free",)
+        assert commit_one(store, Adopt(driver_id="alice", run_ids=everything), "alice") == ()
+        assert run_row(store, "free").driver_id == "bob"
+
+    def test_max_running_counts_runs_of_all_drivers(self, store: Store) -> None:
+        def limited(run_id: str, driver_id: str | None) -> Accept:
+            return replace(accept(run_id, driver_id=driver_id, space="tasks"), max_running=2)
+
+        assert commit_one(store, limited("a", "alice")) == Accepted("a", HandleRef("tasks", "t_01"))
+        assert commit_one(store, limited("undriven", None)) == Accepted("undriven", HandleRef("tasks", "t_02"))
+        assert commit_one(store, limited("b", "bob")) == Accepted("b", HandleRef("tasks", "t_03"))
+
+        assert commit_one(store, limited("c", "alice")) == NotCreated("too_many", "2")
+        assert commit_one(store, accept("other", space="other")) == Accepted("other", HandleRef("other", "t_01"))
+        end_run(store, "a")
+        assert commit_one(store, limited("c", "alice")) == Accepted("c", HandleRef("tasks", "t_04"))
