@@ -99,7 +99,8 @@ class ChatScript:
     The next line depends on the request alone, by the number of replies in it, so a program that is killed and
     restarted continues at the right line.
 
-    >>> script = ChatScript().play(ScriptedReply(pieces=("hello",))).play(ScriptedReply(pieces=("42",)), words="find it")
+    >>> script = ChatScript().play(ScriptedReply(pieces=("hello",)))
+    >>> script = script.play(ScriptedReply(pieces=("42",)), words="find it")
     >>> body = {"messages": [{"role": "user", "content": "please find it"}]}
     >>> print(script(ReceivedRequest(method="POST", path="/", headers={}, raw=b"", body=body)))
     says '42'
