@@ -1,7 +1,7 @@
 """The provider contract: checks that run against any implementation of `core.ports.Provider`.
 
-A check is an async function that takes an `OpenProvider`: given a scripted line, it opens a provider whose model replies
-with that line. For a wire, that is a local server that speaks the vendor's format. Run all checks like this::
+A check is an async function that takes an `OpenProvider`: given a scripted line, it opens a provider whose model
+replies with that line. For a wire, that is a local server that speaks the vendor's format. Run all checks like this::
 
     @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
     async def test_my_wire_keeps_the_provider_contract(promise):
