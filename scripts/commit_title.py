@@ -43,7 +43,7 @@ def problems(message: str) -> list[str]:
 
 
 def _without_comments(message: str) -> list[str]:
-    """The lines of a message as git stores it: without comments, the diff of `git commit -v` and leading blank lines."""
+    """The lines of a message as git stores it: no comments, no diff of `git commit -v`, no leading blank lines."""
     text = message.split("# ------------------------ >8 ------------------------")[0]
     return "\n".join(line for line in text.splitlines() if not line.startswith("#")).strip().splitlines()
 
