@@ -210,7 +210,7 @@ def test_a_mistake_in_the_settings_is_told_with_its_place_and_exits_2(
     ("module", "complaint"),
     [
         ("def broken(:\n", "mytools.py:1: cannot be imported: SyntaxError"),
-        ("x = 1\n", "there are no tools in it"),
+        ("x = 1\n", "it defines no tools"),
         ("import retinue\n1 / 0\n", "mytools.py:2: cannot be imported: ZeroDivisionError"),
     ],
 )
