@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test check docs stress bench demo clean
+.PHONY: help venv python test check docs picture stress bench demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,13 +49,16 @@ check: venv  ## lint, format, types and the direction of imports
 docs: venv  ## write the reference pages that follow from the code
 	@"$(BIN)/python" docs/generate.py
 
+picture: venv  ## record the picture of the README from a run of the demo
+	@"$(BIN)/python" docs/make_picture.py
+
 stress: venv  ## run every test at full size
 	@RETINUE_STRESS=1 "$(BIN)/python" -m pytest -q -n 2 -m "stress or not stress"
 
 bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
 	@"$(BIN)/python" -m bench.run $(ARGS)
 
-demo: venv  ## watch an incident, three agents and a crash; needs no model and no key
+demo: venv  ## watch an incident, four agents and a crash; needs no model and no key
 	@"$(BIN)/retinue" demo
 
 clean:  ## remove .venv and what the tools left behind
