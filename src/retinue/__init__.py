@@ -1,4 +1,4 @@
-"""Retinue gives any LLM agent a retinue: sub-agents it can spawn, fork, delegate to, message, wait for and cancel.
+"""Retinue runs LLM agents that delegate: sub-agents that a run can spawn, fork, message, wait for and cancel.
 
 Open one, and work with it:
 
