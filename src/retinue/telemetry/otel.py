@@ -1,7 +1,7 @@
 """Metrics through OpenTelemetry, if its API is installed; who exports them, and where to, the application decides.
 
-The extra `otel` installs the API. Without an SDK that the application has set up, nothing is measured, at next to
-no cost.
+`pip install "retinue[otel]"` brings the API. Without an SDK that somebody has set up, it measures nothing and costs
+next to nothing.
 """
 
 from __future__ import annotations
