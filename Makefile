@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test check fix titles constraints docs site stress bench demo clean
+.PHONY: help venv python test check fix titles constraints docs picture site stress bench demo clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,13 +63,16 @@ site: venv  ## build the documentation site
 	@"$(BIN)/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	@"$(BIN)/zensical" build --clean --strict
 
+picture: venv  ## record the picture of the README from a run of the demo
+	@"$(BIN)/python" docs/make_picture.py
+
 stress: venv  ## run every test at full size
 	@RETINUE_STRESS=1 "$(BIN)/python" -m pytest -q -n 2 -m "stress or not stress"
 
 bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
 	@"$(BIN)/python" -m bench.run $(ARGS)
 
-demo: venv  ## watch an incident, three agents and a crash; needs no model and no key
+demo: venv  ## watch an incident, four agents and a crash; needs no model and no key
 	@"$(BIN)/retinue" demo
 
 clean:  ## remove .venv and what the tools left behind

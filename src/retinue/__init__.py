@@ -1,4 +1,4 @@
-"""Sub-agents for any LLM agent: spawn, fork, delegate, message, wait, cancel, with budgets and crash recovery.
+"""Sub-agents for LLM agents: spawn, fork, delegate, message, wait, cancel, with budgets and crash recovery.
 
 >>> import asyncio, retinue
 >>> from retinue.providers.scripted import Script, ScriptedProvider, says

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import typer
@@ -39,10 +40,47 @@ TRACE_OF_THE_WORKSHOP = re.compile(r"issues\s+show|/(?:work|root|home/\w+|Users/
 on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def test_the_readme_begins_with_the_two_commands_to_try() -> None:
-    assert README.path.read_text().startswith("```sh\nmake demo\nmake test\n```\n")
+def test_the_readme_begins_with_title_sentence_picture_and_the_two_commands() -> None:
+    text = README.path.read_text()
+    start = re.match(r"# Retinue\n\nRetinue is [^#!`]+\.\n\n!\[[^\]]+\]\((\S+)\)\n", text)
+
+    assert start is not None
+    assert (ROOT / start[1]).is_file()
+    assert README.blocks[0].language == "sh"
+    assert README.blocks[0].code.splitlines() == ["make demo", "make test"]
+    assert README.blocks[0].line < 25
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert {"demo", "test"} <= set(targets)
+    assert {"demo", "test", "picture"} <= set(targets)
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "images").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_is_valid_and_loads_nothing_from_other_hosts(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    svg = ElementTree.fromstring(text)
+
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    assert re.findall(r"@import|@font-face|<script|(?:href|src)=|url\((?!#)", text) == []
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_picture_of_the_demo_shows_its_four_agents_and_the_crash() -> None:
+    svg = ElementTree.parse(DOCS / "images" / "demo.svg").getroot()
+    text = "\n".join(svg.itertext()).replace("\N{NO-BREAK SPACE}", " ")
+
+    agents = ("main", "researcher t_01", "remediator t_02", "writer t_03")
+    assert [words for words in (*agents, "working", "kill -9", "interrupted", "completed") if words not in text] == []
+    assert "none was made again" in text
+
+
+def test_the_map_of_the_architecture_has_every_package_of_the_source() -> None:
+    prose = read(DOCS / "explanation" / "architecture.md").prose
+    rows = re.findall(r"^\| `([a-z_/]+)` \|", prose.partition("## The map")[2].partition("## ")[0], re.MULTILINE)
+    source = ROOT / "src" / "retinue"
+
+    packages = {path.parent.relative_to(source).as_posix() for path in source.glob("*/__init__.py")}
+    assert len(rows) == len(set(rows))
+    assert {row for row in rows if "/" not in row} == packages
+    assert [row for row in rows if not (source / row / "__init__.py").is_file()] == []
 
 
 @on_every_page

@@ -36,7 +36,7 @@ WIDEST = 100
 
 app = typer.Typer(
     name="retinue",
-    help="Sub-agents for any LLM agent: runs that delegate, with budgets, permissions and crash recovery.",
+    help="Sub-agents for LLM agents: runs that delegate, with budgets, permissions and crash recovery.",
     epilog='Examples:\n\nretinue doctor\n\nretinue run "What is 6 times 7?"\n\nretinue runs',
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -51,7 +51,7 @@ def retinue(
         bool, typer.Option("--version", metavar="", help="Print the version and leave.", is_eager=True)
     ] = False,
 ) -> None:
-    """Sub-agents for any LLM agent: runs that delegate, with budgets, permissions and crash recovery."""
+    """Sub-agents for LLM agents: runs that delegate, with budgets, permissions and crash recovery."""
     if version:
         print(f"retinue {__version__}")
         raise typer.Exit

@@ -1,4 +1,4 @@
-"""`retinue demo`: an incident, three agents and a crash, played by a scripted model."""
+"""`retinue demo`: an incident, four agents and a crash, played by a scripted model."""
 
 from __future__ import annotations
 
