@@ -131,7 +131,10 @@ class Tool:
 
 
 class ToolLike(Protocol):
-    """The attributes that an object needs to be used as a tool without inheriting from `Tool`; see `as_tool`."""
+    """The attributes that an object needs to be used as a tool without inheriting from `Tool`.
+
+    What the object lacks of `Tool` has the defaults of `Tool`.
+    """
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -145,7 +148,9 @@ class ToolLike(Protocol):
     def waits(self) -> bool: ...
     @property
     def stoppable(self) -> bool: ...
-    async def call(self, arguments: str, context: CallContext) -> ToolResult: ...
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Make one call; see `Tool.call`."""
+        ...
 
 
 def as_tool(tool: ToolLike) -> Tool:
