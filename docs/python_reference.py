@@ -144,7 +144,7 @@ def _groups(module: str) -> Groups:
             items = [kind.__name__ for kind in get_args(Item)]
             shown = ("Event", *events, "Item", *items)
             values = [name for name in retinue.events.__all__ if name not in shown]
-            return {"Events": ("Event", *events), "Items of an inbox": ("Item", *items), "Values": values}
+            return {"Each event": ("Event", *events), "Items of an inbox": ("Item", *items), "Values": values}
         case "retinue.errors":
             errors = [kind.__name__ for kind in _family(retinue.errors.RetinueError)]
             values = [name for name in retinue.errors.__all__ if name not in errors]

@@ -16,9 +16,8 @@ def dialect_context(*, agents: Sequence[Agent] = (), tool_names: Sequence[str] =
 
     For a dialect at work, use `retinue.testing.Harness`.
 
-    >>> from retinue.dialects import registry
-    >>> [*registry.entry(registry.DEFAULT).make(dialect_context()).tools()]
-    ['subagent', 'shared_context']
+    >>> dialect_context(tool_names=["search_logs"]).tool_names
+    ['search_logs']
     """
     provider = ScriptedProvider(Script())
     supervisor = open_retinue(provider=provider, store=MemoryStore(), dialects=()).supervisor

@@ -30,7 +30,7 @@ class CallContext:
     repetition.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
+    >>> from retinue.testing import Script, ScriptedProvider, calls, says
     >>> @retinue.tool(kind="pure")
     ... def whoami(context: retinue.CallContext) -> str:
     ...     return f"{context.agent} at depth {context.depth}, turn {context.turn}"
