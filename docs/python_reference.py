@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import retinue.errors
 import retinue.events
-from retinue.core.inbox import Item
 
 MADE = "This page is made from the code by `make docs`."
 LINE = 100
@@ -140,8 +139,9 @@ def _groups(module: str) -> Groups:
         case "retinue.testing":
             return TESTING_GROUPS
         case "retinue.events":
-            events = [kind.__name__ for kind in get_args(retinue.events.Event)]
-            items = [kind.__name__ for kind in get_args(Item)]
+            public = {getattr(retinue.events, name): name for name in retinue.events.__all__}
+            events = [public[kind] for kind in get_args(retinue.events.Event)]
+            items = [public[kind] for kind in get_args(retinue.events.Item)]
             shown = ("Event", *events, "Item", *items)
             values = [name for name in retinue.events.__all__ if name not in shown]
             return {"Each event": ("Event", *events), "Items of an inbox": ("Item", *items), "Values": values}
