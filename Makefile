@@ -7,6 +7,7 @@ MEASURED := tests/core tests/engine tests/dialects
 ifeq ($(shell test -w . && echo writable),)
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/retinue-$(firstword $(shell pwd | cksum))
 VENV ?= $(if $(wildcard .venv/.installed),.venv,$(CACHE)/venv)
+SITE ?= $(CACHE)/docs
 export COVERAGE_FILE := $(CACHE)/coverage
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 export PYTEST_ADDOPTS := -o 'cache_dir=$(CACHE)/pytest' $(PYTEST_ADDOPTS)
@@ -16,12 +17,13 @@ endif
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test check fix titles constraints docs picture site stress bench demo clean
+.PHONY: help venv python test check fix titles constraints docs docs-site picture stress bench demo clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Not a rule for a file: make cannot name files whose path has spaces.
 venv:  ## make the environment, or bring it up to date
@@ -59,12 +61,14 @@ constraints:  ## resolve the development environment anew and pin it (PYTHONS="p
 docs: venv  ## write the reference pages that follow from the code
 	@"$(BIN)/python" docs/generate.py
 
-site: venv  ## build the documentation site
-	@"$(BIN)/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
-	@"$(BIN)/zensical" build --clean --strict
-
 picture: venv  ## record the picture of the README from a run of the demo
 	@"$(BIN)/python" docs/make_picture.py
+
+docs-site: venv  ## build the documentation site, build/docs/site
+	@test -e "$(READY)-docs" && test -z "$$(find pyproject.toml constraints.txt -newer "$(READY)-docs")" || { \
+	  "$(BIN)/python" -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e ".[docs]" \
+	  && touch "$(READY)-docs"; }
+	@"$(BIN)/python" docs/build_site.py "$(SITE)"
 
 stress: venv  ## run every test at full size
 	@RETINUE_STRESS=1 "$(BIN)/python" -m pytest -q -n 2 -m "stress or not stress"

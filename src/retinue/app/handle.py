@@ -18,7 +18,7 @@ class RunHandle:
     """A handle on one run, whichever process started it.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     model = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
     ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:

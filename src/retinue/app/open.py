@@ -99,7 +99,7 @@ def open(
     `ConfigError` for a settings file with errors.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> async def main() -> str:
     ...     model = ScriptedProvider(Script().play("main", says("Hello.")))
     ...     async with open(provider=model, home=MEMORY) as retinue:

@@ -41,7 +41,7 @@ class Retinue:
     Created by `retinue.open`. A run that is unfinished when the retinue closes stays in the store and can be resumed.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     model = ScriptedProvider(Script().play("main", says("Four.")))
     ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:

@@ -183,11 +183,16 @@ class NotAdoptable(Refused):
 class PolicyError(Refused):
     """A policy is invalid or wider than its parent's. `field` names the setting, `asked` and `allowed` its values.
 
-    >>> from retinue.core.policy import Policy, narrow
-    >>> try:
-    ...     narrow(Policy(max_actions_per_hour=10), Policy(max_actions_per_hour=20))
-    ... except PolicyError as error:
-    ...     print(error.field, error.asked, error.allowed)
+    >>> import asyncio, retinue
+    >>> from retinue.testing import Script, ScriptedProvider
+    >>> async def main() -> None:
+    ...     policy = retinue.Policy(max_actions_per_hour=10)
+    ...     async with retinue.open(provider=ScriptedProvider(Script()), policy=policy, home=retinue.MEMORY) as r:
+    ...         try:
+    ...             await r.spawn("Clean up.", policy=retinue.Policy(max_actions_per_hour=20))
+    ...         except retinue.PolicyError as error:
+    ...             print(error.field, error.asked, error.allowed)
+    >>> asyncio.run(main())
     max_actions_per_hour 20 10
     """
 

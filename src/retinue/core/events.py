@@ -204,3 +204,4 @@ Event: TypeAlias = (
     | ResultCollected
     | RunEnded
 )
+"""Any event of a run."""

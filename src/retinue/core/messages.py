@@ -66,6 +66,7 @@ class ToolMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool")
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
+"""One entry of a conversation."""
 
 
 class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -114,3 +115,4 @@ class CallDelta(Struct, frozen=True, gc=False, tag="call"):
 
 
 Delta: TypeAlias = StartDelta | TextDelta | ThinkingDelta | CallDelta
+"""One piece of a reply that streams."""

@@ -30,6 +30,9 @@ class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `agentic` gives it tools and several turns; otherwise it answers once. The two timeouts apply to tasks delegated to
     it. `delegation_ceiling` says whether agents to which it delegates are bound by its policy as well as by their own.
+
+    >>> RuntimeProfile(delegation_ceiling="caller").agentic
+    True
     """
 
     agentic: bool = True

@@ -37,6 +37,7 @@ EndReason = Literal[
     "dependency",
     "bug",
 ]
+"""Why a run ended, in more detail than `Result`."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -143,7 +144,11 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """The result of one input to a run: its answer, or why there is none."""
+    """The result of one input to a run: its answer, or why there is none; `RunHandle.ask` returns it.
+
+    >>> Exchange(result="completed", reason="answered", text="Since Tuesday.", turns=1).text
+    'Since Tuesday.'
+    """
 
     result: Result
     reason: EndReason

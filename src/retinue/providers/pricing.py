@@ -179,7 +179,7 @@ class PricedProvider:
     A reply that has a cost keeps it. A model is looked up by the name in the request, then by the name in the reply.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> model = ScriptedProvider(Script().play("a", says("hi", usage=Usage(input=100, output=10))))
     >>> priced = PricedProvider(model, ModelPrices({"mine": Rates(input=1.0, output=2.0)}))
     >>> ask = Request(model="mine", system="", messages=[], agent="a", path="a")

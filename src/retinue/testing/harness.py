@@ -29,7 +29,7 @@ class Harness:
     """Opens, kills and reopens a retinue whose models follow a script; takes the options of `retinue.open`.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted import says
+    >>> from retinue.testing import says
     >>> async def example() -> str:
     ...     async with Harness(dialects=()) as harness:
     ...         harness.script("main", says("hello"))

@@ -45,8 +45,7 @@ class ScriptedProvider:
     that file, which several processes may share; `logged_turns` reads it. A text (without calls) that is longer than
     the request's `max_output` is cut there, as vendors do.
 
-    >>> from retinue.core.messages import UserMessage
-    >>> from retinue.providers.scripted import says
+    >>> from retinue.messages import UserMessage
     >>> provider = ScriptedProvider(Script().play("lead", says("hello")))
     >>> request = Request(model="m", system="Be kind.", messages=[UserMessage("hi there")], agent="lead", path="lead")
     >>> reply = asyncio.run(provider.answer(request, print))

@@ -1,1 +1,3 @@
 """Contract tests that run against any implementation of a port: stores as pytest classes, providers as functions."""
+
+__all__ = ["provider", "store"]
