@@ -66,7 +66,7 @@ picture: venv  ## record the picture of the README from a run of the demo
 
 docs-site: venv  ## build the documentation site, build/docs/site
 	@test -e "$(READY)-docs" && test -z "$$(find pyproject.toml constraints.txt -newer "$(READY)-docs")" || { \
-	  "$(BIN)/python" -m pip install -q --disable-pip-version-check $(CONSTRAINTS) -e ".[docs]" \
+	  "$(BIN)/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]" \
 	  && touch "$(READY)-docs"; }
 	@"$(BIN)/python" docs/build_site.py "$(SITE)"
 
