@@ -18,10 +18,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test check docs stress bench demo clean
+.PHONY: help venv python test check fix docs stress bench demo clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Not a rule for a file: make cannot name files whose path has spaces.
 venv:  ## make the environment, or bring it up to date
@@ -45,6 +45,10 @@ check: venv  ## lint, format, types and the direction of imports
 	@"$(BIN)/ruff" format -q --check
 	@"$(BIN)/basedpyright" --pythonpath "$(BIN)/python"
 	@"$(BIN)/lint-imports" --no-logo --no-cache
+
+fix: venv  ## apply the fixes of the linter, and format
+	@"$(BIN)/ruff" check -q --fix --exit-zero
+	@"$(BIN)/ruff" format -q
 
 docs: venv  ## write the reference pages that follow from the code
 	@"$(BIN)/python" docs/generate.py
