@@ -69,9 +69,8 @@ def constraints(resolved: Mapping[Python, Versions]) -> Iterator[str]:
     names = {_canonical(name): name for versions in resolved.values() for name in versions}
     for canonical in sorted(names):
         name = names[canonical]
-        yield from _lines(
-            name, {python: resolved[python][name] for python in sorted(resolved) if name in resolved[python]}
-        )
+        pythons = [python for python in sorted(resolved) if name in resolved[python]]
+        yield from _lines(name, {python: resolved[python][name] for python in pythons})
 
 
 def _lines(name: str, versions: Mapping[Python, str]) -> Iterator[str]:

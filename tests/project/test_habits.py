@@ -13,14 +13,9 @@ import retinue
 from tests.project.repository import GITHUB, ROOT, WORKFLOWS, load_yaml, make_targets, pyproject
 
 YAML_FILES = sorted([*GITHUB.rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"])
-PAGES = [
-    ROOT / "AGENTS.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "examples" / "README.md",
-    GITHUB / "pull_request_template.md",
-]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "examples" / "README.md", GITHUB / "pull_request_template.md"]
 
-MAKE = re.compile(r"\bmake (?:-s )?([a-z][a-z-]*)")
+MAKE = re.compile(r"(?:^|[;&(])\s*make (?:-s )?([a-z][a-z-]*)", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
 CLASSIFIER = "Programming Language :: Python :: 3."
 
@@ -143,7 +138,8 @@ def test_issue_forms_have_a_name_a_description_and_fields_with_labels(file: Path
     assert form["name"]
     assert form["description"]
     assert all(field["attributes"]["label"] for field in fields)
-    assert ids and len(ids) == len(set(ids))
+    assert ids
+    assert len(ids) == len(set(ids))
 
 
 def test_the_bug_form_offers_every_dialect() -> None:
@@ -164,8 +160,7 @@ def test_the_citation_has_the_version_and_licence_of_the_package() -> None:
 
 
 def test_the_change_log_has_the_version_of_the_package() -> None:
-    headings = re.findall(
-        r"^## \[?(\S+?)\]?(?:\s|$)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## \[?(\S+?)\]?(?:\s|$)", page, re.MULTILINE)
 
     assert retinue.__version__ in headings

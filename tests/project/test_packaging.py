@@ -77,10 +77,11 @@ def test_only_requirements_with_a_known_break_have_an_upper_bound() -> None:
     required = [Requirement(each) for each in pyproject()["project"]["dependencies"]]
     required += [requirement for extra in extras() for requirement in requirements(extra)]
 
-    capped = {
-        each.name for each in required if any(bound.operator in {"<", "<=", "==", "~="} for bound in each.specifier)
-    }
-    assert capped == CAPPED
+    assert {each.name for each in required if is_capped(each)} == CAPPED
+
+
+def is_capped(requirement: Requirement) -> bool:
+    return any(bound.operator in {"<", "<=", "==", "~="} for bound in requirement.specifier)
 
 
 @pytest.mark.parametrize(("platform", "needed"), [("linux", False), ("darwin", False), ("win32", True)])
