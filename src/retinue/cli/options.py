@@ -96,13 +96,10 @@ RunArgument = Annotated[
 
 
 def countable(flag: str, number: float | None, *, zero: bool = True) -> float | None:
-    """The value of a flag, checked to be an amount that can be spent.
-
-    The flags have no `min` of typer: its releases disagree on NaN and on the message.
-    """
+    """The value of a flag, checked to be an amount that can be spent."""
     if number is not None and not math.isfinite(number):
         raise typer.BadParameter(f"{flag}: {number} is not a number that can be counted to")
-    if number is not None and (not 0 <= number <= MOST or (number == 0 and not zero)):
+    if number is not None and (number > MOST or (number == 0 and not zero)):
         least = "from 0 to" if zero else "above 0 and up to"
         raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MOST}")
     return number

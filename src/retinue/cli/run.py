@@ -81,10 +81,10 @@ def run(
         typer.Option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", rich_help_panel=LIMITS),
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", metavar="USD", help="Dollars.", rich_help_panel=LIMITS)
+        float | None, typer.Option("--max-cost", metavar="USD", min=0, help="Dollars.", rich_help_panel=LIMITS)
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="S", help="Seconds.", rich_help_panel=LIMITS)
+        float | None, typer.Option("--timeout", metavar="S", min=0, help="Seconds.", rich_help_panel=LIMITS)
     ] = None,
     config: ConfigFlag = None,
     approvals: ApprovalsFlag = None,

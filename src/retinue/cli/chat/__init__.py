@@ -66,7 +66,7 @@ def chat(
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option("--max-cost", metavar="USD", help="Dollars for one answer.", rich_help_panel=LIMITS),
+        typer.Option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", rich_help_panel=LIMITS),
     ] = None,
     config: ConfigFlag = None,
     approvals: ApprovalsFlag = None,
