@@ -1,4 +1,4 @@
-"""`import retinue` is light: whoever only wants a name does not pay for a store, a network or a terminal."""
+"""Importing `retinue` or one of its public modules is light: it loads no store, no HTTP client and no terminal."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"aiohttp", "sqlite3", "rich", "typer", "mcp", "opentelemetry"}
+HEAVY = {"aiohttp", "sqlite3", "rich", "typer", "mcp", "opentelemetry", "pytest"}
 
 PROGRAM = """
 import json, sys
@@ -28,8 +28,13 @@ def loaded_by(work: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "work",
-    ["import retinue", "import retinue; [getattr(retinue, name) for name in retinue.__all__]"],
-    ids=["the package", "every public name"],
+    [
+        "import retinue",
+        "import retinue; [getattr(retinue, name) for name in retinue.__all__]",
+        "import retinue.errors, retinue.events, retinue.messages, retinue.ports",
+        "import retinue.testing",
+    ],
+    ids=["the package", "every public name", "the public modules", "the test kit"],
 )
 def test_no_optional_or_heavy_package_is_loaded_by(work: str) -> None:
     loaded = loaded_by(work)

@@ -37,20 +37,3 @@ def test_memory_is_explained_where_it_is_defined() -> None:
             assert "memory" in explanation
         case other:
             pytest.fail(f"{constant} is followed by {ast.unparse(other)!r} and not by an explanation")
-
-
-def test_the_public_names_are_those_that_type_checkers_see() -> None:
-    """The lazy table and the imports for type checkers are written twice, so they have to say the same."""
-    (checked,) = [
-        node
-        for node in ast.parse(inspect.getsource(retinue)).body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    seen = {
-        alias.asname: f"{statement.module}:{alias.name}"
-        for statement in checked.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-
-    assert seen == retinue._HOMES

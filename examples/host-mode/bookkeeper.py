@@ -4,10 +4,9 @@ import asyncio
 import re
 
 import retinue
-from retinue.core.messages import UserMessage
-from retinue.core.ports import Request
-from retinue.dialects.meerkat import MeerkatSettings
-from retinue.providers.scripted.provider import Line, Script, ScriptedProvider, calls, says
+from retinue.messages import UserMessage
+from retinue.ports import Request
+from retinue.testing import Line, Script, ScriptedProvider, calls, says
 
 
 def lead(request: Request) -> Line:
@@ -35,7 +34,7 @@ def bookkeeper(request: Request) -> Line:
 async def main() -> None:
     """Run it once, and show who was there."""
     mind = ScriptedProvider(Script().play("main", *[lead] * 9).play("host", *[bookkeeper] * 9))
-    settings = {"meerkat": MeerkatSettings(enable_comms=True)}
+    settings = {"meerkat": retinue.MeerkatSettings(enable_comms=True)}
     async with retinue.open(provider=mind, dialects=["meerkat"], dialect_settings=settings, home=retinue.MEMORY) as r:
         run = await r.spawn("Book 2.50 and tell me the sum.")
         print((await run.wait()).text)

@@ -1,9 +1,10 @@
-"""Retinue gives any LLM agent a retinue: sub-agents it can spawn, fork, delegate to, message, wait for and cancel.
+"""Sub-agents for LLM agents: spawn, fork, delegate, message, wait, cancel, with budgets and crash recovery.
 
-Open one, and work with it:
+The public Python surface is this module and five more: `retinue.events`, `retinue.messages`, `retinue.errors`,
+`retinue.ports` and `retinue.testing`. Everything else may change without notice.
 
 >>> import asyncio, retinue
->>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+>>> from retinue.testing import Script, ScriptedProvider, says
 >>> model = ScriptedProvider(Script().play("main", says("It was the connection pool.")))
 >>> async def main() -> str:
 ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
@@ -15,15 +16,19 @@ Open one, and work with it:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from retinue.lazy_names import lazy_names
 from retinue.version import __version__
 
 if TYPE_CHECKING:
+    from retinue.app.engine_types import RunView as RunView
     from retinue.app.handle import RunHandle as RunHandle
     from retinue.app.open import MEMORY as MEMORY
     from retinue.app.open import open as open
     from retinue.app.retinue import Retinue as Retinue
+    from retinue.app.sync import SyncHandle as SyncHandle
+    from retinue.app.sync import SyncRetinue as SyncRetinue
     from retinue.app.sync import open_sync as open_sync
     from retinue.core.agent import Agent as Agent
     from retinue.core.errors import PolicyError as PolicyError
@@ -34,26 +39,45 @@ if TYPE_CHECKING:
     from retinue.core.policy import Policy as Policy
     from retinue.core.ports import CallContext as CallContext
     from retinue.core.run import Approval as Approval
+    from retinue.core.run import Exchange as Exchange
     from retinue.core.run import Limits as Limits
     from retinue.core.run import Outcome as Outcome
     from retinue.core.usage import Usage as Usage
+    from retinue.dialects.buzzllm import BuzzllmSettings as BuzzllmSettings
+    from retinue.dialects.meerkat import ConcurrencyLimits as ConcurrencyLimits
+    from retinue.dialects.meerkat import MeerkatSettings as MeerkatSettings
+    from retinue.dialects.spec import SpecSettings as SpecSettings
+    from retinue.dialects.xzatoma import XzatomaSettings as XzatomaSettings
+    from retinue.providers.catalog import ProviderConfig as ProviderConfig
+    from retinue.tools.dependencies import ToolOptions as ToolOptions
     from retinue.tools.function import tool as tool
 
-# Where each public name lives; imported when it is first used, so that `import retinue` stays light.
+# The home of each public name; imported on first use, so that `import retinue` stays light.
 _HOMES = {
     "MEMORY": "retinue.app.open:MEMORY",
     "open": "retinue.app.open:open",
     "open_sync": "retinue.app.sync:open_sync",
     "Retinue": "retinue.app.retinue:Retinue",
     "RunHandle": "retinue.app.handle:RunHandle",
+    "RunView": "retinue.app.engine_types:RunView",
+    "SyncRetinue": "retinue.app.sync:SyncRetinue",
+    "SyncHandle": "retinue.app.sync:SyncHandle",
     "Agent": "retinue.core.agent:Agent",
     "Policy": "retinue.core.policy:Policy",
     "Limits": "retinue.core.run:Limits",
     "Outcome": "retinue.core.run:Outcome",
+    "Exchange": "retinue.core.run:Exchange",
     "Approval": "retinue.core.run:Approval",
     "Usage": "retinue.core.usage:Usage",
     "CallContext": "retinue.core.ports:CallContext",
     "tool": "retinue.tools.function:tool",
+    "ToolOptions": "retinue.tools.dependencies:ToolOptions",
+    "ProviderConfig": "retinue.providers.catalog:ProviderConfig",
+    "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",
+    "ConcurrencyLimits": "retinue.dialects.meerkat:ConcurrencyLimits",
+    "MeerkatSettings": "retinue.dialects.meerkat:MeerkatSettings",
+    "SpecSettings": "retinue.dialects.spec:SpecSettings",
+    "XzatomaSettings": "retinue.dialects.xzatoma:XzatomaSettings",
     "RetinueError": "retinue.core.errors:RetinueError",
     "Refused": "retinue.core.errors:Refused",
     "PolicyError": "retinue.core.errors:PolicyError",
@@ -64,15 +88,7 @@ _HOMES = {
 __all__ = ["__version__", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll] the names are lazy
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'retinue' has no attribute {name!r}")
-    from importlib import import_module
-
-    module, _, attribute = _HOMES[name].partition(":")
-    value = getattr(import_module(module), attribute)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -34,7 +34,18 @@ def open_sync(**options: Any) -> SyncRetinue:
 
 
 class SyncRetinue:
-    """An open retinue whose verbs block; may be used from any thread."""
+    """An open retinue whose methods block until they are done; may be used from any thread.
+
+    Created by `retinue.open_sync` and used in a `with` block. Its methods are those of `Retinue` without `await`.
+
+    >>> import retinue
+    >>> from retinue.testing import Script, ScriptedProvider, says
+    >>> model = ScriptedProvider(Script().play("main", says("Four.")))
+    >>> with retinue.open_sync(provider=model, home=retinue.MEMORY) as r:
+    ...     outcome = r.spawn("What is two and two?").wait()
+    >>> outcome.text
+    'Four.'
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -137,7 +148,16 @@ class SyncRetinue:
 
 
 class SyncHandle:
-    """One run in your hand, without `await`."""
+    """A handle on one run, with the methods of `RunHandle` as blocking calls; `SyncRetinue.spawn` returns it.
+
+    >>> import retinue
+    >>> from retinue.testing import Script, ScriptedProvider, says
+    >>> model = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
+    >>> with retinue.open_sync(provider=model, home=retinue.MEMORY) as r:
+    ...     run = r.spawn("Why is it slow?", keep_alive=True)
+    ...     print(run.ask("Since when?").text, run.close().exchanges)
+    Since Tuesday. 2
+    """
 
     def __init__(self, retinue: SyncRetinue, handle: RunHandle, do: Any) -> None:
         self.run_id = handle.run_id

@@ -141,7 +141,11 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One input to a run and its answer."""
+    """The result of one input to a run: its answer, or why there is none; `RunHandle.ask` returns it.
+
+    >>> Exchange(result="completed", reason="answered", text="Since Tuesday.", turns=1).text
+    'Since Tuesday.'
+    """
 
     result: Result
     reason: EndReason

@@ -16,7 +16,22 @@ from retinue.core.usage import Usage
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """A run as a list or a status call shows it: live here, live in another process, interrupted or ended."""
+    """The state of one run at one moment; `Retinue.list`, `Retinue.tree` and `RunHandle.look` return it.
+
+    The run may be live in this process or in another one, interrupted, or ended. `depth` is 0 for a root run, `path`
+    the names of the agents from the root to the run. `cost` is in nanodollars, None if unknown; times are Unix seconds.
+
+    >>> import asyncio, retinue
+    >>> from retinue.testing import Script, ScriptedProvider, says
+    >>> async def main() -> None:
+    ...     model = ScriptedProvider(Script().play("main", says("Four.")))
+    ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
+    ...         await r.run("What is two and two?")
+    ...         (view,) = await r.list()
+    ...         print(view.agent, view.state, view.turns, view.outcome.text)
+    >>> asyncio.run(main())
+    main ended 1 Four.
+    """
 
     run_id: RunId
     session_id: SessionId

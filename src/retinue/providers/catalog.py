@@ -122,7 +122,14 @@ def family_called(name: str) -> Family | None:
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a provider is reached: enough to reach it again in another process, and never a key itself."""
+    """How a provider is reached: enough for another process to reach it again, and never a key itself.
+
+    `wire` is the API that the provider speaks, `api_key_env` the environment variable that holds the key. Pass configs
+    as `retinue.open(provider_configs=[...])`; agents name their models `name:model`.
+
+    >>> ProviderConfig(name="house", wire="openai-chat", base_url="http://localhost:8000/v1").api_key_env
+    ''
+    """
 
     name: str
     wire: str

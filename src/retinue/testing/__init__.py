@@ -1,1 +1,114 @@
-"""The public test kit: what a test needs to hold time, play a model and watch a run."""
+"""The test kit: scripted models, a harness with crashes, virtual time, a fake model server, and contracts.
+
+- A scripted model needs no network: `ScriptedProvider` plays a `Script` of lines (`says`, `calls`, `fails`, ...).
+- `Harness` opens a whole retinue in memory, kills it and opens it again. `run_in_virtual_time` runs a test on an event
+  loop whose timers fire at once.
+- `FakeChat` is a local server that speaks the chat completions API of OpenAI.
+- `StoreContract`, `PersistentStoreContract` and `PROVIDER_PROMISES` test a store or a provider of your own. They need
+  pytest; the rest does not.
+
+>>> from retinue.testing import Harness, run_in_virtual_time, says
+>>> async def test_an_agent_answers() -> None:
+...     async with Harness(dialects=()) as harness:
+...         harness.script("main", says("Forty-two."))
+...         assert (await harness.run("What is six times seven?")).text == "Forty-two."
+>>> run_in_virtual_time(test_an_agent_answers())
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retinue.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from retinue.providers.scripted import Line as Line
+    from retinue.providers.scripted import Script as Script
+    from retinue.providers.scripted import ScriptedProvider as ScriptedProvider
+    from retinue.providers.scripted import calls as calls
+    from retinue.providers.scripted import calls_verbatim as calls_verbatim
+    from retinue.providers.scripted import fails as fails
+    from retinue.providers.scripted import hangs as hangs
+    from retinue.providers.scripted import says as says
+    from retinue.providers.scripted import streams as streams
+    from retinue.providers.scripted import together as together
+    from retinue.testing.contracts.provider import PROMISES as PROVIDER_PROMISES
+    from retinue.testing.contracts.store import LastingStoreContract as PersistentStoreContract
+    from retinue.testing.contracts.store import StoreContract as StoreContract
+    from retinue.testing.crashing_store import CrashingStore as CrashingStore
+    from retinue.testing.crashing_store import Killed as StoreKilled
+    from retinue.testing.dialects import dialect_context as dialect_context
+    from retinue.testing.fake_chat import ChatScript as ChatScript
+    from retinue.testing.fake_chat import FakeChat as FakeChat
+    from retinue.testing.fake_server import Answer as FakeResponse
+    from retinue.testing.fake_server import FakeServer as FakeServer
+    from retinue.testing.fake_server import Heard as ReceivedRequest
+    from retinue.testing.harness import Harness as Harness
+    from retinue.testing.ids import CountedIds as CountedIds
+    from retinue.testing.virtual_time import NothingLeftToWaitFor as DeadlockError
+    from retinue.testing.virtual_time import VirtualClock as VirtualClock
+    from retinue.testing.virtual_time import VirtualTimeLoop as VirtualTimeLoop
+    from retinue.testing.virtual_time import run_in_virtual_time as run_in_virtual_time
+
+# Lazy, because the contracts import pytest, which is no dependency of the package.
+_HOMES = {
+    "ChatScript": "retinue.testing.fake_chat:ChatScript",
+    "CountedIds": "retinue.testing.ids:CountedIds",
+    "CrashingStore": "retinue.testing.crashing_store:CrashingStore",
+    "DeadlockError": "retinue.testing.virtual_time:NothingLeftToWaitFor",
+    "FakeChat": "retinue.testing.fake_chat:FakeChat",
+    "FakeResponse": "retinue.testing.fake_server:Answer",
+    "FakeServer": "retinue.testing.fake_server:FakeServer",
+    "Harness": "retinue.testing.harness:Harness",
+    "Line": "retinue.providers.scripted:Line",
+    "PROVIDER_PROMISES": "retinue.testing.contracts.provider:PROMISES",
+    "PersistentStoreContract": "retinue.testing.contracts.store:LastingStoreContract",
+    "ReceivedRequest": "retinue.testing.fake_server:Heard",
+    "Script": "retinue.providers.scripted:Script",
+    "ScriptedProvider": "retinue.providers.scripted:ScriptedProvider",
+    "StoreContract": "retinue.testing.contracts.store:StoreContract",
+    "StoreKilled": "retinue.testing.crashing_store:Killed",
+    "VirtualClock": "retinue.testing.virtual_time:VirtualClock",
+    "VirtualTimeLoop": "retinue.testing.virtual_time:VirtualTimeLoop",
+    "calls": "retinue.providers.scripted:calls",
+    "calls_verbatim": "retinue.providers.scripted:calls_verbatim",
+    "dialect_context": "retinue.testing.dialects:dialect_context",
+    "fails": "retinue.providers.scripted:fails",
+    "hangs": "retinue.providers.scripted:hangs",
+    "run_in_virtual_time": "retinue.testing.virtual_time:run_in_virtual_time",
+    "says": "retinue.providers.scripted:says",
+    "streams": "retinue.providers.scripted:streams",
+    "together": "retinue.providers.scripted:together",
+}
+
+__all__ = [
+    "PROVIDER_PROMISES",
+    "ChatScript",
+    "CountedIds",
+    "CrashingStore",
+    "DeadlockError",
+    "FakeChat",
+    "FakeResponse",
+    "FakeServer",
+    "Harness",
+    "Line",
+    "PersistentStoreContract",
+    "ReceivedRequest",
+    "Script",
+    "ScriptedProvider",
+    "StoreContract",
+    "StoreKilled",
+    "VirtualClock",
+    "VirtualTimeLoop",
+    "calls",
+    "calls_verbatim",
+    "dialect_context",
+    "fails",
+    "hangs",
+    "run_in_virtual_time",
+    "says",
+    "streams",
+    "together",
+]
+
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -17,11 +17,17 @@ PROGRAM_MEMORY_MB = 2048
 
 
 class ToolOptions(Struct, frozen=True, kw_only=True):
-    """How the built-in tools work, where there is a choice.
+    """Options of the built-in tools, for `retinue.open(tool_options=...)`.
 
-    `sandbox` is what programs of agents run in: `required` refuses to start them where nothing fences them in, `off`
-    starts them without. `network` lets them access the network. `max_result` is how many characters of a result a model
-    gets at once; it can page through the rest.
+    - `sandbox`: with `required`, a program of an agent is refused where the machine has no sandbox; with `off`, it runs
+      without one.
+    - `network`: whether programs of agents may use the network.
+    - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`.
+    - `memory`: how memories of agents are stored, `sqlite` or `markdown`.
+    - `max_result`: characters of a result that a model reads at once; it can page through the rest.
+
+    >>> ToolOptions(network=True).sandbox
+    'required'
     """
 
     sandbox: Literal["required", "off"] = "required"

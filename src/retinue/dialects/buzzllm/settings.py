@@ -10,7 +10,13 @@ SECTION = "buzzllm"
 
 
 class BuzzllmSettings(Struct, frozen=True, kw_only=True):
-    """The section `[buzzllm]`."""
+    """Settings of the dialect `buzzllm`, the section `[buzzllm]` of a settings file.
+
+    Pass them as `retinue.open(dialect_settings={"buzzllm": ...})`.
+
+    >>> BuzzllmSettings(timeout_secs=60).warm_processes
+    1
+    """
 
     timeout_secs: Annotated[
         int,

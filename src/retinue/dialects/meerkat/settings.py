@@ -22,7 +22,11 @@ DEFAULT_MODELS: Mapping[str, tuple[str, ...]] = {
 
 
 class ConcurrencyLimits(Struct, frozen=True, kw_only=True):
-    """How many sub-agents there may be, and how deep."""
+    """Limits of the dialect `meerkat`, the section `[sub_agents.concurrency_limits]`; a field of `MeerkatSettings`.
+
+    >>> MeerkatSettings(concurrency_limits=ConcurrencyLimits(max_depth=1)).concurrency_limits.max_concurrent_agents
+    8
+    """
 
     max_depth: Annotated[Count, Meta(description="How deep sub-agents may be nested.", examples=[3])] = 3
     max_concurrent_ops: Annotated[
@@ -33,7 +37,14 @@ class ConcurrencyLimits(Struct, frozen=True, kw_only=True):
 
 
 class MeerkatSettings(Struct, frozen=True, kw_only=True):
-    """How sub-agents are made; `allowed_models` lists models by `anthropic`, `openai` and `gemini`."""
+    """Settings of the dialect `meerkat`, the section `[sub_agents]` of a settings file.
+
+    Pass them as `retinue.open(dialect_settings={"meerkat": ...})`. `allowed_models` lists models by `anthropic`,
+    `openai` and `gemini`.
+
+    >>> MeerkatSettings(enable_comms=True).comms_tools
+    'send_message'
+    """
 
     default_provider: Annotated[
         str,

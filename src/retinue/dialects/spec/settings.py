@@ -25,7 +25,13 @@ Tokens = Annotated[int, Meta(ge=1, le=2**62)]
 
 
 class SpecSettings(Struct, frozen=True, kw_only=True):
-    """Which extensions there are, how many tasks run at once, and what the subagents of a session may use together."""
+    """Settings of the dialect `spec`, the section `[spec]` of a settings file.
+
+    Pass them as `retinue.open(dialect_settings={"spec": ...})`.
+
+    >>> sorted(SpecSettings(extensions=("wait", "cancel"), max_running=2).on)
+    ['cancel', 'wait']
+    """
 
     extensions: Annotated[
         tuple[str, ...],

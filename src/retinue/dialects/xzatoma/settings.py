@@ -17,7 +17,14 @@ Quota = Annotated[int, Meta(ge=1)]
 
 
 class XzatomaSettings(Struct, frozen=True, kw_only=True):
-    """The section `[agent.subagent]`; `output_max_size` is in bytes, `max_total_time` in seconds."""
+    """Settings of the dialect `xzatoma`, the section `[agent.subagent]` of a settings file.
+
+    Pass them as `retinue.open(dialect_settings={"xzatoma": ...})`. `output_max_size` is in bytes, `max_total_time` in
+    seconds.
+
+    >>> XzatomaSettings(max_depth=1, max_executions=20).has_quotas
+    True
+    """
 
     max_depth: Annotated[
         int,

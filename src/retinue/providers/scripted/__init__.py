@@ -1,4 +1,4 @@
-"""TODO door."""
+"""Scripted models: replies, tool calls and failures written beforehand, for tests, examples and demonstrations."""
 
 from retinue.providers.scripted.file import ScriptFileProvider, WrittenLine, read_script
 from retinue.providers.scripted.provider import ScriptedProvider, played
@@ -10,6 +10,7 @@ from retinue.providers.scripted.script import (
     Script,
     Speaks,
     calls,
+    calls_verbatim,
     fails,
     hangs,
     says,
@@ -28,6 +29,7 @@ __all__ = [
     "Speaks",
     "WrittenLine",
     "calls",
+    "calls_verbatim",
     "fails",
     "hangs",
     "played",

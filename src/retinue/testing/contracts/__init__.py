@@ -1,3 +1,3 @@
-"""Promises that every implementation of a port keeps, as test classes: inherit one, say how yours is made,
-run pytest.
-"""
+"""Contract tests that run against any implementation of a port: stores as pytest classes, providers as functions."""
+
+__all__ = ["provider", "store"]

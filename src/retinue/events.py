@@ -1,0 +1,85 @@
+"""Events of a run: everything that a run stores, in the order in which it happened, and the values that events carry.
+
+`RunHandle.events` yields them, each after it was stored. `Event` is the union of all of them; a `match` over it can be
+checked for completeness.
+
+>>> from retinue.events import CallReturned, Event
+>>> def describe(event: Event) -> str:
+...     match event:
+...         case CallReturned(turn=turn, text=text, failed=False):
+...             return f"turn {turn}: {text}"
+...         case _:
+...             return type(event).__name__
+>>> describe(CallReturned(at=0.0, turn=1, index=0, text="20 lines"))
+'turn 1: 20 lines'
+"""
+
+from retinue.core.budget import Caps, Window
+from retinue.core.events import (
+    AgentDefined,
+    CallParked,
+    CallReturned,
+    CompactedBy,
+    Event,
+    ExchangeEnded,
+    HistoryCompacted,
+    MailTaken,
+    RepairAsked,
+    ReplyReceived,
+    ResultCollected,
+    RunAccepted,
+    RunAdopted,
+    RunEnded,
+    RunLeft,
+    TurnFailed,
+    WrapUpAsked,
+)
+from retinue.core.inbox import (
+    Answer,
+    Cancel,
+    ChildEnded,
+    Close,
+    Deadline,
+    DependencyEnded,
+    Input,
+    Item,
+    TextMessage,
+)
+from retinue.core.run import EndReason, HandleRef, HistoryRef, Lifecycle, LimitMet, Result
+
+__all__ = [
+    "AgentDefined",
+    "Answer",
+    "CallParked",
+    "CallReturned",
+    "Cancel",
+    "Caps",
+    "ChildEnded",
+    "Close",
+    "CompactedBy",
+    "Deadline",
+    "DependencyEnded",
+    "EndReason",
+    "Event",
+    "ExchangeEnded",
+    "HandleRef",
+    "HistoryCompacted",
+    "HistoryRef",
+    "Input",
+    "Item",
+    "Lifecycle",
+    "LimitMet",
+    "MailTaken",
+    "RepairAsked",
+    "ReplyReceived",
+    "Result",
+    "ResultCollected",
+    "RunAccepted",
+    "RunAdopted",
+    "RunEnded",
+    "RunLeft",
+    "TextMessage",
+    "TurnFailed",
+    "Window",
+    "WrapUpAsked",
+]

@@ -1,0 +1,164 @@
+"""Interfaces to implement: providers, tools and stores of your own, and the types in their signatures.
+
+A provider is any object with the method `answer`, and a tool is a subclass of `Tool` (a typed function needs only
+`@retinue.tool`). Pass them to `retinue.open` as `provider=` and `tools=`, a store as `store=`.
+
+>>> import asyncio, retinue
+>>> from retinue.messages import AssistantMessage, Reply, TextDelta
+>>> from retinue.ports import Publish, Request
+>>> class Echo:
+...     async def answer(self, request: Request, publish: Publish) -> Reply:
+...         text = request.messages[-1].text
+...         publish(TextDelta(text))
+...         return Reply(AssistantMessage(text=text))
+>>> async def main() -> None:
+...     async with retinue.open(provider=Echo(), home=retinue.MEMORY, dialects=()) as r:
+...         print((await r.run("Hello.")).text)
+>>> asyncio.run(main())
+Hello.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retinue.core.agent import Output, RunSpec, ToolKind, ToolSpec, ValidatedOutput
+from retinue.core.commands import (
+    Accept,
+    Accepted,
+    Adopt,
+    CancelTree,
+    Change,
+    Charge,
+    CloseSession,
+    Decide,
+    Decision,
+    DeclareDead,
+    DriverRow,
+    Forget,
+    Heartbeat,
+    NamespaceClosed,
+    NotCreated,
+    OpenSession,
+    Phase,
+    Post,
+    Posted,
+    Progress,
+    Prune,
+    Record,
+    RegisterDriver,
+    Retire,
+    RunQuery,
+    RunRow,
+    SessionRow,
+    UnregisterDriver,
+    Write,
+)
+from retinue.core.commands import Written as WriteResult
+from retinue.core.policy import Risk
+from retinue.core.ports import (
+    CallContext,
+    CallRisk,
+    Clock,
+    CommitAtOnce,
+    Ids,
+    PreparedCall,
+    Provider,
+    Publish,
+    Request,
+    Store,
+    Tool,
+    ToolLike,
+    ToolResult,
+    ToolWrapper,
+    price_of,
+    window_of,
+)
+from retinue.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from retinue.app.engine_types import Approver as Approver
+    from retinue.net.fetcher import Bounds as Bounds
+    from retinue.net.fetcher import Fetched as Fetched
+    from retinue.net.fetcher import Fetcher as Fetcher
+    from retinue.net.guard import Guard as Guard
+    from retinue.providers.pricing import Priced as PricedProvider
+    from retinue.providers.pricing import Rates as Rates
+    from retinue.providers.pricing import Tariff as ModelPrices
+
+# `retinue.net` loads an HTTP client, `retinue.app` the engine.
+_HOMES = {
+    "Approver": "retinue.app.engine_types:Approver",
+    "Bounds": "retinue.net.fetcher:Bounds",
+    "Fetched": "retinue.net.fetcher:Fetched",
+    "Fetcher": "retinue.net.fetcher:Fetcher",
+    "Guard": "retinue.net.guard:Guard",
+    "ModelPrices": "retinue.providers.pricing:Tariff",
+    "PricedProvider": "retinue.providers.pricing:Priced",
+    "Rates": "retinue.providers.pricing:Rates",
+}
+
+__all__ = [
+    "Accept",
+    "Accepted",
+    "Adopt",
+    "Approver",
+    "Bounds",
+    "CallContext",
+    "CallRisk",
+    "CancelTree",
+    "Change",
+    "Charge",
+    "Clock",
+    "CloseSession",
+    "CommitAtOnce",
+    "Decide",
+    "Decision",
+    "DeclareDead",
+    "DriverRow",
+    "Fetched",
+    "Fetcher",
+    "Forget",
+    "Guard",
+    "Heartbeat",
+    "Ids",
+    "ModelPrices",
+    "NamespaceClosed",
+    "NotCreated",
+    "OpenSession",
+    "Output",
+    "Phase",
+    "Post",
+    "Posted",
+    "PreparedCall",
+    "PricedProvider",
+    "Progress",
+    "Provider",
+    "Prune",
+    "Publish",
+    "Rates",
+    "Record",
+    "RegisterDriver",
+    "Request",
+    "Retire",
+    "Risk",
+    "RunQuery",
+    "RunRow",
+    "RunSpec",
+    "SessionRow",
+    "Store",
+    "Tool",
+    "ToolKind",
+    "ToolLike",
+    "ToolResult",
+    "ToolSpec",
+    "ToolWrapper",
+    "UnregisterDriver",
+    "ValidatedOutput",
+    "Write",
+    "WriteResult",
+    "price_of",
+    "window_of",
+]
+
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,104 @@
+"""The public Python surface: what the doors list exists, what is lazy is typed, and no event or error is missing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+from importlib import import_module
+from types import ModuleType
+from typing import get_args
+
+import pytest
+
+import retinue
+import retinue.core.errors
+import retinue.errors
+import retinue.events
+import retinue.messages
+import retinue.ports
+import retinue.testing
+from retinue.core.commands import Write
+from retinue.core.inbox import Item
+from retinue.core.messages import Delta, Message
+from tests.architecture.doors import exports
+
+PUBLIC = (retinue, retinue.errors, retinue.events, retinue.messages, retinue.ports, retinue.testing)
+LAZY = (retinue, retinue.errors, retinue.ports, retinue.testing)
+PACKAGES = sorted(found.name for found in pkgutil.walk_packages(retinue.__path__, "retinue.") if found.ispkg)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_entry_of_a_door_exists(package: str) -> None:
+    door = import_module(package)
+
+    assert [name for name in exports(package) if not hasattr(door, name) and not is_module(f"{package}.{name}")] == []
+
+
+def is_module(name: str) -> bool:
+    try:
+        import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name != name:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("module", PUBLIC, ids=lambda module: module.__name__)
+def test_every_entry_of_a_public_module_exists(module: ModuleType) -> None:
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
+def test_the_lazy_names_are_those_that_type_checkers_see(module: ModuleType) -> None:
+    (checked,) = [
+        node
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    seen = {
+        alias.asname: f"{statement.module}:{alias.name}"
+        for statement in checked.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+    assert seen == module._HOMES
+    assert seen.keys() <= set(module.__all__)
+
+
+@pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
+def test_an_unknown_name_is_an_attribute_error(module: ModuleType) -> None:
+    with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'nonsense'"):
+        _ = module.nonsense
+
+
+def test_every_event_is_public() -> None:
+    assert names(retinue.events.Event) | names(Item) <= set(retinue.events.__all__)
+
+
+def test_every_message_and_delta_is_public() -> None:
+    assert names(Message) | names(Delta) <= set(retinue.messages.__all__)
+
+
+def test_every_write_of_a_store_is_public() -> None:
+    assert names(Write) <= set(retinue.ports.__all__)
+
+
+def test_every_error_is_public() -> None:
+    errors = {
+        name
+        for name, value in vars(retinue.core.errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
+
+    assert errors <= set(retinue.errors.__all__)
+
+
+def names(union: object) -> set[str]:
+    """
+    >>> sorted(names(int | str))
+    ['int', 'str']
+    """
+    return {kind.__name__ for kind in get_args(union)}
