@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and a package index; everything else goes into .venv, or with VENV=FOLDER into that folder.
 PYTHON ?= python3
-# Pins of the environment; CONSTRAINTS= (empty) installs the newest releases.
+# Pins of the environment; CONSTRAINTS=constraints.in installs the newest releases within its bounds.
 CONSTRAINTS ?= constraints.txt
 # What `make titles` checks, and the Pythons that `make constraints` resolves with.
 COMMITS ?= main..HEAD
