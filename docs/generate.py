@@ -1,6 +1,6 @@
-"""Writes the reference pages that follow from the code: the command line, policies, and what each dialect promises.
+"""Writes the reference pages that follow from the code: command line, policies, tools, dialects, settings, Python.
 
-`make docs` runs it. A test fails when a page says something else than the code.
+`make docs` runs it. A test fails when a page and the code disagree.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from retinue.dialects import registry
 from retinue.testing.dialects import dialect_context
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from docs.python_reference import errors_page, events_page, python_page
+from docs.settings_reference import settings_page
 from tests.dialects.promise import Promise
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -37,7 +39,11 @@ def pages() -> dict[Path, str]:
     """Every generated page, by its file."""
     made = {
         REFERENCE / "cli.md": command_line_page(),
+        REFERENCE / "errors.md": errors_page(),
+        REFERENCE / "events.md": events_page(),
         REFERENCE / "policy.md": policy_page(),
+        REFERENCE / "python.md": python_page(),
+        REFERENCE / "settings.md": settings_page(),
         REFERENCE / "tools.md": tools_page(),
     }
     for name in registry.names():

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from retinue.core.errors import Refused as Refused
     from retinue.core.errors import RetinueError as RetinueError
     from retinue.core.errors import ToolError as ToolError
+    from retinue.core.policy import Autonomy as Autonomy
     from retinue.core.policy import Policy as Policy
     from retinue.core.ports import CallContext as CallContext
+    from retinue.core.profiles import RuntimeProfile as RuntimeProfile
     from retinue.core.run import Approval as Approval
     from retinue.core.run import Exchange as Exchange
     from retinue.core.run import Limits as Limits
@@ -64,6 +66,8 @@ _HOMES = {
     "SyncHandle": "retinue.app.sync:SyncHandle",
     "Agent": "retinue.core.agent:Agent",
     "Policy": "retinue.core.policy:Policy",
+    "Autonomy": "retinue.core.policy:Autonomy",
+    "RuntimeProfile": "retinue.core.profiles:RuntimeProfile",
     "Limits": "retinue.core.run:Limits",
     "Outcome": "retinue.core.run:Outcome",
     "Exchange": "retinue.core.run:Exchange",

@@ -82,9 +82,11 @@ if TYPE_CHECKING:
     from retinue.net.fetcher import Fetched as Fetched
     from retinue.net.fetcher import Fetcher as Fetcher
     from retinue.net.guard import Guard as Guard
+    from retinue.providers.pricing import Long as LongContextRates
     from retinue.providers.pricing import Priced as PricedProvider
     from retinue.providers.pricing import Rates as Rates
     from retinue.providers.pricing import Tariff as ModelPrices
+    from retinue.tools.function import FunctionTool as FunctionTool
 
 # `retinue.net` loads an HTTP client, `retinue.app` the engine.
 _HOMES = {
@@ -92,7 +94,9 @@ _HOMES = {
     "Bounds": "retinue.net.fetcher:Bounds",
     "Fetched": "retinue.net.fetcher:Fetched",
     "Fetcher": "retinue.net.fetcher:Fetcher",
+    "FunctionTool": "retinue.tools.function:FunctionTool",
     "Guard": "retinue.net.guard:Guard",
+    "LongContextRates": "retinue.providers.pricing:Long",
     "ModelPrices": "retinue.providers.pricing:Tariff",
     "PricedProvider": "retinue.providers.pricing:Priced",
     "Rates": "retinue.providers.pricing:Rates",
@@ -119,9 +123,11 @@ __all__ = [
     "Fetched",
     "Fetcher",
     "Forget",
+    "FunctionTool",
     "Guard",
     "Heartbeat",
     "Ids",
+    "LongContextRates",
     "ModelPrices",
     "NamespaceClosed",
     "NotCreated",

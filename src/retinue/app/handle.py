@@ -18,7 +18,7 @@ class RunHandle:
     """A run that was started, here or elsewhere, in this process or an earlier one.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     model = ScriptedProvider(Script().play("main", says("The pool."), says("Since Tuesday.")))
     ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:

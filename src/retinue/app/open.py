@@ -86,7 +86,7 @@ def open(
     the disk.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> async def main() -> str:
     ...     model = ScriptedProvider(Script().play("main", says("Hello.")))
     ...     async with open(provider=model, home=MEMORY) as retinue:

@@ -40,7 +40,7 @@ class Retinue:
     Made by `retinue.open`. What is unfinished when it closes stays in the store and can be resumed.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> async def main() -> None:
     ...     model = ScriptedProvider(Script().play("main", says("Four.")))
     ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:

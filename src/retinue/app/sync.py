@@ -24,7 +24,7 @@ def open_sync(**options: Any) -> SyncRetinue:
     """A retinue to be entered with plain `with`; takes what `retinue.open` takes.
 
     >>> import retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> model = ScriptedProvider(Script().play("main", says("Four.")))
     >>> with retinue.open_sync(provider=model, home=retinue.MEMORY, dialects=()) as r:
     ...     r.run("What is two and two?").text

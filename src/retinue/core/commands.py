@@ -145,6 +145,7 @@ class Post(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Posted = Literal["posted", "duplicate", "ended", "unknown"]
+"""Result of a `Post`: the item is new, was posted before with this key, or the run has ended or does not exist."""
 
 
 class CancelTree(Struct, frozen=True, kw_only=True, gc=False):
@@ -183,6 +184,7 @@ class Decision(Struct, frozen=True, gc=False):
 
 
 Decide: TypeAlias = Callable[[Mapping[str, bytes]], Decision]
+"""A pure function from the content of a key-value namespace to a change of it."""
 
 
 class Change(Struct, frozen=True, kw_only=True, gc=False):
@@ -292,6 +294,7 @@ Write: TypeAlias = (
     | Prune
     | Forget
 )
+"""Any command that changes a store."""
 
 Written: TypeAlias = Accepted | NotCreated | NamespaceClosed | tuple[RunId, ...] | bytes | str | bool | int | None
 """What a write answers; each write's docstring says which."""

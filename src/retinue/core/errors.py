@@ -182,11 +182,16 @@ class NotAdoptable(Refused):
 class PolicyError(Refused):
     """A child asked for more than its parent has; `field` names the axis.
 
-    >>> from retinue.core.policy import Policy, narrow
-    >>> try:
-    ...     narrow(Policy(max_actions_per_hour=10), Policy(max_actions_per_hour=20))
-    ... except PolicyError as error:
-    ...     print(error.field, error.asked, error.allowed)
+    >>> import asyncio, retinue
+    >>> from retinue.testing import Script, ScriptedProvider
+    >>> async def main() -> None:
+    ...     policy = retinue.Policy(max_actions_per_hour=10)
+    ...     async with retinue.open(provider=ScriptedProvider(Script()), policy=policy, home=retinue.MEMORY) as r:
+    ...         try:
+    ...             await r.spawn("Clean up.", policy=retinue.Policy(max_actions_per_hour=20))
+    ...         except retinue.PolicyError as error:
+    ...             print(error.field, error.asked, error.allowed)
+    >>> asyncio.run(main())
     max_actions_per_hour 20 10
     """
 

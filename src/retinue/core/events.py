@@ -201,3 +201,4 @@ Event: TypeAlias = (
     | ResultCollected
     | RunEnded
 )
+"""Any event of a run."""

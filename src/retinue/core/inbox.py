@@ -82,6 +82,7 @@ class DependencyEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults
 
 
 Item: TypeAlias = TextMessage | Input | Close | Cancel | Deadline | Answer | ChildEnded | DependencyEnded
+"""Any item of an inbox."""
 
 URGENT = (Cancel, Deadline)
 """What does not wait for a turn boundary."""

@@ -64,6 +64,7 @@ class ToolMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool")
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
+"""One entry of a conversation."""
 
 
 class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -107,3 +108,4 @@ class CallDelta(Struct, frozen=True, gc=False, tag="call"):
 
 
 Delta: TypeAlias = StartDelta | TextDelta | ThinkingDelta | CallDelta
+"""One piece of a reply that streams."""

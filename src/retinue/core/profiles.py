@@ -25,10 +25,13 @@ COST = "cost/"
 
 
 class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How an agent works, where that is no question of rights.
+    """Runtime options of an agent that are not permissions.
 
-    `agentic` gives it tools and turns; without, it answers once. The two timeouts bind whoever is handed a task.
-    `delegation_ceiling` says whether those it hands tasks to are held to its own rights too.
+    `agentic` gives it tools and several turns; otherwise it answers once. The two timeouts apply to tasks delegated to
+    it. `delegation_ceiling` says whether agents to which it delegates are bound by its policy as well as by their own.
+
+    >>> RuntimeProfile(delegation_ceiling="caller").agentic
+    True
     """
 
     agentic: bool = True

@@ -37,6 +37,7 @@ EndReason = Literal[
     "dependency",
     "bug",
 ]
+"""Why a run ended, in more detail than `Result`."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

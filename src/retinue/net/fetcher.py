@@ -34,7 +34,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much one page may take: `seconds` for all of it, redirects included, and `bytes` as sent and as unpacked."""
+    """Limits of one request: `seconds` in all, redirects included, and `bytes` as sent and as decompressed."""
 
     seconds: float = 20.0
     bytes: int = 5_000_000
@@ -43,9 +43,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A page as it came: where it was in the end, what it says it is, and its bytes, unpacked.
+    """A page: its address after redirects, its content type, and its decompressed bytes.
 
-    `content_type` is in lower case and without parameters, and empty where the server did not say.
+    `content_type` is in lower case and without parameters; empty if the server sent none.
     """
 
     url: str
@@ -95,7 +95,10 @@ class TooManyRedirects(FetchFailed):
 
 
 class Fetcher:
-    """Gets pages; it keeps nothing between two of them, so there is nothing to close."""
+    """Reads pages of the public web; keeps no connection and no cookie, so there is nothing to close.
+
+    `guard` decides which addresses may be requested, `bounds` limits time and size.
+    """
 
     __slots__ = ("_bounds", "_guard")
 
@@ -104,7 +107,11 @@ class Fetcher:
         self._bounds = bounds or Bounds()
 
     async def get(self, address: str, *, headers: Mapping[str, str] | None = None) -> Fetched:
-        """The page at an address; raises a kind of `FetchFailed` and nothing else."""
+        """The page at an address.
+
+        With `headers`, redirects are not followed, so that a key in them stays with its host. Raises `FetchFailed` if
+        the address is refused or there is no page.
+        """
         try:
             async with asyncio.timeout(self._bounds.seconds):
                 return await self._follow(address, headers or {})

@@ -71,7 +71,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class FetchFailed(ToolError):
-    """A page could not be had; the message says why, and `url` is the address that was asked for at that moment."""
+    """A page could not be read; the message says why, and `url` is the address that was requested last."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(why)
@@ -130,10 +130,10 @@ async def system_lookup(host: str, port: int) -> list[str]:
 
 
 class Guard:
-    """Says which addresses may be asked, and connects to nothing else.
+    """Decides which addresses may be requested, and connects to no others: the public web, on its usual ports.
 
-    `trusted` are origins (`http://localhost:8888`) that a person named in code or settings: their names, ports and
-    addresses are not judged. Nothing that a model or a page says gets into it.
+    `trusted` are origins (`http://localhost:8888`) that are allowed without a check of name, port and address; they
+    come from code or settings, never from a model or a page. `lookup` resolves names, `tls` verifies certificates.
     """
 
     __slots__ = ("_lookup", "_ports", "_tls", "_trusted")
@@ -152,7 +152,7 @@ class Guard:
         self._tls = tls
 
     def checked(self, address: str, *, base: URL | None = None) -> URL:
-        """The address as a request takes it, or `UrlRefused`; with `base`, where a redirect from there leads."""
+        """The parsed address, or with `base` the target of a redirect from there; raises `FetchFailed` if refused."""
         if base is None:
             address = address.strip()
         shown = address[:200]
@@ -192,8 +192,9 @@ class Guard:
             raise AddressRefused(str(url), host=host, address="")
 
     async def addresses(self, url: URL) -> tuple[str, ...]:
-        """Where a checked address leads: looked up once, and every answer judged. Raises if a single one is not public,
-        because a name with two faces is how a guard is walked around.
+        """The IP addresses of a checked address, looked up once.
+
+        Raises `FetchFailed` if a single one is not public: a name with a public and a private address is an attack.
         """
         host = url.raw_host or ""
         if _literal(host) is not None:
@@ -211,9 +212,9 @@ class Guard:
         return found
 
     def connector(self, url: URL, addresses: Collection[str]) -> aiohttp.TCPConnector:
-        """Opens connections to these addresses, at the port of `url`, and to nothing else whatever it is told.
+        """A connector to these addresses at the port of `url`, and to no others.
 
-        A certificate is held against the name in the address, as ever.
+        Certificates are verified against the name in `url`.
         """
         vetted = frozenset((ip_address(address), url.port) for address in addresses)
 

@@ -182,7 +182,7 @@ class Priced:
     with.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, says
+    >>> from retinue.testing import Script, ScriptedProvider, says
     >>> model = ScriptedProvider(Script().play("a", says("hi", usage=Usage(input=100, output=10))))
     >>> priced = Priced(model, Tariff({"mine": Rates(input=1.0, output=2.0)}))
     >>> ask = Request(model="mine", system="", messages=[], agent="a", path="a")

@@ -22,9 +22,13 @@ from typing import TYPE_CHECKING
 from retinue.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from retinue.providers.scripted import Fails as ScriptedFailure
+    from retinue.providers.scripted import Hangs as ScriptedHang
+    from retinue.providers.scripted import Improvised as LineFunction
     from retinue.providers.scripted import Line as Line
     from retinue.providers.scripted import Script as Script
     from retinue.providers.scripted import ScriptedProvider as ScriptedProvider
+    from retinue.providers.scripted import Speaks as ScriptedReply
     from retinue.providers.scripted import calls as calls
     from retinue.providers.scripted import calls_verbatim as calls_verbatim
     from retinue.providers.scripted import fails as fails
@@ -61,11 +65,15 @@ _HOMES = {
     "FakeServer": "retinue.testing.fake_server:FakeServer",
     "Harness": "retinue.testing.harness:Harness",
     "Line": "retinue.providers.scripted:Line",
+    "LineFunction": "retinue.providers.scripted:Improvised",
     "PROVIDER_PROMISES": "retinue.testing.contracts.provider:PROMISES",
     "PersistentStoreContract": "retinue.testing.contracts.store:LastingStoreContract",
     "ReceivedRequest": "retinue.testing.fake_server:Heard",
     "Script": "retinue.providers.scripted:Script",
+    "ScriptedFailure": "retinue.providers.scripted:Fails",
+    "ScriptedHang": "retinue.providers.scripted:Hangs",
     "ScriptedProvider": "retinue.providers.scripted:ScriptedProvider",
+    "ScriptedReply": "retinue.providers.scripted:Speaks",
     "StoreContract": "retinue.testing.contracts.store:StoreContract",
     "StoreKilled": "retinue.testing.crashing_store:Killed",
     "VirtualClock": "retinue.testing.virtual_time:VirtualClock",
@@ -92,10 +100,14 @@ __all__ = [
     "FakeServer",
     "Harness",
     "Line",
+    "LineFunction",
     "PersistentStoreContract",
     "ReceivedRequest",
     "Script",
+    "ScriptedFailure",
+    "ScriptedHang",
     "ScriptedProvider",
+    "ScriptedReply",
     "StoreContract",
     "StoreKilled",
     "VirtualClock",

@@ -29,7 +29,7 @@ class Harness:
     """Scripts, opens, kills and reopens a retinue.
 
     >>> import asyncio
-    >>> from retinue.providers.scripted.provider import says
+    >>> from retinue.testing import says
     >>> async def story() -> str:
     ...     async with Harness(dialects=()) as retinue:
     ...         retinue.script("main", says("hello"))

@@ -83,7 +83,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class FunctionTool(Tool, Generic[P, R]):
-    """A function as a tool; it can still be called as the function."""
+    """A typed function as a tool, made by `retinue.tool`; it can still be called as the function."""
 
     __name__: str
     __wrapped__: Callable[P, R]
@@ -208,15 +208,27 @@ def tool(
     acts: bool = False,
     assess: Callable[[str], CallRisk] | None = None,
 ) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
-    """Make a tool of a typed function, plainly as `@tool` or with options as `@tool(kind="pure")`.
+    """Make a tool of a typed function: `@retinue.tool`, or with options `@retinue.tool(kind="pure")`.
 
     Every parameter needs a type that JSON can carry: builtins, dataclasses, typed dicts, msgspec structs, enums,
-    unions, pydantic models. One annotated `CallContext` is handed in and not shown to the model. Parameters are
-    described in an `Args:` section of the docstring, or with `Annotated[int, "how many"]`. `kind` says what a crash in
-    the middle means; a call of the default, `once`, never runs again. `acts` marks calls that change something: they
-    count against a policy's actions an hour and are refused in read-only mode; `weigh` says risk and action of a single
-    call from its arguments. What the function returns is made text by
-    `as_text`; it may also return a `ToolResult`, or raise `ToolError` with words for the model.
+    unions, pydantic models. A parameter annotated `CallContext` receives the context of the call and is not shown to
+    the model. The docstring describes the tool, its `Args:` section the parameters (`Annotated[int, "how many"]` does
+    so too).
+
+    - `name`, `description`: instead of the name and the docstring of the function.
+    - `kind`: what recovery does with a call that a crash interrupted; see `ToolKind`.
+    - `risk`: `low`, `medium` or `high`; a policy may require an approval.
+    - `timeout`: seconds that a call may take; None for the limit of the run.
+    - `acts`: whether a call changes something. Such calls count as actions of a policy and are refused in read-only
+      mode.
+    - `assess`: a function from the arguments of one call, as JSON text, to its `CallRisk`, instead of `risk` and
+      `acts`.
+
+    The model reads a returned text as it is, and any other value as JSON. The function may also return a `ToolResult`,
+    or raise `ToolError` with a text for the model. A function that is not async runs in a thread.
+
+    Returns a `FunctionTool`, which can still be called as the function. Raises `BadInput` for an unusable name,
+    parameter or option.
 
     >>> @tool(kind="pure")
     ... def search_logs(query: str, limit: int = 20) -> str:
@@ -230,8 +242,6 @@ def tool(
     '20 lines about pool'
     >>> search_logs.spec.name, search_logs.spec.description
     ('search_logs', 'Search the service logs.')
-    >>> msgspec.json.decode(search_logs.spec.parameters)["properties"]["query"]
-    {'type': 'string', 'description': 'what to look for'}
     """
 
     def decorate(function: Callable[P, R]) -> FunctionTool[P, R]:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is for people; timeouts use the event loop's own time."""
+    """A wall clock, for timestamps and deadlines that are stored; timeouts use the time of the event loop."""
 
     def now(self) -> float:
         """Seconds since 1970, UTC."""
@@ -14,8 +14,8 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """Where new names come from."""
+    """A source of ids for new runs and sessions."""
 
     def new(self) -> str:
-        """A name nobody has."""
+        """An id that was never returned before, in any process."""
         ...

@@ -20,7 +20,7 @@ class Store(Protocol):
     lease and reads the inbox items that other processes post. A commit is all or nothing: it raises
     `StoreUnavailable` if the store refuses and `Fenced` if `driver_id` was declared dead, and then changes nothing.
 
-    A store may have one more method, `commit_at_once`, with the arguments of `commit`; see `commit_at_once_of`.
+    A store may have one more method, `commit_at_once`; see `CommitAtOnce`.
     """
 
     @property
@@ -103,7 +103,11 @@ class Store(Protocol):
 
 
 class CommitAtOnce(Protocol):
-    """Signature of the optional method `commit_at_once` of a store."""
+    """Signature of the optional method `commit_at_once` of a store.
+
+    It commits as `commit` does if that blocks on neither another process nor the disk. Otherwise it changes nothing
+    and returns None.
+    """
 
     def __call__(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
@@ -111,9 +115,5 @@ class CommitAtOnce(Protocol):
 
 
 def commit_at_once_of(store: Store) -> CommitAtOnce | None:
-    """The store's method `commit_at_once`; None if it has none.
-
-    It commits as `commit` does if that blocks on neither another process nor the disk. Otherwise it changes nothing
-    and returns None.
-    """
+    """The store's method `commit_at_once`; None if it has none."""
     return getattr(store, "commit_at_once", None)

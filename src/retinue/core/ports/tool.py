@@ -30,7 +30,7 @@ class CallContext:
     repetition.
 
     >>> import asyncio, retinue
-    >>> from retinue.providers.scripted.provider import Script, ScriptedProvider, calls, says
+    >>> from retinue.testing import Script, ScriptedProvider, calls, says
     >>> @retinue.tool(kind="pure")
     ... def whoami(context: retinue.CallContext) -> str:
     ...     return f"{context.agent} at depth {context.depth}, turn {context.turn}"
@@ -131,7 +131,10 @@ class Tool:
 
 
 class ToolLike(Protocol):
-    """The attributes that an object needs to be used as a tool without inheriting from `Tool`; see `as_tool`."""
+    """The attributes that an object needs to be used as a tool without inheriting from `Tool`.
+
+    What the object lacks of `Tool` has the defaults of `Tool`.
+    """
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -145,7 +148,9 @@ class ToolLike(Protocol):
     def waits(self) -> bool: ...
     @property
     def stoppable(self) -> bool: ...
-    async def call(self, arguments: str, context: CallContext) -> ToolResult: ...
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        """Make one call; see `Tool.call`."""
+        ...
 
 
 def as_tool(tool: ToolLike) -> Tool:

@@ -78,7 +78,7 @@ class ScriptedProvider:
     adds a line to that file, which several processes may share; `played` reads it. A text (without calls) that is
     longer than the request's `max_output` is cut there, as vendors do.
 
-    >>> from retinue.core.messages import UserMessage
+    >>> from retinue.messages import UserMessage
     >>> provider = ScriptedProvider(Script().play("lead", says("hello")))
     >>> request = Request(model="m", system="Be kind.", messages=[UserMessage("hi there")], agent="lead", path="lead")
     >>> reply = asyncio.run(provider.answer(request, print))

@@ -245,6 +245,11 @@ PROMISES: tuple[Promise, ...] = (
     after_a_cancelled_call_the_next_is_answered,
     answers_at_the_same_time_do_not_mix,
 )
+"""The provider contract: each is an async function that checks one property of a provider.
+
+It takes a function that opens a provider for a scripted line, as an async context manager: the model of that provider
+replies with the line. It raises `AssertionError` if the provider does not have the property.
+"""
 
 
 async def _asked(stage: Stage, line: Line) -> tuple[Reply, Listener]:
