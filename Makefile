@@ -12,6 +12,7 @@ MEASURED := tests/core tests/engine tests/dialects
 ifeq ($(shell test -w . && echo writable),)
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/retinue-$(firstword $(shell pwd | cksum))
 VENV ?= $(if $(wildcard .venv/.installed),.venv,$(CACHE)/venv)
+SITE ?= $(CACHE)/docs
 export COVERAGE_FILE := $(CACHE)/coverage
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 export PYTEST_ADDOPTS := -o 'cache_dir=$(CACHE)/pytest' $(PYTEST_ADDOPTS)
@@ -21,9 +22,10 @@ endif
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test lint check fix titles hooks docs stress bench demo constraints dist clean
+.PHONY: help venv python test lint check fix titles hooks docs docs-site stress bench demo constraints dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +67,12 @@ hooks: venv  ## install the git hooks of .pre-commit-config.yaml
 
 docs: venv  ## write the reference pages that follow from the code
 	@"$(BIN)/python" docs/generate.py
+
+docs-site: venv  ## build the documentation site, build/docs/site
+	@test -e "$(READY)-docs" && test -z "$$(find pyproject.toml constraints.txt -newer "$(READY)-docs")" || { \
+	  "$(BIN)/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]" \
+	  && touch "$(READY)-docs"; }
+	@"$(BIN)/python" docs/build_site.py "$(SITE)"
 
 stress: venv  ## run every test at full size
 	@RETINUE_STRESS=1 "$(BIN)/python" -m pytest -q -n 2 -m "stress or not stress"

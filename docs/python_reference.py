@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import retinue.errors
 import retinue.events
-from retinue.core.inbox import Item
 
 MADE = "This page is made from the code by `make docs`."
 LINE = 100
@@ -140,8 +139,9 @@ def _groups(module: str) -> Groups:
         case "retinue.testing":
             return TESTING_GROUPS
         case "retinue.events":
-            events = [kind.__name__ for kind in get_args(retinue.events.Event)]
-            items = [kind.__name__ for kind in get_args(Item)]
+            public = {getattr(retinue.events, name): name for name in retinue.events.__all__}
+            events = [public[kind] for kind in get_args(retinue.events.Event)]
+            items = [public[kind] for kind in get_args(retinue.events.Item)]
             shown = ("Event", *events, "Item", *items)
             values = [name for name in retinue.events.__all__ if name not in shown]
             return {"Each event": ("Event", *events), "Items of an inbox": ("Item", *items), "Values": values}
@@ -252,7 +252,7 @@ def _text_of(following: list[ast.stmt]) -> str:
 
 def _entry(module: str, name: str, level: str) -> Iterator[str]:
     found = home(module, name)
-    yield f"{level} {module}.{name}"
+    yield f"{level} {_title(module, name)}"
     match found.node:
         case ast.ClassDef():
             kind = cast("type", getattr(import_module(found.module), found.name))
@@ -266,6 +266,11 @@ def _entry(module: str, name: str, level: str) -> Iterator[str]:
             raise TypeError(f"{module}.{name}: cannot describe {ast.unparse(found.node)}")
 
 
+def _title(module: str, name: str) -> str:
+    """The heading of an entry; a page with one module has the names alone."""
+    return f"{module}.{name}" if module in PYTHON_PAGE else name
+
+
 def _value(name: str, value: ast.expr, found: Home) -> Iterator[str]:
     if name == "__version__":
         yield "The version of retinue, as text."
@@ -276,8 +281,12 @@ def _value(name: str, value: ast.expr, found: Home) -> Iterator[str]:
 
 
 def _alias(text: str) -> str:
-    """The types of an alias, one in a line where they are many."""
-    return text if len(text) <= LINE else "(\n    " + "\n    | ".join(text.split(" | ")) + "\n)"
+    """The types or values of an alias, one in a line where they are many."""
+    if len(text) <= LINE:
+        return text
+    if text.startswith("Literal["):
+        return "Literal[\n" + "".join(f"    {value},\n" for value in text[8:-1].split(", ")) + "]"
+    return "(\n    " + "\n    | ".join(text.split(" | ")) + "\n)"
 
 
 def _class(name: str, kind: type, node: ast.ClassDef, level: str) -> Iterator[str]:
@@ -532,7 +541,7 @@ def _tree(kind: type[Exception], indent: str = "") -> Iterator[str]:
     yield f"{indent}- `{kind.__name__}`: {_sentence(inspect.getdoc(kind) or '')}"
     for each in _errors():
         if kind in each.__bases__:
-            yield from _tree(each, f"{indent}  ")
+            yield from _tree(each, f"{indent}    ")
 
 
 def _sentence(text: str) -> str:
@@ -592,7 +601,7 @@ def targets() -> dict[str, tuple[str, str]]:
     for module, page in PAGE_OF.items():
         for names in _groups(module).values():
             for name in names:
-                place = page, _anchor(f"{module}.{name}")
+                place = page, _anchor(_title(module, name))
                 found[f"{module}.{name}"] = place
                 if not name[0].isupper():
                     continue  # alone, it may be a parameter of that name

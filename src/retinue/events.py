@@ -34,8 +34,8 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
+from retinue.core.inbox import Answer as ApprovalAnswer
 from retinue.core.inbox import (
-    Answer,
     Cancel,
     ChildEnded,
     Close,
@@ -49,7 +49,7 @@ from retinue.core.run import EndReason, HandleRef, HistoryRef, Lifecycle, LimitM
 
 __all__ = [
     "AgentDefined",
-    "Answer",
+    "ApprovalAnswer",
     "CallParked",
     "CallReturned",
     "Cancel",

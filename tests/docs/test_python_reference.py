@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from docs.python_reference import NAMES, PAGE_OF, missing, public_names
 from tests.docs.pages import DOCS, ROOT, Page, read
 
 PAGES = [read(DOCS / "reference" / name) for name in sorted(set(PAGE_OF.values()))]
-ENTRY = re.compile(r"^#{3,} (retinue[\w.]*)$(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(r"^#{3,} (retinue\.[\w.]*|\w+)$(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"```.*?```", re.DOTALL)
 
 NOT_PUBLIC = {"DialectContext"}
@@ -21,13 +22,15 @@ NOT_PUBLIC = {"DialectContext"}
 
 
 def entries() -> dict[str, str]:
-    """What the pages say about each name."""
-    return {name: text for page in PAGES for name, text in ENTRY.findall(page.path.read_text(encoding="utf-8"))}
+    """What the pages say about each public name."""
+    found = (each for page in PAGES for each in ENTRY.findall(page.path.read_text(encoding="utf-8")))
+    return {name.rpartition(".")[2]: text for name, text in found if name.rpartition(".")[2] in public_names()}
 
 
 @pytest.mark.parametrize("module", PAGE_OF)
 def test_every_public_name_has_an_entry(module: str) -> None:
     assert missing(module) == []
+    assert set(import_module(module).__all__) <= entries().keys()
 
 
 def test_every_entry_has_a_text() -> None:
