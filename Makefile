@@ -1,5 +1,10 @@
 # Needs Python 3.11 or newer and a package index; everything else goes into .venv, or with VENV=FOLDER into that folder.
 PYTHON ?= python3
+# Pins of the environment; CONSTRAINTS=constraints.in installs the newest releases within its bounds.
+CONSTRAINTS ?= constraints.txt
+# What `make titles` checks, and the Pythons that `make constraints` resolves with.
+COMMITS ?= main..HEAD
+PYTHONS ?= $(PYTHON)
 # What measuring is about; it slows tests down, so the others run without.
 MEASURED := tests/core tests/engine tests/dialects
 
@@ -20,7 +25,7 @@ READY := $(VENV)/.installed
 SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test check fix titles constraints docs docs-site picture stress bench demo clean
+.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress bench demo constraints dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +36,7 @@ venv:  ## make the environment, or bring it up to date
 	  { test -x "$(BIN)/python" || { \
 	    $(PYTHON) -c 'import sys; sys.exit("retinue needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)' \
 	    && $(PYTHON) -m venv "$(VENV)"; }; } \
-	  && "$(BIN)/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]" \
+	  && "$(BIN)/python" -m pip install -q --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e ".[dev]" \
 	  && touch "$(READY)"; }
 
 python: venv  ## say which Python the environment has
@@ -42,9 +47,11 @@ test: venv  ## run the tests, with branch coverage
 	@"$(BIN)/coverage" report
 	@"$(BIN)/python" -m pytest -q -n 2 $(MEASURED:%=--ignore=%)
 
-check: venv  ## lint, format, types and the direction of imports
+lint: venv  ## lint and format alone, in a second
 	@"$(BIN)/ruff" check -q
 	@"$(BIN)/ruff" format -q --check
+
+check: lint  ## lint, format, types and the direction of imports
 	@"$(BIN)/basedpyright" --pythonpath "$(BIN)/python"
 	@"$(BIN)/lint-imports" --no-logo --no-cache
 
@@ -52,11 +59,11 @@ fix: venv  ## apply the fixes of the linter, and format
 	@"$(BIN)/ruff" check -q --fix --exit-zero
 	@"$(BIN)/ruff" format -q
 
-titles:  ## check the titles of commits (COMMITS=main..HEAD)
-	@$(PYTHON) scripts/commit_title.py --range $(or $(COMMITS),main..HEAD)
+titles: venv  ## check the messages of commits (COMMITS=main..HEAD)
+	@"$(BIN)/python" scripts/commit_title.py --range "$(COMMITS)"
 
-constraints:  ## resolve the development environment anew and pin it (PYTHONS="python3.11 python3.14")
-	@$(PYTHON) scripts/constraints.py $(or $(PYTHONS),$(PYTHON))
+hooks: venv  ## install the git hooks of .pre-commit-config.yaml
+	@"$(BIN)/pre-commit" install --install-hooks
 
 docs: venv  ## write the reference pages that follow from the code
 	@"$(BIN)/python" docs/generate.py
@@ -79,6 +86,13 @@ bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--
 demo: venv  ## watch an incident, four agents and a crash; needs no model and no key
 	@"$(BIN)/retinue" demo
 
+constraints: venv  ## pin the newest releases in constraints.txt (PYTHONS="python3.11 python3.14")
+	@"$(BIN)/python" scripts/constraints.py $(PYTHONS)
+
+dist: venv  ## build the sdist and the wheel in dist/
+	@rm -rf dist
+	@"$(BIN)/python" -m build
+
 clean:  ## remove .venv and what the tools left behind
 	@rm -rf .venv .coverage .coverage.* htmlcov dist build .hypothesis .import_linter_cache .pytest_cache .ruff_cache
-	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests bench docs examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

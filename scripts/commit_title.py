@@ -1,7 +1,7 @@
 """Check commit messages: `component: imperative` in at most 72 characters, then a blank line and the reason.
 
 As the commit-msg hook it gets the file with the message; `make titles` gives it a range of commits. The tests check
-the rule and not the history: a commit that others have already cannot be given another title.
+the rule and not the history: a published commit cannot get another title.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ MAX_CHARACTERS = 72
 COMPONENT = r"[a-z0-9_.][a-z0-9_./-]*"
 TITLE = re.compile(rf"{COMPONENT}(, {COMPONENT})*: (?P<rest>\S.*)")
 WRITTEN_BY_GIT = ("Merge ", "Revert ", "Reapply ", "fixup! ", "squash! ", "amend! ")
+SCISSORS = "# ------------------------ >8 ------------------------"
 
 
 def problems(message: str) -> list[str]:
-    """What is wrong with a commit message; nothing for titles that git itself writes.
+    """The violations of a commit message; none for titles that git itself writes.
 
     >>> problems("store: close every connection\\n\\nPython 3.13 warns of the others.")
     []
@@ -30,34 +31,34 @@ def problems(message: str) -> list[str]:
     title, *rest = _without_comments(message) or [""]
     if title.startswith(WRITTEN_BY_GIT):
         return []
-    found: list[str] = []
+    violations: list[str] = []
     if not (match := TITLE.fullmatch(title)):
-        found.append("the title has no component: write 'store: close every connection'")
+        violations.append("the title has no component: write 'store: close every connection'")
     elif match["rest"].endswith("."):
-        found.append("the title ends with a full stop")
+        violations.append("the title ends with a full stop")
     if len(title) > MAX_CHARACTERS:
-        found.append(f"the title has {len(title)} characters, at most {MAX_CHARACTERS} are allowed")
+        violations.append(f"the title has {len(title)} characters, at most {MAX_CHARACTERS} are allowed")
     if rest and rest[0].strip():
-        found.append("the second line is not blank")
-    return found
+        violations.append("the second line is not blank")
+    return violations
 
 
 def _without_comments(message: str) -> list[str]:
-    """The lines of a message as git stores it: no comments, no diff of `git commit -v`, no leading blank lines."""
-    text = message.split("# ------------------------ >8 ------------------------")[0]
+    """The lines that git stores: without comments, the diff of `git commit -v` and leading blank lines."""
+    text = message.split(SCISSORS)[0]
     return "\n".join(line for line in text.splitlines() if not line.startswith("#")).strip().splitlines()
 
 
 def messages(commits: str) -> list[str]:
     """The messages of a range of commits, as `main..HEAD`, without merges."""
-    listed = subprocess.run(
+    log = subprocess.run(
         ["git", "log", "--no-merges", "-z", "--format=%B", commits], check=True, capture_output=True, text=True
     )
-    return [message for message in listed.stdout.split("\0") if message.strip()]
+    return [message for message in log.stdout.split("\0") if message.strip()]
 
 
 def main(arguments: list[str]) -> int:
-    """Check one message in a file, or with `--range` those of commits; print what is wrong to stderr."""
+    """Check one message in a file, or with `--range` those of commits; print violations to stderr."""
     match arguments:
         case ["--range", commits]:
             checked = messages(commits)
@@ -66,10 +67,10 @@ def main(arguments: list[str]) -> int:
         case _:
             print("usage: commit_title.py FILE | --range COMMITS", file=sys.stderr)
             return 2
-    wrong = [(message.strip().partition("\n")[0], found) for message in checked if (found := problems(message))]
-    for title, found in wrong:
-        print(f"{title}\n  " + "\n  ".join(found), file=sys.stderr)
-    return 1 if wrong else 0
+    failed = [(message.strip().partition("\n")[0], found) for message in checked if (found := problems(message))]
+    for title, violations in failed:
+        print(f"{title}\n  " + "\n  ".join(violations), file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

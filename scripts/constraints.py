@@ -1,9 +1,9 @@
 """Pin the development environment: resolve the extras `dev` and `docs` anew and write constraints.txt.
 
 `make constraints` runs it with one Python, `make constraints PYTHONS="python3.11 python3.14"` with several. Each Python
-resolves in a fresh virtual environment, without constraints, and installs nothing. A package whose version depends on
-the Python gets one line for each range of Pythons, with a marker; a package that only some Pythons need is a line like
-the others, because a constraint on a package that is not installed has no effect.
+resolves in a fresh virtual environment, within the bounds of constraints.in, and installs nothing. A package whose
+version depends on the Python gets one line for each range of Pythons, with a marker. A package that only some Pythons
+need has a line without a marker: a constraint on a package that is not installed has no effect.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
+BOUNDS = ROOT / "constraints.in"
 PROJECT = "retinue"
 EXTRAS = "dev,docs"
 
@@ -42,7 +43,7 @@ def resolve(python: str) -> tuple[Python, Versions]:
         subprocess.run([python, "-m", "venv", folder], check=True)
         report = Path(folder) / "report.json"
         pip = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        asked = ["--dry-run", "--ignore-installed", "--report", str(report), f"{ROOT}[{EXTRAS}]"]
+        asked = ["--dry-run", "--ignore-installed", "--report", str(report), "-c", str(BOUNDS), f"{ROOT}[{EXTRAS}]"]
         subprocess.run([*pip, *asked], check=True, cwd=folder)
         return read_report(report.read_text(encoding="utf-8"))
 
@@ -69,9 +70,8 @@ def constraints(resolved: Mapping[Python, Versions]) -> Iterator[str]:
     names = {_canonical(name): name for versions in resolved.values() for name in versions}
     for canonical in sorted(names):
         name = names[canonical]
-        yield from _lines(
-            name, {python: resolved[python][name] for python in sorted(resolved) if name in resolved[python]}
-        )
+        pythons = [python for python in sorted(resolved) if name in resolved[python]]
+        yield from _lines(name, {python: resolved[python][name] for python in pythons})
 
 
 def _lines(name: str, versions: Mapping[Python, str]) -> Iterator[str]:

@@ -15,6 +15,9 @@ from retinue.core.ports import Sandbox
 from retinue.sandbox.probe import verdict
 from retinue.testing.virtual_time import VirtualTimeLoop, describe_task
 
+# Here and not below tests/store: the contracts must not be imported before, and the tests of the pages import them.
+pytest.register_assert_rewrite("retinue.testing.contracts")
+
 STRESS: bool = os.environ.get("RETINUE_STRESS") == "1"
 """Whether `make stress` asked for full sizes."""
 

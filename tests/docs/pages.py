@@ -69,5 +69,5 @@ def read(path: Path) -> Page:
     return Page(path, "\n".join(prose), tuple(blocks))
 
 
-PAGES = [read(path) for path in sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])]
+PAGES = [read(path) for path in sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])]
 README = read(ROOT / "README.md")

@@ -289,7 +289,7 @@ async def test_a_machine_that_can_start_nothing_more_says_so(monkeypatch: pytest
         assert said == f"Error scraping {server.url}: nothing can be started to read the page: Too many open files"
 
 
-async def test_without_trafilatura_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_trafilatura_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def finds_nothing(name: str) -> None:
         assert name == "trafilatura"
 
@@ -298,7 +298,7 @@ async def test_without_trafilatura_one_is_told_what_to_install(monkeypatch: pyte
         said = await refused(web(server)["scrape_webpage"], url=server.url)
 
         assert said == f"Error scraping {server.url}: {MISSING}"
-        assert "pip install 'retinue[web]'" in said
+        assert "pip install '.[fetch]'" in said
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_a_transport_that_cannot_be_told_to_follow_no_redirect_is_not_used() -> 
         OneHost(engine.http_client, "html.duckduckgo.com")
 
 
-async def test_without_ddgs_one_is_told_what_to_install() -> None:
+async def test_without_ddgs_the_error_names_the_extra() -> None:
     def missing(name: str) -> Engine:
         raise ModuleNotFoundError("No module named 'ddgs'", name="ddgs")
 
@@ -187,7 +187,7 @@ async def test_without_ddgs_one_is_told_what_to_install() -> None:
         await Ddgs(engine=missing).search("pool size")
 
     assert str(told.value) == MISSING
-    assert "pip install 'retinue[web]'" in MISSING
+    assert "pip install '.[search]'" in MISSING
 
 
 async def test_an_instance_of_searxng_is_asked_where_the_setting_says_even_on_this_machine() -> None:

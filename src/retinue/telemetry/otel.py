@@ -1,7 +1,7 @@
-"""Metrics through OpenTelemetry, if its API is installed; who exports them, and where to, the application decides.
+"""Metrics through OpenTelemetry, if its API is installed; the application chooses the exporter.
 
-`pip install "retinue[otel]"` brings the API. Without an SDK that somebody has set up, it measures nothing and costs
-next to nothing.
+The extra `otel` brings the API (from the repository: `pip install '.[otel]'`). Without a configured SDK the instruments
+record nothing.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ from retinue.core.errors import ToolError
 from retinue.tools.threads import in_thread
 from retinue.tools.web.findings import Finding, findings
 
-MISSING = "searching with ddgs needs a package that is not installed here: pip install 'retinue[web]'"
+MISSING = (
+    "searching with ddgs needs a package that is not installed here; "
+    "install the extra `search` from the repository: pip install '.[search]'"
+)
 
 HOSTS: Mapping[str, str] = {
     "duckduckgo": "html.duckduckgo.com",

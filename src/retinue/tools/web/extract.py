@@ -20,7 +20,10 @@ from retinue.core.errors import ToolError
 from retinue.net.fetcher import Fetched, NotText
 
 READING_SECONDS = 15.0
-MISSING = "reading web pages needs trafilatura, which is not installed here: pip install 'retinue[web]'"
+MISSING = (
+    "reading web pages needs trafilatura, which is not installed here; "
+    "install the extra `fetch` from the repository: pip install '.[fetch]'"
+)
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _JSON = re.compile(r"application/(?:json|[\w.-]+\+json)|text/json")
