@@ -1,4 +1,4 @@
-"""Response decoder of the OpenAI Chat Completions API.
+"""Provider for the OpenAI Chat Completions API, which most vendors and local servers speak too, and its decoder.
 
 Many servers deviate from the format: ids that are missing or repeat, calls without an index or all with the same one,
 whole calls in one event, reasoning in fields of various names, no usage, no finish reason. The decoder accepts all of
@@ -7,19 +7,23 @@ these and ignores unknown fields.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
+from retinue.net.http import Http
+from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
 from retinue.providers.lenient_json import decode_or_none, json_text
-from retinue.providers.stream_decoder import NULL, StreamDecoder
-from retinue.providers.vendor_usage import NO_DETAILS, TokenDetails, normalized_usage
+from retinue.providers.openai_chat import COMPLETIONS_PATH
+from retinue.providers.openai_chat.request import encode, options
+from retinue.providers.stream_decoder import NO_DETAILS, NULL, StreamDecoder, TokenDetails, normalized_usage
 
 _STOPS: dict[str, Stop] = {
     "length": "length",
@@ -293,3 +297,50 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
         reasoning=reasoning,
         written=prompt_details.cache_write_tokens or tokens.cache_creation_input_tokens,
     )
+
+
+class OpenAIChatProvider(HttpProvider):
+    """A provider for chat completions at `base_url`, such as `https://api.openai.com/v1`.
+
+    `api_key_env` names the environment variable of the key, which is read for each request and sent to that address
+    only; without it no key is sent. `headers` are added to every request. With `sends_reasoning`, the thinking of a
+    reply is sent back together with its calls, as some reasoning models require and other servers reject. With
+    `explicit`, requests to reasoning models state their defaults: text as the output format, and the reasoning effort.
+    With `full_url`, `base_url` is the complete URL of requests, and nothing is added to it.
+
+    >>> OpenAIChatProvider("http://localhost:11434/v1")
+    <OpenAIChatProvider http://localhost:11434/v1>
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        sends_reasoning: bool = False,
+        explicit: bool = False,
+        full_url: bool = False,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http)
+        self._sends_reasoning = sends_reasoning
+        self._explicit = explicit
+        path = "" if full_url else COMPLETIONS_PATH
+        self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
+
+    @property
+    def base_url(self) -> str:
+        return self._endpoint.info.base_url
+
+    def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
+        return encode(request, sends_reasoning=self._sends_reasoning, explicit=self._explicit, unsupported=unsupported)
+
+    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+        return options(request, unsupported, explicit=self._explicit)
+
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
+
+    async def endpoint(self, model: str) -> Endpoint:
+        return self._endpoint

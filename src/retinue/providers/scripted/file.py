@@ -28,8 +28,7 @@ from retinue.core.messages import Reply, StartDelta, ToolCall
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import Usage
 from retinue.providers.http_errors import ErrorBody, fault_of
-from retinue.providers.scripted.provider import ScriptedProvider
-from retinue.providers.scripted.script import Line, Script, ScriptedReply, fails, hangs
+from retinue.providers.scripted.script import Line, Script, ScriptedProvider, ScriptedReply, fails, hangs
 
 ANY_AGENT = "*"
 """The key of the lines for agents that have none of their own."""
