@@ -16,7 +16,7 @@ import pytest
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallRisk, Tool
 from retinue.tools.files import atomic_write, file_tools
-from retinue.tools.files.excerpt import MAX_FILE
+from retinue.tools.files.file_tools import MAX_FILE
 from retinue.tools.files.paths import PathTarget
 from tests.cli.rights import as_anybody
 from tests.tools.file_stage import Desk, dependencies

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
-from retinue.tools.files import path_walk
 from retinue.tools.files.atomic_write import blocks, replace
 from retinue.tools.files.paths import AccessDenied, FileAccess, UnusablePath
 from tests.conftest import STRESS
@@ -420,7 +419,7 @@ def test_a_process_with_too_many_open_files_says_so(base: Path, monkeypatch: pyt
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(path_walk.os, "open", full)
+    monkeypatch.setattr(os, "open", full)
     monkeypatch.setattr(os, "supports_dir_fd", {full})
     for act in (
         lambda: FileAccess(Policy(), str(base / "ws")),

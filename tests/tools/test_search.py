@@ -24,7 +24,6 @@ from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallRisk
 from retinue.tools.files.paths import FileAccess
-from retinue.tools.search import find as finding
 from retinue.tools.search import search_tools
 from retinue.tools.search.fallback import Scan, compiled
 from retinue.tools.search.query import LEFT_OUT, Query, query_of
@@ -688,4 +687,4 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
 def test_the_tests_of_find_are_all_named_for_the_model() -> None:
     (find,) = (tool for tool in search_tools.tools(dependencies()) if tool.spec.name == "bash_find")
     described = json.loads(find.spec.parameters)["properties"]["extra_args"]["description"]
-    assert [test for test in finding._TESTS if test not in described] == []
+    assert [test for test in search_tools._TESTS if test not in described] == []

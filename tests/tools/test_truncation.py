@@ -18,10 +18,9 @@ from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools import artifacts
-from retinue.tools.artifacts import PIECE, artifact_id
+from retinue.tools.artifacts import PIECE, TruncatingTool, artifact_id
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.truncation import TruncatingTool
 from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
 
 ID = artifact_id("run/1/0")

@@ -19,7 +19,7 @@ from retinue.store.memory.store import MemoryStore
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
-from retinue.tools.web.findings import Finding
+from retinue.tools.web.search import Finding
 from retinue.tools.web.web_tools import tools
 from tests.tools.calling import DirectShelf, FixedClock, NoSandbox, refused, told
 

@@ -14,9 +14,19 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.net.fetcher import Fetcher
 from retinue.net.guard import Guard
 from retinue.testing.fake_server import FakeResponse, FakeServer
-from retinue.tools.web.ddgs import HOSTS, MISSING, Ddgs, Engine, EngineStrayed, OneHost, engine_of_ddgs
-from retinue.tools.web.findings import Finding, findings
-from retinue.tools.web.search import Brave, search_by
+from retinue.tools.web.search import (
+    HOSTS,
+    MISSING,
+    Brave,
+    Ddgs,
+    Engine,
+    EngineStrayed,
+    Finding,
+    OneHost,
+    engine_of_ddgs,
+    findings,
+    search_by,
+)
 
 JSON = {"Content-Type": "application/json"}
 POOLS = Finding("Pools", "https://example.org/pools", "How large a pool should be")

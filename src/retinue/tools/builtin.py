@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from retinue.core.ports import Tool
+from retinue.tools.artifacts import TruncatingTool
 from retinue.tools.dependencies import ToolDependencies, ToolFactory
-from retinue.tools.truncation import TruncatingTool
 
 BUILTIN: Mapping[str, str] = {
     "search_web": "retinue.tools.web",

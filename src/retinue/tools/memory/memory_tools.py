@@ -21,9 +21,8 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.core.ports import CallContext, Clock, KeyValue, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory import markdown, sqlite
-from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, Note, Recalled, Search
+from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, NoMemory, Note, Recalled, RoutedMemory, Search
 from retinue.tools.memory.markdown import MarkdownMemory
-from retinue.tools.memory.routing import NoMemory, RoutedMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.threads import in_thread
 

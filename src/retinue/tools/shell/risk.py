@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from retinue.core.policy import Risk
-from retinue.tools.shell.parser import ParsedCommand, Step, parse
-from retinue.tools.shell.wrappers import Undecidable, may_be_one_of, started_by
+from retinue.tools.shell.parser import ParsedCommand, Step, Undecidable, may_be_one_of, parse, started_by
 
 HIGH_RISK = frozenset(
     (

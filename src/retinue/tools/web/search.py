@@ -1,24 +1,64 @@
-"""Who finds pages: search engines by the name that a setting gives them, each a function from a query to its findings.
+"""Web search engines by the name that a setting gives them, each a function from a query to its findings.
 
 `ddgs` needs no key: it asks public engines as a browser would, one after the other until one has something. `searxng`
-asks an instance of your own, `brave` an interface that wants a key. An engine that does not answer finds nothing; what
-a person has to put right (a missing package, a key) is said.
+asks an instance of your own, `brave` an API that needs a key. An engine that does not answer finds nothing; what
+a person has to fix (a missing package, a key) is an error.
+
+The package ddgs has its own HTTP transport, which looks like a browser; the engines hardly answer other clients. It
+does not use `retinue.net.guard`, so each engine is confined to its one host, over https and without redirects: nothing
+that a query or a page contains can lead it anywhere else.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 from yarl import URL
 
 from retinue.core.errors import BadInput, ToolError
 from retinue.net.fetcher import BadStatus, Fetcher
 from retinue.net.guard import FetchFailed, Guard
-from retinue.tools.web.ddgs import Ddgs
-from retinue.tools.web.findings import MAX_FINDINGS, Finding, Search, findings
+from retinue.tools.threads import in_thread
+from retinue.tools.web.extract import visible
+
+MAX_FINDINGS = 10
+MAX_QUERY_CHARS = 400
+
+
+class Finding(Struct, frozen=True):
+    """One page that an engine names."""
+
+    title: str
+    url: str
+    description: str
+
+
+Search: TypeAlias = Callable[[str], Awaitable[list[Finding]]]
+"""Finds pages for a query that is not blank; finds none when nobody answers."""
+
+
+def findings(found: Iterable[tuple[object, object, object]]) -> list[Finding]:
+    """Titles, addresses and descriptions as a model gets them: each address once, in order, ten of them, none long."""
+    kept: dict[str, Finding] = {}
+    for title, url, description in found:
+        if len(kept) == MAX_FINDINGS:
+            break
+        address = _line(url, 2000)
+        if address.startswith(("http://", "https://")):
+            kept.setdefault(address, Finding(_line(title, 200), address, _line(description, 500)))
+    return list(kept.values())
+
+
+def _line(value: object, most: int) -> str:
+    return " ".join(visible(value).split())[:most] if isinstance(value, str) else ""
+
 
 BRAVE = "https://api.search.brave.com/res/v1/web/search"
 BRAVE_KEY = "BRAVE_API_KEY"
@@ -107,3 +147,121 @@ def _rows(said: object, *path: str) -> list[dict[str, object]]:
         said = cast("dict[str, object]", said).get(name) if isinstance(said, dict) else None
     rows = cast("list[object]", said) if isinstance(said, list) else []
     return [cast("dict[str, object]", row) for row in rows if isinstance(row, dict)]
+
+
+MISSING = "searching with ddgs needs a package that is not installed here: pip install 'retinue[web]'"
+
+HOSTS: Mapping[str, str] = {
+    "duckduckgo": "html.duckduckgo.com",
+    "brave": "search.brave.com",
+    "mojeek": "www.mojeek.com",
+    "wikipedia": "en.wikipedia.org",
+}
+"""The engines that are asked, in this order, and the one host that each may talk to."""
+
+REQUEST_SECONDS = 8
+SEARCH_SECONDS = 40.0
+
+
+class Answered(Protocol):
+    """What an engine reads of a response."""
+
+    @property
+    def status_code(self) -> int:
+        """The status."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The page."""
+        ...
+
+
+class Client(Protocol):
+    """What an engine of ddgs talks through; engines give cookies and headers to `client`, the transport inside."""
+
+    client: Any
+
+    def request(self, method: str, url: str, **options: Any) -> Answered:
+        """Ask."""
+        ...
+
+
+class Result(Protocol):
+    """What an engine of ddgs finds."""
+
+    title: str
+    href: str
+    body: str
+
+
+class Engine(Protocol):
+    """An engine of ddgs: it knows how one search page is asked and read."""
+
+    http_client: Client
+
+    def search(self, query: str, *, region: str) -> Sequence[Result] | None:
+        """What it finds; raises anything."""
+        ...
+
+
+class EngineStrayed(Exception):
+    """An engine of ddgs wanted to leave the host that is its own."""
+
+    def __init__(self, *, url: str, host: str) -> None:
+        super().__init__(f"asked for {url}; may only talk to https://{host}")
+        self.url = url
+        self.host = host
+
+
+class OneHost:
+    """A client that reaches one host, over https, and follows no redirect."""
+
+    def __init__(self, inner: Client, host: str) -> None:
+        self.client = inner.client
+        _ = self.client.follow_redirects  # a transport without this switch would not notice that it was thrown
+        self.client.follow_redirects = False
+        self._inner = inner
+        self._host = host
+
+    def request(self, method: str, url: str, **options: Any) -> Answered:
+        """Ask, if it is the one host."""
+        address = urlsplit(url)
+        if (address.scheme, address.netloc) != ("https", self._host):
+            raise EngineStrayed(url=url, host=self._host)
+        return self._inner.request(method, url, **options)
+
+
+def engine_of_ddgs(name: str) -> Engine:
+    """An engine of the installed ddgs; raises `ImportError` without it, `KeyError` where ddgs has given it up."""
+    engines = importlib.import_module("ddgs.engines").ENGINES
+    return cast("Engine", engines["text"][name](timeout=REQUEST_SECONDS))
+
+
+class Ddgs:
+    """The engines of ddgs, each held to its own host; the first that finds something is believed."""
+
+    def __init__(self, *, engine: Callable[[str], Engine] = engine_of_ddgs, hosts: Mapping[str, str] = HOSTS) -> None:
+        self._engine = engine
+        self._hosts = hosts
+
+    async def search(self, query: str) -> list[Finding]:
+        """What the first engine that answers has found."""
+        try:
+            async with asyncio.timeout(SEARCH_SECONDS):
+                for name, host in self._hosts.items():
+                    if found := await in_thread(self._ask, name, host, query):
+                        return found
+        except TimeoutError:
+            pass
+        return []
+
+    def _ask(self, name: str, host: str, query: str) -> list[Finding]:
+        try:
+            engine = self._engine(name)
+            engine.http_client = OneHost(engine.http_client, host)
+            return findings((row.title, row.href, row.body) for row in engine.search(query, region="us-en") or ())
+        except ImportError as missing:
+            raise ToolError(MISSING) from missing
+        except Exception:  # engines read pages that change without notice: whatever happens, the next one is asked
+            return []

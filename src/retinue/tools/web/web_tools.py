@@ -16,8 +16,7 @@ from retinue.net.fetcher import Fetcher
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import tool
 from retinue.tools.web.extract import readable, visible
-from retinue.tools.web.findings import MAX_QUERY_CHARS, Finding, Search
-from retinue.tools.web.search import search_by
+from retinue.tools.web.search import MAX_QUERY_CHARS, Finding, Search, search_by
 
 MAX_SCRAPED_CHARS = 100_000
 MAX_FETCHED_CHARS = 50_000
