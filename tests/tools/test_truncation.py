@@ -121,7 +121,7 @@ async def test_a_failure_that_is_raised_is_cut_as_well(store: Store) -> None:
 
 
 async def test_what_is_beyond_all_measure_is_said_to_be_lost(store: Store) -> None:
-    tool = TruncatingTool(says_text("x" * 200), DirectShelf(store), limit=50, most=120)
+    tool = TruncatingTool(says_text("x" * 200), DirectShelf(store), limit=50, max_kept=120)
 
     assert await told(tool) == (
         "x" * 50 + "\n[Cut: 50 of 200 characters are shown. Only the first 120 were kept. "

@@ -1,4 +1,4 @@
-"""The tools that come with retinue, by name: made when one is first asked for, out of what the process has."""
+"""Registry of the built-in tools: each is created on first use, from the dependencies of the process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from retinue.core.ports import Tool
-from retinue.tools.artifacts import TruncatingTool
+from retinue.tools.artifacts import READER, TruncatingTool
 from retinue.tools.dependencies import ToolDependencies, ToolFactory
 
 BUILTIN: Mapping[str, str] = {
@@ -33,19 +33,16 @@ BUILTIN: Mapping[str, str] = {
     "memory_forget": "retinue.tools.memory",
     "artifact_read": "retinue.tools.artifacts",
 }
-"""Where each built-in tool is made; imported when it is chosen."""
-
+"""The module that makes each built-in tool, imported on first use."""
 
 LONG = frozenset(
     ("shell", "terminal", "fetch", "scrape_webpage", "file_read", "file_ops", "memory_recall", "task_list")
 )
-"""Tools whose results may be longer than a model should read at once: whoever has one can also page through them."""
-
-READS_ON = "artifact_read"
+"""Tools whose results may be longer than a model should read at once: runs that have one also have `artifact_read`."""
 
 
 class Builtin:
-    """The built-in tools of a process; `kit` is asked for when the first of them is."""
+    """The built-in tools of a process; `dependencies` is called when the first of them is needed."""
 
     def __init__(self, dependencies: Callable[[], ToolDependencies]) -> None:
         self._make_dependencies = dependencies
@@ -53,7 +50,7 @@ class Builtin:
         self._made: dict[str, Tool] = {}
 
     def find(self, name: str) -> Tool | None:
-        """The built-in tool of that name."""
+        """The built-in tool of that name, or None."""
         if name not in self._made and name in BUILTIN:
             make: ToolFactory = import_module(BUILTIN[name]).tools
             for tool in make(self._dependencies):
@@ -61,9 +58,9 @@ class Builtin:
         return self._made.get(name)
 
     def truncating(self, tool: Tool) -> Tool:
-        """The tool, with results that do not flood a model."""
+        """The tool with results of limited length; the tool itself if it is the reader of long ones."""
         name = tool.spec.name
-        if name == READS_ON:
+        if name == READER:
             return tool
         is_long = name in LONG and self._made.get(name) is tool
         return TruncatingTool(tool, self._dependencies.key_value, self._dependencies.max_result, companion=is_long)

@@ -28,7 +28,7 @@ from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files.atomic_write import BLOCK, TAKEN, blocks, replace, write_lock
 from retinue.tools.files.paths import AccessDenied, FileAccess, OpenPath, PathTarget, UnusablePath
 from retinue.tools.function import FunctionTool, as_text, tool
-from retinue.tools.pagination import NOTICE, page_text, that_fit
+from retinue.tools.pagination import NOTICE_CHARS, fitting, page_text
 
 SECONDS = 60.0
 """Deadline of a call; only a very large file takes long."""
@@ -226,7 +226,7 @@ def _file_ops_tool(dependencies: ToolDependencies) -> Tool:
             case "read":
                 return _read(access, path, offset, limit)
             case "list":
-                return _list(access, path, offset, limit, dependencies.max_result - NOTICE)
+                return _list(access, path, offset, limit, dependencies.max_result - NOTICE_CHARS)
             case "exists":
                 found = _stat(access, path)
                 return f"{path} does not exist" if found is None else f"{path} exists: {_kind(found)}"
@@ -282,7 +282,7 @@ def _list(access: FileAccess, path: str, offset: int, limit: int, room: int) -> 
     if not entries:
         return f"[{path} is empty]"
     asked = entries[offset : offset + min(limit or MAX_ENTRIES, MAX_ENTRIES)]
-    shown = that_fit([as_text(entry) for entry in asked], room)
+    shown = fitting([as_text(entry) for entry in asked], room)
     last = offset + len(shown)
     if last < len(entries):
         shown = [*shown, f"[Entries {offset + 1}-{last} of {len(entries)}; go on with offset={last}]"]

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from retinue.core.errors import ToolError
 from retinue.tools.files import FileAccess, OpenPath
-from retinue.tools.pagination import results_of
+from retinue.tools.pagination import page_limit
 from retinue.tools.search.query import LEFT_OUT, Query
 from retinue.tools.threads import in_thread
 
@@ -102,7 +102,7 @@ async def matches(
         closed = access.closed_below(folder.names)
         program = await _ripgrep(access) if ripgrep is None else ripgrep
         is_fallback = not program or (query.only and not _PLAIN.fullmatch(query.only))
-        limit = results_of(limit)
+        limit = page_limit(limit)
         collector = MatchCollector(query, closed, wanted=offset + limit, max_kept=limits.kept)
         argv = _fallback_argv(query, closed) if is_fallback else _ripgrep_argv(program, query, closed)
         code, complaint = await _run(argv, folder, collector.feed, limits)

@@ -23,7 +23,7 @@ from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import AccessDenied, FileAccess
 from retinue.tools.function import as_text, tool
-from retinue.tools.pagination import NOTICE, page_text, results_of, that_fit
+from retinue.tools.pagination import NOTICE_CHARS, fitting, page_limit, page_text
 from retinue.tools.search.fallback import Entry, walk
 from retinue.tools.search.query import query_of, split
 from retinue.tools.search.ripgrep import LIMITS, Matches, SearchLimits, SearchTimedOut, matches
@@ -141,7 +141,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
         found = await matches(access, path, query, offset=offset, limit=limit, limits=limits)
         if not found.total:
             return "No matches found"
-        lines = that_fit(found.results, dependencies.max_result - NOTICE)
+        lines = fitting(found.results, dependencies.max_result - NOTICE_CHARS)
         last = offset + len(lines)
         if not lines:
             return f"[No results in range: there are {found.total}]"
@@ -242,7 +242,7 @@ def find(
     """A page of the paths below a folder, sorted by component; raises `TimeoutError` when stopped or too slow."""
     bare = path.rstrip("/")
     prefix = "" if bare == "." else f"{bare}/"
-    limit = results_of(limit)
+    limit = page_limit(limit)
     paths: list[str] = []
     total = 0
     now = time.time()

@@ -26,14 +26,14 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.net.fetcher import BadStatus, Fetcher
 from retinue.net.guard import FetchFailed, Guard
 from retinue.tools.threads import in_thread
-from retinue.tools.web.extract import visible
+from retinue.tools.web.extract import single_line
 
 MAX_FINDINGS = 10
 MAX_QUERY_CHARS = 400
 
 
 class Finding(Struct, frozen=True):
-    """One page that an engine names."""
+    """One page in the results of an engine."""
 
     title: str
     url: str
@@ -41,13 +41,13 @@ class Finding(Struct, frozen=True):
 
 
 Search: TypeAlias = Callable[[str], Awaitable[list[Finding]]]
-"""Finds pages for a query that is not blank; finds none when nobody answers."""
+"""Finds pages for a query that is not blank; returns none if no engine answers."""
 
 
-def findings(found: Iterable[tuple[object, object, object]]) -> list[Finding]:
-    """Titles, addresses and descriptions as a model gets them: each address once, in order, ten of them, none long."""
+def findings(rows: Iterable[tuple[object, object, object]]) -> list[Finding]:
+    """Findings from titles, addresses and descriptions: at most `MAX_FINDINGS`, each address once, no long texts."""
     kept: dict[str, Finding] = {}
-    for title, url, description in found:
+    for title, url, description in rows:
         if len(kept) == MAX_FINDINGS:
             break
         address = _line(url, 2000)
@@ -56,8 +56,8 @@ def findings(found: Iterable[tuple[object, object, object]]) -> list[Finding]:
     return list(kept.values())
 
 
-def _line(value: object, most: int) -> str:
-    return " ".join(visible(value).split())[:most] if isinstance(value, str) else ""
+def _line(value: object, limit: int) -> str:
+    return single_line(value, limit) if isinstance(value, str) else ""
 
 
 BRAVE = "https://api.search.brave.com/res/v1/web/search"
@@ -90,32 +90,28 @@ def _is_instance(base: str) -> bool:
 
 
 class Brave:
-    """The search interface of Brave; the key goes in a header to that one host and nowhere else."""
+    """Brave's search API; the key is sent in a header, to that host only."""
 
     def __init__(self, fetcher: Fetcher, *, address: str = BRAVE) -> None:
         self._fetcher = fetcher
         self._address = address
 
     async def search(self, query: str) -> list[Finding]:
-        """What Brave finds."""
         key = os.environ.get(BRAVE_KEY)
         if not key:
             raise ToolError(f"searching with Brave needs a key in {BRAVE_KEY}, which is not set here")
         url = URL(self._address).with_query(q=query, count=str(MAX_FINDINGS), text_decorations="false")
         headers = {"X-Subscription-Token": key, "Accept": "application/json"}
-        said = await _json(
-            self._fetcher, url, headers=headers, refusal=f"Brave refuses: is the key in {BRAVE_KEY} right?"
-        )
-        return findings(
-            (row.get("title"), row.get("url"), row.get("description")) for row in _rows(said, "web", "results")
-        )
+        refusal = f"Brave refuses: is the key in {BRAVE_KEY} right?"
+        rows = _rows(await _json(self._fetcher, url, headers=headers, refusal=refusal), "web", "results")
+        return findings((row.get("title"), row.get("url"), row.get("description")) for row in rows)
 
 
 class Searxng:
     """An instance of SearXNG; its settings have to allow `json` among the formats.
 
-    Its address comes from a person's settings, so it may be on this machine or network; it may not redirect elsewhere
-    in there.
+    Its address comes from the settings, so it may be on this machine or network; it may not redirect to another address
+    there.
     """
 
     def __init__(self, base: str) -> None:
@@ -123,29 +119,28 @@ class Searxng:
         self._fetcher = Fetcher(Guard(trusted=(str(self._base.origin()),)))
 
     async def search(self, query: str) -> list[Finding]:
-        """What the instance finds."""
         url = (self._base / "search").with_query(q=query, format="json")
         refusal = f"{self._base.host} does not answer in JSON: its settings need `json` under search.formats"
-        said = await _json(self._fetcher, url, refusal=refusal)
-        return findings((row.get("title"), row.get("url"), row.get("content")) for row in _rows(said, "results"))
+        rows = _rows(await _json(self._fetcher, url, refusal=refusal), "results")
+        return findings((row.get("title"), row.get("url"), row.get("content")) for row in rows)
 
 
 async def _json(fetcher: Fetcher, url: URL, *, refusal: str, headers: Mapping[str, str] | None = None) -> object:
     try:
         page = await fetcher.get(str(url), headers=headers)
         return msgspec.json.decode(page.body)
-    except BadStatus as answered:
-        if answered.status in (401, 403, 422):
-            raise ToolError(refusal) from answered
+    except BadStatus as error:
+        if error.status in (401, 403, 422):
+            raise ToolError(refusal) from error
         return None
     except (FetchFailed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _rows(said: object, *path: str) -> list[dict[str, object]]:
+def _rows(answer: object, *path: str) -> list[dict[str, object]]:
     for name in path:
-        said = cast("dict[str, object]", said).get(name) if isinstance(said, dict) else None
-    rows = cast("list[object]", said) if isinstance(said, list) else []
+        answer = cast("dict[str, object]", answer).get(name) if isinstance(answer, dict) else None
+    rows = cast("list[object]", answer) if isinstance(answer, list) else []
     return [cast("dict[str, object]", row) for row in rows if isinstance(row, dict)]
 
 
@@ -157,38 +152,31 @@ HOSTS: Mapping[str, str] = {
     "mojeek": "www.mojeek.com",
     "wikipedia": "en.wikipedia.org",
 }
-"""The engines that are asked, in this order, and the one host that each may talk to."""
+"""The engines, in the order in which they are asked, and the one host that each may reach."""
 
 REQUEST_SECONDS = 8
 SEARCH_SECONDS = 40.0
 
 
-class Answered(Protocol):
-    """What an engine reads of a response."""
+class DdgsResponse(Protocol):
+    """The parts of a response that an engine reads."""
 
     @property
-    def status_code(self) -> int:
-        """The status."""
-        ...
-
+    def status_code(self) -> int: ...
     @property
-    def text(self) -> str:
-        """The page."""
-        ...
+    def text(self) -> str: ...
 
 
 class Client(Protocol):
-    """What an engine of ddgs talks through; engines give cookies and headers to `client`, the transport inside."""
+    """The HTTP client of a ddgs engine; engines give cookies and headers to `client`, the transport inside."""
 
     client: Any
 
-    def request(self, method: str, url: str, **options: Any) -> Answered:
-        """Ask."""
-        ...
+    def request(self, method: str, url: str, **options: Any) -> DdgsResponse: ...
 
 
 class Result(Protocol):
-    """What an engine of ddgs finds."""
+    """A search result of a ddgs engine."""
 
     title: str
     href: str
@@ -196,17 +184,16 @@ class Result(Protocol):
 
 
 class Engine(Protocol):
-    """An engine of ddgs: it knows how one search page is asked and read."""
+    """An engine of ddgs, which requests and reads one search site."""
 
     http_client: Client
 
     def search(self, query: str, *, region: str) -> Sequence[Result] | None:
-        """What it finds; raises anything."""
-        ...
+        """The results; may raise any exception."""
 
 
 class EngineStrayed(Exception):
-    """An engine of ddgs wanted to leave the host that is its own."""
+    """An engine of ddgs requested a host other than its own."""
 
     def __init__(self, *, url: str, host: str) -> None:
         super().__init__(f"asked for {url}; may only talk to https://{host}")
@@ -215,17 +202,16 @@ class EngineStrayed(Exception):
 
 
 class OneHost:
-    """A client that reaches one host, over https, and follows no redirect."""
+    """A client that reaches one host only, over https, and follows no redirect."""
 
     def __init__(self, inner: Client, host: str) -> None:
         self.client = inner.client
-        _ = self.client.follow_redirects  # a transport without this switch would not notice that it was thrown
+        _ = self.client.follow_redirects  # raises for a transport without this option, which would ignore it
         self.client.follow_redirects = False
         self._inner = inner
         self._host = host
 
-    def request(self, method: str, url: str, **options: Any) -> Answered:
-        """Ask, if it is the one host."""
+    def request(self, method: str, url: str, **options: Any) -> DdgsResponse:
         address = urlsplit(url)
         if (address.scheme, address.netloc) != ("https", self._host):
             raise EngineStrayed(url=url, host=self._host)
@@ -233,20 +219,19 @@ class OneHost:
 
 
 def engine_of_ddgs(name: str) -> Engine:
-    """An engine of the installed ddgs; raises `ImportError` without it, `KeyError` where ddgs has given it up."""
+    """An engine of the installed ddgs; raises `ImportError` without ddgs, `KeyError` if ddgs has dropped the engine."""
     engines = importlib.import_module("ddgs.engines").ENGINES
     return cast("Engine", engines["text"][name](timeout=REQUEST_SECONDS))
 
 
 class Ddgs:
-    """The engines of ddgs, each held to its own host; the first that finds something is believed."""
+    """The engines of ddgs, each confined to its own host; the first one with results is used."""
 
     def __init__(self, *, engine: Callable[[str], Engine] = engine_of_ddgs, hosts: Mapping[str, str] = HOSTS) -> None:
         self._engine = engine
         self._hosts = hosts
 
     async def search(self, query: str) -> list[Finding]:
-        """What the first engine that answers has found."""
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
                 for name, host in self._hosts.items():
@@ -263,5 +248,5 @@ class Ddgs:
             return findings((row.title, row.href, row.body) for row in engine.search(query, region="us-en") or ())
         except ImportError as missing:
             raise ToolError(MISSING) from missing
-        except Exception:  # engines read pages that change without notice: whatever happens, the next one is asked
+        except Exception:  # engines read pages that change without notice: after any failure the next one is asked
             return []
