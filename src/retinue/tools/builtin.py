@@ -9,30 +9,17 @@ from retinue.core.ports import Tool
 from retinue.tools.artifacts import READER, TruncatingTool
 from retinue.tools.dependencies import ToolDependencies, ToolFactory
 
-BUILTIN: Mapping[str, str] = {
-    "search_web": "retinue.tools.web",
-    "scrape_webpage": "retinue.tools.web",
-    "fetch": "retinue.tools.web",
-    "bash_find": "retinue.tools.search",
-    "bash_ripgrep": "retinue.tools.search",
-    "grep": "retinue.tools.search",
-    "bash_read": "retinue.tools.files",
-    "file_read": "retinue.tools.files",
-    "file_write": "retinue.tools.files",
-    "file_edit": "retinue.tools.files",
-    "file_ops": "retinue.tools.files",
-    "python_execute": "retinue.tools.python",
-    "shell": "retinue.tools.shell",
-    "terminal": "retinue.tools.shell",
-    "task_create": "retinue.tools.todo",
-    "task_get": "retinue.tools.todo",
-    "task_list": "retinue.tools.todo",
-    "task_update": "retinue.tools.todo",
-    "memory_store": "retinue.tools.memory",
-    "memory_recall": "retinue.tools.memory",
-    "memory_forget": "retinue.tools.memory",
-    "artifact_read": "retinue.tools.artifacts",
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "web": ("search_web", "scrape_webpage", "fetch"),
+    "search": ("bash_find", "bash_ripgrep", "grep"),
+    "files": ("bash_read", "file_read", "file_write", "file_edit", "file_ops"),
+    "python": ("python_execute",),
+    "shell": ("shell", "terminal"),
+    "todo": ("task_create", "task_get", "task_list", "task_update"),
+    "memory": ("memory_store", "memory_recall", "memory_forget"),
+    "artifacts": ("artifact_read",),
 }
+BUILTIN: Mapping[str, str] = {name: f"retinue.tools.{module}" for module, names in _NAMES.items() for name in names}
 """The module that makes each built-in tool, imported on first use."""
 
 LONG = frozenset(

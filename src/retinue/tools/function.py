@@ -285,10 +285,10 @@ def _utf8_safe(text: str) -> str:
 
 
 def _checked_name(function: Callable[..., object], name: str | None) -> str:
-    name = name if name is not None else getattr(function, "__name__", "")
-    if not _NAME.fullmatch(name):
+    chosen: str = getattr(function, "__name__", "") if name is None else name
+    if not _NAME.fullmatch(chosen):
         raise BadInput(
-            f"tool name {name!r}: expected a letter or _ and then up to 63 letters, digits, _ and -; "
+            f"tool name {chosen!r}: expected a letter or _ and then up to 63 letters, digits, _ and -; "
             "give one with @tool(name=...)"
         )
-    return name
+    return chosen

@@ -104,10 +104,7 @@ _NO_CALLS = b',"tool_choice":{"type":"none"}'
 _BUDGET, _ADAPTIVE = _THINKING = ("thinking.type.enabled", "thinking.type.adaptive")
 """The two modes of thinking, as the API names them when it rejects one."""
 
-_OPENING: dict[Role, bytes] = {
-    "user": b'{"role":"user","content":[',
-    "assistant": b'{"role":"assistant","content":[',
-}
+_OPENING: dict[Role, bytes] = {"user": b'{"role":"user","content":[', "assistant": b'{"role":"assistant","content":['}
 
 
 def encode(request: Request, *, version: str = "", unsupported: Collection[str] = ()) -> bytes:

@@ -183,11 +183,7 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 _NO_DELTA = BlockDelta()
-_STOPS: dict[str, Stop] = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "refusal",
-}
+_STOPS: dict[str, Stop] = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
 
 
 class _ThinkingBlock:

@@ -75,11 +75,7 @@ class LastReply(Struct, frozen=True):
 
 
 def options(
-    request: Request,
-    unsupported: Collection[str] = (),
-    *,
-    explicit: bool = False,
-    last: LastReply | None = None,
+    request: Request, unsupported: Collection[str] = (), *, explicit: bool = False, last: LastReply | None = None
 ) -> dict[str, object]:
     """The options of a request besides the conversation, without unsupported ones.
 

@@ -400,7 +400,7 @@ def _copy_into(access: FileAccess, path: str, target: PathTarget) -> int:
 
 
 def _mkdir(access: FileAccess, path: str) -> str:
-    if _is_folder(access, path):
+    with contextlib.suppress(ToolError), access.folder(path):
         return f"{path} exists already"
     with access.target(path, "write", follow=False, parents=True) as target:
         try:
@@ -408,14 +408,6 @@ def _mkdir(access: FileAccess, path: str) -> str:
         except OSError as error:
             raise UnusablePath.because(error, path) from error
     return f"Made folder {path}"
-
-
-def _is_folder(access: FileAccess, path: str) -> bool:
-    try:
-        with access.folder(path):
-            return True
-    except ToolError:
-        return False
 
 
 def _existing(target: PathTarget) -> os.stat_result:

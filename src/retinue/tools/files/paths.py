@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -65,7 +65,6 @@ class Position:
         os.close(self.fd)
 
     def restart(self) -> None:
-        """Go to `/`."""
         self._stand_on(os.open("/", PASS))
         del self.steps[1:]
 
@@ -95,7 +94,6 @@ class Position:
             raise
 
     def make(self, name: str) -> None:
-        """Create a folder unless it exists."""
         with suppress(FileExistsError):  # created by another process; if it is a link, entering it fails
             os.mkdir(name, dir_fd=self.fd)
 
@@ -143,7 +141,6 @@ def components(path: str) -> list[str]:
 
 
 def identity_of(found: os.stat_result) -> Id:
-    """Device and inode of a file."""
     return found.st_dev, found.st_ino
 
 
@@ -181,7 +178,6 @@ class UnusablePath(ToolError):
 
     @classmethod
     def because(cls, error: OSError, path: str) -> UnusablePath:
-        """From an error of the operating system."""
         return cls(path, error.strerror or type(error).__name__, code=error.errno)
 
 
@@ -266,17 +262,13 @@ class FileAccess:
         """The access of the run that makes a call."""
         return cls(context.policy, context.workspace, home=dependencies.home, settings=dependencies.settings)
 
-    @contextmanager
-    def file(self, path: str) -> Generator[OpenPath]:
+    def file(self, path: str) -> AbstractContextManager[OpenPath]:
         """Open a regular file for reading; raises `AccessDenied` or `UnusablePath`."""
-        with self._opened(path, folder=False) as opened:
-            yield opened
+        return self._opened(path, folder=False)
 
-    @contextmanager
-    def folder(self, path: str) -> Generator[OpenPath]:
+    def folder(self, path: str) -> AbstractContextManager[OpenPath]:
         """Open a folder for listing; raises `AccessDenied` or `UnusablePath`."""
-        with self._opened(path, folder=True) as opened:
-            yield opened
+        return self._opened(path, folder=True)
 
     @contextmanager
     def target(self, path: str, mode: Mode, *, follow: bool = True, parents: bool = False) -> Generator[PathTarget]:

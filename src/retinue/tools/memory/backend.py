@@ -99,18 +99,22 @@ class MemoryBackend(Protocol):
 
         With `again`, the note may have been stored before: a memory that was written later stays.
         """
+        ...
 
     def find(self, agent: str, key: str) -> Memory | None:
         """The memory of an agent under a key."""
 
     def recall(self, search: Search) -> list[Recalled]:
         """The memories that match a search, the best or newest first."""
+        ...
 
     def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
         """Delete the memory under a key, unless it was written after `written_by`; returns whether it was deleted."""
+        ...
 
     def agents(self) -> list[str]:
         """The names of all agents with memories, sorted."""
+        ...
 
 
 def words(text: str) -> list[str]:

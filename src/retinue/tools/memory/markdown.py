@@ -13,7 +13,7 @@ import sqlite3
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -114,11 +114,9 @@ class MarkdownMemory:
         with _errors_mapped():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = sqlite3.connect(self._folder / ".lock", timeout=_LOCK_SECONDS, isolation_level=None)
-            try:
+            with closing(lock):
                 lock.execute("BEGIN EXCLUSIVE")
                 yield
-            finally:
-                lock.close()
 
 
 @contextmanager

@@ -107,6 +107,16 @@ def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Se
     return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
 
 
+def _text(description: str) -> dict[str, object]:
+    return {"type": "string", "description": description}
+
+
+def _parameters(required: Sequence[str] = (), **properties: dict[str, object]) -> str:
+    """The JSON Schema of a tool's parameters."""
+    schema = {"type": "object", "properties": properties} | ({"required": required} if required else {})
+    return msgspec.json.encode(schema).decode()
+
+
 class _Changes(Tool):
     """Base of the tools that store and forget: actions, which recovery repeats after a crash."""
 
@@ -127,27 +137,15 @@ class MemoryStore(_Changes):
     spec = ToolSpec(
         "memory_store",
         "Remember a fact, a preference or a note beyond this conversation. The same key again replaces what was there.",
-        msgspec.json.encode(
-            {
-                "type": "object",
-                "properties": {
-                    "key": {
-                        "type": "string",
-                        "description": f"What to find it by, at most {MAX_KEY_CHARACTERS} characters.",
-                    },
-                    "content": {
-                        "type": "string",
-                        "description": f"What to remember, at most {MAX_CONTENT_CHARACTERS} characters.",
-                    },
-                    "category": {
-                        "type": "string",
-                        "description": "core (lasting facts), daily (notes of the day), conversation (context of a "
-                        "talk), or a name of your own. core by default.",
-                    },
-                },
-                "required": ["key", "content"],
-            }
-        ).decode(),
+        _parameters(
+            required=["key", "content"],
+            key=_text(f"What to find it by, at most {MAX_KEY_CHARACTERS} characters."),
+            content=_text(f"What to remember, at most {MAX_CONTENT_CHARACTERS} characters."),
+            category=_text(
+                "core (lasting facts), daily (notes of the day), conversation (context of a talk), or a name of your "
+                "own. core by default."
+            ),
+        ),
     )
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
@@ -174,34 +172,23 @@ class MemoryRecall(Tool):
         "memory_recall",
         "Recall what was remembered. With a query the best fitting memories come first, with how well they fit; "
         "without one, the newest.",
-        msgspec.json.encode(
-            {
-                "type": "object",
-                "properties": {
-                    "query": {"type": "string", "description": "Words to look for, in keys and contents."},
-                    "limit": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": MAX_LIMIT,
-                        "default": 5,
-                        "description": "How many memories at most.",
-                    },
-                    "since": {
-                        "type": "string",
-                        "description": "Only what was stored at or after this time, e.g. 2025-03-01T00:00:00Z.",
-                    },
-                    "until": {
-                        "type": "string",
-                        "description": "Only what was stored at or before this time, e.g. 2025-03-31T23:59:59Z.",
-                    },
-                    "search_mode": {
-                        "type": "string",
-                        "enum": SEARCH_MODES,
-                        "description": "Memories are searched by words (bm25), whichever of these is asked for.",
-                    },
-                },
-            }
-        ).decode(),
+        _parameters(
+            query=_text("Words to look for, in keys and contents."),
+            limit={
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_LIMIT,
+                "default": 5,
+                "description": "How many memories at most.",
+            },
+            since=_text("Only what was stored at or after this time, e.g. 2025-03-01T00:00:00Z."),
+            until=_text("Only what was stored at or before this time, e.g. 2025-03-31T23:59:59Z."),
+            search_mode={
+                "type": "string",
+                "enum": SEARCH_MODES,
+                "description": "Memories are searched by words (bm25), whichever of these is asked for.",
+            },
+        ),
     )
     kind: ToolKind = "pure"
     timeout = SECONDS
@@ -221,13 +208,7 @@ class MemoryForget(_Changes):
     spec = ToolSpec(
         "memory_forget",
         "Forget something that was remembered: what is outdated, wrong, or should not have been kept.",
-        msgspec.json.encode(
-            {
-                "type": "object",
-                "properties": {"key": {"type": "string", "description": "The key that it was stored under."}},
-                "required": ["key"],
-            }
-        ).decode(),
+        _parameters(required=["key"], key=_text("The key that it was stored under.")),
     )
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:

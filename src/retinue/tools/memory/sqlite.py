@@ -13,7 +13,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,11 +148,8 @@ class SqliteMemory:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Created before SQLite would create it, so that only its owner can read it.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            connection = self._connect(self._path)
-            try:
+            with closing(self._connect(self._path)) as connection:
                 yield connection
-            finally:
-                connection.close()
         except sqlite3.Error as error:
             raise MemoryUnavailable(str(error)) from error
         except OSError as error:
@@ -237,12 +234,7 @@ def _match_expression(query: list[str]) -> str:
 
 @functools.cache
 def _has_full_text() -> bool:
-    connection = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as connection, suppress(sqlite3.Error):
         connection.execute(_INDEX)
-    except sqlite3.Error:
-        return False
-    else:
         return True
-    finally:
-        connection.close()
+    return False

@@ -26,7 +26,7 @@ from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import NOTICE_CHARS, fitting, page_limit, page_text
 from retinue.tools.search.fallback import Entry, walk
 from retinue.tools.search.query import query_of, split
-from retinue.tools.search.ripgrep import LIMITS, Matches, SearchLimits, SearchTimedOut, matches
+from retinue.tools.search.ripgrep import LIMITS, SearchLimits, SearchPage, SearchTimedOut, matches
 from retinue.tools.threads import in_thread
 
 DEADLINE = LIMITS.seconds + 10
@@ -72,7 +72,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
         except ToolError as trouble:
             return _error(f"Command failed: {trouble}")
         return ToolResult(
-            page_text(found.paths, total=found.total, offset=offset, limit=limit, room=dependencies.max_result)
+            page_text(found.results, total=found.total, offset=offset, limit=limit, room=dependencies.max_result)
         )
 
     @tool(kind="pure", timeout=DEADLINE)
@@ -153,7 +153,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
     return (bash_find, bash_ripgrep, grep)
 
 
-async def _find(access: FileAccess, path: str, query: FindQuery, offset: int, limit: int, seconds: float) -> Found:
+async def _find(access: FileAccess, path: str, query: FindQuery, offset: int, limit: int, seconds: float) -> SearchPage:
     """Walk in a thread, which ends after `seconds` or when the call is cancelled."""
     stop = threading.Event()
     try:
@@ -170,7 +170,7 @@ def _as_arguments(include: str, ignore_case: bool, context_lines: int) -> str:
     return " ".join([*flags, *(["-i"] if ignore_case else []), f"-C{context_lines}"])
 
 
-def _note(found: Matches) -> dict[str, object]:
+def _note(found: SearchPage) -> dict[str, object]:
     return {} if found.counted else {"note": f"more than {found.total} matches; narrow the pattern to count them"}
 
 
@@ -191,14 +191,6 @@ class FindQuery:
     tests: list[Test] = field(default_factory=list[Test])
     least_depth: int = 1
     most_depth: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One page of paths, and how many there are in all."""
-
-    paths: list[str]
-    total: int
 
 
 def find_query(name: str, type_filter: str, extra_args: str) -> FindQuery:
@@ -238,7 +230,7 @@ def find_query(name: str, type_filter: str, extra_args: str) -> FindQuery:
 
 def find(
     access: FileAccess, path: str, query: FindQuery, *, offset: int, limit: int, stop: threading.Event, end: float
-) -> Found:
+) -> SearchPage:
     """A page of the paths below a folder, sorted by component; raises `TimeoutError` when stopped or too slow."""
     bare = path.rstrip("/")
     prefix = "" if bare == "." else f"{bare}/"
@@ -262,7 +254,7 @@ def find(
                 if offset <= total < offset + limit:
                     paths.append(as_text(found))
                 total += 1
-    return Found(paths, total)
+    return SearchPage(paths, total)
 
 
 # ---- the tests -------------------------------------------------------------------------------------------------------

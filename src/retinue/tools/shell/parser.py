@@ -75,7 +75,7 @@ class Step(Struct, frozen=True):
     `writes`: its output is redirected to a file. `varies`: an argument contains something that only the running shell
     knows, such as a variable. `patterns`: arguments that expand to names of files. `varying` are the indices of
     arguments that may expand to any word, `matching` those of patterns. `sets_code_path`: a variable adds a folder of
-    code (PYTHONPATH).
+    code (PYTHONPATH). `variables`: those that a wrapper sets for it.
     """
 
     program: str
@@ -86,6 +86,7 @@ class Step(Struct, frozen=True):
     varying: tuple[int, ...] = ()
     matching: tuple[int, ...] = ()
     sets_code_path: bool = False
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -113,9 +114,8 @@ def parse(command: str) -> ParsedCommand:
     'substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself'
     """
     try:
-        return ParsedCommand(
-            command, tuple(step for part in _parts(tokens(command)) if (step := _step(part)) is not None)
-        )
+        steps = tuple(step for part in _parts(tokens(command)) if (step := _step(part)) is not None)
+        return ParsedCommand(command, steps)
     except Unclear as unclear:
         return ParsedCommand(command, unreadable=str(unclear))
 
@@ -141,19 +141,19 @@ def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
 
 
 def _refusal_of_started(step: Step, policy: Policy) -> str | None:
-    """The same for the programs that a program is told to run: the list of allowed commands holds for them too."""
+    """The same for the programs that a wrapper runs: the list of allowed commands applies to them too."""
     try:
         started = started_by(step.name, step.arguments, varying=step.varying, patterns=step.matching)
     except Undecidable:
         how = "" if step.name == "find" else ", with options of one letter"
         return f"Security policy: nobody can tell what {step.name!r} would start here; write its arguments out{how}"
-    for each in started:
-        for name, value in each.variables:
-            if _changes_programs(name, value, each.name):
+    for inner in started:
+        for name, value in inner.variables:
+            if _changes_programs(name, value, inner.name):
                 return f"Security policy: {_changes(name)}"
-        if each.program not in policy.allowed_commands:
+        if inner.program not in policy.allowed_commands:
             return (
-                f"Security policy: command {each.program!r}, which {step.name!r} would start, is not allowed "
+                f"Security policy: command {inner.program!r}, which {step.name!r} would start, is not allowed "
                 f"(allowed_commands); use one of: {_listed(policy.allowed_commands)}"
             )
     return None
@@ -162,11 +162,11 @@ def _refusal_of_started(step: Step, policy: Policy) -> str | None:
 def _parts(found: Sequence[Word | Operator]) -> list[list[Word | Operator]]:
     """The tokens between separators; each part is at most one command with its redirections."""
     parts: list[list[Word | Operator]] = [[]]
-    for each in found:
-        if isinstance(each, Operator) and each.text in SEPARATORS:
+    for token in found:
+        if isinstance(token, Operator) and token.text in SEPARATORS:
             parts.append([])
         else:
-            parts[-1].append(each)
+            parts[-1].append(token)
     return parts
 
 
@@ -278,14 +278,14 @@ def _without_redirections(part: Sequence[Word | Operator]) -> tuple[list[Word], 
     words: list[Word] = []
     writes = False
     redirection = ""
-    for each in part:
-        if isinstance(each, Operator):
-            redirection = each.text
+    for token in part:
+        if isinstance(token, Operator):
+            redirection = token.text
         elif redirection:
-            writes = writes or _is_written(redirection, each)
+            writes = writes or _is_written(redirection, token)
             redirection = ""
         else:
-            words.append(each)
+            words.append(token)
     return words, writes
 
 
@@ -302,7 +302,6 @@ def _listed(commands: Sequence[str]) -> str:
 
 
 _FIND_STARTS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
-_WRAPPER_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _LONG_WITH_A_WORD = re.compile(r"--[a-z-]+=.*", re.DOTALL)
 
 
@@ -335,30 +334,17 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
 }
 
 
-class Started(Struct, frozen=True):
-    """A program that a wrapper runs, its arguments, and the variables that are set for it."""
-
-    program: str
-    arguments: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The program without its folder."""
-        return self.program.rsplit("/", 1)[-1]
-
-
 def started_by(
     name: str, arguments: Sequence[str], *, varying: Collection[int] = (), patterns: Collection[int] = ()
-) -> list[Started]:
+) -> list[Step]:
     """The programs that a wrapper of that name runs with these arguments; raises `Undecidable`.
 
     `varying` are the indices of arguments that may be other words, or several; the index after the last one, if more
     may follow. `patterns` are the indices of patterns for file names.
 
-    >>> started_by("xargs", ["-n", "1", "rm", "-r"])
-    [Started(program='rm', arguments=('-r',), variables=())]
-    >>> [each.program for each in started_by("nice", ["env", "LANG=C", "sort"])], started_by("ls", ["rm"])
+    >>> [(step.program, step.arguments) for step in started_by("xargs", ["-n", "1", "rm", "-r"])]
+    [('rm', ('-r',))]
+    >>> [step.program for step in started_by("nice", ["env", "LANG=C", "sort"])], started_by("ls", ["rm"])
     (['env', 'sort'], [])
     """
     if name == "find":
@@ -371,15 +357,15 @@ def started_by(
     where, options = _after_options(wrapper, arguments)
     variables: list[tuple[str, str]] = []
     if name == "env":
-        while where < len(arguments) and (assigned := _WRAPPER_ASSIGNMENT.fullmatch(arguments[where])):
-            variables.append((assigned[1], assigned[2]))
+        while where < len(arguments) and (assigned := _ASSIGNMENT.match(arguments[where])):
+            variables.append((assigned[1], arguments[where][assigned.end() :]))
             where += 1
     where += wrapper.first
     if any(index <= where for index in (*varying, *patterns)):
         raise Undecidable(name)
     if where >= len(arguments):
         return []
-    started = Started(arguments[where], tuple(arguments[where + 1 :]), tuple(variables))
+    started = Step(arguments[where], tuple(arguments[where + 1 :]), variables=tuple(variables))
     unsure = {index - where - 1 for index in varying}
     if name == "xargs":  # its input replaces a word, or is appended
         word = options.get("I", "")
@@ -393,21 +379,21 @@ def may_be_one_of(words: Collection[str], pattern: str) -> bool:
     return any(fnmatchcase(word, before + ("*" if bracket else "")) for word in words)
 
 
-def _started_by_find(arguments: Sequence[str]) -> list[Started]:
-    found: list[Started] = []
+def _started_by_find(arguments: Sequence[str]) -> list[Step]:
+    found: list[Step] = []
     for index in (index + 1 for index, word in enumerate(arguments) if word in _FIND_STARTS):
         words = tuple(arguments[index:])
         words = words[: words.index(";")] if ";" in words else words
-        started = Started(words[0] if words else "", words[1:])
+        started = Step(words[0] if words else "", words[1:])
         found += [started, *_started_next(started, _indices_of("{}", started), ())]
     return found
 
 
-def _started_next(started: Started, varying: Collection[int], patterns: Collection[int]) -> list[Started]:
+def _started_next(started: Step, varying: Collection[int], patterns: Collection[int]) -> list[Step]:
     return started_by(started.name, started.arguments, varying=varying, patterns=patterns)
 
 
-def _indices_of(word: str, started: Started) -> set[int]:
+def _indices_of(word: str, started: Step) -> set[int]:
     """Indices of the arguments in which this word is replaced."""
     if word in started.program:
         raise Undecidable(word)

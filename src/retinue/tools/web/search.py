@@ -158,29 +158,12 @@ REQUEST_SECONDS = 8
 SEARCH_SECONDS = 40.0
 
 
-class DdgsResponse(Protocol):
-    """The parts of a response that an engine reads."""
-
-    @property
-    def status_code(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-
-
 class Client(Protocol):
     """The HTTP client of a ddgs engine; engines give cookies and headers to `client`, the transport inside."""
 
     client: Any
 
-    def request(self, method: str, url: str, **options: Any) -> DdgsResponse: ...
-
-
-class Result(Protocol):
-    """A search result of a ddgs engine."""
-
-    title: str
-    href: str
-    body: str
+    def request(self, method: str, url: str, **options: Any) -> Any: ...
 
 
 class Engine(Protocol):
@@ -188,8 +171,8 @@ class Engine(Protocol):
 
     http_client: Client
 
-    def search(self, query: str, *, region: str) -> Sequence[Result] | None:
-        """The results; may raise any exception."""
+    def search(self, query: str, *, region: str) -> Sequence[Any] | None:
+        """Results with `title`, `href` and `body`; may raise any exception."""
 
 
 class EngineStrayed(Exception):
@@ -211,7 +194,7 @@ class OneHost:
         self._inner = inner
         self._host = host
 
-    def request(self, method: str, url: str, **options: Any) -> DdgsResponse:
+    def request(self, method: str, url: str, **options: Any) -> Any:
         address = urlsplit(url)
         if (address.scheme, address.netloc) != ("https", self._host):
             raise EngineStrayed(url=url, host=self._host)
