@@ -43,6 +43,10 @@ def system_prompt_with_format(request: Request) -> str:
     return f"{request.system}\n\n{request.output.in_words}" if request.system else request.output.in_words
 
 
+# ---- notes that a wire stores among a reply's thinking, to send the reply back as it came ----------------------------
+# A note is JSON in the opaque part of a `Thinking`, and each wire reads only its own. Some hold the order of a reply's
+# parts, step by step; the usual order (thinking, text, calls) needs no note.
+
 Steps: TypeAlias = Sequence[str | int]
 """The order of a reply's parts: `call`, the wire's word for thinking, or a number of characters of text."""
 
@@ -120,9 +124,9 @@ class MessageEncoder(ABC):
         "_replies",
         "_reply_end",
         "_used_ids",
-        "_variant",
         "encoded",
         "has_calls",
+        "variant",
     )
 
     valid_id: ClassVar[re.Pattern[str]]
@@ -135,7 +139,8 @@ class MessageEncoder(ABC):
     """Whether the results of a reply's calls are written together, in the order of the calls, once all are there."""
 
     def __init__(self, variant: str = "") -> None:
-        self._variant = variant
+        self.variant = variant
+        """Which variant of the wire's format it writes."""
         self.encoded: bytearray = bytearray()
         """What does not change any more."""
         self.has_calls = False
@@ -157,11 +162,6 @@ class MessageEncoder(ABC):
             encoder = request.memo[name] = cls(variant)
         encoder._add(request.messages)
         return encoder
-
-    @property
-    def variant(self) -> str:
-        """Which variant of the wire's format it writes."""
-        return self._variant
 
     def body(self) -> bytes:
         """All messages, separated by commas; a call without a result gets a placeholder."""
@@ -198,7 +198,7 @@ class MessageEncoder(ABC):
 
     def _is_beginning_of(self, messages: Sequence[Message], variant: str) -> bool:
         """Whether these messages begin with the encoded ones; a summary may have taken their place."""
-        if not 0 < self._count <= len(messages) or self._variant != variant:
+        if not 0 < self._count <= len(messages) or self.variant != variant:
             return False
         return messages[0] is self._first and messages[self._count - 1] is self._last
 
@@ -215,9 +215,8 @@ class MessageEncoder(ABC):
                 case AssistantMessage():
                     self._flush_results()
                     self._replies += 1
-                    self._pending = [
-                        PendingCall(call, self._wire_id(call, index)) for index, call in enumerate(message.calls)
-                    ]
+                    calls = enumerate(message.calls)
+                    self._pending = [PendingCall(call, self._wire_id(call, index)) for index, call in calls]
                     self.has_calls = self.has_calls or bool(message.calls)
                     self.append("assistant", self.encode_reply(message, self._pending))
                     self._reply_end = len(self.encoded)
@@ -250,10 +249,9 @@ class MessageEncoder(ABC):
             orphan = f"[result of a call of {message.name} that is no longer shown]\n{message.text}"
             self.append("user", (self.encode_user(orphan),))
             return
-        same_name = [pending for pending in waiting if pending.call.name == message.name]
-        pending = next(
-            (pending for pending in same_name if pending.call.id == message.call_id), (same_name or waiting)[0]
-        )
+        same_name = [call for call in waiting if call.call.name == message.name]
+        same_id = (call for call in same_name if call.call.id == message.call_id)
+        pending = next(same_id, (same_name or waiting)[0])
         pending.text, pending.failed = message.text, message.failed
         if not self.batches_results:
             self._pending.remove(pending)

@@ -29,11 +29,13 @@ class StreamDecoder(ABC):
     Its errors are `ProviderError`s without the address; `Endpoint` adds that.
     """
 
-    __slots__ = ("_id", "_model", "done")
+    __slots__ = ("_begun", "_id", "_model", "_text", "done")
 
     def __init__(self, *, model: str = "") -> None:
         self.done = False
         """Whether the response was marked as complete."""
+        self._begun = False
+        self._text: list[str] = []
         self._id = ""
         self._model = model
 
@@ -43,9 +45,9 @@ class StreamDecoder(ABC):
         return self._id
 
     @property
-    @abstractmethod
     def partial(self) -> str:
         """The text so far."""
+        return "".join(self._text)
 
     @abstractmethod
     def feed(self, payload: bytes) -> Sequence[Delta]:
@@ -76,7 +78,6 @@ class StreamDecoder(ABC):
             raise
 
     def _cut_error(self, *, begun: bool) -> ProviderError:
-        """The error for a stream that ended too early."""
         when = "in the middle of the answer" if begun else "without an answer"
         return ProviderError(f"the stream ended {when}", fault="cut", partial=self.partial)
 

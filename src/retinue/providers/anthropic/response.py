@@ -34,8 +34,6 @@ _DELTAS = frozenset({"text_delta", "thinking_delta", "signature_delta", "input_j
 
 
 class BlockDelta(Struct, gc=False):
-    """An addition to a block, or the stop reason of the message."""
-
     type: str = ""
     text: str | None = None
     thinking: str | None = None
@@ -70,8 +68,6 @@ class Message(Struct, gc=False):
 
 
 class Event(Struct, gc=False):
-    """Any event; its fields depend on `type`."""
-
     type: str = ""
     index: int = 0
     delta: BlockDelta | None = None
@@ -148,11 +144,6 @@ def read_event(payload: bytes) -> Event:
         if ignored is None:
             raise
         return ignored
-
-
-def read_message(body: bytes) -> Message:
-    """Decode a whole message; raises `ProviderError` if it is unreadable."""
-    return decode_lenient(_decode_message, body)
 
 
 def _unknown_event(payload: bytes) -> Event | None:
@@ -250,22 +241,16 @@ class Decoder(StreamDecoder):
     ((), 'hello')
     """
 
-    __slots__ = ("_begun", "_blocks", "_calls", "_counts", "_parts", "_stop", "_text")
+    __slots__ = ("_blocks", "_calls", "_counts", "_parts", "_stop")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._begun = False
-        self._text: list[str] = []
         self._calls: list[_CallBlock] = []
         self._blocks: dict[int, _Part] = {}
         self._parts: list[_Part] = []
         """The blocks in the order in which they began."""
         self._stop = ""
         self._counts = TokenCounts()
-
-    @property
-    def partial(self) -> str:
-        return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
@@ -303,7 +288,7 @@ class Decoder(StreamDecoder):
         return ()
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        message = read_message(body)
+        message = decode_lenient(_decode_message, body)
         if message.type == "error" or message.error:
             raise stream_error({"error": message.error})
         self.done = True
@@ -450,10 +435,6 @@ class AnthropicProvider(HttpProvider):
             key_prefix="",
         )
 
-    @property
-    def base_url(self) -> str:
-        return self._endpoint.info.base_url
-
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, unsupported=unsupported)
 
@@ -462,6 +443,3 @@ class AnthropicProvider(HttpProvider):
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
-
-    async def endpoint(self, model: str) -> Endpoint:
-        return self._endpoint

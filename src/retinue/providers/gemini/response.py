@@ -106,22 +106,10 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = (
-        "_begun",
-        "_blocked",
-        "_calls",
-        "_length",
-        "_stop",
-        "_stop_message",
-        "_text",
-        "_thinking_parts",
-        "_usage",
-    )
+    __slots__ = ("_blocked", "_calls", "_length", "_stop", "_stop_message", "_thinking_parts", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._begun = False
-        self._text: list[str] = []
         self._length = 0
         self._thinking_parts: list[Thinking | list[str]] = []
         """Thinking with a signature, and the pieces of thinking without one."""
@@ -130,10 +118,6 @@ class Decoder(StreamDecoder):
         self._stop = ""
         self._stop_message = ""
         self._usage = NULL
-
-    @property
-    def partial(self) -> str:
-        return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:

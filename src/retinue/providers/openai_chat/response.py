@@ -131,12 +131,10 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_begun", "_by_id", "_by_index", "_calls", "_refused", "_stop", "_text", "_thinking", "_usage")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_refused", "_stop", "_thinking", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._begun = False
-        self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
@@ -144,10 +142,6 @@ class Decoder(StreamDecoder):
         self._refused = False
         self._stop = ""
         self._usage = NULL
-
-    @property
-    def partial(self) -> str:
-        return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
@@ -329,10 +323,6 @@ class OpenAIChatProvider(HttpProvider):
         path = "" if full_url else COMPLETIONS_PATH
         self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
 
-    @property
-    def base_url(self) -> str:
-        return self._endpoint.info.base_url
-
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, sends_reasoning=self._sends_reasoning, explicit=self._explicit, unsupported=unsupported)
 
@@ -341,6 +331,3 @@ class OpenAIChatProvider(HttpProvider):
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
-
-    async def endpoint(self, model: str) -> Endpoint:
-        return self._endpoint

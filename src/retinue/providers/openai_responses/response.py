@@ -30,8 +30,6 @@ from retinue.providers.stream_decoder import NO_DETAILS, NULL, StreamDecoder, To
 
 
 class Event(Struct, gc=False):
-    """One event; its fields depend on its type."""
-
     type: str = ""
     delta: str | None = None
     item_id: str | None = None
@@ -50,15 +48,11 @@ class EventType(Struct, gc=False):
 
 
 class Part(Struct, gc=False):
-    """A piece of a message or of a summary."""
-
     text: str | None = None
     refusal: str | None = None
 
 
 class OutputItem(Struct, gc=False):
-    """An item of the response: a message, reasoning or a call."""
-
     type: str = ""
     id: str | None = None
     call_id: str | None = None
@@ -69,14 +63,10 @@ class OutputItem(Struct, gc=False):
 
 
 class IncompleteDetails(Struct, gc=False):
-    """Why a response is incomplete."""
-
     reason: str | None = None
 
 
 class Response(Struct, gc=False):
-    """The whole response."""
-
     id: str | None = None
     model: str | None = None
     status: str | None = None
@@ -464,10 +454,6 @@ class OpenAIResponsesProvider(HttpProvider):
         path = "" if full_url else RESPONSES_PATH
         self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
 
-    @property
-    def base_url(self) -> str:
-        return self._endpoint.info.base_url
-
     async def answer(self, request: Request, publish: Publish) -> Reply:
         reply = await super().answer(request, publish)
         if self._continues == "previous" and reply.response_id:
@@ -488,9 +474,6 @@ class OpenAIResponsesProvider(HttpProvider):
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
-
-    async def endpoint(self, model: str) -> Endpoint:
-        return self._endpoint
 
     def _last_reply(self, request: Request) -> LastReply | None:
         last = request.memo.get(LAST_REPLY)
