@@ -307,7 +307,10 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class HttpProvider(ABC):
     """Base class of providers that stream their answers from a server.
 
-    `http` is a session of the caller, who closes it; without one the provider opens its own, and `close` closes that.
+    Arguments of all wires: `api_key_env` names the environment variable of the key, which is read for each request and
+    sent to `base_url` only; without it no key is sent. `headers` are added to every request. With `full_url`,
+    `base_url` is the complete URL of requests, and nothing is added to it. `http` is a session of the caller, who
+    closes it; without one the provider opens its own, and `close` closes that.
     """
 
     _endpoint: Endpoint

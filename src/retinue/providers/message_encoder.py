@@ -55,7 +55,6 @@ C = TypeVar("C")
 
 
 def make_note(content: Struct, signature: str, text: str = "") -> Thinking:
-    """A thinking block that carries a note."""
     return Thinking(text, signature, msgspec.json.encode(content).decode())
 
 
@@ -190,7 +189,6 @@ class MessageEncoder(ABC):
         """The results of calls."""
 
     def append(self, role: Role, pieces: Iterable[bytes]) -> None:
-        """Append encoded pieces of one role."""
         for piece in pieces:
             if self.encoded:
                 self.encoded += b","

@@ -136,7 +136,6 @@ class ModelPrices:
         self._known: dict[str, Rates | None] = {}
 
     def rates(self, model: str) -> Rates | None:
-        """The prices of a model, or None if unknown."""
         if model not in self._known:
             rates = find_model(self._configured, model)
             self._known[model] = rates or (FREE if self._free else list_prices().rates(model))

@@ -77,7 +77,6 @@ class Arguments:
     def bind(
         self, decoded: msgspec.Struct, context: CallContext | None = None
     ) -> tuple[list[object], dict[str, object]]:
-        """Positional and named arguments for the function."""
         given: dict[str, object] = {name: getattr(decoded, name) for name in self._names}
         given.update(dict.fromkeys(self._context, context))
         return [given.pop(name) for name in self._positional], given

@@ -88,7 +88,6 @@ async def page(key_value: KeyValue, artifact: Artifact, *, root_id: RunId, name:
 
 
 def reader(key_value: KeyValue, origins: Origins) -> Tool:
-    """The tool `artifact_read`."""
 
     async def artifact_read(
         context: CallContext,

@@ -130,7 +130,6 @@ def _execution(ended: Ended, token: str, seconds: int) -> Execution:
 
 
 def _result(printed: str) -> tuple[str | None, str]:
-    """The result that the runner printed, and the output after it."""
     try:
         value, end = json.JSONDecoder().raw_decode(printed)
     except ValueError:

@@ -68,13 +68,11 @@ def environment_of(context: CallContext) -> Mapping[str, str]:
 
 
 def settings_in(folders: Sequence[str]) -> list[str]:
-    """The settings files in these folders."""
     paths = (os.path.join(folder, name) for folder in folders for name in sorted(SETTINGS))
     return [path for path in paths if os.path.lexists(path)]
 
 
 def inside_any(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path is one of the roots, or below one."""
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 

@@ -63,7 +63,6 @@ Tasks = dict[str, Task]
 
 
 def space_of(session_id: SessionId) -> str:
-    """The key-value namespace of a session's tasks."""
     return f"tasks/{session_id}"
 
 
@@ -257,7 +256,6 @@ class _Answer(Struct, frozen=True, kw_only=True):
 
 
 def _tasks(key_value: Mapping[str, bytes]) -> Tasks:
-    """All tasks by id, the oldest first."""
     tasks = [msgspec.json.decode(value, type=Task) for value in key_value.values()]
     return {task.id: task for task in sorted(tasks, key=lambda task: task.number)}
 
@@ -296,7 +294,6 @@ def _all_blockers(id: str, tasks: Tasks) -> set[str]:
 
 
 def _rendered(task: Task, tasks: Tasks) -> dict[str, Any]:
-    """A task as a model reads it."""
     return {
         "id": task.id,
         "subject": task.subject,

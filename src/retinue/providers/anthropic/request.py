@@ -42,8 +42,6 @@ NOTE_SIGNATURE = "anthropic"
 
 
 class BlockOrder(Struct, frozen=True, tag_field="type", tag="anthropic.order"):
-    """The blocks of a reply, in order."""
-
     blocks: tuple[Step, ...]
 
 

@@ -178,8 +178,6 @@ _STOPS: dict[str, Stop] = {"max_tokens": "length", "model_context_window_exceede
 
 
 class _ThinkingBlock:
-    """A thinking block as far as it has arrived."""
-
     __slots__ = ("opaque", "pieces", "signature")
 
     def __init__(self, opaque: str = "") -> None:
@@ -403,9 +401,7 @@ _VERSION_HEADER = "anthropic-version"
 class AnthropicProvider(HttpProvider):
     """A provider for the Messages API at `base_url`, such as `https://api.anthropic.com`.
 
-    `api_key_env` names the environment variable of the key, which is read for each request and sent to that address
-    only; without it no key is sent. `headers` are added to every request, and may set `anthropic-version`. With
-    `full_url`, `base_url` is the complete URL of requests.
+    `headers` may set `anthropic-version`. `HttpProvider` describes the arguments.
 
     >>> AnthropicProvider("https://api.anthropic.com", "ANTHROPIC_API_KEY")
     <AnthropicProvider https://api.anthropic.com>

@@ -24,19 +24,11 @@ from retinue.providers.lenient_json import decode_or_none
 from retinue.providers.message_encoder import make_note
 from retinue.providers.stream_decoder import NULL, StreamDecoder, normalized_usage
 
-_STOPS: dict[str, Stop] = {
-    "MAX_TOKENS": "length",
-    "SAFETY": "refusal",
-    "RECITATION": "refusal",
-    "LANGUAGE": "refusal",
-    "BLOCKLIST": "refusal",
-    "PROHIBITED_CONTENT": "refusal",
-    "SPII": "refusal",
-    "IMAGE_SAFETY": "refusal",
-    "IMAGE_PROHIBITED_CONTENT": "refusal",
-    "IMAGE_RECITATION": "refusal",
-    "MODEL_ARMOR": "refusal",
-}
+_REFUSALS = (
+    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
+    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+)
+_STOPS: dict[str, Stop] = {"MAX_TOKENS": "length", **dict.fromkeys(_REFUSALS, "refusal")}
 # The model wrote something that its own server could not read; another attempt mostly succeeds.
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "OTHER"})
 _BAD_REQUEST = frozenset({"MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS"})
@@ -191,7 +183,6 @@ class Decoder(StreamDecoder):
         return (TextDelta(text),)
 
     def _unsigned_pieces(self) -> list[str]:
-        """The pieces of the current thinking without a signature."""
         last = self._thinking_parts[-1] if self._thinking_parts else None
         if not isinstance(last, list):
             last = list[str]()
@@ -236,9 +227,8 @@ VERSION = "/v1beta"
 class GeminiProvider(HttpProvider):
     """A provider for the Gemini API at `base_url`, such as `https://generativelanguage.googleapis.com`.
 
-    `api_key_env` names the environment variable of the key, which is read for each request and sent to that address
-    only, as `x-goog-api-key`; without it no key is sent. `headers` are added to every request. A model is its name,
-    such as `gemini-2.5-flash`, or the whole `tunedModels/NAME`.
+    The key is sent as `x-goog-api-key`. A model is its name, such as `gemini-2.5-flash`, or the whole
+    `tunedModels/NAME`. `HttpProvider` describes the arguments.
 
     >>> GeminiProvider("https://generativelanguage.googleapis.com", "GEMINI_API_KEY")
     <GeminiProvider https://generativelanguage.googleapis.com>
@@ -273,7 +263,6 @@ class GeminiProvider(HttpProvider):
         return Decoder(model=model)
 
     async def endpoint(self, model: str) -> Endpoint:
-        """The endpoint of a model: each has its own URL."""
         endpoint = self._endpoints.get(model)
         if endpoint is None:
             name = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"

@@ -99,8 +99,6 @@ _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
 
 class _Call:
-    """A tool call as far as it has arrived."""
-
     __slots__ = ("id", "name", "pieces")
 
     def __init__(self, call_id: str, name: str) -> None:
@@ -250,7 +248,6 @@ class Decoder(StreamDecoder):
         return CallDelta(self._calls.index(call), name if begins else "", piece, call.id if begins else "")
 
     def _find_call(self, index: int | None, call_id: str, in_event: list[_Call]) -> _Call | None:
-        """The call that a piece with this index and id continues, if one has begun."""
         if index is not None:
             return self._by_index.get(index)
         if call_id:
@@ -296,11 +293,9 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
 class OpenAIChatProvider(HttpProvider):
     """A provider for chat completions at `base_url`, such as `https://api.openai.com/v1`.
 
-    `api_key_env` names the environment variable of the key, which is read for each request and sent to that address
-    only; without it no key is sent. `headers` are added to every request. With `sends_reasoning`, the thinking of a
-    reply is sent back together with its calls, as some reasoning models require and other servers reject. With
-    `explicit`, requests to reasoning models state their defaults: text as the output format, and the reasoning effort.
-    With `full_url`, `base_url` is the complete URL of requests, and nothing is added to it.
+    With `sends_reasoning`, the thinking of a reply is sent back together with its calls, as some reasoning models
+    require and other servers reject. With `explicit`, requests to reasoning models state their defaults: text as the
+    output format, and the reasoning effort. `HttpProvider` describes the other arguments.
 
     >>> OpenAIChatProvider("http://localhost:11434/v1")
     <OpenAIChatProvider http://localhost:11434/v1>

@@ -153,8 +153,6 @@ _KNOWN_EVENTS = {
 
 
 class _Item:
-    """An item as far as it has arrived."""
-
     __slots__ = ("call_index", "done", "id", "kind", "name", "pieces", "raw", "summary_index")
 
     def __init__(self, kind: ItemKind, call_index: int) -> None:
@@ -172,14 +170,12 @@ class _Item:
         return "".join(self.pieces)
 
     def add(self, piece: str) -> Delta:
-        """Add a piece of its text or arguments."""
         self.pieces.append(piece)
         if self.kind == "message":
             return TextDelta(piece)
         return ThinkingDelta(piece) if self.kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
     def step(self) -> Step:
-        """The item as a step of a noted order."""
         return len(self.text) if self.kind == "message" else self.kind
 
 
@@ -369,7 +365,6 @@ class Decoder(StreamDecoder):
         return (CallDelta(item.call_index, "", rest),) if rest else ()
 
     def _item_of(self, kind: ItemKind, event: Event) -> _Item:
-        """The item that an event continues, or a new one."""
         item = self._by_id.get(event.item_id or "")
         if item is not None and item.kind == kind:  # nearly always
             return item
@@ -385,7 +380,6 @@ class Decoder(StreamDecoder):
         return item if item is not None and item.kind == kind else None
 
     def _open(self, kind: ItemKind) -> _Item | None:
-        """The last item of a kind that is not complete yet."""
         return next((item for item in reversed(self._items) if item.kind == kind and not item.done), None)
 
     def _new(self, kind: ItemKind, ids: Iterable[str | None], index: int | None) -> _Item:
@@ -422,14 +416,11 @@ LAST_REPLY = "openai_responses.last"
 class OpenAIResponsesProvider(HttpProvider):
     """A provider for responses at `base_url`, such as `https://api.openai.com/v1`.
 
-    `api_key_env` names the environment variable of the key, which is read for each request and sent to that address
-    only; without it no key is sent. `headers` are added to every request.
-
     Each request carries the whole conversation, and the vendor stores nothing. With `continues="previous"` it carries
     the id of the last response and what came after it, as long as this process made that request and the server knows
     the id; otherwise the whole conversation again. Tool calls and results are read in either spelling, and written as
     OpenAI does, or with `spelling="tool_call"` as `tool_call` and `tool_result`. With `explicit`, requests state the
-    reasoning effort even if the caller set none. With `full_url`, `base_url` is the complete URL of requests.
+    reasoning effort even if the caller set none. `HttpProvider` describes the other arguments.
 
     >>> OpenAIResponsesProvider("https://api.openai.com/v1", "OPENAI_API_KEY")
     <OpenAIResponsesProvider https://api.openai.com/v1>

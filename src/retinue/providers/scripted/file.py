@@ -65,7 +65,6 @@ class ScriptFileLine(Struct, frozen=True, forbid_unknown_fields=True):
     ending: Literal["whole", "cut", "silence"] = "whole"
 
     def reply(self) -> ScriptedReply:
-        """The text and calls of the line."""
         calls = (*((self.call,) if self.call else ()), *self.calls)
         return ScriptedReply(
             pieces=tuple(_WORD.findall(self.say)),
@@ -77,7 +76,6 @@ class ScriptFileLine(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def line(self) -> Line:
-        """The line to play, including failures and silence."""
         if self.ending == "silence":
             return hangs(*self.reply().pieces)
         if self.status != 200:
@@ -125,7 +123,6 @@ class ScriptFileProvider:
         self._players: dict[str, tuple[ScriptedProvider, frozenset[str]]] = {}
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The reply in the line of this agent, task and turn; raises `ProviderError` for a failing line."""
         player, agents = self._player(request.model)
         if request.agent not in agents and ANY_AGENT in agents:
             request = replace(request, agent=ANY_AGENT)

@@ -53,7 +53,6 @@ class ScriptedReply:
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return "".join(self.pieces)
 
     def __str__(self) -> str:
@@ -179,22 +178,17 @@ class _Role:
         return repr(self.agent) if self.task is None else f"{self.agent!r} with task {_short(self.task)}"
 
     def line_for(self, request: Request, attempt: int) -> Line:
-        """The line of this turn, or what follows its failures."""
         if not 1 <= request.turn <= len(self.lines):
             count = "1 line" if len(self.lines) == 1 else f"{len(self.lines)} lines"
             raise _script_error(f"agent {self} was asked for line {request.turn}; its script has {count}")
         self.played.add((request.turn, 0))
-        line = self.lines[request.turn - 1]
-        if not isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang):
-            line = line(request)
-        passed = 0
+        line, passed = _resolve(self.lines[request.turn - 1], request), 0
         while isinstance(line, ScriptedFailure) and line.then is not None and attempt > line.times:
             attempt, line, passed = attempt - line.times, line.then, passed + 1
             self.played.add((request.turn, passed))
         return line
 
     def unplayed(self) -> list[str]:
-        """Descriptions of the lines that were never requested."""
         found: list[str] = []
         for turn, line in enumerate(self.lines, start=1):
             if (turn, 0) not in self.played:
@@ -258,7 +252,7 @@ class Script:
     def _summary(self, request: Request) -> Line:
         size = sum(len(message.text) for message in request.messages)
         line = self._summaries.get(request.agent) or says(f"(what {size} characters came to)")
-        return line if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang) else line(request)
+        return _resolve(line, request)
 
     def _role_of(self, request: Request) -> _Role:
         roles = self._roles.get(request.agent)
@@ -306,6 +300,10 @@ def _script_error(reason: str) -> ProviderError:
     return ProviderError(f"scripted model: {reason}", fault="bad_request")
 
 
+def _resolve(line: Line | LineFunction, request: Request) -> Line:
+    return line if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang) else line(request)
+
+
 def _describe(line: Line | LineFunction) -> str:
     if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang):
         return str(line)
@@ -333,7 +331,6 @@ class ScriptedProvider:
     the request's `max_output` is cut there, as vendors do.
 
     >>> from retinue.core.messages import UserMessage
-    >>> from retinue.providers.scripted import says
     >>> provider = ScriptedProvider(Script().play("lead", says("hello")))
     >>> request = Request(model="m", system="Be kind.", messages=[UserMessage("hi there")], agent="lead", path="lead")
     >>> reply = asyncio.run(provider.answer(request, print))
@@ -365,15 +362,12 @@ class ScriptedProvider:
         self._attempts: dict[tuple[str, str, int], int] = {}
 
     def price(self, model: str) -> tuple[int, int] | None:
-        """Nanodollars per input and output token, or None where unknown."""
         return self._prices.get(model)
 
     def window(self, model: str) -> int | None:
-        """The context window of a model, in tokens, or None where unknown."""
         return self._windows.get(model)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The reply in the line of this agent, task and turn; raises `ProviderError` for a failing line."""
         asked = AskedTurn(request.path, request.agent, request.turn)
         if request.purpose == "summary":
             self.summarised.append(request)

@@ -129,7 +129,6 @@ def _write(access: FileAccess, path: str, content: str) -> str:
 
 
 def _numbered(access: FileAccess, path: str, *, offset: int, limit: int) -> str:
-    """Lines of a file with their numbers, and a notice on how to read on."""
     with access.file(path) as file:
         part = excerpt(file, skip=offset - 1, limit=limit, room=ROOM)
     if not part.lines:

@@ -43,8 +43,6 @@ NOT_A_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A folder that was passed on the way."""
-
     name: str
     id: Id
 
@@ -58,7 +56,6 @@ class Position:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every component from `/` on."""
         return tuple(step.name for step in self.steps[1:])
 
     def close(self) -> None:

@@ -147,7 +147,6 @@ def newest_first(memories: Sequence[Memory]) -> list[Memory]:
 
 
 def best_first(recalled: Iterable[Recalled], limit: int) -> list[Recalled]:
-    """The best results, by score, then the newest."""
 
     def order(result: Recalled) -> tuple[float, float, str, str]:
         return -(result.score or 0.0), -result.memory.updated_at, result.memory.key, result.memory.agent

@@ -103,7 +103,6 @@ def _configured_memory(dependencies: ToolDependencies) -> MemoryBackend:
 
 
 def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:
-    """The three memory tools over a backend."""
     return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
 
 
@@ -132,8 +131,6 @@ class _Changes(Tool):
 
 
 class MemoryStore(_Changes):
-    """`memory_store`: stores a memory in place of the one under its key."""
-
     spec = ToolSpec(
         "memory_store",
         "Remember a fact, a preference or a note beyond this conversation. The same key again replaces what was there.",
@@ -166,8 +163,6 @@ class MemoryStore(_Changes):
 
 
 class MemoryRecall(Tool):
-    """`memory_recall`: searches the caller's own memories and those that it may read."""
-
     spec = ToolSpec(
         "memory_recall",
         "Recall what was remembered. With a query the best fitting memories come first, with how well they fit; "
@@ -203,8 +198,6 @@ class MemoryRecall(Tool):
 
 
 class MemoryForget(_Changes):
-    """`memory_forget`: deletes a memory of the caller."""
-
     spec = ToolSpec(
         "memory_forget",
         "Forget something that was remembered: what is outdated, wrong, or should not have been kept.",

@@ -325,7 +325,6 @@ class Entry(NamedTuple):
     folder: int
 
     def stat(self) -> os.stat_result:
-        """Status of the entry, without following a link."""
         return os.stat(self.path[-1], dir_fd=self.folder, follow_symlinks=False)
 
 

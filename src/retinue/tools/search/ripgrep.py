@@ -51,8 +51,6 @@ _BINARY = b": WARNING: stopped searching binary file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
-    """Limits of one search."""
-
     seconds: float = 30.0
     kept: int = 8 * 1024 * 1024
     """Bytes of positions that are kept for a page; files after these cannot be paged to and are not counted."""

@@ -109,7 +109,8 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
             return _error(f"No matches found or command failed: {trouble}")
         if not found.total:
             return _error("No matches found or command failed: ")
-        room, note = dependencies.max_result, _note(found)
+        room, more = dependencies.max_result, f"more than {found.total} matches; narrow the pattern to count them"
+        note = {} if found.counted else {"note": more}
         return ToolResult(page_text(found.results, total=found.total, offset=offset, limit=limit, room=room, note=note))
 
     @tool(kind="pure", timeout=DEADLINE)
@@ -136,7 +137,8 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
             limit: how many lines to return; 0 returns all that fit
             offset: how many lines to skip
         """
-        query = query_of(pattern, _as_arguments(include, ignore_case, context))
+        flags = [f"--glob={shlex.quote(include)}"] if include else []
+        query = query_of(pattern, " ".join([*flags, *(["-i"] if ignore_case else []), f"-C{context}"]))
         access = FileAccess.of(caller, dependencies)
         found = await matches(access, path, query, offset=offset, limit=limit, limits=limits)
         if not found.total:
@@ -163,15 +165,6 @@ async def _find(access: FileAccess, path: str, query: FindQuery, offset: int, li
         raise SearchTimedOut(seconds) from slow
     finally:
         stop.set()
-
-
-def _as_arguments(include: str, ignore_case: bool, context_lines: int) -> str:
-    flags = [f"--glob={shlex.quote(include)}"] if include else []
-    return " ".join([*flags, *(["-i"] if ignore_case else []), f"-C{context_lines}"])
-
-
-def _note(found: SearchPage) -> dict[str, object]:
-    return {} if found.counted else {"note": f"more than {found.total} matches; narrow the pattern to count them"}
 
 
 def _error(text: str) -> ToolResult:
@@ -257,7 +250,7 @@ def find(
     return SearchPage(paths, total)
 
 
-# ---- the tests -------------------------------------------------------------------------------------------------------
+# ---- the tests of find -----------------------------------------------------------------------------------------------
 
 
 def _not(test: Test) -> Test:
@@ -277,20 +270,15 @@ def _at_path(glob: str, flags: int = 0) -> Test:
 
 def _empty(entry: Entry, path: str, now: float) -> bool:
     try:
-        if entry.kind == "d":
-            return next(iter(_inside(entry)), None) is None
-        return entry.kind == "f" and entry.stat().st_size == 0
+        if entry.kind != "d":
+            return entry.kind == "f" and entry.stat().st_size == 0
+        fd = os.open(entry.path[-1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=entry.folder)
+        try:
+            return not os.listdir(fd)
+        finally:
+            os.close(fd)
     except OSError:
         return False
-
-
-def _inside(entry: Entry) -> list[str]:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-    fd = os.open(entry.path[-1], flags, dir_fd=entry.folder)
-    try:
-        return os.listdir(fd)
-    finally:
-        os.close(fd)
 
 
 def _measured(

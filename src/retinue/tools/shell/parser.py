@@ -90,7 +90,6 @@ class Step(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The program without its folder."""
         return self.program.rsplit("/", 1)[-1]
 
 
@@ -243,7 +242,6 @@ def _may_be_any(word: Word) -> bool:
 
 
 def _may_be_an_option(word: Word) -> bool:
-    """Whether the word may expand to an option."""
     return (word.varies and word.text[:1] in ("$", "{")) or (word.opens and word.text[:1] in ("*", "?", "["))
 
 

@@ -33,8 +33,6 @@ MAX_QUERY_CHARS = 400
 
 
 class Finding(Struct, frozen=True):
-    """One page in the results of an engine."""
-
     title: str
     url: str
     description: str
