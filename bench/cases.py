@@ -148,7 +148,7 @@ def _growth(few: Costs, many: Costs) -> Row:
 IMPORTS = {
     FLOOR.name: "asyncio, aiohttp, msgspec",
     MEMORY.name: "retinue",
-    SQLITE.name: "retinue.app.open, retinue.providers.openai_chat.provider, retinue.store.sqlite.store",
+    SQLITE.name: "retinue.app.open, retinue.providers.openai_chat.response, retinue.store.sqlite.store",
 }
 """What is imported before the work begins; in the column of SQLite everything that a run with a store needs."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from retinue.app.tool_modules import load_tools
 from retinue.core.errors import ConfigError, Problem
-from tests.tools.calling import context
+from tests.tools.tool_calls import context
 
 HEAD = "import retinue\n\n"
 

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from retinue.core.errors import ProviderError, ProviderFault
-from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.testing.contracts.provider import Listener, sample_request
 from retinue.testing.fake_chat import FakeChat, Playable
 

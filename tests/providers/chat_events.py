@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from retinue.core.messages import CallDelta, Delta, Reply
-from retinue.providers.openai_chat.provider import Decoder
+from retinue.providers.openai_chat.response import Decoder
 
 STOP: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 

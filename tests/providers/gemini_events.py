@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from retinue.core.messages import Delta, Reply
-from retinue.providers.gemini.provider import Decoder
+from retinue.providers.gemini.response import Decoder
 
 STOP: dict[str, Any] = {"candidates": [{"finishReason": "STOP", "index": 0}]}
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from retinue.core.messages import Delta, Reply
-from retinue.providers.openai_responses.provider import Decoder
+from retinue.providers.openai_responses.response import Decoder
 
 CREATED: dict[str, Any] = {"type": "response.created", "response": {"id": "r1", "model": "m1", "status": "in_progress"}}
 COMPLETED: dict[str, Any] = {"type": "response.completed", "response": {"id": "r1", "status": "completed"}}

@@ -23,7 +23,7 @@ from retinue.core.messages import (
 )
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.anthropic.provider import AnthropicProvider
+from retinue.providers.anthropic.response import AnthropicProvider
 from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
 from retinue.providers.scripted import Line, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, sample_request

@@ -13,7 +13,8 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.anthropic.provider import Decoder, encode
+from retinue.providers.anthropic.request import encode
+from retinue.providers.anthropic.response import Decoder
 from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes.anthropic_rules import rejection_of, signature_of
 

@@ -20,7 +20,7 @@ from retinue.core.messages import (
 )
 from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
-from retinue.providers.anthropic.provider import Decoder
+from retinue.providers.anthropic.response import Decoder
 from tests.providers.fakes.anthropic import event
 
 

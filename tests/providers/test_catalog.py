@@ -26,7 +26,7 @@ from retinue.providers.catalog import (
     provider_config,
     with_address,
 )
-from retinue.providers.openai_responses.provider import Spelling
+from retinue.providers.openai_responses.request import Spelling
 from retinue.providers.pricing import PricedProvider, Rates
 from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.testing.contracts.provider import Listener

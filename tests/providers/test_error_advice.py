@@ -10,11 +10,11 @@ import pytest
 from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Provider, Request
-from retinue.providers.anthropic.provider import AnthropicProvider
+from retinue.providers.anthropic.response import AnthropicProvider
 from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
-from retinue.providers.gemini.provider import GeminiProvider
-from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+from retinue.providers.gemini.response import GeminiProvider
+from retinue.providers.openai_chat.response import OpenAIChatProvider
+from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import says
 from retinue.testing import fake_chat
 from retinue.testing.contracts.provider import Listener

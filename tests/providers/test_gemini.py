@@ -12,7 +12,7 @@ from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessa
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
 from retinue.providers.catalog import create_provider, provider_config
-from retinue.providers.gemini.provider import GeminiProvider
+from retinue.providers.gemini.response import GeminiProvider
 from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest

@@ -11,7 +11,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.gemini.provider import encode
+from retinue.providers.gemini.request import encode
 from tests.providers.fakes.gemini import rejection_of
 from tests.providers.gemini_events import call, chunk, decode_reply, text
 

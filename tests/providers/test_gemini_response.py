@@ -20,7 +20,7 @@ from retinue.core.messages import (
 )
 from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
-from retinue.providers.gemini.provider import Decoder
+from retinue.providers.gemini.response import Decoder
 from retinue.testing.fake_chat import DONE, event
 from tests.providers.gemini_events import STOP, call, chunk, decode_events, decode_reply, text
 

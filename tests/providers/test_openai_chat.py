@@ -15,7 +15,8 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Reply, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.net.http import Http
-from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
+from retinue.providers.openai_chat.request import encode
+from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import Line, calls, fails, says, streams, together
 from retinue.testing.contracts.provider import PROMISES, Listener, Promise, sample_request
 from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Playable, event

@@ -9,7 +9,7 @@ import pytest
 from retinue.core.errors import BadInput, ProviderError, ProviderFault
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
-from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import DONE, JSON, FakeChat, error_response, event

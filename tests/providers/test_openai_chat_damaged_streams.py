@@ -10,7 +10,7 @@ from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall
 from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
-from retinue.providers.openai_chat.provider import Decoder
+from retinue.providers.openai_chat.response import Decoder
 from retinue.testing.fake_chat import DONE, event
 from tests.providers.chat_events import call_piece, calls_event, decode_reply, delta_event
 

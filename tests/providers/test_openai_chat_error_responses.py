@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from retinue.core.errors import ProviderFault
-from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import sample_request
 from retinue.testing.fake_chat import EVENTS, JSON, FakeChat, error_response, event

@@ -8,7 +8,8 @@ import pytest
 from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
-from retinue.providers.openai_chat.provider import OpenAIChatProvider, encode
+from retinue.providers.openai_chat.request import encode
+from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import Listener
 from retinue.testing.fake_chat import FakeChat, Playable, error_response

@@ -12,7 +12,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.openai_chat.provider import encode
+from retinue.providers.openai_chat.request import encode
 from retinue.testing.fake_chat import request_error
 
 SEARCH = ToolSpec("search", "Search the logs.", '{"type":"object","properties":{"query":{"type":"string"}}}')

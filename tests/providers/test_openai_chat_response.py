@@ -15,7 +15,7 @@ from retinue.core.messages import (
     ToolCall,
 )
 from retinue.core.usage import Usage
-from retinue.providers.openai_chat.provider import Decoder
+from retinue.providers.openai_chat.response import Decoder
 from tests.providers.chat_events import STOP, call_piece, calls, calls_event, decode_events, decode_reply, delta_event
 
 

@@ -11,7 +11,7 @@ from retinue.core.messages import Message, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
 from retinue.providers.catalog import create_provider, provider_config
-from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
 from retinue.testing.fake_server import ReceivedRequest

@@ -6,7 +6,8 @@ import pytest
 
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Provider, Request
-from retinue.providers.openai_responses.provider import Continuation, OpenAIResponsesProvider, Spelling
+from retinue.providers.openai_responses.request import Spelling
+from retinue.providers.openai_responses.response import Continuation, OpenAIResponsesProvider
 from retinue.providers.scripted import ScriptedReply, calls, says, together
 from retinue.testing.contracts.provider import TOOLS, Listener
 from retinue.testing.fake_server import ReceivedRequest

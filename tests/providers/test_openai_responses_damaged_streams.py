@@ -11,7 +11,7 @@ from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall
 from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
-from retinue.providers.openai_responses.provider import Decoder
+from retinue.providers.openai_responses.response import Decoder
 from retinue.testing.fake_chat import DONE, event
 from tests.providers.responses_events import (
     COMPLETED,

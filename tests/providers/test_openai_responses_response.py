@@ -16,7 +16,7 @@ from retinue.core.messages import (
     ToolCall,
 )
 from retinue.core.usage import Usage
-from retinue.providers.openai_responses.provider import Decoder
+from retinue.providers.openai_responses.response import Decoder
 from tests.providers.responses_events import (
     COMPLETED,
     CREATED,

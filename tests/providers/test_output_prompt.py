@@ -8,10 +8,10 @@ import pytest
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
-from retinue.providers.anthropic import provider as anthropic
-from retinue.providers.gemini import provider as gemini
-from retinue.providers.openai_chat import provider as openai_chat
-from retinue.providers.openai_responses import provider as openai_responses
+from retinue.providers.anthropic import request as anthropic
+from retinue.providers.gemini import request as gemini
+from retinue.providers.openai_chat import request as openai_chat
+from retinue.providers.openai_responses import request as openai_responses
 
 SCHEMA = {"type": "object", "properties": {"capital": {"type": "string"}}, "required": ["capital"]}
 OF_SCHEMA = Output(mode="json_schema", schema=msgspec.json.encode(SCHEMA).decode())

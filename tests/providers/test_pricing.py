@@ -7,19 +7,17 @@ from hypothesis import strategies as st
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import Publish, Request, price_of
 from retinue.core.usage import NANO, Usage
-from retinue.providers.pricing import (
-    FREE,
-    LongContextRates,
-    ModelPrices,
-    PricedProvider,
-    Rates,
-    cost,
-    list_prices,
-    price,
-)
+from retinue.providers.pricing import FREE, LongContextRates, ModelPrices, PricedProvider, Rates, list_prices
 
 LIST = list_prices()
 COUNTS = st.integers(0, 10**7)
+
+price = ModelPrices().price
+
+
+def cost(model: str, usage: Usage) -> int | None:
+    rates = LIST.rates(model)
+    return None if rates is None else rates.cost(usage)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
-from retinue.providers.anthropic import provider as anthropic
-from retinue.providers.gemini import provider as gemini
-from retinue.providers.openai_chat import provider as openai_chat
-from retinue.providers.openai_responses import provider as openai_responses
+from retinue.providers.anthropic import request as anthropic
+from retinue.providers.gemini import request as gemini
+from retinue.providers.openai_chat import request as openai_chat
+from retinue.providers.openai_responses import request as openai_responses
 
 PLAIN = Request(model="m", system="Be brief.", messages=[UserMessage("hi")])
 SET = replace(PLAIN, max_output=100, temperature=0.5)

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from retinue.core.usage import Usage
-from retinue.providers.anthropic import provider as anthropic
-from retinue.providers.gemini import provider as gemini
-from retinue.providers.openai_chat import provider as openai_chat
-from retinue.providers.openai_responses import provider as openai_responses
+from retinue.providers.anthropic import response as anthropic
+from retinue.providers.gemini import response as gemini
+from retinue.providers.openai_chat import response as openai_chat
+from retinue.providers.openai_responses import response as openai_responses
 from retinue.providers.pricing import Rates
 from retinue.providers.stream_decoder import StreamDecoder
 

@@ -14,7 +14,7 @@ import pytest
 from retinue.core.errors import BadInput
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
-from retinue.providers.openai_chat.provider import OpenAIChatProvider
+from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import Line, says, together
 from retinue.providers.scripted import calls as calling
 from retinue.testing.fake_chat import (

@@ -11,9 +11,9 @@ from retinue.core.agent import ToolSpec
 from retinue.core.messages import AssistantMessage, Message, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.usage import Usage
-from retinue.providers.anthropic.provider import AnthropicProvider
-from retinue.providers.openai_chat.provider import OpenAIChatProvider
-from retinue.providers.openai_responses.provider import OpenAIResponsesProvider
+from retinue.providers.anthropic.response import AnthropicProvider
+from retinue.providers.openai_chat.response import OpenAIChatProvider
+from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import says
 from retinue.testing.contracts.provider import TOOLS, Listener
 from retinue.testing.fake_chat import FakeChat, Playable

@@ -1,4 +1,4 @@
-"""What every place for memories promises, whatever it is made of."""
+"""Contract of memory backends."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def everything(*agents: str) -> Search:
 
 
 class MemoryContract:
-    """One place for memories per test."""
+    """Each test has a backend of its own."""
 
     def open_memory(self, folder: Path) -> MemoryBackend:
-        """The place to be tested; one that lasts shows the same when it is opened in the same folder again."""
+        """The backend under test; a lasting one has the same memories when it is opened in the same folder again."""
         raise NotImplementedError
 
     @pytest.fixture
     def memory(self, tmp_path: Path) -> MemoryBackend:
         return self.open_memory(tmp_path / "not there yet")
 
-    def test_a_row_says_what_who_and_when(self, memory: MemoryBackend) -> None:
+    def test_a_memory_has_its_agent_content_and_times(self, memory: MemoryBackend) -> None:
         stored = memory.store(note("color", "blue", category="daily", at=5.5))
 
         assert stored == Memory(
@@ -49,7 +49,7 @@ class MemoryContract:
         assert memory.find("me", "color") == stored
         assert memory.recall(everything()) == [Recalled(stored)]
 
-    def test_the_same_key_again_replaces_what_was_there(self, memory: MemoryBackend) -> None:
+    def test_storing_under_the_same_key_replaces_the_memory(self, memory: MemoryBackend) -> None:
         first = memory.store(note("color", "blue", at=1.0))
         second = memory.store(Note(agent="me", key="color", content="red", category="custom", at=2.0, run_id="r2"))
 
@@ -96,7 +96,7 @@ class MemoryContract:
         assert memory.recall(Search(agents=("me",), query="round")) == []
         assert memory.agents() == ["you"]
 
-    def test_what_was_written_after_a_moment_is_not_forgotten_by_it(self, memory: MemoryBackend) -> None:
+    def test_forget_with_a_time_keeps_later_memories(self, memory: MemoryBackend) -> None:
         memory.store(note("color", at=2.0))
 
         assert not memory.forget("me", "color", written_by=1.9)
@@ -199,7 +199,7 @@ class MemoryContract:
 
 
 class LastingMemoryContract(MemoryContract):
-    """What a place promises besides, when it outlives its process."""
+    """Promises of backends that outlive their process."""
 
     def test_memories_outlive_the_process(self, tmp_path: Path, memory: MemoryBackend) -> None:
         row = memory.store(note("color", "blue"))

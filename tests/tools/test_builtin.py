@@ -1,4 +1,4 @@
-"""Every tool that comes with retinue says what a crash means, how long it may take, and what there is to lose."""
+"""Kind, timeout and risk of every built-in tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A typed function is a tool: what the model sees of it, what it may send, and what it reads back."""
+"""A typed function as a tool: its schema, its arguments, and its results."""
 
 import asyncio
 import contextvars
@@ -97,7 +97,7 @@ def test_a_function_without_parameters_takes_an_empty_object() -> None:
     assert (parameters(now), now.spec.description) == (empty, "")
 
 
-def test_a_tool_is_used_once_at_low_risk_unless_said_otherwise_and_only_async_ones_can_be_stopped() -> None:
+def test_default_kind_and_risk_and_only_async_tools_are_stoppable() -> None:
     @tool(name="rm", description="Remove a file.", kind="idempotent", risk="high", timeout=3.5)
     async def remove(path: str) -> None:
         """Never mind."""
@@ -119,7 +119,7 @@ def test_for_python_the_tool_is_still_the_function() -> None:
     assert repr(search_logs) == "<tool search_logs>"
 
 
-async def test_an_async_function_can_still_be_awaited_by_others() -> None:
+async def test_an_async_function_can_still_be_awaited() -> None:
     @tool
     async def double(number: int) -> int:
         return number * 2
@@ -304,7 +304,7 @@ async def test_the_context_is_handed_in_and_hidden_from_the_model() -> None:
     assert (await call(whoami, '{"loud": true, "context": {}}')).failed
 
 
-async def test_a_context_that_may_be_missing_is_handed_in_all_the_same_and_no_model_can_make_one_up() -> None:
+async def test_an_optional_context_is_passed_in_and_cannot_be_forged() -> None:
     @tool
     def whoami(context: CallContext | None = None) -> str:
         return "nobody" if context is None else context.agent
@@ -321,7 +321,7 @@ async def test_a_context_that_may_be_missing_is_handed_in_all_the_same_and_no_mo
 who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
 
 
-async def test_a_plain_function_runs_in_a_thread_with_the_callers_context_and_an_async_one_in_the_loop() -> None:
+async def test_sync_functions_run_in_a_thread_with_the_callers_context_variables() -> None:
     @tool
     def plain() -> list[object]:
         return [who.get(), threading.current_thread() is threading.main_thread()]
@@ -685,12 +685,12 @@ def test_options_that_mean_nothing_are_refused(given: dict[str, Any], complaint:
     assert str(raised.value) == complaint
 
 
-async def test_functions_that_never_return_leave_room_for_others() -> None:
+async def test_functions_that_never_return_do_not_block_others() -> None:
     released = threading.Event()
 
     @tool
     def hangs() -> None:
-        """Wait for somebody who does not come."""
+        """Wait for ever."""
         released.wait()
 
     @tool

@@ -1,4 +1,4 @@
-"""Memories in SQLite and in Markdown: the same promises, and what each has of its own."""
+"""The SQLite and Markdown memory backends: the contract, and what differs."""
 
 import sqlite3
 import subprocess
@@ -111,7 +111,7 @@ def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "m.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_is_no_database_is_told_without_its_place(tmp_path: Path) -> None:
+def test_the_error_of_a_file_that_is_no_database_has_no_path(tmp_path: Path) -> None:
     (tmp_path / "m.db").write_bytes(b"something else entirely " * 100)
 
     with pytest.raises(MemoryUnavailable, match=r"^The memory cannot be reached: file is not a database$"):
@@ -128,7 +128,7 @@ def test_a_file_of_a_newer_retinue_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "markdown"])
-def test_a_place_that_cannot_be_made_is_told(kind: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(kind: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(MemoryUnavailable, match=r"^The memory cannot be reached: (File exists|Not a directory)$"):

@@ -1,4 +1,4 @@
-"""Pages of long results as a model gets them: each can be read as it is, and together they are the whole."""
+"""Pages of long results: each is readable by itself, and together they are complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = [f"{number:04}{'n' * 200}" for number in range(600)]
 
 
 class Reader:
-    """A model that asks for one page after the other, as long as it is told that there is more."""
+    """A model that requests one page after the other while there are more."""
 
     def __init__(self, tool: str, **arguments: Any) -> None:
         self.tool = tool
@@ -51,7 +51,7 @@ class Reader:
 
 
 class ReaderOfLines(Reader):
-    """The same for a tool that answers in plain lines."""
+    """The same for a tool with plain lines as results."""
 
     def reads(self, text: str) -> bool:
         *lines, last = text.split("\n")

@@ -1,4 +1,4 @@
-"""No path, however it is spelled and whatever changes meanwhile, leads out of what a policy opens."""
+"""No spelling of a path and no concurrent change leads out of the folders that a policy opens."""
 
 import contextlib
 import errno
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
-from retinue.tools.files import path_walk
 from retinue.tools.files.atomic_write import blocks, replace
 from retinue.tools.files.paths import AccessDenied, FileAccess, UnusablePath
 from tests.conftest import STRESS
@@ -73,7 +72,7 @@ things = st.lists(
 
 @contextlib.contextmanager
 def tree(made: list[tuple[str, list[str], str | tuple[list[str], str]]]) -> Generator[str]:
-    """A folder with a workspace `ws` and an outside `out`, and what could be made of the rest."""
+    """A folder with a workspace `ws`, a folder `out` outside of it, and as much of the rest as could be created."""
     base = os.path.realpath(tempfile.mkdtemp())
     try:
         for folder in ("ws/no", "out"):
@@ -102,7 +101,7 @@ def inside(path: str, folder: str) -> bool:
 
 
 def state(base: str) -> dict[str, bytes]:
-    """Everything outside the workspace and in its forbidden folder; what hangs on links is elsewhere."""
+    """All files outside the workspace and in its forbidden folder, without those behind links."""
     found: dict[str, bytes] = dict.fromkeys(os.listdir(base), b"")
     for folder in ("out", "ws/no"):
         for place, folders, files in os.walk(os.path.join(base, folder)):
@@ -168,12 +167,12 @@ def test_writing_never_changes_what_lies_outside(
         assert not [name for _, _, names in os.walk(base) for name in names if name.endswith(".tmp")]
 
 
-# ---- while somebody else is at it ------------------------------------------------------------------------------------
+# ---- concurrent changes ----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def flipping(one: Callable[[], object], other: Callable[[], object]) -> Generator[list[int]]:
-    """Do and undo something all the time, in a thread of its own."""
+    """Do and undo something repeatedly in a thread."""
     done = threading.Event()
     flips = [0]
 
@@ -216,7 +215,7 @@ def swapped(tmp_path: Path) -> Generator[tuple[Path, list[int]]]:
         os.rename(link, file)
 
     def insist(act: Callable[[], None]) -> None:
-        """Whoever writes makes missing folders, also in the moment in which there is none of that name."""
+        """A writer creates missing folders, also while the swap has removed that name."""
         while True:
             try:
                 return act()
@@ -297,7 +296,7 @@ def test_roots_open_for_both_for_reading_or_for_writing(base: Path) -> None:
     assert "allowed_roots_write_only" in setting_of(lambda: write(reach, f"{base}/look/new"))
 
 
-def test_without_workspace_only_everything_is_open_but_what_is_forbidden(base: Path) -> None:
+def test_without_workspace_only_all_but_forbidden_paths_are_open(base: Path) -> None:
     reach = FileAccess(
         Policy(workspace_only=False, forbidden_paths=(f"{base}/look",)), str(base / "ws"), home=base / "home"
     )
@@ -326,7 +325,7 @@ def test_a_forbidden_link_closes_itself_and_what_it_leads_to(base: Path) -> None
         assert setting_of(lambda path=path: read(reach, path)) == "forbidden_paths"
 
 
-def test_what_is_forbidden_before_it_exists_stays_so(base: Path) -> None:
+def test_a_forbidden_path_stays_forbidden_once_it_exists(base: Path) -> None:
     reach = FileAccess(Policy(forbidden_paths=(f"{base}/ws/later/key",)), str(base / "ws"))
     assert setting_of(lambda: write(reach, "later/key")) == "forbidden_paths"
     write(reach, "later/other")
@@ -379,7 +378,7 @@ def test_a_workspace_behind_a_link_is_the_folder_it_leads_to(base: Path) -> None
     assert read(reach, "file") == read(reach, f"{base}/ws/file") == b"ws"
 
 
-def test_outside_nobody_is_told_what_is_there(base: Path) -> None:
+def test_errors_outside_the_roots_do_not_reveal_what_exists(base: Path) -> None:
     reach = FileAccess(Policy(), str(base / "ws"))
     (base / "ws" / "out").symlink_to(base / "ws2")
     texts = set[str]()
@@ -391,7 +390,7 @@ def test_outside_nobody_is_told_what_is_there(base: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "x" * 300, "/".join(["a"] * 3000), "loop", "loop/x"])
-def test_an_impossible_path_is_told_and_never_raised(base: Path, path: str) -> None:
+def test_an_impossible_path_is_a_tool_error(base: Path, path: str) -> None:
     (base / "ws" / "loop").symlink_to("loop")
     reach = FileAccess(Policy(), str(base / "ws"))
     for act in (read, write):
@@ -414,13 +413,13 @@ def test_writing_to_a_hard_link_leaves_the_other_name_alone(base: Path) -> None:
     assert ((base / "ws2" / "file").read_bytes(), (base / "ws" / "twin").read_bytes()) == (b"ws2", b"written")
 
 
-def test_a_process_with_too_many_open_files_says_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_open_files_are_reported(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reach = FileAccess(Policy(), str(base / "ws"))
 
     def full(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(path_walk.os, "open", full)
+    monkeypatch.setattr(os, "open", full)
     monkeypatch.setattr(os, "supports_dir_fd", {full})
     for act in (
         lambda: FileAccess(Policy(), str(base / "ws")),

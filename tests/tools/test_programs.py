@@ -1,4 +1,4 @@
-"""Shell commands and Python code of a model, through a whole retinue and in a real sandbox."""
+"""Shell commands and Python code of a model, with a real sandbox."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import errno
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from retinue.core.messages import ToolMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import Ended, Program, Request
 from retinue.providers.scripted import ScriptedReply, calls, calls_verbatim, says, together
+from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 from retinue.tools.shell import parser, shell_tool
 from retinue.tools.shell.lexer import Operator, Word, tokens
-from tests.tools.file_stage import Desk, Noon
+from tests.tools.tool_calls import FixedClock, StoreKeyValue, ToolCaller, context, error_of, result_of
 
 pytestmark = [
     pytest.mark.real_time,
@@ -41,29 +44,29 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def results(*lines: ScriptedReply, policy: Policy = FREE_HAND, **options: Any) -> list[str]:
-    """What a model reads that makes all these calls at once."""
-    heard: list[str] = []
+    """The results that a model reads after making all these calls at once."""
+    texts: list[str] = []
 
-    def listening(request: Request) -> ScriptedReply:
-        heard.extend(message.text for message in request.messages if isinstance(message, ToolMessage))
+    def collect_results(request: Request) -> ScriptedReply:
+        texts.extend(message.text for message in request.messages if isinstance(message, ToolMessage))
         return says("done")
 
     tools = ["shell", "terminal", "python_execute"]
     async with Harness(dialects=(), tools=tools, policy=policy, **options) as r:
-        r.script("main", together(*lines), listening)
+        r.script("main", together(*lines), collect_results)
         await r.run("go")
-    return heard
+    return texts
 
 
 async def test_a_command_runs_in_the_workspace_and_its_output_is_the_result(workspace: Path) -> None:
-    heard = await results(
+    texts = await results(
         calls("shell", command="cat note.txt && echo more | wc -l"),
         calls("terminal", command="echo kept > made.txt"),
         calls("shell", command="ls", working_dir="."),
     )
 
-    assert heard[0] == "hello\n1"
-    assert heard[1] == "[no output]"
+    assert texts[0] == "hello\n1"
+    assert texts[1] == "[no output]"
     assert (workspace / "made.txt").read_text() == "kept\n"
 
 
@@ -81,7 +84,7 @@ async def test_a_command_is_parsed_once_per_call(workspace: Path, monkeypatch: p
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-async def test_a_program_on_the_list_that_reserves_much_memory_runs_and_uses_no_more_than_it_may(
+async def test_a_program_may_reserve_much_memory_and_use_only_its_limit(
     workspace: Path,
 ) -> None:
     (workspace / "many.js").write_text(
@@ -100,7 +103,7 @@ async def test_a_program_on_the_list_that_reserves_much_memory_runs_and_uses_no_
     assert killed.endswith("and may use 256 MB")
 
 
-async def test_a_command_that_fails_says_how(workspace: Path) -> None:
+async def test_a_failed_command_reports_its_exit_code(workspace: Path) -> None:
     assert await results(calls("shell", command="cat missing.txt")) == [
         "[stderr]\ncat: missing.txt: No such file or directory\n[exit code 1]"
     ]
@@ -120,7 +123,7 @@ async def test_a_command_ends_at_the_policys_timeout_however_long_was_asked_for(
 
 
 async def test_what_the_policy_closes_is_refused_in_words_that_name_the_setting(workspace: Path) -> None:
-    heard = await results(
+    texts = await results(
         calls("shell", command="env"),
         calls("shell", command="rm note.txt"),
         calls("shell", command="echo $(cat note.txt)"),
@@ -129,35 +132,35 @@ async def test_what_the_policy_closes_is_refused_in_words_that_name_the_setting(
         calls_verbatim("shell", "not json"),
     )
 
-    assert heard[0].startswith("Security policy: command 'env' is not allowed (allowed_commands); use one of: git, npm")
+    assert texts[0].startswith("Security policy: command 'env' is not allowed (allowed_commands); use one of: git, npm")
     assert (
-        heard[1] == "Security policy: 'shell': high-risk calls are blocked (block_high_risk_commands); find a safer way"
+        texts[1] == "Security policy: 'shell': high-risk calls are blocked (block_high_risk_commands); find a safer way"
     )
-    assert heard[2] == (
+    assert texts[2] == (
         "Security policy: substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself"
     )
-    assert heard[3] == "Security policy: '/etc' is outside the workspace and the allowed roots"
-    assert heard[4] == "the command is empty"
-    assert heard[5].startswith("shell: the arguments are not valid JSON")
+    assert texts[3] == "Security policy: '/etc' is outside the workspace and the allowed roots"
+    assert texts[4] == "the command is empty"
+    assert texts[5].startswith("shell: the arguments are not valid JSON")
     assert (workspace / "note.txt").exists()
 
 
 async def test_a_read_only_agent_starts_no_command_and_may_still_compute(workspace: Path) -> None:
-    heard = await results(
+    texts = await results(
         calls("shell", command="ls"), calls("python_execute", code="2 ** 10"), policy=Policy(autonomy=Autonomy.READONLY)
     )
 
-    assert heard[0] == "Security policy: read-only mode, cannot perform 'shell'"
-    assert json.loads(heard[1]) == {"stdout": "", "stderr": "", "result": "1024"}
+    assert texts[0] == "Security policy: read-only mode, cannot perform 'shell'"
+    assert json.loads(texts[1]) == {"stdout": "", "stderr": "", "result": "1024"}
 
 
 async def test_a_medium_risk_command_needs_a_person_and_a_low_risk_one_does_not(workspace: Path) -> None:
-    heard = await results(
+    texts = await results(
         calls("shell", command="git init"), calls("shell", command="pwd"), policy=Policy(), approvals="deny"
     )
 
-    assert heard[0].startswith("Security policy: 'shell': this medium-risk call needs approval")
-    assert heard[1] == str(workspace)
+    assert texts[0].startswith("Security policy: 'shell': this medium-risk call needs approval")
+    assert texts[1] == str(workspace)
 
 
 async def test_a_program_sees_only_the_variables_that_the_policy_lets_pass(
@@ -171,15 +174,13 @@ async def test_a_program_sees_only_the_variables_that_the_policy_lets_pass(
         allowed_commands=("env", "sort"),
         shell_env_passthrough=("PASSED_ON",),
     )
-    (heard,) = await results(calls("shell", command="env | sort"), policy=policy)
+    (texts,) = await results(calls("shell", command="env | sort"), policy=policy)
 
-    assert {"PASSED_ON=yes", "HOME=/tmp", "LANG=C.UTF-8"} <= set(heard.splitlines())
-    assert "sk-secret" not in heard
+    assert {"PASSED_ON=yes", "HOME=/tmp", "LANG=C.UTF-8"} <= set(texts.splitlines())
+    assert "sk-secret" not in texts
 
 
-async def test_the_settings_the_state_and_what_is_forbidden_are_out_of_a_programs_reach(
-    workspace: Path, tmp_path: Path
-) -> None:
+async def test_programs_cannot_reach_settings_state_and_forbidden_paths(workspace: Path, tmp_path: Path) -> None:
     (workspace / "retinue.toml").write_text("[tools]\n")
     (workspace / "secret").mkdir()
     (workspace / "secret" / "key").write_text("sk-secret")
@@ -187,7 +188,7 @@ async def test_the_settings_the_state_and_what_is_forbidden_are_out_of_a_program
     policy = Policy(
         autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, forbidden_paths=(str(workspace / "secret"),)
     )
-    heard = await results(
+    texts = await results(
         calls("shell", command="echo sandbox=off >> retinue.toml"),
         calls("shell", command="cat secret/key"),
         calls("shell", command="ls state"),
@@ -196,16 +197,16 @@ async def test_the_settings_the_state_and_what_is_forbidden_are_out_of_a_program
     )
 
     assert (workspace / "retinue.toml").read_text() == "[tools]\n"
-    assert "Read-only file system" in heard[0] or "Permission denied" in heard[0]
-    assert "sk-secret" not in heard[1]
-    assert "retinue.db" not in heard[2]
+    assert "Read-only file system" in texts[0] or "Permission denied" in texts[0]
+    assert "sk-secret" not in texts[1]
+    assert "retinue.db" not in texts[2]
 
 
 async def test_settings_that_a_program_makes_do_not_stay(workspace: Path) -> None:
-    (heard,) = await results(calls("shell", command="echo 'sandbox = \"off\"' > retinue.toml && echo made"))
+    (texts,) = await results(calls("shell", command="echo 'sandbox = \"off\"' > retinue.toml && echo made"))
 
     aside = "retinue.toml was renamed to ...made-by-an-agent: what agents may do is settled by people"
-    assert heard == f"made\n[{aside.replace('...', '....')}]"
+    assert texts == f"made\n[{aside.replace('...', '....')}]"
     assert not (workspace / "retinue.toml").exists()
     assert (workspace / "retinue.toml.made-by-an-agent").exists()
 
@@ -218,13 +219,13 @@ async def test_a_link_in_the_workspace_opens_nothing_that_it_points_to(workspace
         autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, allowed_roots=(str(workspace / "link"),)
     )
 
-    (heard,) = await results(calls("shell", command="cat link/key"), policy=policy)
+    (texts,) = await results(calls("shell", command="cat link/key"), policy=policy)
 
-    assert "No such file" in heard
+    assert "No such file" in texts
 
 
 async def test_code_is_run_and_its_last_expression_is_the_result(workspace: Path) -> None:
-    heard = await results(
+    texts = await results(
         calls("python_execute", code="print(open('note.txt').read(), end='')\n[1, 2][::-1]"),
         calls("python_execute", code="import sys\nprint('oops', file=sys.stderr)\nx = 1"),
         calls("python_execute", code="1 / 0"),
@@ -233,53 +234,53 @@ async def test_code_is_run_and_its_last_expression_is_the_result(workspace: Path
         calls("python_execute", code="1", mem="lots"),
         calls("python_execute", code="print('x' * 20000)"),
     )
-    told = [json.loads(text) for text in heard]
+    outputs = [json.loads(text) for text in texts]
 
-    assert told[0] == {"stdout": "hello\n", "stderr": "", "result": "[2, 1]"}
-    assert told[1] == {"stdout": "", "stderr": "oops\n", "result": None}
-    assert told[2]["stderr"].endswith("ZeroDivisionError: division by zero\n")
-    assert "SyntaxError" in told[3]["stderr"]
-    assert told[4] == {"stdout": "", "stderr": "No code provided", "result": None}
-    assert told[5]["stderr"] == "Invalid memory limit: 'lots'; write a number with k, m or g, up to 4g"
-    assert told[6]["stdout"] == "x" * 10000 + "\n... (truncated)"
+    assert outputs[0] == {"stdout": "hello\n", "stderr": "", "result": "[2, 1]"}
+    assert outputs[1] == {"stdout": "", "stderr": "oops\n", "result": None}
+    assert outputs[2]["stderr"].endswith("ZeroDivisionError: division by zero\n")
+    assert "SyntaxError" in outputs[3]["stderr"]
+    assert outputs[4] == {"stdout": "", "stderr": "No code provided", "result": None}
+    assert outputs[5]["stderr"] == "Invalid memory limit: 'lots'; write a number with k, m or g, up to 4g"
+    assert outputs[6]["stdout"] == "x" * 10000 + "\n... (truncated)"
 
 
-async def test_a_result_is_told_whatever_else_the_code_prints(workspace: Path) -> None:
+async def test_the_result_is_returned_whatever_else_the_code_prints(workspace: Path) -> None:
     late = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()\n1"
-    heard = await results(
+    texts = await results(
         calls("python_execute", code=late),
         calls("python_execute", code="import os\n'child' if os.fork() == 0 else 'parent'"),
         calls("python_execute", code="class Half:\n    __repr__ = lambda self: '\\ud800'\nHalf()"),
         calls("python_execute", code="print('x' * 2_000_000)\n42"),
         calls("python_execute", code="import sys\nprint('x' * 2_000_000, file=sys.stderr)\n42"),
     )
-    told = [json.loads(text) for text in heard]
+    outputs = [json.loads(text) for text in texts]
 
-    assert told[0] == {"stdout": "late\n", "stderr": "", "result": "1"}
-    assert told[1] == {"stdout": "", "stderr": "", "result": "'parent'"}
-    assert told[2] == {"stdout": "", "stderr": "", "result": "?"}
-    assert (told[3]["stdout"][9999:], told[3]["result"]) == ("x\n... (truncated)", "42")
-    assert told[4]["stderr"].startswith("More was printed than is kept, and the result is lost; print less\nxxx")
+    assert outputs[0] == {"stdout": "late\n", "stderr": "", "result": "1"}
+    assert outputs[1] == {"stdout": "", "stderr": "", "result": "'parent'"}
+    assert outputs[2] == {"stdout": "", "stderr": "", "result": "?"}
+    assert (outputs[3]["stdout"][9999:], outputs[3]["result"]) == ("x\n... (truncated)", "42")
+    assert outputs[4]["stderr"].startswith("More was printed than is kept, and the result is lost; print less\nxxx")
 
 
-async def test_code_writes_nothing_reaches_nobody_and_cannot_take_all_the_memory(workspace: Path) -> None:
-    heard = await results(
+async def test_code_cannot_write_files_use_the_network_or_exhaust_memory(workspace: Path) -> None:
+    texts = await results(
         calls("python_execute", code="open('made.txt', 'w')"),
         calls("python_execute", code="import socket; socket.create_connection(('127.0.0.1', 1), 1)"),
         calls("python_execute", code="x = bytearray(10**9)", mem="100m"),
         calls("python_execute", code="import time; time.sleep(60)", timeout=1),
     )
-    told = [json.loads(text) for text in heard]
+    outputs = [json.loads(text) for text in texts]
 
-    assert "Read-only file system" in told[0]["stderr"]
-    assert "Error" in told[1]["stderr"]
-    assert "MemoryError" in told[2]["stderr"]
-    assert told[3]["stderr"] == "Execution timed out after 1 seconds"
+    assert "Read-only file system" in outputs[0]["stderr"]
+    assert "Error" in outputs[1]["stderr"]
+    assert "MemoryError" in outputs[2]["stderr"]
+    assert outputs[3]["stderr"] == "Execution timed out after 1 seconds"
     assert not (workspace / "made.txt").exists()
 
 
 class FullMachine:
-    """A sandbox on a machine that can start nothing more."""
+    """A sandbox on a machine that can start no more processes."""
 
     async def run(self, program: Program) -> Ended:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -292,10 +293,10 @@ class FullMachine:
 async def test_a_machine_that_can_start_nothing_more_says_so(
     workspace: Path, tool: str, arguments: dict[str, str]
 ) -> None:
-    dependencies = ToolDependencies(sandbox=FullMachine(), key_value=NoKeyValue(), clock=Noon())
-    desk = Desk([*shell_tool.tools(dependencies), *python.tools(dependencies)], workspace)
+    dependencies = ToolDependencies(sandbox=FullMachine(), key_value=NoKeyValue(), clock=FixedClock())
+    call = ToolCaller([*shell_tool.tools(dependencies), *python.tools(dependencies)], workspace)
 
-    assert await desk.refused(tool, **arguments) == "the program could not be run: Too many open files"
+    assert await call.error(tool, **arguments) == "the program could not be run: Too many open files"
 
 
 async def test_a_cancelled_run_stops_its_program(workspace: Path) -> None:
@@ -306,10 +307,10 @@ async def test_a_cancelled_run_stops_its_program(workspace: Path) -> None:
         async with Harness(dialects=(), tools=["shell"], policy=policy) as r:
             r.script("main", calls("shell", command="(echo begun; sleep 60) > line"))
             handle = await r.retinue.spawn("go")
-            begun = await _heard(line)
+            begun = await _read_line(line)
             await handle.cancel()
             outcome = await handle.wait()
-        ended = await _heard(line)  # nothing: whoever could write is gone
+        ended = await _read_line(line)  # nothing: every process that could write has ended
     finally:
         os.close(line)
 
@@ -317,8 +318,8 @@ async def test_a_cancelled_run_stops_its_program(workspace: Path) -> None:
     assert (outcome.result, outcome.unstopped) == ("cancelled", ())
 
 
-async def _heard(line: int) -> bytes:
-    """The next words on a pipe, or none once nobody holds its other end."""
+async def _read_line(line: int) -> bytes:
+    """The next bytes of a pipe, or none once its other end is closed."""
     loop = asyncio.get_running_loop()
     there: asyncio.Future[None] = loop.create_future()
     loop.add_reader(line, lambda: there.done() or there.set_result(None))
@@ -329,7 +330,7 @@ async def _heard(line: int) -> bytes:
     return os.read(line, 4096)
 
 
-async def test_without_a_sandbox_programs_are_refused_unless_somebody_allows_it(
+async def test_without_a_sandbox_programs_are_refused_unless_configured(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(workspace))
@@ -363,14 +364,38 @@ async def test_a_long_output_is_cut_and_can_be_read_on(workspace: Path) -> None:
         name = text.rpartition('"id": "')[2].partition('"')[0]
         return calls("artifact_read", id=name, offset=len("line 0\n"), limit=14)
 
-    def listening(request: Request) -> ScriptedReply:
+    def collect_results(request: Request) -> ScriptedReply:
         read.append(request.messages[-1].text)
         return says(", ".join(spec.name for spec in request.tools))
 
     async with Harness(dialects=(), tools=["shell"], policy=FREE_HAND) as r:
-        r.script("main", calls("shell", command="cat long.txt"), reads_on, listening)
+        r.script("main", calls("shell", command="cat long.txt"), reads_on, collect_results)
         outcome = await r.run("go")
 
     assert outcome.text == "shell, artifact_read"
     assert len(read[0]) < 51_000
     assert read[1].startswith("line 1\nline 2\n")
+
+
+KILLED = "Killed: all its processes used 700 MB of memory together, and may use 512 MB"
+
+
+class KillingSandbox:
+    """A sandbox that kills every program for its memory."""
+
+    async def run(self, program: Program) -> Ended:
+        return Ended(code=-signal.SIGKILL, stdout=b"begun\n", killed_for=KILLED)
+
+
+async def test_the_reason_why_a_program_was_killed_is_in_its_result(tmp_path: Path) -> None:
+    dependencies = ToolDependencies(
+        sandbox=KillingSandbox(), key_value=StoreKeyValue(MemoryStore()), clock=FixedClock()
+    )
+    tools = {tool.spec.name: tool for tool in (*shell_tool.tools(dependencies), *python.tools(dependencies))}
+    where = context(policy=FREE_HAND, workspace=str(tmp_path))
+
+    command = await error_of(tools["shell"], where, command="echo begun")
+    code = msgspec.json.decode(await result_of(tools["python_execute"], where, code="print('begun')"))
+
+    assert command == f"begun\n{KILLED}"
+    assert code == {"stdout": "begun\n", "stderr": KILLED, "result": None}

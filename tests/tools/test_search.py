@@ -1,4 +1,4 @@
-"""Tools that search: pages, refusals, bounds, and the same answers with and without ripgrep."""
+"""The search tools: pages, errors, limits, and equal results with and without ripgrep."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,12 @@ from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallRisk
 from retinue.tools.files.paths import FileAccess
-from retinue.tools.search import find as finding
 from retinue.tools.search import search_tools
 from retinue.tools.search.fallback import Scan, compiled
 from retinue.tools.search.query import LEFT_OUT, Query, query_of
 from retinue.tools.search.ripgrep import MatchCollector, SearchLimits, _ripgrep_argv, matches
 from tests.conftest import STRESS
-from tests.tools.file_stage import Desk, dependencies
+from tests.tools.tool_calls import ToolCaller, dependencies
 
 RG = shutil.which("rg")
 pytestmark = pytest.mark.real_time  # programs take the time they take
@@ -38,23 +37,23 @@ needs_rg = pytest.mark.skipif(RG is None, reason="ripgrep is not installed; the 
 
 
 @pytest.fixture(params=[pytest.param("ripgrep", marks=needs_rg), "fallback"])
-def desk(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def call(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ToolCaller:
     """A workspace, searched with ripgrep and without."""
     if request.param == "fallback":
         monkeypatch.setenv("PATH", str(tmp_path / "no programs"))
     (tmp_path / "ws").mkdir()
-    return Desk(search_tools.tools(dependencies()), tmp_path / "ws")
+    return ToolCaller(search_tools.tools(dependencies()), tmp_path / "ws")
 
 
-def put(desk: Desk, path: str, content: bytes | str = "") -> None:
-    file = desk.workspace / path
+def put(call: ToolCaller, path: str, content: bytes | str = "") -> None:
+    file = call.workspace / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def limited(desk: Desk, **limits: Any) -> Desk:
+def limited(call: ToolCaller, **limits: Any) -> ToolCaller:
     """The same workspace, searched within other limits."""
-    return Desk(search_tools.tools(dependencies(), limits=SearchLimits(**limits)), desk.workspace)
+    return ToolCaller(search_tools.tools(dependencies(), limits=SearchLimits(**limits)), call.workspace)
 
 
 def page(results: list[str], **changes: Any) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def page(results: list[str], **changes: Any) -> dict[str, Any]:
     return {"results": results, **plain, **changes}
 
 
-def test_each_tool_says_what_a_crash_means_how_long_it_takes_and_what_there_is_to_lose() -> None:
+def test_kind_timeout_and_risk_of_each_tool() -> None:
     assert {
         tool.spec.name: (tool.kind, tool.timeout, tool.prepare("{}").risk)
         for tool in search_tools.tools(dependencies())
@@ -93,13 +92,13 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
 
 
 @pytest.fixture
-def finder(tmp_path: Path) -> Desk:
-    desk = Desk(search_tools.tools(dependencies()), tmp_path / "ws")
+def finder(tmp_path: Path) -> ToolCaller:
+    call = ToolCaller(search_tools.tools(dependencies()), tmp_path / "ws")
     for path in ("b.py", "a/x.py", "a/y.txt", "a-b", ".hidden", "a/deep/er/z.py"):
-        put(desk, path, path)
-    (desk.workspace / "link").symlink_to("/etc")
-    (desk.workspace / "void").mkdir()
-    return desk
+        put(call, path, path)
+    (call.workspace / "link").symlink_to("/etc")
+    (call.workspace / "void").mkdir()
+    return call
 
 
 @pytest.mark.parametrize(
@@ -121,11 +120,13 @@ def finder(tmp_path: Path) -> Desk:
         ({"extra_args": "-mtime +1"}, []),
     ],
 )
-async def test_find_lists_what_passes_its_tests(finder: Desk, arguments: dict[str, str], found: list[str]) -> None:
+async def test_find_lists_what_passes_its_tests(
+    finder: ToolCaller, arguments: dict[str, str], found: list[str]
+) -> None:
     assert json.loads(await finder("bash_find", **arguments)) == page(found)
 
 
-async def test_find_pages_through_a_stable_order(finder: Desk) -> None:
+async def test_find_pages_through_a_stable_order(finder: ToolCaller) -> None:
     assert json.loads(await finder("bash_find", limit=2, offset=3)) == page(
         ["a/y.txt", "a-b"], total=6, offset=3, limit=2, has_more=True
     )
@@ -135,8 +136,8 @@ async def test_find_pages_through_a_stable_order(finder: Desk) -> None:
 @pytest.mark.parametrize(
     "extra", ["-exec rm {} +", "-delete", "-fprint out", "-ok rm", "-execdir sh", "-newer /etc/passwd", "-name", "x"]
 )
-async def test_find_takes_only_tests_that_look(finder: Desk, extra: str) -> None:
-    assert json.loads(await finder.refused("bash_find", extra_args=extra)) == {
+async def test_find_takes_only_tests_that_look(finder: ToolCaller, extra: str) -> None:
+    assert json.loads(await finder.error("bash_find", extra_args=extra)) == {
         "error": f"Command failed: extra_args: {extra.split()[0]} is not allowed or lacks its value; "
         "allowed: -name, -iname, -path, -ipath, -size, -mtime, -mmin, -empty, -type f|d|l, -maxdepth N, -mindepth N, "
         "-not"
@@ -154,29 +155,29 @@ async def test_find_takes_only_tests_that_look(finder: Desk, extra: str) -> None
         ({"extra_args": "-maxdepth -1"}, "extra_args: -maxdepth: expected a number, found '-1'"),
     ],
 )
-async def test_a_find_that_cannot_be_says_why(finder: Desk, arguments: dict[str, str], reason: str) -> None:
-    assert json.loads(await finder.refused("bash_find", **arguments)) == {"error": f"Command failed: {reason}"}
+async def test_invalid_find_arguments_are_errors(finder: ToolCaller, arguments: dict[str, str], reason: str) -> None:
+    assert json.loads(await finder.error("bash_find", **arguments)) == {"error": f"Command failed: {reason}"}
 
 
-async def test_find_and_ripgrep_stay_inside(desk: Desk) -> None:
-    (desk.workspace / "link").symlink_to("/etc")
+async def test_find_and_ripgrep_stay_inside(call: ToolCaller) -> None:
+    (call.workspace / "link").symlink_to("/etc")
     for place in ("..", "/etc", "link", "/"):
         refusal = f"Path outside CWD not allowed: {place}"
-        assert await desk.refused("bash_find", path=place) == refusal
-        assert await desk.refused("bash_ripgrep", pattern="root", files=place) == refusal
-        assert (await desk.refused("grep", pattern="root", path=place)).startswith("Security policy: cannot read ")
+        assert await call.error("bash_find", path=place) == refusal
+        assert await call.error("bash_ripgrep", pattern="root", files=place) == refusal
+        assert (await call.error("grep", pattern="root", path=place)).startswith("Security policy: cannot read ")
 
 
-async def test_a_find_that_takes_too_long_is_stopped(finder: Desk) -> None:
+async def test_a_find_that_takes_too_long_is_stopped(finder: ToolCaller) -> None:
     slow = limited(finder, seconds=0.0)
-    assert json.loads(await slow.refused("bash_find")) == {"error": "Command timed out after 0 seconds"}
+    assert json.loads(await slow.error("bash_find")) == {"error": "Command timed out after 0 seconds"}
 
 
 async def test_a_page_of_paths_stays_bounded(tmp_path: Path) -> None:
-    desk = Desk(search_tools.tools(dependencies()), tmp_path)
+    call = ToolCaller(search_tools.tools(dependencies()), tmp_path)
     for number in range(400):
-        put(desk, f"{number:0200}")
-    text = await desk("bash_find", limit=0)
+        put(call, f"{number:0200}")
+    text = await call("bash_find", limit=0)
     found = json.loads(text)
     assert (found["total"], found["has_more"], found["returned"]) == (400, True, 245)
     assert 49_700 < len(text) <= 50_000
@@ -185,17 +186,17 @@ async def test_a_page_of_paths_stays_bounded(tmp_path: Path) -> None:
 # ---- bash_ripgrep and grep -------------------------------------------------------------------------------------------
 
 
-async def test_ripgrep_answers_with_a_page_of_lines(desk: Desk) -> None:
-    put(desk, "b.txt", "foo\nbar foo\r\n")
-    put(desk, "a/c.txt", "no\nfoo 3")
-    put(desk, "a.txt", "nothing")
-    assert json.loads(await desk("bash_ripgrep", pattern="fo+")) == page(
+async def test_ripgrep_answers_with_a_page_of_lines(call: ToolCaller) -> None:
+    put(call, "b.txt", "foo\nbar foo\r\n")
+    put(call, "a/c.txt", "no\nfoo 3")
+    put(call, "a.txt", "nothing")
+    assert json.loads(await call("bash_ripgrep", pattern="fo+")) == page(
         ["a/c.txt:2:foo 3", "b.txt:1:foo", "b.txt:2:bar foo"]
     )
-    assert json.loads(await desk("bash_ripgrep", pattern="foo", files="a", limit=1)) == page(
+    assert json.loads(await call("bash_ripgrep", pattern="foo", files="a", limit=1)) == page(
         ["a/c.txt:2:foo 3"], limit=1
     )
-    assert json.loads(await desk("bash_ripgrep", pattern="foo", files="./b.txt", limit=1, offset=1)) == page(
+    assert json.loads(await call("bash_ripgrep", pattern="foo", files="./b.txt", limit=1, offset=1)) == page(
         ["./b.txt:2:bar foo"], total=2, limit=1, offset=1
     )
 
@@ -215,10 +216,10 @@ async def test_ripgrep_answers_with_a_page_of_lines(desk: Desk) -> None:
         ("-m 1 -i", ["a.py:1:Foo", "b.txt:1:foo"]),
     ],
 )
-async def test_ripgrep_takes_the_arguments_on_its_list(desk: Desk, extra: str, found: list[str]) -> None:
-    put(desk, "a.py", "Foo\ntwo\nfoo_bar\n")
-    put(desk, "b.txt", "foo\n")
-    assert json.loads(await desk("bash_ripgrep", pattern="foo", extra_args=extra)) == page(found)
+async def test_ripgrep_takes_the_arguments_on_its_list(call: ToolCaller, extra: str, found: list[str]) -> None:
+    put(call, "a.py", "Foo\ntwo\nfoo_bar\n")
+    put(call, "b.txt", "foo\n")
+    assert json.loads(await call("bash_ripgrep", pattern="foo", extra_args=extra)) == page(found)
 
 
 @pytest.mark.parametrize(
@@ -228,74 +229,74 @@ async def test_ripgrep_takes_the_arguments_on_its_list(desk: Desk, extra: str, f
         *("--ignore-file x", "-P", "--hostname-bin=sh", "-iz", "-", "--no-config=1", "-U"),
     ],
 )
-async def test_ripgrep_takes_no_other_arguments(desk: Desk, extra: str) -> None:
-    put(desk, "a", "x")
-    error = json.loads(await desk.refused("bash_ripgrep", pattern="x", extra_args=extra))["error"]
+async def test_ripgrep_takes_no_other_arguments(call: ToolCaller, extra: str) -> None:
+    put(call, "a", "x")
+    error = json.loads(await call.error("bash_ripgrep", pattern="x", extra_args=extra))["error"]
     assert re.match(
         r"No matches found or command failed: extra_args: \S* is not allowed; allowed: -i/--ignore-case, ", error
     )
 
 
-async def test_no_match_is_an_error_in_the_published_words(desk: Desk) -> None:
-    put(desk, "a", "text")
-    assert await desk.refused("bash_ripgrep", pattern="absent") == '{"error":"No matches found or command failed: "}'
-    assert await desk("grep", pattern="absent") == "No matches found"
+async def test_no_match_is_an_error_in_the_published_words(call: ToolCaller) -> None:
+    put(call, "a", "text")
+    assert await call.error("bash_ripgrep", pattern="absent") == '{"error":"No matches found or command failed: "}'
+    assert await call("grep", pattern="absent") == "No matches found"
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "a{3,1}", "(?=a)", r"(a)\1", "*", "\\", "x" * 20_000, "a\nb"])
-async def test_a_pattern_that_is_none_is_told(desk: Desk, pattern: str) -> None:
-    put(desk, "a", "text")
-    error = json.loads(await desk.refused("bash_ripgrep", pattern=pattern))["error"]
+async def test_an_invalid_pattern_is_an_error(call: ToolCaller, pattern: str) -> None:
+    put(call, "a", "text")
+    error = json.loads(await call.error("bash_ripgrep", pattern=pattern))["error"]
     assert len(error) > len("No matches found or command failed: ")
-    assert await desk.refused("grep", pattern=pattern)
+    assert await call.error("grep", pattern=pattern)
 
 
-async def test_a_pattern_may_have_the_braces_and_backslashes_that_people_write(desk: Desk) -> None:
-    put(desk, "a.js", 'function f() {\n  say("hi/ho");\n}\n')
-    assert json.loads(await desk("bash_ripgrep", pattern=r"f\(\) {"))["total"] == 1
-    assert json.loads(await desk("bash_ripgrep", pattern=r"\"hi\/ho\""))["total"] == 1
-    assert json.loads(await desk("bash_ripgrep", pattern="--", extra_args="-F -v"))["total"] == 3
+async def test_a_pattern_may_have_the_braces_and_backslashes_that_people_write(call: ToolCaller) -> None:
+    put(call, "a.js", 'function f() {\n  say("hi/ho");\n}\n')
+    assert json.loads(await call("bash_ripgrep", pattern=r"f\(\) {"))["total"] == 1
+    assert json.loads(await call("bash_ripgrep", pattern=r"\"hi\/ho\""))["total"] == 1
+    assert json.loads(await call("bash_ripgrep", pattern="--", extra_args="-F -v"))["total"] == 3
 
 
-async def test_what_is_hidden_is_searched_and_what_tools_fill_is_not_unless_it_is_named(desk: Desk) -> None:
+async def test_hidden_files_are_searched_and_tool_folders_only_when_named(call: ToolCaller) -> None:
     for path in (".env", ".gitignore", ".git/config", "node_modules/m.js", "sub/.venv/x.py", "ignored.txt"):
-        put(desk, path, "ignored.txt")
-    assert json.loads(await desk("bash_ripgrep", pattern="ignored", extra_args="-l"))["results"] == [
+        put(call, path, "ignored.txt")
+    assert json.loads(await call("bash_ripgrep", pattern="ignored", extra_args="-l"))["results"] == [
         ".env",
         ".gitignore",
         "ignored.txt",
     ]
-    assert json.loads(await desk("bash_ripgrep", pattern="ignored", files="node_modules"))["total"] == 1
+    assert json.loads(await call("bash_ripgrep", pattern="ignored", files="node_modules"))["total"] == 1
 
 
-async def test_forbidden_files_are_left_out(tmp_path: Path, desk: Desk) -> None:
-    desk.policy = Policy(forbidden_paths=(f"{desk.workspace}/no", f"{desk.workspace}/a key*", f"{desk.workspace}/hard"))
+async def test_forbidden_files_are_left_out(tmp_path: Path, call: ToolCaller) -> None:
+    call.policy = Policy(forbidden_paths=(f"{call.workspace}/no", f"{call.workspace}/a key*", f"{call.workspace}/hard"))
     for path in ("no/key", "a key*", "yes", "nonsense", "hard"):
-        put(desk, path, "password")
-    assert json.loads(await desk("bash_ripgrep", pattern="password", extra_args="-l"))["results"] == ["nonsense", "yes"]
-    assert json.loads(await desk("bash_find"))["results"] == ["nonsense", "yes"]
-    assert await desk.refused("bash_ripgrep", pattern="password", files="no") == "Path outside CWD not allowed: no"
+        put(call, path, "password")
+    assert json.loads(await call("bash_ripgrep", pattern="password", extra_args="-l"))["results"] == ["nonsense", "yes"]
+    assert json.loads(await call("bash_find"))["results"] == ["nonsense", "yes"]
+    assert await call.error("bash_ripgrep", pattern="password", files="no") == "Path outside CWD not allowed: no"
 
 
-async def test_links_are_not_followed(tmp_path: Path, desk: Desk) -> None:
+async def test_links_are_not_followed(tmp_path: Path, call: ToolCaller) -> None:
     (tmp_path / "secret").write_text("password")
-    put(desk, "real/file", "password")
+    put(call, "real/file", "password")
     for name, target in (("out", tmp_path), ("file", tmp_path / "secret"), ("in", "real"), ("loop", ".")):
-        (desk.workspace / name).symlink_to(target)
-    assert json.loads(await desk("bash_ripgrep", pattern="password"))["results"] == ["real/file:1:password"]
-    assert json.loads(await desk("bash_ripgrep", pattern="password", files="in/file"))["results"] == [
+        (call.workspace / name).symlink_to(target)
+    assert json.loads(await call("bash_ripgrep", pattern="password"))["results"] == ["real/file:1:password"]
+    assert json.loads(await call("bash_ripgrep", pattern="password", files="in/file"))["results"] == [
         "in/file:1:password"
     ]
 
 
-async def test_binary_files_odd_bytes_and_long_lines(desk: Desk) -> None:
-    put(desk, "binary", b"match\n\0")
-    put(desk, "late", b"match\n" * 50_000 + b"\0")
-    put(desk, os.fsdecode(b"na\xffme"), b"match \xff\n")
-    put(desk, "late\n1:2:x", b"match\n" * 50_000 + b"\0")
-    put(desk, "a\nb", "match")
-    put(desk, "long", b"match " + b"x" * 2_000_000 + b"\nmatch\n")
-    assert json.loads(await desk("bash_ripgrep", pattern="match"))["results"] == [
+async def test_binary_files_odd_bytes_and_long_lines(call: ToolCaller) -> None:
+    put(call, "binary", b"match\n\0")
+    put(call, "late", b"match\n" * 50_000 + b"\0")
+    put(call, os.fsdecode(b"na\xffme"), b"match \xff\n")
+    put(call, "late\n1:2:x", b"match\n" * 50_000 + b"\0")
+    put(call, "a\nb", "match")
+    put(call, "long", b"match " + b"x" * 2_000_000 + b"\nmatch\n")
+    assert json.loads(await call("bash_ripgrep", pattern="match"))["results"] == [
         "a\nb:1:match",
         f"long:1:match {'x' * 494}…",
         "long:2:match",
@@ -303,30 +304,30 @@ async def test_binary_files_odd_bytes_and_long_lines(desk: Desk) -> None:
     ]
 
 
-async def test_a_file_with_an_odd_name_can_be_searched_alone(desk: Desk) -> None:
+async def test_a_file_with_an_odd_name_can_be_searched_alone(call: ToolCaller) -> None:
     for name in ("[a]*", "-x", "!b ", "{c,d}", "ä", "plain", "with space", "two\nlines"):
-        put(desk, name, "match")
-        put(desk, "a", "match")
-        assert json.loads(await desk("bash_ripgrep", pattern="match", files=name))["results"] == [f"{name}:1:match"]
+        put(call, name, "match")
+        put(call, "a", "match")
+        assert json.loads(await call("bash_ripgrep", pattern="match", files=name))["results"] == [f"{name}:1:match"]
 
 
-async def test_a_page_of_lines_stays_bounded(desk: Desk) -> None:
-    put(desk, "a", ("match" + "x" * 400 + "\n") * 900)
-    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=0))
+async def test_a_page_of_lines_stays_bounded(call: ToolCaller) -> None:
+    put(call, "a", ("match" + "x" * 400 + "\n") * 900)
+    found = json.loads(await call("bash_ripgrep", pattern="match", limit=0))
     assert (found["total"], found["has_more"]) == (900, True)
     assert sum(map(len, found["results"])) <= 60_000
 
 
-async def test_grep_answers_in_lines(desk: Desk) -> None:
-    put(desk, "a.py", "one\nTwo\nthree\n")
-    put(desk, "b.txt", "two\n")
-    assert await desk("grep", pattern="two", ignore_case=True, limit=1) == (
+async def test_grep_answers_in_lines(call: ToolCaller) -> None:
+    put(call, "a.py", "one\nTwo\nthree\n")
+    put(call, "b.txt", "two\n")
+    assert await call("grep", pattern="two", ignore_case=True, limit=1) == (
         "a.py:2:Two\n[Results 1-1 of 2; go on with offset=1]"
     )
-    assert await desk("grep", pattern="two", ignore_case=True, offset=1) == "b.txt:1:two"
-    assert await desk("grep", pattern="T", include="*.py", context=1) == "a.py-1-one\na.py:2:Two\na.py-3-three"
-    assert await desk("grep", pattern="two", offset=5) == "[No results in range: there are 1]"
-    assert await desk.refused("grep", pattern="two", path="none") == "No such file or directory: none"
+    assert await call("grep", pattern="two", ignore_case=True, offset=1) == "b.txt:1:two"
+    assert await call("grep", pattern="T", include="*.py", context=1) == "a.py-1-one\na.py:2:Two\na.py-3-three"
+    assert await call("grep", pattern="two", offset=5) == "[No results in range: there are 1]"
+    assert await call.error("grep", pattern="two", path="none") == "No such file or directory: none"
 
 
 # ---- programs that hang ----------------------------------------------------------------------------------------------
@@ -337,16 +338,16 @@ FOR_EVER = "(a|a)*b"
 
 async def test_a_search_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    desk = Desk(search_tools.tools(dependencies(), limits=SearchLimits(seconds=0.5)), tmp_path)
-    put(desk, "a", "a" * 60)
-    assert json.loads(await desk.refused("bash_ripgrep", pattern=FOR_EVER)) == {
+    call = ToolCaller(search_tools.tools(dependencies(), limits=SearchLimits(seconds=0.5)), tmp_path)
+    put(call, "a", "a" * 60)
+    assert json.loads(await call.error("bash_ripgrep", pattern=FOR_EVER)) == {
         "error": "Command timed out after 0.5 seconds"
     }
     assert children() == []
 
 
 @pytest.mark.parametrize(("ending", "status"), [("kill -9 $$", -9), ("exit 3", 3)])
-async def test_a_program_that_broke_off_has_not_told_everything(tmp_path: Path, ending: str, status: int) -> None:
+async def test_an_incomplete_search_is_an_error(tmp_path: Path, ending: str, status: int) -> None:
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "a").write_text("match")
     broken = tmp_path / "rg"
@@ -357,22 +358,22 @@ async def test_a_program_that_broke_off_has_not_told_everything(tmp_path: Path, 
         await matches(reach, ".", query_of("match"), offset=0, limit=5, ripgrep=str(broken))
 
 
-async def test_a_search_without_descriptors_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(desk, "a", "match")
+async def test_a_search_without_free_descriptors_is_an_error(call: ToolCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(call, "a", "match")
 
     def none_left() -> tuple[int, int]:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "pipe", none_left)
-    assert json.loads(await desk.refused("bash_ripgrep", pattern="match")) == {
+    assert json.loads(await call.error("bash_ripgrep", pattern="match")) == {
         "error": "No matches found or command failed: [Errno 24] Too many open files"
     }
 
 
 async def test_a_cancelled_search_stops_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    desk = Desk(search_tools.tools(dependencies()), tmp_path)
-    put(desk, "a", "a" * 60)
+    call = ToolCaller(search_tools.tools(dependencies()), tmp_path)
+    put(call, "a", "a" * 60)
     started = asyncio.Event()
     start = asyncio.create_subprocess_exec
 
@@ -382,7 +383,7 @@ async def test_a_cancelled_search_stops_its_program(tmp_path: Path, monkeypatch:
         return process
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", watched)
-    searching = asyncio.create_task(desk("bash_ripgrep", pattern=FOR_EVER))
+    searching = asyncio.create_task(call("bash_ripgrep", pattern=FOR_EVER))
     await started.wait()
     assert len(children()) == 1
     searching.cancel()
@@ -392,7 +393,7 @@ async def test_a_cancelled_search_stops_its_program(tmp_path: Path, monkeypatch:
 
 
 def children() -> list[str]:
-    """The programs that this process has started and that are still there."""
+    """The running child processes of this process."""
     found: list[str] = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -406,12 +407,12 @@ def children() -> list[str]:
 async def test_a_program_that_an_agent_could_have_written_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(search_tools.tools(dependencies()), tmp_path)
-    put(desk, "bin/rg", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    call = ToolCaller(search_tools.tools(dependencies()), tmp_path)
+    put(call, "bin/rg", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "bin" / "rg").chmod(0o755)
-    put(desk, "a", "match")
+    put(call, "a", "match")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
-    assert json.loads(await desk("bash_ripgrep", pattern="match", files="a"))["total"] == 1
+    assert json.loads(await call("bash_ripgrep", pattern="match", files="a"))["total"] == 1
     assert not (tmp_path / "ran").exists()
 
 
@@ -436,8 +437,8 @@ async def test_a_folder_that_is_swapped_for_a_link_shows_nothing_of_the_outside(
         assert "SECRET" not in "".join((await searching).results)
 
 
-async def test_what_ripgrep_saw_behind_a_link_is_not_shown(tmp_path: Path) -> None:
-    """ripgrep opens files by name: what it says about one that was a link at that moment is not taken over."""
+async def test_matches_behind_a_link_are_not_shown(tmp_path: Path) -> None:
+    """ripgrep opens files by name: its output for a file that was a link at that moment is ignored."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "f").write_text("SECRET\n")
     (tmp_path / "ws").mkdir()
@@ -490,14 +491,14 @@ def test_a_page_is_the_same_however_little_is_kept_for_it(
     assert (collected.total, collected.counted) == (len(whole), True)
 
 
-async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(desk: Desk) -> None:
-    desk = limited(desk, kept=1500)
+async def test_results_beyond_the_limit_are_reported_and_paging_ends(call: ToolCaller) -> None:
+    call = limited(call, kept=1500)
     for name in "abcdefgh":
-        put(desk, name, "match\n" * 70)
+        put(call, name, "match\n" * 70)
     seen: list[str] = []
     found: dict[str, Any] = {"has_more": True}
     while found["has_more"]:
-        found = json.loads(await desk("bash_ripgrep", pattern="match", limit=50, offset=len(seen)))
+        found = json.loads(await call("bash_ripgrep", pattern="match", limit=50, offset=len(seen)))
         seen += found["results"]
     whole = [f"{name}:{number}:match" for name in "abcdefgh" for number in range(1, 71)]
     assert seen == whole[: len(seen)]
@@ -505,36 +506,36 @@ async def test_what_is_too_much_to_keep_is_told_and_pages_come_to_an_end(desk: D
     assert found["note"] == f"more than {len(seen)} matches; narrow the pattern to count them"
 
 
-async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(desk: Desk) -> None:
-    desk = limited(desk, kept=5000, pipe=4096)
-    put(desk, "a", "match\n" * 100_000)
-    put(desk, "0", b"match\n" * 100_000 + b"\0")
-    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=10))
+async def test_of_one_file_with_very_many_matches_the_first_can_be_seen(call: ToolCaller) -> None:
+    call = limited(call, kept=5000, pipe=4096)
+    put(call, "a", "match\n" * 100_000)
+    put(call, "0", b"match\n" * 100_000 + b"\0")
+    found = json.loads(await call("bash_ripgrep", pattern="match", limit=2, offset=10))
     assert found["results"] == ["a:11:match", "a:12:match"]
     assert 100 < found["total"] < 1000
     assert found["note"] == f"more than {found['total']} matches; narrow the pattern to count them"
-    assert f"of more than {found['total']}; " in await desk("grep", pattern="match", limit=1)
-    last = json.loads(await desk("bash_ripgrep", pattern="match", offset=found["total"] - 1))
+    assert f"of more than {found['total']}; " in await call("grep", pattern="match", limit=1)
+    last = json.loads(await call("bash_ripgrep", pattern="match", offset=found["total"] - 1))
     assert (last["results"], last["has_more"]) == ([f"a:{found['total']}:match"], False)
 
 
-async def test_a_file_with_very_many_matches_hides_none_before_it(desk: Desk) -> None:
-    desk = limited(desk, kept=5000, pipe=4096)
-    put(desk, "a", "match\n" * 3)
-    put(desk, "b", "match\n" * 100_000)
-    put(desk, "c", "match\n" * 5)
-    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=2))
+async def test_a_file_with_very_many_matches_hides_none_before_it(call: ToolCaller) -> None:
+    call = limited(call, kept=5000, pipe=4096)
+    put(call, "a", "match\n" * 3)
+    put(call, "b", "match\n" * 100_000)
+    put(call, "c", "match\n" * 5)
+    found = json.loads(await call("bash_ripgrep", pattern="match", limit=2, offset=2))
     assert (found["results"], found["has_more"]) == (["a:3:match", "b:1:match"], True)
-    assert json.loads(await desk("bash_ripgrep", pattern="match", extra_args="-m 2", limit=5)) == page(
+    assert json.loads(await call("bash_ripgrep", pattern="match", extra_args="-m 2", limit=5)) == page(
         ["a:1:match", "a:2:match", "b:1:match", "b:2:match", "c:1:match"], total=6, limit=5, has_more=True
     )
 
 
-async def test_all_matches_are_counted_though_few_are_kept(desk: Desk) -> None:
-    desk = limited(desk, kept=150_000)
+async def test_all_matches_are_counted_though_few_are_kept(call: ToolCaller) -> None:
+    call = limited(call, kept=150_000)
     for name in "abcdefgh":
-        put(desk, name, "match\n" * 1000)
-    found = json.loads(await desk("bash_ripgrep", pattern="match", limit=2, offset=1999))
+        put(call, name, "match\n" * 1000)
+    found = json.loads(await call("bash_ripgrep", pattern="match", limit=2, offset=1999))
     assert found == page(["b:1000:match", "c:1:match"], total=8000, offset=1999, limit=2, has_more=True)
 
 
@@ -667,9 +668,9 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
     chance = random.Random(1)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(5000)]
     text = "\n".join(" ".join(chance.choices(words, k=12)) for _ in range(1500))
-    desk = Desk(search_tools.tools(dependencies()), tmp_path)
+    call = ToolCaller(search_tools.tools(dependencies()), tmp_path)
     for number in range(2100):
-        put(desk, f"{number % 50}/{number}", text + ("\nNEEDLE\n" if number % 100 == 0 else "\n"))
+        put(call, f"{number % 50}/{number}", text + ("\nNEEDLE\n" if number % 100 == 0 else "\n"))
     assert 2100 * len(text) > 200_000_000
 
     ratios: dict[str, float] = {}
@@ -679,7 +680,7 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
         for _ in range(25):  # the best of many: other programs use this machine too
             theirs.append(seconds_of_ripgrep(tmp_path, pattern))
             began = time.perf_counter()
-            await desk.result("bash_ripgrep", pattern=pattern)
+            await call.result("bash_ripgrep", pattern=pattern)
             ours.append(time.perf_counter() - began)
         ratios[pattern] = min(ours) / min(theirs)
     assert max(ratios.values()) <= 1.2, ratios
@@ -688,4 +689,4 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
 def test_the_tests_of_find_are_all_named_for_the_model() -> None:
     (find,) = (tool for tool in search_tools.tools(dependencies()) if tool.spec.name == "bash_find")
     described = json.loads(find.spec.parameters)["properties"]["extra_args"]["description"]
-    assert [test for test in finding._TESTS if test not in described] == []
+    assert [test for test in search_tools._TESTS if test not in described] == []

@@ -1,4 +1,4 @@
-"""What a shell command would start, as far as its text tells."""
+"""The shell parser: the programs that a command line runs, and their risk."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_a_program_may_be_listed_by_its_path() -> None:
         ("timeout --signal=KILL 5 rm *", "rm"),
     ],
 )
-def test_the_list_of_commands_holds_for_what_another_command_is_told_to_start(command: str, program: str) -> None:
+def test_allowed_commands_apply_to_commands_that_a_wrapper_runs(command: str, program: str) -> None:
     policy = Policy(allowed_commands=("ls", "find", "xargs", "env", "timeout", "nice", "nohup"))
     by = {"xargs env rm": "xargs", "nice -5 nohup rm x": "nice"}.get(command) or names(command)[-1]
 
@@ -287,7 +287,7 @@ def test_the_list_of_commands_holds_for_what_another_command_is_told_to_start(co
         "env $x ls",
     ],
 )
-def test_what_nobody_can_tell_is_not_started_by_another_command(command: str) -> None:
+def test_wrappers_with_undecidable_arguments_are_refused(command: str) -> None:
     policy = Policy(allowed_commands=("echo", "ls", "find", "env", "xargs", "timeout"))
 
     assert "nobody can tell what" in str(refusal_of(parse(command), policy))
@@ -321,7 +321,7 @@ def test_what_cannot_change_which_program_is_started_does_not_matter(command: st
     assert refusal_of(parse(command), policy) is None
 
 
-def test_a_command_may_start_others_of_the_list() -> None:
+def test_a_wrapper_may_run_allowed_commands() -> None:
     policy = Policy(allowed_commands=("find", "xargs", "grep", "wc"))
 
     assert refusal_of(parse("find . -exec grep -c x {} + | xargs wc -l"), policy) is None

@@ -1,4 +1,4 @@
-"""The shared to-do list: what its tools answer, how tasks wait for each other, and what a crash does not double."""
+"""The shared to-do list: results of its tools, dependencies between tasks, and crashes."""
 
 import asyncio
 from collections.abc import Generator
@@ -18,7 +18,7 @@ from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools import todo
 from retinue.tools.dependencies import ToolDependencies
-from tests.tools.calling import DirectShelf, FixedClock, LateShelf, NoSandbox, context, refused, told
+from tests.tools.tool_calls import FixedClock, HarnessKeyValue, NoSandbox, StoreKeyValue, context, error_of, result_of
 
 SHOWN: dict[str, Any] = {
     "id": "task_1",
@@ -37,16 +37,16 @@ SHOWN: dict[str, Any] = {
     "created_by": "researcher",
     "updated_by": "researcher",
 }
-"""A task as it is shown when nothing but its subject was given."""
+"""The rendered task if only its subject was given."""
 
 
 class List:
-    """The four tools, called one after the other by anyone."""
+    """The four tools, called one after the other by any agent."""
 
     def __init__(self, store: Store, **limits: int) -> None:
         self.store = store
         self.clock = FixedClock()
-        dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=DirectShelf(store), clock=self.clock)
+        dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=StoreKeyValue(store), clock=self.clock)
         self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in todo.tools(dependencies, **limits)}
         self._calls = 0
 
@@ -55,15 +55,15 @@ class List:
         return context(f"run/{self._calls}/0", **changes)
 
     async def does(self, verb: str, /, *, by: dict[str, Any] | None = None, **arguments: object) -> Any:
-        """What a call answers."""
-        return msgspec.json.decode(await told(self.tools[f"task_{verb}"], self._context(by or {}), **arguments))
+        """The decoded result of a call."""
+        return msgspec.json.decode(await result_of(self.tools[f"task_{verb}"], self._context(by or {}), **arguments))
 
     async def refuses(self, verb: str, /, *, by: dict[str, Any] | None = None, **arguments: object) -> str:
-        """What a call that cannot be met says."""
-        return await refused(self.tools[f"task_{verb}"], self._context(by or {}), **arguments)
+        """The error of a call."""
+        return await error_of(self.tools[f"task_{verb}"], self._context(by or {}), **arguments)
 
     async def ids(self, **filters: Any) -> list[str]:
-        """The ids of what is listed."""
+        """The ids of the listed tasks."""
         return [task["id"] for task in await self.does("list", **filters)]
 
 
@@ -75,7 +75,7 @@ def tasks(tmp_path: Path) -> Generator[List]:
     store.close()
 
 
-async def test_a_task_is_created_shown_and_listed(tasks: List) -> None:
+async def test_a_task_is_created_read_and_listed(tasks: List) -> None:
     assert await tasks.does("list") == []
     assert await tasks.does("create", subject="Write the report") == SHOWN
     full = await tasks.does(
@@ -104,7 +104,7 @@ async def test_a_task_is_created_shown_and_listed(tasks: List) -> None:
     assert await tasks.does("list") == [SHOWN, full]
 
 
-async def test_an_update_changes_what_is_given_and_nothing_else(tasks: List) -> None:
+async def test_an_update_changes_only_the_given_fields(tasks: List) -> None:
     await tasks.does("create", subject="Write the report", labels=["a"], metadata={"x": 1, "y": 2})
     before = await tasks.does("get", id="task_1")
     tasks.clock.at += 60
@@ -182,7 +182,7 @@ async def test_nothing_comes_to_wait_for_itself(tasks: List) -> None:
     assert await tasks.does("list") == before, "a refused change changes nothing"
 
 
-async def test_a_task_that_is_not_there_is_told(tasks: List) -> None:
+async def test_an_unknown_task_is_an_error(tasks: List) -> None:
     await tasks.does("create", subject="a")
 
     assert await tasks.refuses("get", id="task_7") == "Task not found: task_7"
@@ -206,7 +206,7 @@ async def test_a_task_that_is_not_there_is_told(tasks: List) -> None:
         ("update", {"id": "task_1", "status": "done"}, "status"),
     ],
 )
-async def test_what_does_not_fit_is_told_by_name(tasks: List, verb: str, arguments: dict[str, Any], word: str) -> None:
+async def test_invalid_arguments_are_named(tasks: List, verb: str, arguments: dict[str, Any], word: str) -> None:
     await tasks.does("create", subject="a")
 
     assert word in await tasks.refuses(verb, **arguments)
@@ -241,15 +241,15 @@ async def test_each_session_has_its_own_list(tasks: List) -> None:
 
 async def test_the_same_call_again_answers_the_same_and_changes_nothing(tasks: List) -> None:
     create, update = tasks.tools["task_create"], tasks.tools["task_update"]
-    first = await told(create, context("r/1/0"), subject="a")
-    await told(update, context("r/2/0"), id="task_1", status="completed")
-    await told(update, context("r/3/0"), id="task_1", status="pending")
-    failed = await refused(update, context("r/4/0"), id="task_2")
-    await told(create, context("r/5/0"), subject="b")
+    first = await result_of(create, context("r/1/0"), subject="a")
+    await result_of(update, context("r/2/0"), id="task_1", status="completed")
+    await result_of(update, context("r/3/0"), id="task_1", status="pending")
+    failed = await error_of(update, context("r/4/0"), id="task_2")
+    await result_of(create, context("r/5/0"), subject="b")
 
-    assert await told(create, context("r/1/0", again=True), subject="a") == first
-    await told(update, context("r/2/0", again=True), id="task_1", status="completed")
-    assert await refused(update, context("r/4/0", again=True), id="task_2") == failed
+    assert await result_of(create, context("r/1/0", again=True), subject="a") == first
+    await result_of(update, context("r/2/0", again=True), id="task_1", status="completed")
+    assert await error_of(update, context("r/4/0", again=True), id="task_2") == failed
     assert [(task["id"], task["status"]) for task in await tasks.does("list")] == [
         ("task_1", "pending"),
         ("task_2", "pending"),
@@ -269,7 +269,7 @@ async def test_the_tools_take_nothing_and_act_on_nothing_outside(tasks: List) ->
 async def test_runs_at_once_get_tasks_of_their_own_and_a_crash_doubles_none(tmp_path: Path) -> None:
     for after in range(3, 40):
         store = SqliteStore(tmp_path / f"{after}.db", threaded=False)
-        key_value = LateShelf()
+        key_value = HarnessKeyValue()
         dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=key_value, clock=FixedClock())
         harness = key_value.harness = Harness(
             store=store, dialects=(), tools=todo.tools(dependencies), session="session"

@@ -1,4 +1,4 @@
-"""Agents read the web: pages as Markdown, within bounds, and every failure in words that a model can act on."""
+"""The web tools: pages as Markdown, limits, and error messages."""
 
 import asyncio
 import errno
@@ -19,11 +19,11 @@ from retinue.store.memory.store import MemoryStore
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
-from retinue.tools.web.findings import Finding
+from retinue.tools.web.search import Finding
 from retinue.tools.web.web_tools import tools
-from tests.tools.calling import DirectShelf, FixedClock, NoSandbox, refused, told
+from tests.tools.tool_calls import FixedClock, NoSandbox, StoreKeyValue, error_of, result_of
 
-KIT = ToolDependencies(sandbox=NoSandbox(), key_value=DirectShelf(MemoryStore()), clock=FixedClock())
+DEPENDENCIES = ToolDependencies(sandbox=NoSandbox(), key_value=StoreKeyValue(MemoryStore()), clock=FixedClock())
 HTML = {"Content-Type": "text/html; charset=utf-8"}
 TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
@@ -57,13 +57,13 @@ See [the other page](SERVER/more) for **numbers** and `max_size`.
 def web(
     server: FakeServer | None = None, bounds: Bounds | None = None, found: list[Finding] | None = None
 ) -> Mapping[str, Tool]:
-    """The tools by name, on a web that is this one server."""
+    """The tools by name, with this server as the only one."""
 
     async def search(query: str) -> list[Finding]:
         return [*(found or []), Finding("you asked", "https://example.org/", query)]
 
     guard = Guard(trusted=[server.url] if server else [])
-    return {tool.spec.name: tool for tool in tools(KIT, fetcher=Fetcher(guard, bounds), search=search)}
+    return {tool.spec.name: tool for tool in tools(DEPENDENCIES, fetcher=Fetcher(guard, bounds), search=search)}
 
 
 def serving(body: bytes | str, headers: Mapping[str, str] = HTML, **more: Any) -> FakeServer:
@@ -86,18 +86,18 @@ def test_the_tools_only_read_and_may_run_again_after_a_crash() -> None:
 
 
 async def test_a_search_gives_titles_addresses_and_descriptions() -> None:
-    said = await told(web()["search_web"], query="  what \n is\x00 new\u202e? ")
+    said = await result_of(web()["search_web"], query="  what \n is\x00 new\u202e? ")
 
     assert said == '[{"title":"you asked","url":"https://example.org/","description":"what is new?"}]'
 
 
 @pytest.mark.parametrize("query", ["", "   ", "\n\t", "\x00\u200b"])
 async def test_a_blank_search_finds_nothing(query: str) -> None:
-    assert await told(web()["search_web"], query=query) == "[]"
+    assert await result_of(web()["search_web"], query=query) == "[]"
 
 
 async def test_a_long_query_is_cut() -> None:
-    (found,) = msgspec.json.decode(await told(web()["search_web"], query="x" * 1000))
+    (found,) = msgspec.json.decode(await result_of(web()["search_web"], query="x" * 1000))
 
     assert found["description"] == "x" * 400
 
@@ -106,7 +106,7 @@ async def test_a_long_query_is_cut() -> None:
 @pytest.mark.parametrize("name", ["scrape_webpage", "fetch"])
 async def test_a_page_is_its_article_in_markdown(name: str) -> None:
     async with serving(gzip.compress(PAGE.encode()), {**HTML, "Content-Encoding": "gzip"}) as server:
-        said = await told(web(server)[name], url=f"{server.url}/pools#sizes")
+        said = await result_of(web(server)[name], url=f"{server.url}/pools#sizes")
 
         assert said == IN_MARKDOWN.replace("SERVER", server.url)
 
@@ -114,29 +114,29 @@ async def test_a_page_is_its_article_in_markdown(name: str) -> None:
 @pytest.mark.real_time
 async def test_a_page_without_an_article_is_all_its_text() -> None:
     async with serving("<html><body><ul><li><a href=/a>one</a></li><li>two</li></ul></body></html>") as server:
-        assert (await told(web(server)["scrape_webpage"], url=server.url)).split() == ["one", "two"]
+        assert (await result_of(web(server)["scrape_webpage"], url=server.url)).split() == ["one", "two"]
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("html", ["Only a few words.", "<!doctype html><p>Only a few words."])
 async def test_a_fragment_is_read_too(html: str) -> None:
     async with serving(html) as server:
-        assert await told(web(server)["scrape_webpage"], url=server.url) == "Only a few words."
+        assert await result_of(web(server)["scrape_webpage"], url=server.url) == "Only a few words."
 
 
 @pytest.mark.real_time
-async def test_a_page_in_another_alphabet_is_read_as_it_says() -> None:
+async def test_a_page_is_decoded_by_its_charset() -> None:
     page = "<html><head><meta charset='shift_jis'></head><body><p>日本語の文章です。読めますか。</p></body></html>"
     async with serving(page.encode("shift_jis"), {"Content-Type": "text/html"}) as server:
-        assert await told(web(server)["scrape_webpage"], url=server.url) == "日本語の文章です。読めますか。"
+        assert await result_of(web(server)["scrape_webpage"], url=server.url) == "日本語の文章です。読めますか。"
 
 
 @pytest.mark.real_time
-async def test_what_nobody_would_see_is_left_out() -> None:
+async def test_invisible_characters_are_removed() -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
     page = f"<html><body><p>Plain words that stand here for everyone.\x1b[2J{hidden}\u202e</p></body></html>"
     async with serving(page) as server:
-        said = await told(web(server)["scrape_webpage"], url=server.url)
+        said = await result_of(web(server)["scrape_webpage"], url=server.url)
 
         assert said == "Plain words that stand here for everyone.\\[2J"
 
@@ -154,29 +154,29 @@ async def test_what_nobody_would_see_is_left_out() -> None:
 )
 async def test_other_text_stays_what_it_is(content_type: str, body: str, said: str) -> None:
     async with serving(body, {"Content-Type": content_type}) as server:
-        assert await told(web(server)["fetch"], url=server.url) == said
+        assert await result_of(web(server)["fetch"], url=server.url) == said
 
 
 async def test_a_long_text_is_read_a_piece_at_a_time() -> None:
     async with serving("abcdefghij" * 3, TEXT) as server:
         fetch = web(server)["fetch"]
 
-        assert await told(fetch, url=server.url) == "abcdefghij" * 3
-        assert await told(fetch, url=server.url, limit=12) == (
+        assert await result_of(fetch, url=server.url) == "abcdefghij" * 3
+        assert await result_of(fetch, url=server.url, limit=12) == (
             "abcdefghijab\n\n[characters 0 to 12 of 30; the next piece has offset 12]"
         )
-        assert await told(fetch, url=server.url, offset=24, limit=12) == (
+        assert await result_of(fetch, url=server.url, offset=24, limit=12) == (
             "efghij\n\n[characters 24 to 30 of 30; this is the end]"
         )
-        assert await told(fetch, url=server.url, offset=99) == "\n\n[characters 30 to 30 of 30; this is the end]"
-        assert "limit" in await refused(fetch, url=server.url, limit=0)
-        assert "limit" in await refused(fetch, url=server.url, limit=50_001)
-        assert "offset" in await refused(fetch, url=server.url, offset=-1)
+        assert await result_of(fetch, url=server.url, offset=99) == "\n\n[characters 30 to 30 of 30; this is the end]"
+        assert "limit" in await error_of(fetch, url=server.url, limit=0)
+        assert "limit" in await error_of(fetch, url=server.url, limit=50_001)
+        assert "offset" in await error_of(fetch, url=server.url, offset=-1)
 
 
 async def test_a_scraped_text_is_cut_where_it_is_too_long() -> None:
     async with serving("x" * 100_001, TEXT) as server:
-        said = await told(web(server)["scrape_webpage"], url=server.url)
+        said = await result_of(web(server)["scrape_webpage"], url=server.url)
 
         assert said == "x" * 100_000 + "\n\n[cut after 100000 of 100001 characters]"
 
@@ -196,21 +196,21 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("why", FAILURES)
-async def test_a_failure_is_told_with_its_address_and_reason(why: str) -> None:
+async def test_errors_name_the_address_and_the_reason(why: str) -> None:
     async with FakeServer(lambda _: FAILURES[why]) as server:
         made, expected = web(server, Bounds(bytes=100_000)), why.replace("a.example is", "a.example.localhost is")
 
-        assert await refused(made["scrape_webpage"], url=server.url) == f"Error scraping {server.url}: {expected}"
-        assert await refused(made["fetch"], url=server.url) == f"cannot fetch {server.url}: {expected}"
+        assert await error_of(made["scrape_webpage"], url=server.url) == f"Error scraping {server.url}: {expected}"
+        assert await error_of(made["fetch"], url=server.url) == f"cannot fetch {server.url}: {expected}"
 
 
 async def test_an_address_of_this_machine_is_refused_without_a_connection() -> None:
     async with serving("secret", TEXT) as server:
-        assert await refused(web()["scrape_webpage"], url=f"http://127.0.0.1/\n{'x' * 500}") == (
+        assert await error_of(web()["scrape_webpage"], url=f"http://127.0.0.1/\n{'x' * 500}") == (
             f"Error scraping http://127.0.0.1/ {'x' * 182}: "
             "the address has spaces, backslashes or control characters in it"
         )
-        assert await refused(web()["fetch"], url="http://127.0.0.1/") == (
+        assert await error_of(web()["fetch"], url="http://127.0.0.1/") == (
             "cannot fetch http://127.0.0.1/: 127.0.0.1 is not on the public web"
         )
 
@@ -271,9 +271,9 @@ async def test_a_reader_that_never_stops_talking_is_left_in_time(monkeypatch: py
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("html", ["", "<script>only()</script>"])
-async def test_a_page_without_text_says_so(html: str) -> None:
+async def test_a_page_without_text_is_an_error(html: str) -> None:
     async with serving(html) as server:
-        said = await refused(web(server)["scrape_webpage"], url=server.url)
+        said = await error_of(web(server)["scrape_webpage"], url=server.url)
 
         assert said == f"Error scraping {server.url}: the page has no text"
 
@@ -284,7 +284,7 @@ async def test_a_machine_that_can_start_nothing_more_says_so(monkeypatch: pytest
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuses)
     async with serving(PAGE) as server:
-        said = await refused(web(server)["scrape_webpage"], url=server.url)
+        said = await error_of(web(server)["scrape_webpage"], url=server.url)
 
         assert said == f"Error scraping {server.url}: nothing can be started to read the page: Too many open files"
 
@@ -295,7 +295,7 @@ async def test_without_trafilatura_the_error_names_the_extra(monkeypatch: pytest
 
     monkeypatch.setattr(importlib.util, "find_spec", finds_nothing)
     async with serving(PAGE) as server:
-        said = await refused(web(server)["scrape_webpage"], url=server.url)
+        said = await error_of(web(server)["scrape_webpage"], url=server.url)
 
         assert said == f"Error scraping {server.url}: {MISSING}"
         assert "pip install '.[fetch]'" in said
@@ -327,7 +327,7 @@ async def test_without_trafilatura_the_error_names_the_extra(monkeypatch: pytest
         ),
     ],
 )
-def test_characters_are_read_as_the_server_or_the_page_says_or_as_browsers_guess(
+def test_charset_of_the_server_then_of_the_page_then_as_browsers_guess(
     body: bytes, charset: str | None, text: str
 ) -> None:
     page = Fetched(url="http://example.org/", content_type="text/html", charset=charset, body=body)

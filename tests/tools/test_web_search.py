@@ -1,4 +1,4 @@
-"""Searching: each engine asks its own host alone, finds nothing if nobody answers, and says what a person must fix."""
+"""Web search: each engine reaches its own host only, failures find nothing, and setup errors are reported."""
 
 import asyncio
 import json
@@ -14,9 +14,19 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.net.fetcher import Fetcher
 from retinue.net.guard import Guard
 from retinue.testing.fake_server import FakeResponse, FakeServer
-from retinue.tools.web.ddgs import HOSTS, MISSING, Ddgs, Engine, EngineStrayed, OneHost, engine_of_ddgs
-from retinue.tools.web.findings import Finding, findings
-from retinue.tools.web.search import Brave, search_by
+from retinue.tools.web.search import (
+    HOSTS,
+    MISSING,
+    Brave,
+    Ddgs,
+    Engine,
+    EngineStrayed,
+    Finding,
+    OneHost,
+    engine_of_ddgs,
+    findings,
+    search_by,
+)
 
 JSON = {"Content-Type": "application/json"}
 POOLS = Finding("Pools", "https://example.org/pools", "How large a pool should be")
@@ -29,7 +39,7 @@ MOJEEK = """<html><body><ul class="results-standard"><li><h2><a href="https://ex
 
 @dataclass
 class Said:
-    """A response, as the transport of ddgs has it."""
+    """A response of the ddgs transport."""
 
     text: str = ""
     status_code: int = 200
@@ -41,7 +51,7 @@ class Said:
 
 @dataclass
 class Transport:
-    """Plays the network below the real engines of ddgs, which cannot be had here: hosts and what they say."""
+    """Replaces the network of the real ddgs engines: responses by host."""
 
     says: Mapping[str, Said | Exception]
     asked: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -107,7 +117,7 @@ async def test_an_encyclopedia_is_asked_last_and_only_at_its_own_host() -> None:
     assert all(url.startswith("https://") for _, url in network.asked)
 
 
-def test_an_engine_that_hangs_keeps_nobody_from_leaving() -> None:
+def test_an_engine_that_hangs_does_not_keep_the_process_alive() -> None:
     answered = threading.Event()
 
     async def give_up() -> None:
@@ -171,7 +181,7 @@ async def test_the_transport_of_ddgs_follows_no_redirect_once_it_is_held() -> No
         assert (said.status_code, [heard.path for heard in server.requests]) == (302, ["/start"])
 
 
-def test_a_transport_that_cannot_be_told_to_follow_no_redirect_is_not_used() -> None:
+def test_a_transport_without_a_redirect_option_is_not_used() -> None:
     engine = engine_of_ddgs("duckduckgo")
     engine.http_client.client = object()
 
@@ -183,14 +193,14 @@ async def test_without_ddgs_the_error_names_the_extra() -> None:
     def missing(name: str) -> Engine:
         raise ModuleNotFoundError("No module named 'ddgs'", name="ddgs")
 
-    with pytest.raises(ToolError) as told:
+    with pytest.raises(ToolError) as raised:
         await Ddgs(engine=missing).search("pool size")
 
-    assert str(told.value) == MISSING
+    assert str(raised.value) == MISSING
     assert "pip install '.[search]'" in MISSING
 
 
-async def test_an_instance_of_searxng_is_asked_where_the_setting_says_even_on_this_machine() -> None:
+async def test_searxng_is_reached_at_the_configured_address_even_on_this_machine() -> None:
     found = {"results": [{"title": "Pools", "url": POOLS.url, "content": POOLS.description, "engine": "x"}]}
     async with FakeServer(lambda _: FakeResponse(headers=JSON, pieces=(json.dumps(found).encode(),))) as server:
         assert await search_by(f"searxng:{server.url}/own/")("pool size & more") == [POOLS]
@@ -230,7 +240,7 @@ async def test_a_key_does_not_follow_a_redirect(monkeypatch: pytest.MonkeyPatch)
         assert len(server.requests) == 1
 
 
-async def test_without_a_key_one_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_key_the_error_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BRAVE_API_KEY", raising=False)
 
     with pytest.raises(ToolError, match=r"^searching with Brave needs a key in BRAVE_API_KEY, which is not set here$"):

@@ -237,10 +237,7 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False, full_url:
         if config.responses_wire == "seed":
             options |= wire.seed_options
         provider = provider_class(
-            base_url=config.base_url,
-            api_key_env=config.api_key_env or None,
-            headers=dict(config.headers),
-            **options,
+            base_url=config.base_url, api_key_env=config.api_key_env or None, headers=dict(config.headers), **options
         )
     return PricedProvider(provider, model_prices(config), context_windows(config).window)
 

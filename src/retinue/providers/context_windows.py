@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from retinue.providers.pricing import list_prices, names_of
+from retinue.providers.pricing import find_model, list_prices
 
 
 class WindowList(Struct, frozen=True):
@@ -27,9 +27,7 @@ class WindowList(Struct, frozen=True):
         >>> listed_windows().window("anthropic/claude-sonnet-4-5-20250929"), listed_windows().window("my-own-model")
         (200000, None)
         """
-        aliases = list_prices().aliases
-        windows = (self.models.get(name) or self.models.get(aliases.get(name, "")) for name in names_of(model))
-        return next((window for window in windows if window is not None), None)
+        return find_model(self.models, model, list_prices().aliases)
 
 
 @cache

@@ -236,42 +236,28 @@ def connection_error(
     proxy: str | None = None,
 ) -> ProviderError:
     """The error for a request without a complete response; `proxy` is the one it went through, if any."""
-    where = f"{info.address} ({info.url_field} {info.base_url})"
+    where, field = f"{info.address} ({info.url_field} {info.base_url})", info.url_field
     match error:
         case _ if _is_proxy_error(error, proxy):
-            return ProviderError(
-                f"cannot reach {where} through the proxy that the environment names. Check HTTP_PROXY, HTTPS_PROXY and "
-                "NO_PROXY",
-                fault="unreachable",
-            )
+            advice = "Check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+            message = f"cannot reach {where} through the proxy that the environment names. {advice}"
         case aiohttp.ClientConnectorDNSError():
-            return ProviderError(
-                f"cannot find the host of {where}. Check the {info.url_field} and the network", fault="unreachable"
-            )
+            message = f"cannot find the host of {where}. Check the {field} and the network"
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError() | ssl.SSLError():
             cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
-            reason = display_text(str(cause), secrets)
-            return ProviderError(
-                f"cannot make a secure connection to {where}: {reason}. Check the server's certificate, and whether it "
-                "speaks https at all",
-                fault="unreachable",
-            )
+            advice = "Check the server's certificate, and whether it speaks https at all"
+            message = f"cannot make a secure connection to {where}: {display_text(str(cause), secrets)}. {advice}"
         case aiohttp.ClientConnectorError(os_error=reason):
-            return ProviderError(
-                f"cannot reach {where}: {_os_error_text(reason)}. "
-                f"Check that the server runs and the {info.url_field} is right",
-                fault="unreachable",
-            )
+            text = os.strerror(reason.errno) if reason.errno else mask_secrets(str(reason), ())
+            message = f"cannot reach {where}: {text}. Check that the server runs and the {field} is right"
         case TimeoutError():
-            return ProviderError(
-                f"cannot reach {where}: no connection within {CONNECT_SECONDS:g} s. "
-                f"Check the {info.url_field} and the network",
-                fault="unreachable",
-            )
+            reason = f"no connection within {CONNECT_SECONDS:g} s"
+            message = f"cannot reach {where}: {reason}. Check the {field} and the network"
         case aiohttp.ClientResponseError():
             return ProviderError(f"{where} did not answer in HTTP: {display_text(error.message, secrets)}", fault="cut")
         case _:
             return ProviderError(f"{where} closed the connection before it had answered", fault="cut")
+    return ProviderError(message, fault="unreachable")
 
 
 def _is_proxy_error(error: Exception, proxy: str | None) -> bool:
@@ -283,10 +269,6 @@ def _is_proxy_error(error: Exception, proxy: str | None) -> bool:
             return error.host == URL(proxy).raw_host
         case _:
             return False
-
-
-def _os_error_text(reason: OSError) -> str:
-    return os.strerror(reason.errno) if reason.errno else mask_secrets(str(reason), ())
 
 
 def _secrets_in(name: str, value: str) -> Iterator[str]:
@@ -325,8 +307,14 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class HttpProvider(ABC):
     """Base class of providers that stream their answers from a server.
 
-    `http` is a session of the caller, who closes it; without one the provider opens its own, and `close` closes that.
+    Arguments of all wires: `api_key_env` names the environment variable of the key, which is read for each request and
+    sent to `base_url` only; without it no key is sent. `headers` are added to every request. With `full_url`,
+    `base_url` is the complete URL of requests, and nothing is added to it. `http` is a session of the caller, who
+    closes it; without one the provider opens its own, and `close` closes that.
     """
+
+    _endpoint: Endpoint
+    """Set by wires with one URL; others override `base_url` and `endpoint`."""
 
     def __init__(self, http: Http | None) -> None:
         self._owns_http = http is None
@@ -334,9 +322,9 @@ class HttpProvider(ABC):
         self._unsupported = UnsupportedOptions()
 
     @property
-    @abstractmethod
     def base_url(self) -> str:
         """The address, without secrets."""
+        return self._endpoint.info.base_url
 
     @abstractmethod
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
@@ -350,9 +338,9 @@ class HttpProvider(ABC):
     def decoder(self, model: str) -> StreamDecoder:
         """A decoder for one response."""
 
-    @abstractmethod
     async def endpoint(self, model: str) -> Endpoint:
         """The endpoint of a model."""
+        return self._endpoint
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The model's reply to `request`, in one attempt.

@@ -35,12 +35,16 @@ _NO_MONEY = re.compile(
     r"insufficient_(quota|balance|credits?)|billing|exceeded your current quota|insufficient balance|credit balance"
 )
 _RATE = re.compile(r"rate.?limit|too.many.requests|resource_exhausted|throttl")
-_BROKEN = re.compile(r"overload|unavailable|server_error|internal|api_error|capacity")
 _BUSY = re.compile(r"overload|unavailable|capacity")
-_AUTH = re.compile(r"authenticat|unauthor|permission|api_?key|forbidden|credential")
 _BUSY_MESSAGE = re.compile(r"overloaded|temporarily unavailable|try again later")
-_SLOW = re.compile(r"time.?out")
-_BAD_REQUEST = re.compile(r"invalid|not_?found|bad_request|unsupported")
+_BY_KIND: tuple[tuple[re.Pattern[str], ProviderFault], ...] = (
+    (_RATE, "rate_limited"),
+    (re.compile(r"overload|unavailable|server_error|internal|api_error|capacity"), "overloaded"),
+    (re.compile(r"time.?out"), "timeout"),
+    (re.compile(r"authenticat|unauthor|permission|api_?key|forbidden|credential"), "auth"),
+    (re.compile(r"invalid|not_?found|bad_request|unsupported"), "bad_request"),
+)
+"""Faults by the server's word for an error; the first match counts."""
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:(?:sk|gsk|xai)[-_]|AIza)[A-Za-z0-9_*.•-]{6,}|(?<=Bearer )\S+")
 
 
@@ -191,16 +195,9 @@ def _is_billing_error(body: ErrorBody) -> bool:
 
 
 def _fault_by_kind(kind: str, message: str) -> ProviderFault:
-    if _RATE.search(kind):
-        return "rate_limited"
-    if _BROKEN.search(kind):
-        return "overloaded"
-    if _SLOW.search(kind):
-        return "timeout"
-    if _AUTH.search(kind):
-        return "auth"
-    if _BAD_REQUEST.search(kind):
-        return "bad_request"
+    for pattern, fault in _BY_KIND:
+        if pattern.search(kind):
+            return fault
     # No kind, or an unknown one: only an unmistakable message decides.
     return "rate_limited" if _RATE.search(message) else "overloaded" if _BUSY_MESSAGE.search(message) else "internal"
 
@@ -327,17 +324,15 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def _without_credentials(address: str, secrets: Iterable[str]) -> str:
-    """An address without its query, user name and password."""
     address = address.partition("?")[0].partition("#")[0]
     return display_text(re.sub(r"(?<=//)[^/]*@", "", address), secrets)
 
 
 def _parse(content: bytes) -> ErrorBody:
     try:
-        value: object = msgspec.json.decode(content)
+        body = parse_error_body(msgspec.json.decode(content))
     except NOT_JSON:
-        return ErrorBody(content.decode("utf-8", "replace"))
-    body = parse_error_body(value)
+        body = ErrorBody("")
     return body if body.message else ErrorBody(content.decode("utf-8", "replace"))
 
 

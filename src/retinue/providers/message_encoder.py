@@ -1,20 +1,96 @@
-"""Incremental encoder of a run's messages in a vendor's format: encoded once, then only appended to.
+"""Encoder of a run's messages in a vendor's format: system prompt, notes on thinking, and an append-only body.
 
 Vendors reject what a real history may hold: calls without an id or with a repeated one, a result without its call, a
-call without its result. All of that is repaired here, by position alone, so that the same history always gives the
-same bytes. The format itself is the wire's.
+call without its result. `MessageEncoder` repairs all of that by position alone, so that the same history always gives
+the same bytes. The format itself is the wire's.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal, Self, TypeAlias, assert_never
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, assert_never
+
+import msgspec
+from msgspec import Struct
 
 from retinue.core.history import UNFINISHED
-from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
+from retinue.providers.lenient_json import decode_or_none
+
+
+def system_prompt(request: Request) -> str:
+    """The system prompt for a wire that has a request field for schemas; `json_object` is described in words as well.
+
+    OpenAI rejects a request for a JSON object if no message mentions JSON, and Anthropic has no field for it.
+    """
+    if request.output is None or request.output.mode == "json_schema":
+        return request.system
+    return system_prompt_with_format(request)
+
+
+def system_prompt_with_format(request: Request) -> str:
+    """The system prompt for a wire without such a field: it ends with the output format in words.
+
+    >>> from retinue.core.agent import Output
+    >>> system_prompt_with_format(Request(model="m", system="Be brief.", messages=[], output=Output()))
+    'Be brief.\\n\\nGive your final answer as one JSON object, and nothing else.'
+    """
+    if request.output is None:
+        return request.system
+    return f"{request.system}\n\n{request.output.in_words}" if request.system else request.output.in_words
+
+
+# ---- notes that a wire stores among a reply's thinking, to send the reply back as it came ----------------------------
+# A note is JSON in the opaque part of a `Thinking`, and each wire reads only its own. Some hold the order of a reply's
+# parts, step by step; the usual order (thinking, text, calls) needs no note.
+
+Steps: TypeAlias = Sequence[str | int]
+"""The order of a reply's parts: `call`, the wire's word for thinking, or a number of characters of text."""
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+def make_note(content: Struct, signature: str, text: str = "") -> Thinking:
+    return Thinking(text, signature, msgspec.json.encode(content).decode())
+
+
+def read_note(decode: Callable[[str], T], thinking: Thinking) -> T | None:
+    """The note in a thinking block, or None if it has none that this wire wrote."""
+    return decode_or_none(decode, thinking.opaque) if thinking.opaque.startswith("{") else None
+
+
+def order_fits(steps: Steps, message: AssistantMessage, thinking_blocks: int) -> bool:
+    """Whether these steps cover the message exactly; it may have been changed since they were noted.
+
+    >>> order_fits(["thought", 2], AssistantMessage("hi"), 1)
+    True
+    >>> order_fits(["thought", 2, "call"], AssistantMessage("hi"), 1)
+    False
+    """
+    lengths = [step for step in steps if isinstance(step, int)]
+    calls = steps.count("call")
+    counts = (len(steps) - len(lengths) - calls, calls, sum(lengths))
+    return counts == (thinking_blocks, len(message.calls), len(message.text)) and min(lengths, default=1) > 0
+
+
+def arrange(steps: Steps, text: str, thinking: Iterator[T], calls: Iterator[C]) -> Iterator[T | str | C]:
+    """The parts of a reply in the order of `steps`.
+
+    >>> list(arrange([2, "thought", 4], "Hm yes.", iter(["(thinks)"]), iter([])))
+    ['Hm', '(thinks)', ' yes']
+    """
+    start = 0
+    for step in steps:
+        if isinstance(step, int):
+            yield text[start : start + step]
+            start += step
+        else:
+            yield next(calls) if step == "call" else next(thinking)
+
 
 Role: TypeAlias = Literal["user", "assistant"]
 
@@ -47,9 +123,9 @@ class MessageEncoder(ABC):
         "_replies",
         "_reply_end",
         "_used_ids",
-        "_variant",
         "encoded",
         "has_calls",
+        "variant",
     )
 
     valid_id: ClassVar[re.Pattern[str]]
@@ -62,7 +138,8 @@ class MessageEncoder(ABC):
     """Whether the results of a reply's calls are written together, in the order of the calls, once all are there."""
 
     def __init__(self, variant: str = "") -> None:
-        self._variant = variant
+        self.variant = variant
+        """Which variant of the wire's format it writes."""
         self.encoded: bytearray = bytearray()
         """What does not change any more."""
         self.has_calls = False
@@ -84,11 +161,6 @@ class MessageEncoder(ABC):
             encoder = request.memo[name] = cls(variant)
         encoder._add(request.messages)
         return encoder
-
-    @property
-    def variant(self) -> str:
-        """Which variant of the wire's format it writes."""
-        return self._variant
 
     def body(self) -> bytes:
         """All messages, separated by commas; a call without a result gets a placeholder."""
@@ -117,7 +189,6 @@ class MessageEncoder(ABC):
         """The results of calls."""
 
     def append(self, role: Role, pieces: Iterable[bytes]) -> None:
-        """Append encoded pieces of one role."""
         for piece in pieces:
             if self.encoded:
                 self.encoded += b","
@@ -125,7 +196,7 @@ class MessageEncoder(ABC):
 
     def _is_beginning_of(self, messages: Sequence[Message], variant: str) -> bool:
         """Whether these messages begin with the encoded ones; a summary may have taken their place."""
-        if not 0 < self._count <= len(messages) or self._variant != variant:
+        if not 0 < self._count <= len(messages) or self.variant != variant:
             return False
         return messages[0] is self._first and messages[self._count - 1] is self._last
 
@@ -142,9 +213,8 @@ class MessageEncoder(ABC):
                 case AssistantMessage():
                     self._flush_results()
                     self._replies += 1
-                    self._pending = [
-                        PendingCall(call, self._wire_id(call, index)) for index, call in enumerate(message.calls)
-                    ]
+                    calls = enumerate(message.calls)
+                    self._pending = [PendingCall(call, self._wire_id(call, index)) for index, call in calls]
                     self.has_calls = self.has_calls or bool(message.calls)
                     self.append("assistant", self.encode_reply(message, self._pending))
                     self._reply_end = len(self.encoded)
@@ -177,10 +247,9 @@ class MessageEncoder(ABC):
             orphan = f"[result of a call of {message.name} that is no longer shown]\n{message.text}"
             self.append("user", (self.encode_user(orphan),))
             return
-        same_name = [pending for pending in waiting if pending.call.name == message.name]
-        pending = next(
-            (pending for pending in same_name if pending.call.id == message.call_id), (same_name or waiting)[0]
-        )
+        same_name = [call for call in waiting if call.call.name == message.name]
+        same_id = (call for call in same_name if call.call.id == message.call_id)
+        pending = next(same_id, (same_name or waiting)[0])
         pending.text, pending.failed = message.text, message.failed
         if not self.batches_results:
             self._pending.remove(pending)

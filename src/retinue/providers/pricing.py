@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,8 @@ from msgspec.structs import replace
 from retinue.core.messages import Reply
 from retinue.core.ports import Provider, Publish, Request, price_of, window_of
 from retinue.core.usage import Usage
+
+T = TypeVar("T")
 
 PICO = 1_000_000
 """Picodollars per token for each dollar per million tokens; sums in these are exact."""
@@ -84,7 +87,7 @@ class PriceList(Struct, frozen=True):
 
     def rates(self, model: str) -> Rates | None:
         """The prices of a model, by its name or the name of one of its versions."""
-        return rates_in(self.models, model, self.aliases)
+        return find_model(self.models, model, self.aliases)
 
 
 @cache
@@ -93,30 +96,21 @@ def list_prices() -> PriceList:
     return msgspec.json.decode(Path(__file__).with_name("prices.json").read_bytes(), type=PriceList)
 
 
-def rates_in(models: Mapping[str, Rates], model: str, aliases: Mapping[str, str] | None = None) -> Rates | None:
-    """The prices of a model in a table: under its exact name, else without a vendor prefix, else without its version.
+def find_model(models: Mapping[str, T], model: str, aliases: Mapping[str, str] | None = None) -> T | None:
+    """The entry of a model in a table: under its exact name, else without a vendor prefix, else without its version.
 
     >>> sonnet = {"claude-sonnet-4": Rates(input=3.0, output=15.0)}
-    >>> rates_in(sonnet, "anthropic/claude-sonnet-4-20250514") is sonnet["claude-sonnet-4"]
+    >>> find_model(sonnet, "anthropic/claude-sonnet-4-20250514") is sonnet["claude-sonnet-4"]
     True
-    >>> rates_in(sonnet, "claude-sonnet-4-5") is None
+    >>> find_model(sonnet, "claude-sonnet-4-5") is None
     True
-    """
-    for name in names_of(model):
-        rates = models.get(name) or models.get((aliases or {}).get(name, ""))
-        if rates is not None:
-            return rates
-    return None
-
-
-def names_of(model: str) -> tuple[str, ...]:
-    """The names under which a table may list a model, the exact one first.
-
-    >>> names_of("anthropic/claude-sonnet-4-20250514")
-    ('anthropic/claude-sonnet-4-20250514', 'claude-sonnet-4-20250514', 'claude-sonnet-4')
     """
     bare = _VENDOR.sub("", model).lower()
-    return (model, bare, *_without_versions(bare))
+    for name in (model, bare, *_without_versions(bare)):
+        entry = models.get(name) or models.get((aliases or {}).get(name, ""))
+        if entry is not None:
+            return entry
+    return None
 
 
 def _without_versions(name: str) -> list[str]:
@@ -129,30 +123,12 @@ def _without_versions(name: str) -> list[str]:
     return [name[:end] for end in sorted(ends, reverse=True)]
 
 
-def cost(model: str, usage: Usage) -> int | None:
-    """The cost of a call by the list prices, in nanodollars; None if the model is not listed.
-
-    >>> cost("claude-sonnet-4-5-20250929", Usage(input=1_000))
-    3000000
-    >>> cost("my-own-model", Usage(input=1)) is None
-    True
-    """
-    rates = list_prices().rates(model)
-    return None if rates is None else rates.cost(usage)
-
-
-def price(model: str) -> tuple[int, int] | None:
-    """The highest list price of an input token and of an output token, in nanodollars; None if not listed.
-
-    >>> price("claude-sonnet-4-5"), price("gpt-5-mini"), price("my-own-model")
-    ((3750, 15000), (250, 2000), None)
-    """
-    rates = list_prices().rates(model)
-    return None if rates is None else rates.highest()
-
-
 class ModelPrices:
-    """The prices of one provider's models: configured ones first, then zero if `free`, else the list prices."""
+    """The prices of one provider's models: configured ones first, then zero if `free`, else the list prices.
+
+    >>> ModelPrices().price("gpt-5-mini"), ModelPrices().price("my-own-model")
+    ((250, 2000), None)
+    """
 
     def __init__(self, configured: Mapping[str, Rates] | None = None, *, free: bool = False) -> None:
         self._configured = dict(configured or {})
@@ -160,9 +136,8 @@ class ModelPrices:
         self._known: dict[str, Rates | None] = {}
 
     def rates(self, model: str) -> Rates | None:
-        """The prices of a model, or None if unknown."""
         if model not in self._known:
-            rates = rates_in(self._configured, model)
+            rates = find_model(self._configured, model)
             self._known[model] = rates or (FREE if self._free else list_prices().rates(model))
         return self._known[model]
 
@@ -192,7 +167,6 @@ class PricedProvider:
     windows: Callable[[str], int | None] | None = None
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The provider's reply, with its cost."""
         reply = await self.provider.answer(request, publish)
         if reply.cost is not None or reply.usage is None:
             return reply
@@ -200,17 +174,14 @@ class PricedProvider:
         return reply if rates is None else replace(reply, cost=rates.cost(reply.usage))
 
     def price(self, model: str) -> tuple[int, int] | None:
-        """The highest price of one input token and of one output token, in nanodollars, or None if unknown."""
         known = self.prices.price(model)
         return price_of(self.provider, model) if known is None else known
 
     def window(self, model: str) -> int | None:
-        """The context window of a model, in tokens, or None if unknown."""
         known = None if self.windows is None else self.windows(model)
         return window_of(self.provider, model) if known is None else known
 
     async def close(self) -> None:
-        """Close the provider's connections."""
         close = getattr(self.provider, "close", None)
         if close is not None:
             await close()

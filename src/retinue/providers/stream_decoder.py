@@ -1,4 +1,4 @@
-"""Base class of the wires' response decoders; each wire defines what its events mean."""
+"""Base class of the wires' response decoders, and the token counts of vendors as `Usage`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Delta, Reply, Stop, Thinking, ToolCall
@@ -28,11 +29,13 @@ class StreamDecoder(ABC):
     Its errors are `ProviderError`s without the address; `Endpoint` adds that.
     """
 
-    __slots__ = ("_id", "_model", "done")
+    __slots__ = ("_begun", "_id", "_model", "_text", "done")
 
     def __init__(self, *, model: str = "") -> None:
         self.done = False
         """Whether the response was marked as complete."""
+        self._begun = False
+        self._text: list[str] = []
         self._id = ""
         self._model = model
 
@@ -42,9 +45,9 @@ class StreamDecoder(ABC):
         return self._id
 
     @property
-    @abstractmethod
     def partial(self) -> str:
         """The text so far."""
+        return "".join(self._text)
 
     @abstractmethod
     def feed(self, payload: bytes) -> Sequence[Delta]:
@@ -75,7 +78,6 @@ class StreamDecoder(ABC):
             raise
 
     def _cut_error(self, *, begun: bool) -> ProviderError:
-        """The error for a stream that ended too early."""
         when = "in the middle of the answer" if begun else "without an answer"
         return ProviderError(f"the stream ended {when}", fault="cut", partial=self.partial)
 
@@ -90,3 +92,42 @@ class StreamDecoder(ABC):
             model=self._model,
             response_id=self._id,
         )
+
+
+class TokenDetails(Struct, gc=False):
+    """Details of input or output tokens on OpenAI's wires; other servers add fields."""
+
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+NO_DETAILS = TokenDetails()
+
+
+def normalized_usage(
+    input_tokens: int | None,
+    output_tokens: int | None,
+    *,
+    cached: int | None = None,
+    reasoning: int | None = None,
+    written: int | None = None,
+) -> Usage | None:
+    """The usage of one response; None if the server counted neither input nor output.
+
+    >>> normalized_usage(10, 5, cached=12, reasoning=-1)
+    Usage(input=10, output=5, cached=10, reasoning=0, written=0)
+    >>> normalized_usage(None, None, cached=3) is None
+    True
+    """
+    if input_tokens is None and output_tokens is None:
+        return None
+    total_in, total_out = max(0, input_tokens or 0), max(0, output_tokens or 0)
+    from_cache = min(max(0, cached or 0), total_in)
+    return Usage(
+        input=total_in,
+        output=total_out,
+        cached=from_cache,
+        reasoning=min(max(0, reasoning or 0), total_out),
+        written=min(max(0, written or 0), total_in - from_cache),
+    )

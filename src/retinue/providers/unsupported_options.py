@@ -42,7 +42,6 @@ class UnsupportedOptions:
         self._by_model: dict[str, frozenset[str]] = {}
 
     def for_model(self, model: str) -> frozenset[str]:
-        """The options to leave out."""
         return self._by_model.get(model, NONE)
 
     def learn(self, model: str, sent: Iterable[str], error: ProviderError) -> str | None:
@@ -66,7 +65,6 @@ def is_supported(option: str, unsupported: Collection[str]) -> bool:
 
 
 def without_unsupported(options: dict[str, object], unsupported: Collection[str]) -> dict[str, object]:
-    """The options that were not rejected."""
     if not unsupported:
         return options
     return {option: value for option, value in options.items() if is_supported(option, unsupported)}

@@ -45,7 +45,6 @@ class Wire(Struct, frozen=True, kw_only=True):
     """Options of the provider class for `responses_wire = "seed"`; empty if the wire has no such spelling."""
 
     def load(self) -> Callable[..., Any]:
-        """Import the provider class and return it."""
         module, _, name = self.provider.partition(":")
         return getattr(import_module(module), name)
 

@@ -1,6 +1,6 @@
-"""A function's parameters as a JSON Schema, and a model's JSON as the function's arguments.
+"""A function's parameters as a JSON Schema, and a model's JSON decoded as the function's arguments.
 
-Also what to tell a model whose arguments do not fit: which one, what was expected, what was found.
+For arguments that do not fit, the error message names the argument, what was expected, and what was found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Arguments:
-    """What a function takes; raises `BadInput` for a parameter that JSON cannot fill."""
+    """The parameters of a function; raises `BadInput` for one that JSON cannot fill."""
 
     def __init__(self, function: Callable[..., object], *, name: str, about: Mapping[str, str]) -> None:
         self.name = name
@@ -43,18 +43,18 @@ class Arguments:
                 self._context.append(parameter.name)
                 continue
             where = f"tool {name}: parameter {parameter.name!r}"
-            if _has_context(hint):  # a model could fill it, and make up who calls
+            if _has_context(hint):  # a model could fill it, and forge the caller
                 raise BadInput(f"{where}: a CallContext is handed in by itself, not as a part of something else")
             schema = _schema_of(hint, where)
-            description = _said_in_annotation(hint) or about.get(parameter.name)
+            description = _annotated_description(hint) or about.get(parameter.name)
             if description:
                 schema["description"] = description
             if parameter.default is parameter.empty:
                 required.append(parameter.name)
                 fields.append((parameter.name, hint))
             else:
-                schema |= _shown_default(parameter.default)
-                fields.append((parameter.name, hint, _kept_default(parameter.default)))
+                schema |= _default_in_schema(parameter.default)
+                fields.append((parameter.name, hint, _default_for_msgspec(parameter.default)))
             properties[parameter.name] = schema
         self.schema: Schema = {
             "type": "object",
@@ -72,32 +72,31 @@ class Arguments:
             # Some models write nothing at all where a tool needs no arguments.
             return self._decoder.decode(arguments if arguments.strip() else "{}")
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-            return Misfit(_complaint(self, arguments, error))
+            return Misfit(_error_message(self, arguments, error))
 
     def bind(
         self, decoded: msgspec.Struct, context: CallContext | None = None
     ) -> tuple[list[object], dict[str, object]]:
-        """Positional and named arguments for the function."""
         given: dict[str, object] = {name: getattr(decoded, name) for name in self._names}
         given.update(dict.fromkeys(self._context, context))
         return [given.pop(name) for name in self._positional], given
 
-    def in_words(self) -> str:
-        """The arguments there are, for someone who used others."""
+    def listing(self) -> str:
+        """The names of the arguments, for error messages."""
         required = self.schema["required"]
         listed = [f"{name} (required)" if name in required else name for name in self._names]
         return ", ".join(listed) or "none"
 
 
-# ---- what the function says ------------------------------------------------------------------------------------------
+# ---- parameters ------------------------------------------------------------------------------------------------------
 
 
 def _typed_parameters(function: Callable[..., object], name: str) -> Iterator[tuple[inspect.Parameter, Any]]:
     try:
         signature = inspect.signature(function)
-    except (NameError, ValueError, TypeError) as wrong:
-        raise BadInput(f"tool {name}: its parameters cannot be read: {wrong}") from wrong
-    names_around: Mapping[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
+    except (NameError, ValueError, TypeError) as error:
+        raise BadInput(f"tool {name}: its parameters cannot be read: {error}") from error
+    module_names: Mapping[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
     for parameter in signature.parameters.values():
         where = f"tool {name}: parameter {parameter.name!r}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -107,17 +106,17 @@ def _typed_parameters(function: Callable[..., object], name: str) -> Iterator[tu
             raise BadInput(f"{where} has no type annotation{hint}")
         holder = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
         try:
-            hints = get_type_hints(holder, dict(names_around), include_extras=True)
-        except (NameError, TypeError, SyntaxError) as wrong:
+            hints = get_type_hints(holder, dict(module_names), include_extras=True)
+        except (NameError, TypeError, SyntaxError) as error:
             raise BadInput(
-                f"{where}: its annotation {parameter.annotation!r} cannot be read: {wrong}; "
+                f"{where}: its annotation {parameter.annotation!r} cannot be read: {error}; "
                 "the type must be known in the module when the function is defined"
-            ) from wrong
+            ) from error
         yield parameter, hints[parameter.name]
 
 
 def _is_context(hint: Any) -> bool:
-    """Whether a parameter is to be handed the context; it may say that it does without one when nobody calls."""
+    """Whether a parameter receives the context of the call; it may be optional, for direct calls of the function."""
     if get_origin(hint) is Annotated:
         return _is_context(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -129,21 +128,21 @@ def _has_context(hint: Any) -> bool:
     return hint is CallContext or any(map(_has_context, get_args(hint)))
 
 
-def _said_in_annotation(hint: Any) -> str | None:
+def _annotated_description(hint: Any) -> str | None:
     """A description written as `Annotated[int, "how many"]`; that of `msgspec.Meta` is in the schema already."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((note for note in notes if isinstance(note, str)), None)
 
 
-def _shown_default(default: object) -> Schema:
+def _default_in_schema(default: object) -> Schema:
     try:
         return {"default": msgspec.to_builtins(default)}
     except (TypeError, ValueError):
         return {}
 
 
-def _kept_default(default: object) -> Any:
-    """A default that msgspec takes: it refuses lists and the like, unless they are made each time."""
+def _default_for_msgspec(default: object) -> Any:
+    """A default that msgspec accepts: mutable ones need a factory."""
     if isinstance(default, list | dict | set | bytearray):
         return msgspec.field(default_factory=lambda: cast("object", default))
     return default
@@ -151,21 +150,20 @@ def _kept_default(default: object) -> Any:
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------
 
-
 _LEFT_OUT = frozenset({"$ref", "$defs", "$comment"})
 
 
 def _schema_of(hint: Any, where: str) -> Schema:
     try:
         return _inlined(msgspec.json.schema(hint, schema_hook=_schema_of_model))
-    except TypeError as wrong:
-        raise BadInput(f"{where}: {str(wrong).splitlines()[-1]}") from wrong
+    except TypeError as error:
+        raise BadInput(f"{where}: {str(error).splitlines()[-1]}") from error
 
 
 def _schema_of_model(kind: type) -> Schema:
-    """The schema of `object`, which is anything, or of a pydantic model, known by its methods and never imported."""
+    """The schema of `object`, which is anything, or of a pydantic model; pydantic itself is not imported."""
     if kind is object:
-        return {"$comment": "anything"}  # msgspec takes an empty schema for none at all
+        return {"$comment": "anything"}  # msgspec treats an empty schema as none
     schema = getattr(kind, "model_json_schema", None)
     if not (callable(schema) and hasattr(kind, "model_validate")):
         raise NotImplementedError
@@ -182,7 +180,7 @@ def _validated(kind: type, value: object) -> object:
 
 
 def _inlined(schema: Schema) -> Schema:
-    """The schema with each definition written where it is used; a type inside itself is only named there."""
+    """The schema with each definition written where it is used; a recursive type is only named there."""
     definitions = cast("dict[str, Schema]", schema.get("$defs", {}))
 
     def inline(node: Any, inside: tuple[str, ...]) -> Any:
@@ -204,51 +202,51 @@ def _inlined(schema: Schema) -> Schema:
     return inline(schema, ())
 
 
-# ---- what the model reads --------------------------------------------------------------------------------------------
+# ---- error messages for the model ------------------------------------------------------------------------------------
 
 _AT = re.compile(r"(?P<what>.*) - at `(?P<key>key` in `)?\$(?P<path>.*)`", re.DOTALL)
 _FIELD = re.compile(r"Object (?P<problem>missing required|contains unknown) field `(?P<field>.*)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 
 
-def _complaint(arguments: Arguments, text: str, wrong: Exception) -> str:
-    """What is wrong with the arguments in `text`, for the model that wrote them."""
+def _error_message(arguments: Arguments, text: str, error: Exception) -> str:
     tool = arguments.name
-    if isinstance(wrong, RecursionError):
+    if isinstance(error, RecursionError):
         return f"{tool}: the arguments are nested too deeply; send flatter ones"
-    if not isinstance(wrong, msgspec.ValidationError):
-        return f"{tool}: the arguments are not valid JSON: {_where_json_breaks(text, wrong)}; send one JSON object"
+    if not isinstance(error, msgspec.ValidationError):
+        return f"{tool}: the arguments are not valid JSON: {_json_error(text, error)}; send one JSON object"
 
-    located = _AT.fullmatch(str(wrong))
-    what, path = (located["what"], located["path"]) if located else (str(wrong), "")
+    located = _AT.fullmatch(str(error))
+    what, path = (located["what"], located["path"]) if located else (str(error), "")
     within = f" in {path.lstrip('.')!r}" if path else ""
     misfit = _FIELD.fullmatch(what)
     if misfit:
         problem = "is missing" if misfit["problem"] == "missing required" else "is not known"
-        there_are = "" if path else f"; arguments: {arguments.in_words()}"
-        return f"{tool}: argument {misfit['field']!r}{within} {problem}{there_are}"
+        known = "" if path else f"; arguments: {arguments.listing()}"
+        return f"{tool}: argument {misfit['field']!r}{within} {problem}{known}"
     if not path:
-        return f"{tool}: the arguments must be one JSON object: {_uncapped(what)}; arguments: {arguments.in_words()}"
+        return f"{tool}: the arguments must be one JSON object: {_uncapped(what)}; arguments: {arguments.listing()}"
     if located and located["key"]:
         return f"{tool}: argument {path.lstrip('.')!r}: in a key, {_uncapped(what)}{_found(text, path)}"
     more = _choices(arguments.schema, path) + _found(text, path)
     return f"{tool}: argument {path.lstrip('.')!r}: {_uncapped(what)}{more}"
 
 
-def _where_json_breaks(text: str, wrong: Exception) -> str:
+def _json_error(text: str, error: Exception) -> str:
+    """The error with its position in the text, which msgspec does not report."""
     try:
         json.loads(text)
-    except json.JSONDecodeError as broken:
-        if broken.pos >= len(text.rstrip()):
-            return f"{broken.msg} at the end, after character {len(text.rstrip())}; it may have been cut off"
-        return f"{broken.msg} at character {broken.pos + 1}, before {text[broken.pos : broken.pos + 20]!r}"
+    except json.JSONDecodeError as located:
+        if located.pos >= len(text.rstrip()):
+            return f"{located.msg} at the end, after character {len(text.rstrip())}; it may have been cut off"
+        return f"{located.msg} at character {located.pos + 1}, before {text[located.pos : located.pos + 20]!r}"
     except (ValueError, RecursionError):
         pass
-    return str(wrong)
+    return str(error)
 
 
 def _choices(schema: Schema, path: str) -> str:
-    """The values an argument may have, where they are a list."""
+    """The values that an argument may have, if the schema lists them."""
     nodes = [schema]
     for step in _STEP.finditer(path):
         inner = (_below(node, step["name"]) for node in nodes)
@@ -258,7 +256,7 @@ def _choices(schema: Schema, path: str) -> str:
 
 
 def _below(schema: Schema, name: str | None) -> Schema | None:
-    """The schema of a property, or of all items or values when there is no name."""
+    """The schema of a property, or of all items or values if there is no name."""
     if name is None:
         found = schema.get("items") or schema.get("additionalProperties")
     else:
@@ -267,13 +265,13 @@ def _below(schema: Schema, name: str | None) -> Schema | None:
 
 
 def _found(text: str, path: str) -> str:
-    """What stands at `path`, or as near to it as can be told, cut short."""
+    """The value at `path`, or as near to it as msgspec reports, cut short."""
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):  # broken, or too deep, after the place that did not fit
+    except (msgspec.DecodeError, RecursionError):  # invalid, or too deep, after the value that did not fit
         return ""
     for step in _STEP.finditer(path):
-        if step["index"] == "...":  # a value of a mapping; its key is not told
+        if step["index"] == "...":  # a value of a mapping; its key is not reported
             break
         try:
             value = value[step["name"] or int(step["index"])]

@@ -1,8 +1,8 @@
-"""What was too long for a model to read at once, kept so that it can be read page by page.
+"""Artifacts: long tool results that are cut for the model, kept whole, and read page by page.
 
-An artifact belongs to the tree whose run made it: all runs of the tree can read it, and those of a tree that goes on
-with its conversation; nobody else can, and it is forgotten together with the tree. It is kept in pieces, so that a
-page costs what the page weighs.
+An artifact belongs to the tree whose run made it: all runs of the tree can read it, and those of a tree that continues
+its conversation; no other run can, and it is deleted together with the tree. It is stored in pieces, so that a page
+costs what the page weighs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from msgspec import Meta, Struct
 from retinue.core.commands import Decide, Decision
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, RunId
-from retinue.core.ports import CallContext, KeyValue, Tool
+from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.ports import CallContext, KeyValue, PreparedCall, Tool, ToolResult, ToolWrapper
+from retinue.core.text import cut, whole_lines
 from retinue.tools.dependencies import Origins, ToolDependencies
 from retinue.tools.function import FunctionTool
 
@@ -27,17 +29,17 @@ READER = "artifact_read"
 SECONDS = 60.0
 
 PAGE = 50_000
-"""The most characters that are read at once."""
+"""Characters that one call returns at most."""
 
 PIECE = 256 * 1024
-"""Characters that are kept together."""
+"""Characters that are stored together."""
 
-MOST = 20_000_000
-"""Characters of one artifact that are kept; what comes after them is lost."""
+MAX_KEPT = 20_000_000
+"""Characters of one artifact that are stored; what comes after them is lost."""
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
-    """What is known of a kept text: how long it was, how much of it was kept, and in pieces of which size."""
+    """Record of a stored text: its length, how much of it was stored, and the size of the pieces."""
 
     size: int
     kept: int
@@ -45,7 +47,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
 
 def artifact_id(key: Key) -> str:
-    """The name of what the call with this key made; the same call has the same name, however often it is entered.
+    """The name of the result of the call with this key; the same when recovery makes the call again.
 
     >>> artifact_id("r1/3/0")
     'a_71244fe8b7155225'
@@ -53,26 +55,26 @@ def artifact_id(key: Key) -> str:
     return f"a_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
-async def keep(key_value: KeyValue, text: str, *, root_id: RunId, name: str, most: int = MOST) -> Artifact:
-    """Keep a text for the runs of a tree. What was kept under that name before is replaced."""
-    artifact = Artifact(size=len(text), kept=min(len(text), most), piece=PIECE)
+async def keep(key_value: KeyValue, text: str, *, root_id: RunId, name: str, limit: int = MAX_KEPT) -> Artifact:
+    """Store a text for the runs of a tree, in place of an earlier one with that name."""
+    artifact = Artifact(size=len(text), kept=min(len(text), limit), piece=PIECE)
     for start in range(0, artifact.kept, PIECE):
         piece = text[start : min(start + PIECE, artifact.kept)].encode("utf-8", "replace")
         await key_value.change(f"{_space(root_id, name)}/{start // PIECE}", _put("text", piece))
-    # Last, because it says that all the rest is there.
+    # Written last: the record means that all pieces are stored.
     await key_value.change(_space(root_id, name), _put("about", msgspec.json.encode(artifact)))
     return artifact
 
 
 async def find(key_value: KeyValue, *, root_id: RunId, name: str) -> Artifact | None:
-    """What is known of a text that was kept for a tree under that name."""
-    # A name that a model made up could lead to another shelf: one that no text has is not looked for.
+    """The record of a text that was stored for a tree under that name."""
+    # A name that a model made up could lead to another namespace.
     about = (await key_value.look(_space(root_id, name))).get("about") if "/" not in name else None
     return None if about is None else msgspec.json.decode(about, type=Artifact)
 
 
 async def page(key_value: KeyValue, artifact: Artifact, *, root_id: RunId, name: str, offset: int, limit: int) -> str:
-    """Up to `limit` characters of a kept text, from `offset` on; raises `ToolError` when there are none."""
+    """Up to `limit` characters of a stored text, from `offset` on; raises `ToolError` if there are none."""
     if offset >= artifact.kept:
         raise ToolError(f"Offset {offset} is past the end: artifact {name} has {artifact.kept} characters.")
     end = min(offset + limit, artifact.kept)
@@ -86,7 +88,6 @@ async def page(key_value: KeyValue, artifact: Artifact, *, root_id: RunId, name:
 
 
 def reader(key_value: KeyValue, origins: Origins) -> Tool:
-    """The tool `artifact_read`."""
 
     async def artifact_read(
         context: CallContext,
@@ -110,18 +111,18 @@ def reader(key_value: KeyValue, origins: Origins) -> Tool:
             else:
                 raise ToolError(f"There is no artifact {id!r}. Artifacts belong to the tree of runs that made them.")
         text = await page(key_value, artifact, root_id=root_id, name=id, offset=offset, limit=limit)
-        return text + _where(artifact, offset + len(text))
+        return text + _continuation(artifact, offset + len(text))
 
     return FunctionTool(artifact_read, name=READER, kind="pure", timeout=SECONDS)
 
 
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
-    """The tool that reads what was cut."""
+    """`artifact_read`."""
     return (reader(dependencies.key_value, dependencies.origins),)
 
 
-def _where(artifact: Artifact, end: int) -> str:
-    """What a reader is told after a page that ends there."""
+def _continuation(artifact: Artifact, end: int) -> str:
+    """The notice after a page that ends at `end`."""
     if end < artifact.kept:
         return f"\n[{end} of {artifact.kept} characters read. Read on with offset {end}.]"
     if artifact.kept < artifact.size:
@@ -138,3 +139,50 @@ def _put(name: str, value: bytes) -> Decide:
         return Decision(answer=b"", puts={name: value})
 
     return decide
+
+
+class TruncatingTool(ToolWrapper):
+    """A tool whose results, failures too, have at most `limit` characters and a notice.
+
+    A longer result is cut, at the end of a line where one is near; the whole text becomes an artifact that the model
+    reads on with `artifact_read`. With `companion`, runs that are offered this tool are offered that one as well. For
+    a run without it, or whose policy refuses it, nothing is stored, and the notice asks for a smaller request.
+    """
+
+    def __init__(
+        self, tool: Tool, key_value: KeyValue, limit: int = PAGE, *, companion: bool = True, max_kept: int = MAX_KEPT
+    ) -> None:
+        super().__init__(tool)
+        self.companion = READER if companion else None
+        self._key_value = key_value
+        self._limit = limit
+        self._max_kept = max_kept
+
+    def __repr__(self) -> str:
+        return f"<tool {self.spec.name}, at most {self._limit} characters>"
+
+    async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
+        try:
+            result = await call.run(context)
+        except ToolError as error:
+            if len(str(error)) <= self._limit:
+                raise
+            result = ToolResult(str(error), failed=True)
+        if len(result.text) <= self._limit:
+            return result
+        return ToolResult(await self._cut(result.text, context), result.failed)
+
+    async def _cut(self, text: str, context: CallContext) -> str:
+        shown = whole_lines(text, self._limit)
+        if not self._can_be_read_on(context):
+            return cut(text, shown, f"\n[Cut: {shown} of {len(text)} characters are shown. Ask for less.]").text
+        name = artifact_id(context.key)
+        artifact = await keep(self._key_value, text, root_id=context.root_id, name=name, limit=self._max_kept)
+        lost = "" if artifact.kept == artifact.size else f" Only the first {artifact.kept} were kept."
+        call = f'{READER} {{"id": "{name}", "offset": {shown}}}'
+        notice = f"\n[Cut: {shown} of {artifact.size} characters are shown.{lost} Read on with {call}.]"
+        return cut(text, shown, notice).text
+
+    def _can_be_read_on(self, context: CallContext) -> bool:
+        offered = self.companion is not None or READER in context.offered
+        return offered and verdict(context.policy, tool=READER, risk=Risk.LOW).verdict is not Verdict.REFUSE

@@ -1,4 +1,4 @@
-"""The tools that come with retinue, by name: made when one is first asked for, out of what the process has."""
+"""Registry of the built-in tools: each is created on first use, from the dependencies of the process."""
 
 from __future__ import annotations
 
@@ -6,46 +6,30 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from retinue.core.ports import Tool
+from retinue.tools.artifacts import READER, TruncatingTool
 from retinue.tools.dependencies import ToolDependencies, ToolFactory
-from retinue.tools.truncation import TruncatingTool
 
-BUILTIN: Mapping[str, str] = {
-    "search_web": "retinue.tools.web",
-    "scrape_webpage": "retinue.tools.web",
-    "fetch": "retinue.tools.web",
-    "bash_find": "retinue.tools.search",
-    "bash_ripgrep": "retinue.tools.search",
-    "grep": "retinue.tools.search",
-    "bash_read": "retinue.tools.files",
-    "file_read": "retinue.tools.files",
-    "file_write": "retinue.tools.files",
-    "file_edit": "retinue.tools.files",
-    "file_ops": "retinue.tools.files",
-    "python_execute": "retinue.tools.python",
-    "shell": "retinue.tools.shell",
-    "terminal": "retinue.tools.shell",
-    "task_create": "retinue.tools.todo",
-    "task_get": "retinue.tools.todo",
-    "task_list": "retinue.tools.todo",
-    "task_update": "retinue.tools.todo",
-    "memory_store": "retinue.tools.memory",
-    "memory_recall": "retinue.tools.memory",
-    "memory_forget": "retinue.tools.memory",
-    "artifact_read": "retinue.tools.artifacts",
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "web": ("search_web", "scrape_webpage", "fetch"),
+    "search": ("bash_find", "bash_ripgrep", "grep"),
+    "files": ("bash_read", "file_read", "file_write", "file_edit", "file_ops"),
+    "python": ("python_execute",),
+    "shell": ("shell", "terminal"),
+    "todo": ("task_create", "task_get", "task_list", "task_update"),
+    "memory": ("memory_store", "memory_recall", "memory_forget"),
+    "artifacts": ("artifact_read",),
 }
-"""Where each built-in tool is made; imported when it is chosen."""
-
+BUILTIN: Mapping[str, str] = {name: f"retinue.tools.{module}" for module, names in _NAMES.items() for name in names}
+"""The module that makes each built-in tool, imported on first use."""
 
 LONG = frozenset(
     ("shell", "terminal", "fetch", "scrape_webpage", "file_read", "file_ops", "memory_recall", "task_list")
 )
-"""Tools whose results may be longer than a model should read at once: whoever has one can also page through them."""
-
-READS_ON = "artifact_read"
+"""Tools whose results may be longer than a model should read at once: runs that have one also have `artifact_read`."""
 
 
 class Builtin:
-    """The built-in tools of a process; `kit` is asked for when the first of them is."""
+    """The built-in tools of a process; `dependencies` is called when the first of them is needed."""
 
     def __init__(self, dependencies: Callable[[], ToolDependencies]) -> None:
         self._make_dependencies = dependencies
@@ -53,7 +37,7 @@ class Builtin:
         self._made: dict[str, Tool] = {}
 
     def find(self, name: str) -> Tool | None:
-        """The built-in tool of that name."""
+        """The built-in tool of that name, or None."""
         if name not in self._made and name in BUILTIN:
             make: ToolFactory = import_module(BUILTIN[name]).tools
             for tool in make(self._dependencies):
@@ -61,9 +45,9 @@ class Builtin:
         return self._made.get(name)
 
     def truncating(self, tool: Tool) -> Tool:
-        """The tool, with results that do not flood a model."""
+        """The tool with results of limited length; the tool itself if it is the reader of long ones."""
         name = tool.spec.name
-        if name == READS_ON:
+        if name == READER:
             return tool
         is_long = name in LONG and self._made.get(name) is tool
         return TruncatingTool(tool, self._dependencies.key_value, self._dependencies.max_result, companion=is_long)

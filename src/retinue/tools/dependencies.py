@@ -1,4 +1,4 @@
-"""What the built-in tools are made of: everything that reaches outside the process is handed in here."""
+"""Dependencies and options of the built-in tools: everything through which they reach outside the process."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     memory: str = "sqlite"
     max_result: int = 50_000
     program_memory_mb: int = PROGRAM_MEMORY_MB
-    """MiB that a command of the shell tools may use, with all that it starts."""
+    """MiB that a command of the shell tools may use, with all processes that it starts."""
     protected: tuple[str, ...] = ()
-    """Paths of files that say what agents may do, or are run as part of retinue; no tool may write them.
+    """Paths of files that define what agents may do, or that retinue runs; no tool may write them.
 
-    They are texts because these options also travel to other processes.
+    They are strings because these options are also sent to other processes.
     """
 
 
 Origins: TypeAlias = Callable[[RunId], Awaitable[Sequence[RunId]]]
 
 
-async def _none(root_id: RunId) -> Sequence[RunId]:
+async def _no_origins(root_id: RunId) -> Sequence[RunId]:
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDependencies:
-    """Handed to whoever makes built-in tools.
+    """What a `ToolFactory` makes tools from.
 
     `home` is the state folder (None keeps everything in memory); no tool may show it to a model. `web_search` names the
-    engine that searches, `memory` how agents' memories are kept: `sqlite`, or `markdown`, which people can read.
+    search engine, `memory` the backend of agents' memories: `sqlite`, or `markdown`, which people can read.
     """
 
     sandbox: Sandbox
@@ -66,34 +66,32 @@ class ToolDependencies:
     web_search: str = "ddgs"
     memory: str = "sqlite"
     memories: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Agents whose memory is kept otherwise: `sqlite`, `markdown`, or `none`."""
+    """Agents with another memory backend: `sqlite`, `markdown`, or `none`."""
     max_result: int = 50_000
     """Characters of a result that a model gets at once."""
     program_memory_mb: int = PROGRAM_MEMORY_MB
-    """MiB that a command of the shell tools may use, with all that it starts."""
+    """MiB that a command of the shell tools may use, with all processes that it starts."""
     network: bool = False
     """Whether programs of the shell tools may access the network."""
     sandboxed: bool = True
-    """Whether programs run in a sandbox, and not with every right of ours."""
-    origins: Origins = _none
-    """The roots of the trees whose conversation a tree goes on with, the latest first."""
+    """Whether programs run in a sandbox, and not with all rights of this process."""
+    origins: Origins = _no_origins
+    """Returns the roots of the trees whose conversation a tree continues, the latest first."""
     settings: tuple[Path, ...] = ()
-    """Files that say what agents may do, or are run as part of retinue; no tool may write them."""
+    """Files that define what agents may do, or that retinue runs; no tool may write them."""
 
 
 class NoKeyValue:
-    """A shelf for tools that have nothing to keep, or that are only looked at."""
+    """An empty `KeyValue` for tools that store nothing, or that are only listed."""
 
     async def look(self, space: str) -> Mapping[str, bytes]:
-        """Nothing."""
         return {}
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
     ) -> WriteResult:
-        """Cannot be done."""
         raise NotImplementedError(space)
 
 
 ToolFactory: TypeAlias = Callable[[ToolDependencies], Sequence[Tool]]
-"""Makes the tools of one file; a file's function of this kind is called `tools`."""
+"""Makes the tools of one module; the function is called `tools`."""

@@ -1,7 +1,7 @@
 """A typed function as a tool: its annotations become the schema, its docstring the description.
 
-The model's arguments are decoded and checked against the annotations in one pass; what does not fit is told to the
-model in words it can act on. The decorated function stays what it was for everybody who calls it.
+The model's arguments are decoded and checked against the annotations in one pass; an error message for the model says
+what does not fit. The decorated function can still be called as before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)")
 
 
 def described(docstring: str) -> tuple[str, dict[str, str]]:
-    """The text before the first section, and what the `Args:` section says about each parameter.
+    """The text before the first section, and the entry of each parameter in the `Args:` section.
 
     >>> described('''Search the logs.
     ...
@@ -56,7 +56,7 @@ def described(docstring: str) -> tuple[str, dict[str, str]]:
 
 
 def _entries(lines: list[str]) -> dict[str, str]:
-    """The entries of a section: the first sets the margin, what is further in goes on with the one before."""
+    """The entries of a section: the first sets the margin, a line that is further in continues the entry before it."""
     entries: dict[str, str] = {}
     margin, name = 0, ""
     for line in lines:
@@ -128,19 +128,17 @@ class FunctionTool(Tool, Generic[P, R]):
         self._assess = assess
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function itself."""
         return self.__wrapped__(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<tool {self.spec.name}>"
 
     def prepare(self, arguments: str) -> PreparedCall:
-        """A call of the function. Its arguments are decoded when it runs: their types may be the user's own code."""
+        # The arguments are decoded when the call runs: their types may be the user's own code.
         risk = CallRisk(self.risk, self.acts) if self._assess is None else self._assess(arguments)
         return PreparedCall(arguments, risk, partial(self.call, arguments))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Decode the model's arguments and call the function."""
         return await self.call_decoded(self.decode(arguments), context)
 
     def decode(self, arguments: str) -> msgspec.Struct | Misfit:
@@ -161,26 +159,24 @@ class FunctionTool(Tool, Generic[P, R]):
             result: object = await function(*args, **kwargs)
         else:
             result = await in_thread(_contained, function, args, kwargs)
-            if inspect.isawaitable(result):  # a plain function that hands on what an async one gave it
+            if inspect.isawaitable(result):  # a plain function that returns the coroutine of an async one
                 result = await result
-        return (
-            ToolResult(as_text(result.text), result.failed)
-            if isinstance(result, ToolResult)
-            else ToolResult(as_text(result))
-        )
+        if isinstance(result, ToolResult):
+            return ToolResult(as_text(result.text), result.failed)
+        return ToolResult(as_text(result))
 
 
 def _contained(function: Callable[..., Any], args: list[object], kwargs: dict[str, object]) -> object:
-    """Call the function; these out of it mean something else to whoever waits, who would hang or leave because of them.
+    """Call the function; exceptions that would make the awaiting task hang or exit become a `RuntimeError`.
 
-    Nobody's Ctrl-C is among them: that one comes to the main thread.
+    A real Ctrl-C is not among them: it arrives in the main thread.
     """
     try:
         return function(*args, **kwargs)
-    except StopIteration as escaped:
-        raise RuntimeError("StopIteration left the function: a next() without a default?") from escaped
-    except (GeneratorExit, KeyboardInterrupt) as escaped:
-        raise RuntimeError(f"{type(escaped).__name__} left the function") from escaped
+    except StopIteration as error:
+        raise RuntimeError("StopIteration left the function: a next() without a default?") from error
+    except (GeneratorExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"{type(error).__name__} left the function") from error
 
 
 @overload
@@ -260,9 +256,9 @@ def tool(
 
 
 def as_text(value: object) -> str:
-    """A result as the model reads it: text as it is, nothing as nothing, and anything else as JSON.
+    """A result as the model reads it: text unchanged, None as an empty text, anything else as JSON.
 
-    What JSON has no word for is written as `str` has it.
+    A value that JSON cannot express is converted by `str`.
 
     >>> as_text("plain"), as_text(None), as_text({"found": [1, 2]}), as_text(1 + 2j)
     ('plain', '', '{"found":[1,2]}', '(1+2j)')
@@ -273,24 +269,24 @@ def as_text(value: object) -> str:
         case bytes():
             return value.decode("utf-8", "replace")
         case str():
-            return _carried(str.__str__(value))  # itself and no kind of text of somebody's own, which nothing can store
+            return _utf8_safe(str.__str__(value))  # a plain string: stores cannot encode a subclass
         case _:
             pass
     try:
         encoded = msgspec.json.encode(value, enc_hook=_in_builtins)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return _carried(str(value))
-    # A date, an enum or a path alone is a word, and words need no quotes.
+        return _utf8_safe(str(value))
+    # A date, an enum or a path alone needs no quotes.
     return msgspec.json.decode(encoded, type=str) if encoded.startswith(b'"') else encoded.decode()
 
 
 def _in_builtins(value: object) -> object:
-    dump = getattr(value, "model_dump", None)  # pydantic's, if that is where it comes from
+    dump = getattr(value, "model_dump", None)  # of a pydantic model
     return dump(mode="json") if callable(dump) else str(value)
 
 
-def _carried(text: str) -> str:
-    """The text without halves of characters, which UTF-8 cannot carry (they come from odd file names)."""
+def _utf8_safe(text: str) -> str:
+    """The text with lone surrogates replaced, which UTF-8 cannot carry (they come from odd file names)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -299,10 +295,10 @@ def _carried(text: str) -> str:
 
 
 def _checked_name(function: Callable[..., object], name: str | None) -> str:
-    found = name if name is not None else getattr(function, "__name__", "")
-    if not _NAME.fullmatch(found):
+    chosen: str = getattr(function, "__name__", "") if name is None else name
+    if not _NAME.fullmatch(chosen):
         raise BadInput(
-            f"tool name {found!r}: expected a letter or _ and then up to 63 letters, digits, _ and -; "
+            f"tool name {chosen!r}: expected a letter or _ and then up to 63 letters, digits, _ and -; "
             "give one with @tool(name=...)"
         )
-    return found
+    return chosen

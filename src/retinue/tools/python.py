@@ -1,4 +1,4 @@
-"""Python code that a model made up, run in the sandbox: it sees the workspace, changes nothing and reaches nobody."""
+"""The tool `python_execute`: runs a model's Python code in the sandbox, read-only and without a network."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from retinue.tools.function import FunctionTool
 from retinue.tools.sandbox_mounts import environment_of, mounts_of, run_in_sandbox
 from retinue.tools.threads import in_thread
 
-LONGEST = 10_000
+MAX_CHARS = 10_000
 TRUNCATED = "\n... (truncated)"
-MOST_SECONDS = 300
-MOST_MEMORY = 4 * 1024**3
+MAX_SECONDS = 300
+MAX_MEMORY = 4 * 1024**3
 UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 RUNNER = f"""\
@@ -37,19 +37,19 @@ result = None
 exec(compile(tree, "<code>", "exec"), names)
 if last is not None:
     value = eval(compile(ast.Expression(last.value), "<code>", "eval"), names)
-    result = None if value is None else repr(value)[:{LONGEST + 1}]
+    result = None if value is None else repr(value)[:{MAX_CHARS + 1}]
 if os.getpid() == first:
     os.write(2, (token + json.dumps(result)).encode())
 """
-"""Runs the code; what its last expression came to is written after a token that nobody can guess.
+"""Runs the code; the value of its last expression is printed after a random token, which the code cannot forge.
 
-It goes to stderr, which is rarely so long that its end is lost, and is followed by what threads say that outlive the
-code. A process that the code forked comes to the same end, and has nothing to tell.
+It goes to stderr, which is rarely so long that its end is lost; output of threads that outlive the code may follow. A
+process that the code forked reaches the same end and prints nothing.
 """
 
 
 class Execution(Struct, frozen=True):
-    """What the code printed, and what its last expression came to."""
+    """Output of the code, and the value of its last expression."""
 
     stdout: str = ""
     stderr: str = ""
@@ -69,15 +69,15 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         """
         if not code.strip():
             return Execution(stderr="No code provided")
-        memory = bytes_in(mem)
+        memory = parse_size(mem)
         if memory is None:
             return Execution(stderr=f"Invalid memory limit: {mem!r}; write a number with k, m or g, up to 4g")
-        seconds = max(1, min(timeout, MOST_SECONDS))
+        seconds = max(1, min(timeout, MAX_SECONDS))
         token = secrets.token_hex(16)
         mounts = await in_thread(mounts_of, context, dependencies, writes=False)
         ended = await run_in_sandbox(
             Program(
-                argv=(interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
+                argv=(_interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
                 folder=mounts.folder,
                 readable=(*mounts.readable, sys.base_prefix),
                 hidden=mounts.hidden,
@@ -90,35 +90,35 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         )
         return _execution(ended, token, seconds)
 
-    seconds = MOST_SECONDS + 30.0
-    if not dependencies.sandboxed:  # then code can do whatever we can: it is no longer something that only looks
+    seconds = MAX_SECONDS + 30.0
+    if not dependencies.sandboxed:  # then the code has all rights of this process and may change anything
         return [FunctionTool(python_execute, kind="once", risk=Risk.MEDIUM, acts=True, timeout=seconds)]
     return [FunctionTool(python_execute, kind="idempotent", risk=Risk.LOW, timeout=seconds)]
 
 
-def interpreter() -> str:
-    """The Python that runs the code: this one, without the packages of a virtual environment."""
+def _interpreter() -> str:
+    """The Python that runs the code: the one of this process, without the packages of a virtual environment."""
     return str(getattr(sys, "_base_executable", None) or sys.executable)
 
 
-def bytes_in(size: str) -> int | None:
-    """A size such as 512m in bytes; None when it is not one, or more than there may be.
+def parse_size(text: str) -> int | None:
+    """A size such as 512m in bytes; None if it is invalid or above the maximum.
 
-    >>> bytes_in("512m"), bytes_in("1G"), bytes_in("lots")
+    >>> parse_size("512m"), parse_size("1G"), parse_size("lots")
     (536870912, 1073741824, None)
     """
-    matched = re.fullmatch(r"\s*(\d{1,12})\s*([bkmg]?)b?\s*", size, re.IGNORECASE | re.ASCII)
+    matched = re.fullmatch(r"\s*(\d{1,12})\s*([bkmg]?)b?\s*", text, re.IGNORECASE | re.ASCII)
     if matched is None:
         return None
-    found = int(matched[1]) * UNITS[matched[2].lower()]
-    return found if 0 < found <= MOST_MEMORY else None
+    size = int(matched[1]) * UNITS[matched[2].lower()]
+    return size if 0 < size <= MAX_MEMORY else None
 
 
 def _execution(ended: Ended, token: str, seconds: int) -> Execution:
-    before, found, told = ended.stderr.decode("utf-8", "replace").rpartition(token)
-    result, after = _result(told) if found else (None, told)
+    before, has_token, rest = ended.stderr.decode("utf-8", "replace").rpartition(token)
+    result, after = _result(rest) if has_token else (None, rest)
     stderr = before + after
-    if ended.cut and ended.code == 0 and not found:
+    if ended.cut and ended.code == 0 and not has_token:
         stderr = "More was printed than is kept, and the result is lost; print less\n" + stderr
     if ended.timed_out:
         stderr += f"Execution timed out after {seconds} seconds"
@@ -126,18 +126,17 @@ def _execution(ended: Ended, token: str, seconds: int) -> Execution:
         stderr += ended.killed_for
     elif ended.code < 0:
         stderr += f"Killed by signal {-ended.code}: too much memory or time?"
-    return Execution(_bounded(ended.stdout.decode("utf-8", "replace")), _bounded(stderr), result)
+    return Execution(_truncate(ended.stdout.decode("utf-8", "replace")), _truncate(stderr), result)
 
 
-def _result(told: str) -> tuple[str | None, str]:
-    """What the runner told, and what was printed after it."""
+def _result(printed: str) -> tuple[str | None, str]:
     try:
-        value, end = json.JSONDecoder().raw_decode(told)
+        value, end = json.JSONDecoder().raw_decode(printed)
     except ValueError:
-        return None, told
-    # It may be halves of characters, which UTF-8 cannot carry.
-    return value and _bounded(str(value).encode("utf-8", "replace").decode()), told[end:]
+        return None, printed
+    # It may have lone surrogates, which UTF-8 cannot carry.
+    return value and _truncate(str(value).encode("utf-8", "replace").decode()), printed[end:]
 
 
-def _bounded(text: str) -> str:
-    return cut(text, LONGEST, TRUNCATED).text
+def _truncate(text: str) -> str:
+    return cut(text, MAX_CHARS, TRUNCATED).text

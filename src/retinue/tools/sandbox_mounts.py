@@ -1,9 +1,9 @@
-"""What a program started for a run gets to see: the policy's folders, the way a sandbox takes them."""
+"""Sandbox mounts and environment of a program that a run starts, derived from the run's policy."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Mounts(Struct, frozen=True):
-    """Where a program starts, and which folders are open to it; `hidden` wins over both others."""
+    """Working folder of a program, and the folders that it can access; `hidden` wins over both others."""
 
     folder: str
     readable: tuple[str, ...]
@@ -25,23 +25,24 @@ class Mounts(Struct, frozen=True):
 
 
 def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True) -> Mounts:
-    """The fence around a program of this run; without `writes` all that it may see is read-only.
+    """The mounts for a program of this run; without `writes`, all of them are read-only.
 
-    A write-only root cannot be given to a program: whoever may create files in it sees what is there. `workspace_only`
-    switched off opens the whole system for reading, and no more for writing than before. What says how much agents may
-    do can be read in a writable folder, and not written.
+    A write-only root is left out: a program that may create files in it also sees what is there. With `workspace_only`
+    switched off, the whole system is readable, and no more is writable than before. Settings files in a writable folder
+    are read-only.
     """
     policy = context.policy
     workspace = os.path.realpath(context.workspace or os.curdir)
     full = _roots((workspace, *policy.allowed_roots))
-    lesser = _roots(policy.allowed_roots_read_only, beside=full)
+    read_only = _roots(policy.allowed_roots_read_only, beside=full)
     if not policy.workspace_only:
-        lesser = ("/", *lesser)
-    hidden = tuple(os.path.realpath(path) for path in _forbidden(policy.forbidden_paths, workspace))
+        read_only = ("/", *read_only)
+    forbidden = (os.path.join(workspace, os.path.expanduser(path)) for path in policy.forbidden_paths)
+    hidden = tuple(os.path.realpath(path) for path in forbidden if os.path.lexists(path))
     if dependencies.home is not None:
         hidden = (*hidden, os.path.realpath(dependencies.home))
     writable = full if writes else ()
-    readable = tuple(root for root in (*lesser, *(() if writes else full)) if not inside_any(root, writable))
+    readable = tuple(root for root in (*read_only, *(() if writes else full)) if not inside_any(root, writable))
     protected = [os.path.realpath(path) for path in (*dependencies.settings, *settings_in(writable))]
     readable = tuple(dict.fromkeys((*readable, *(path for path in protected if inside_any(path, writable)))))
     chosen = os.path.realpath(os.path.join(workspace, folder)) if folder else workspace
@@ -53,7 +54,7 @@ def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: s
 
 
 async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> Ended:
-    """Run a program in the kit's sandbox; a machine that can start nothing more is told, and no bug of a tool."""
+    """Run a program in the sandbox; an error of the operating system becomes a `ToolError`, it is no bug of a tool."""
     try:
         return await dependencies.sandbox.run(program)
     except OSError as error:
@@ -61,43 +62,35 @@ async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> En
 
 
 def environment_of(context: CallContext) -> Mapping[str, str]:
-    """What a program finds in its environment: where programs are, a place for files, and what the policy lets pass."""
+    """The environment variables of a program: a plain set, and those that the policy passes through."""
     passed = {name: os.environ[name] for name in context.policy.shell_env_passthrough if name in os.environ}
     return {"PATH": SAFE_PATH, "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"} | passed
 
 
 def settings_in(folders: Sequence[str]) -> list[str]:
-    """The files in these folders that say how much agents may do."""
     paths = (os.path.join(folder, name) for folder in folders for name in sorted(SETTINGS))
     return [path for path in paths if os.path.lexists(path)]
 
 
 def inside_any(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path is one of the roots, or below one."""
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def _roots(roots: Sequence[str], *, beside: Sequence[str] = ()) -> tuple[str, ...]:
-    """The roots that are there, as they really lie.
+    """The real paths of the roots that exist.
 
-    One that leads through a link in another root is left out: whoever writes there could point the link elsewhere.
+    A root that leads through a link in another root is left out: an agent could point the link elsewhere.
     """
     others = [*beside, *(os.path.realpath(root) for root in roots)]
-    real = (os.path.realpath(root) for root in roots if os.path.lexists(root) and not _is_led(root, others))
+    real = (os.path.realpath(root) for root in roots if os.path.lexists(root) and not _leads_through(root, others))
     return tuple(dict.fromkeys(real))
 
 
-def _is_led(root: str, others: Sequence[str]) -> bool:
+def _leads_through(root: str, others: Sequence[str]) -> bool:
+    """Whether the path of a root has a symbolic link inside one of the others."""
     path = os.path.abspath(root)
     while path != os.path.dirname(path):
         if os.path.islink(path) and inside_any(os.path.realpath(os.path.dirname(path)), others):
             return True
         path = os.path.dirname(path)
     return False
-
-
-def _forbidden(paths: Sequence[str], workspace: str) -> Iterator[str]:
-    for path in paths:
-        whole = os.path.join(workspace, os.path.expanduser(path))
-        if os.path.lexists(whole):
-            yield whole

@@ -1,8 +1,8 @@
-"""Threads for the work of tools that is not async: as many as are needed, and none that anybody has to wait for.
+"""Daemon threads for synchronous tool functions, at most `AT_ONCE` of them awaited at a time.
 
-The event loop's own threads are few, and whatever hangs in one of them keeps it: after a handful of hung tools nothing
-else would be read, resolved or closed. Here a call that nobody waits for any more gives its place to the next, and a
-thread that never ends does not keep the process from ending.
+The event loop's default executor has few threads, and a function that hangs keeps its thread: after a handful of hung
+tools nothing else would be read, resolved or closed. Here a cancelled call gives its place to the next one, and a
+thread that never ends does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 AT_ONCE = 128
-"""Calls of one event loop that are waited for at the same time."""
+"""Calls of one event loop that are awaited at the same time."""
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What the function returns, called in a thread with the caller's context variables.
+    """The result of the function, called in a thread with the caller's context variables.
 
-    Being cancelled means that nobody waits for it any more; the function itself goes on until it ends.
+    Cancelling this ends the wait; the function itself goes on until it returns.
     """
     loop = asyncio.get_running_loop()
-    room = _rooms.setdefault(loop, asyncio.Semaphore(AT_ONCE))
+    slots = _slots.setdefault(loop, asyncio.Semaphore(AT_ONCE))
     call = partial(contextvars.copy_context().run, function, *args, **kwargs)
-    async with room:
+    async with slots:
         return await loop.run_in_executor(_THREADS, call)
 
 
 class _Threads(Executor):
-    """A thread for every call; it is no reason for the process to stay."""
+    """A new daemon thread for every call."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Begin the call."""
         future: Future[T] = Future()
         call = partial(fn, *args, **kwargs)
         threading.Thread(target=_perform, args=(future, call), name="retinue-tool", daemon=True).start()
@@ -51,11 +50,11 @@ def _perform(future: Future[T], call: Callable[[], T]) -> None:
         return
     try:
         result = call()
-    except BaseException as error:  # it belongs to whoever waits, SystemExit too
+    except BaseException as error:  # raised in the awaiting task, SystemExit too
         future.set_exception(error)
     else:
         future.set_result(result)
 
 
 _THREADS = _Threads()
-_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()

@@ -1,7 +1,7 @@
-"""A to-do list that all runs of a session share: what there is to do, who does it, and what waits for what.
+"""The to-do list that all runs of a session share: tasks with owners, and which task waits for which.
 
-Tasks are kept on the session's shelf, each under its id. That one task blocks another is kept once, with the one that
-waits; what a task blocks is worked out.
+Tasks are stored in the key-value namespace of the session, each under its id. That one task blocks another is stored
+once, with the one that waits; what a task blocks is derived.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OVER = ("completed", "cancelled")
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """Something to do, as it is kept; `blocked_by` are the tasks that it waits for."""
+    """A task as it is stored; `blocked_by` are the ids of the tasks that it waits for."""
 
     number: int
     subject: str
@@ -56,7 +56,6 @@ class Task(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """What models call it."""
         return f"task_{self.number}"
 
 
@@ -64,7 +63,6 @@ Tasks = dict[str, Task]
 
 
 def space_of(session_id: SessionId) -> str:
-    """The shelf on which a session's tasks stand."""
     return f"tasks/{session_id}"
 
 
@@ -80,7 +78,7 @@ def tools(dependencies: ToolDependencies, *, max_tasks: int = MAX_TASKS) -> Sequ
 
 
 class TodoList:
-    """The lists of all sessions; each call sees its own session's alone."""
+    """The to-do lists of all sessions; each call sees that of its own session."""
 
     def __init__(self, key_value: KeyValue, clock: Clock, *, max_tasks: int = MAX_TASKS) -> None:
         self._key_value = key_value
@@ -141,7 +139,7 @@ class TodoList:
             id: the task
         """
         tasks = _tasks(await self._key_value.look(space_of(context.session_id)))
-        return _json(_shown(_known(tasks, id), tasks))
+        return _json(_rendered(_find(tasks, id), tasks))
 
     async def task_list(
         self,
@@ -160,7 +158,7 @@ class TodoList:
         tasks = _tasks(await self._key_value.look(space_of(context.session_id)))
         return _json(
             [
-                _shown(task, tasks)
+                _rendered(task, tasks)
                 for task in tasks.values()
                 if (status is None or task.status == status)
                 and (not labels or not set(labels).isdisjoint(task.labels))
@@ -203,7 +201,7 @@ class TodoList:
         at, by = self._clock.now(), context.path
 
         def update(tasks: Tasks) -> Task:
-            task = _known(tasks, id)
+            task = _find(tasks, id)
             tasks[id] = replace(
                 task,
                 subject=task.subject if subject is None else subject,
@@ -218,7 +216,7 @@ class TodoList:
                 updated_by=by,
             )
             for other in remove_blocks:
-                freed = _known(tasks, other)
+                freed = _find(tasks, other)
                 rest = tuple(blocker for blocker in freed.blocked_by if blocker != id)
                 tasks[other] = replace(freed, blocked_by=rest, updated_at=at, updated_by=by)
             return _linked(tasks, id, blocks=add_blocks, blocked_by=add_blocked_by, at=at, by=by)
@@ -226,13 +224,13 @@ class TodoList:
         return await self._change(context, update)
 
     async def _change(self, context: CallContext, change: Callable[[Tasks], Task]) -> str:
-        """Change the list as one, and answer with the task that it is about; the same call answers the same."""
+        """Change the list atomically and return the changed task; a call that is made again returns the same."""
 
         def decide(key_value: Mapping[str, bytes]) -> Decision:
             before = _tasks(key_value)
             after = dict(before)
             try:
-                answer = _Answer(task=_shown(change(after), after))
+                answer = _Answer(task=_rendered(change(after), after))
             except ToolError as refusal:
                 return Decision(msgspec.json.encode(_Answer(refused=str(refusal))))
             puts = {id: msgspec.json.encode(task) for id, task in after.items() if before.get(id) is not task}
@@ -241,8 +239,8 @@ class TodoList:
         space = space_of(context.session_id)
         written = await self._key_value.change(space, decide, key=context.key, session_id=context.session_id)
         if isinstance(written, NamespaceClosed):
-            how = "archived: its list can be read, not changed" if written.why == "session_archived" else "not there"
-            raise ToolError(f"Session {context.session_id!r} is {how}.")
+            state = "archived: its list can be read, not changed" if written.why == "session_archived" else "not there"
+            raise ToolError(f"Session {context.session_id!r} is {state}.")
         assert isinstance(written, bytes)
         answer = msgspec.json.decode(written, type=_Answer)
         if answer.refused is not UNSET:
@@ -251,19 +249,18 @@ class TodoList:
 
 
 class _Answer(Struct, frozen=True, kw_only=True):
-    """What a change came to, as it is remembered: the task, or why nothing was changed."""
+    """The result of a change as it is stored: the task, or why nothing was changed."""
 
     task: dict[str, Any] | UnsetType = UNSET
     refused: str | UnsetType = UNSET
 
 
 def _tasks(key_value: Mapping[str, bytes]) -> Tasks:
-    """All tasks by id, the oldest first."""
     tasks = [msgspec.json.decode(value, type=Task) for value in key_value.values()]
     return {task.id: task for task in sorted(tasks, key=lambda task: task.number)}
 
 
-def _known(tasks: Tasks, id: str) -> Task:
+def _find(tasks: Tasks, id: str) -> Task:
     if id not in tasks:
         raise ToolError(f"Task not found: {id}")
     return tasks[id]
@@ -274,20 +271,20 @@ def _is_blocked(task: Task, tasks: Tasks) -> bool:
 
 
 def _linked(tasks: Tasks, id: str, *, blocks: Iterable[str], blocked_by: Iterable[str], at: float, by: str) -> Task:
-    """The task after others wait for it, or it for others; nothing may come to wait for itself."""
+    """Add links between tasks and return the task; raises `ToolError` for a cycle."""
     links = [*((other, id) for other in blocks), *((id, other) for other in blocked_by)]
     for waits, blocker in links:
-        waiting, _ = _known(tasks, waits), _known(tasks, blocker)
+        waiting, _ = _find(tasks, waits), _find(tasks, blocker)
         if blocker in waiting.blocked_by:
             continue
-        if waits in _behind(blocker, tasks):
+        if waits in _all_blockers(blocker, tasks):
             raise ToolError(f"{waits} cannot wait for {blocker}: {blocker} would wait for itself.")
         tasks[waits] = replace(waiting, blocked_by=(*waiting.blocked_by, blocker), updated_at=at, updated_by=by)
     return tasks[id]
 
 
-def _behind(id: str, tasks: Tasks) -> set[str]:
-    """A task and everything that it waits for, near or far."""
+def _all_blockers(id: str, tasks: Tasks) -> set[str]:
+    """A task and all tasks that it waits for, directly or indirectly."""
     found, todo = {id}, [id]
     while todo:
         fresh = set(tasks[todo.pop()].blocked_by) - found
@@ -296,8 +293,7 @@ def _behind(id: str, tasks: Tasks) -> set[str]:
     return found
 
 
-def _shown(task: Task, tasks: Tasks) -> dict[str, Any]:
-    """A task as a model reads it."""
+def _rendered(task: Task, tasks: Tasks) -> dict[str, Any]:
     return {
         "id": task.id,
         "subject": task.subject,

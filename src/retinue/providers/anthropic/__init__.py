@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 from retinue.providers.wire import Wire, lazy_exports
 
 if TYPE_CHECKING:
-    from retinue.providers.anthropic.provider import AnthropicProvider as AnthropicProvider
+    from retinue.providers.anthropic.response import AnthropicProvider as AnthropicProvider
     from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider as VertexAIAnthropicProvider
 
 __all__ = ["VERTEX_WIRE", "WIRE", "AnthropicProvider", "VertexAIAnthropicProvider"]
 
-__getattr__ = lazy_exports(__name__, AnthropicProvider="provider", VertexAIAnthropicProvider="vertex")
+__getattr__ = lazy_exports(__name__, AnthropicProvider="response", VertexAIAnthropicProvider="vertex")
 
 VERSION_PATH = "/v1"
 MESSAGES_PATH = "/v1/messages"
 VERTEX_PATH = "/publishers/anthropic/models/{model}:streamRawPredict"
 
 WIRE = Wire(
-    provider="retinue.providers.anthropic.provider:AnthropicProvider",
+    provider="retinue.providers.anthropic.response:AnthropicProvider",
     family="anthropic",
     base_url="https://api.anthropic.com",
     api_key_env="ANTHROPIC_API_KEY",

@@ -2,7 +2,8 @@
 
 The API rejects more of what a real history may hold than others do: a result away from its call, empty texts, a
 conversation that begins or ends with the model. That is repaired here, by position alone, so that the same history
-always gives the same bytes.
+always gives the same bytes. The content blocks of a reply go back in the order in which they came; a reply in another
+than the usual order (thinking, text, calls) has a note of it among its thinking.
 """
 
 from __future__ import annotations
@@ -10,19 +11,67 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, TypeAlias, cast
 
 import msgspec
+from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
 from retinue.core.history import LEFT_OUT
 from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.ports import Request
-from retinue.providers.anthropic.block_order import ordered_blocks
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.message_encoder import MessageEncoder, PendingCall, Role
-from retinue.providers.output_prompt import system_prompt, system_prompt_with_format
+from retinue.providers.message_encoder import (
+    MessageEncoder,
+    PendingCall,
+    Role,
+    arrange,
+    make_note,
+    order_fits,
+    read_note,
+    system_prompt,
+    system_prompt_with_format,
+)
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
+
+Step: TypeAlias = Literal["thought", "call"] | int
+"""One block of a reply; text is its number of characters."""
+
+NOTE_SIGNATURE = "anthropic"
+"""The signature of a note; the API's own signatures are much longer."""
+
+
+class BlockOrder(Struct, frozen=True, tag_field="type", tag="anthropic.order"):
+    blocks: tuple[Step, ...]
+
+
+_decode_order = msgspec.json.Decoder(BlockOrder).decode
+
+
+def order_note(steps: Iterable[Step]) -> Thinking | None:
+    """A note of this order, or None if it is the usual one or there is no thinking to keep in its place.
+
+    >>> order_note(["thought", 3, "call", "call"]) is None
+    True
+    >>> order_note([3, "thought", "call"]).opaque
+    '{"type":"anthropic.order","blocks":[3,"thought","call"]}'
+    """
+    steps = tuple(steps)
+    rank = [0 if step == "thought" else 2 if step == "call" else 1 for step in steps]
+    if rank == sorted(rank) or 0 not in rank:
+        return None
+    return make_note(BlockOrder(steps), NOTE_SIGNATURE)
+
+
+def ordered_blocks(message: AssistantMessage) -> Iterable[Thinking | str | ToolCall]:
+    """The blocks of a reply, in the order in which the model produced them."""
+    thinking = [block for block in message.thinking if block.signature != NOTE_SIGNATURE]
+    notes = (read_note(_decode_order, block) for block in message.thinking if block.signature == NOTE_SIGNATURE)
+    order = next(filter(None, notes), None)
+    if order is None or not order_fits(order.blocks, message, len(thinking)):
+        return (*thinking, message.text, *message.calls)
+    return arrange(order.blocks, message.text, iter(thinking), iter(message.calls))
+
 
 MEMO = "anthropic"
 """The key of the encoded conversation in a request's memo."""
@@ -53,10 +102,7 @@ _NO_CALLS = b',"tool_choice":{"type":"none"}'
 _BUDGET, _ADAPTIVE = _THINKING = ("thinking.type.enabled", "thinking.type.adaptive")
 """The two modes of thinking, as the API names them when it rejects one."""
 
-_OPENING: dict[Role, bytes] = {
-    "user": b'{"role":"user","content":[',
-    "assistant": b'{"role":"assistant","content":[',
-}
+_OPENING: dict[Role, bytes] = {"user": b'{"role":"user","content":[', "assistant": b'{"role":"assistant","content":['}
 
 
 def encode(request: Request, *, version: str = "", unsupported: Collection[str] = ()) -> bytes:

@@ -1,42 +1,183 @@
-"""Response decoder of the Anthropic Messages API.
+"""Provider for the Anthropic Messages API, which several vendors of other models speak too, and its response decoder.
 
 A response is a sequence of numbered blocks (text, thinking, calls) that begin, grow and end. Thinking comes with a
-signature or as encrypted data; both are kept as they are, because the API wants them back.
+signature or as encrypted data; both are kept as they are, because the API wants them back. Unknown events, blocks and
+fields are ignored: the vendor adds some every year.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
+from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
-from retinue.providers.anthropic.block_order import Step, order_note
-from retinue.providers.anthropic.events import (
-    Block,
-    BlockDelta,
-    Message,
-    TokenCounts,
-    decode_event,
-    read_event,
-    read_message,
-)
+from retinue.core.usage import Usage
+from retinue.net.http import Http
+from retinue.providers.anthropic import MESSAGES_PATH, VERSION_PATH
+from retinue.providers.anthropic.request import Step, encode, order_note, sent_options
+from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
-from retinue.providers.stream_decoder import StreamDecoder
+from retinue.providers.lenient_json import decode_lenient, decode_or_none, repair_json
+from retinue.providers.stream_decoder import DONE, NULL, StreamDecoder, normalized_usage
+
+_EVENTS = frozenset(
+    {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "error"}
+)
+_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
+_DELTAS = frozenset({"text_delta", "thinking_delta", "signature_delta", "input_json_delta"})
+
+
+class BlockDelta(Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class Block(Struct, gc=False):
+    """A content block (text, thinking or a call), mostly as it begins."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = NULL
+
+
+class Message(Struct, gc=False):
+    """A message: its beginning in a stream, or the whole of it without one."""
+
+    type: str = ""
+    id: str | None = None
+    model: str | None = None
+    content: list[Block] | None = None
+    stop_reason: str | None = None
+    usage: msgspec.Raw = NULL
+    error: object = None
+
+
+class Event(Struct, gc=False):
+    type: str = ""
+    index: int = 0
+    delta: BlockDelta | None = None
+    content_block: Block | None = None
+    message: Message | None = None
+    usage: msgspec.Raw = NULL
+    error: object = None
+
+
+class _AnyEvent(Struct, gc=False):
+    """An event whose fields have unexpected types."""
+
+    type: object = None
+    index: object = None
+    delta: object = None
+    content_block: object = None
+
+
+class _Details(Struct, gc=False):
+    thinking_tokens: int | None = None
+
+
+class TokenCounts(Struct, gc=False):
+    """Token counts so far; cached input is counted apart from the rest of the input."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: _Details | None = None
+
+    def updated(self, raw: msgspec.Raw) -> TokenCounts:
+        """These counts with newer ones: they are sent at the beginning and again at the end, and only ever grow."""
+        new = decode_or_none(_decode_tokens, raw)
+        if new is None:
+            return self
+        return TokenCounts(
+            _larger(self.input_tokens, new.input_tokens),
+            _larger(self.output_tokens, new.output_tokens),
+            _larger(self.cache_read_input_tokens, new.cache_read_input_tokens),
+            _larger(self.cache_creation_input_tokens, new.cache_creation_input_tokens),
+            new.output_tokens_details or self.output_tokens_details,
+        )
+
+    def usage(self) -> Usage | None:
+        """The usage; None if the server did not count."""
+        if self.input_tokens is None and self.output_tokens is None:
+            return None
+        cached, written = max(0, self.cache_read_input_tokens or 0), max(0, self.cache_creation_input_tokens or 0)
+        details = self.output_tokens_details
+        return normalized_usage(
+            max(0, self.input_tokens or 0) + written + cached,
+            self.output_tokens,
+            cached=cached,
+            reasoning=details.thinking_tokens if details is not None else None,
+            written=written,
+        )
+
+
+decode_event = msgspec.json.Decoder(Event).decode
+_decode_message = msgspec.json.Decoder(Message).decode
+_decode_any = msgspec.json.Decoder(_AnyEvent).decode
+_decode_tokens = msgspec.json.Decoder(TokenCounts).decode
+
+
+def read_event(payload: bytes) -> Event:
+    """Decode an event; raises `ProviderError` if it is unreadable."""
+    if payload.strip() == DONE:  # sent by other vendors that speak this format
+        return Event()
+    try:
+        return decode_lenient(decode_event, payload)
+    except ProviderError:
+        ignored = _unknown_event(repair_json(payload) or b"")
+        if ignored is None:
+            raise
+        return ignored
+
+
+def _unknown_event(payload: bytes) -> Event | None:
+    """An event to ignore, if `payload` is of an unknown type or about an unknown block; otherwise None."""
+    event = decode_or_none(_decode_any, payload)
+    if event is None:
+        return None
+    kind = event.type
+    if kind == "content_block_delta":
+        return Event() if _is_unknown(_type_of(event.delta), _DELTAS) else None
+    if kind == "content_block_start" and _is_unknown(_type_of(event.content_block), _BLOCKS):
+        if not isinstance(event.index, int):
+            return Event()
+        return Event("content_block_start", event.index, content_block=Block("unknown"))
+    return Event() if _is_unknown(kind, _EVENTS) else None
+
+
+def _is_unknown(kind: object, known: frozenset[str]) -> bool:
+    return isinstance(kind, str) and kind not in known
+
+
+def _type_of(part: object) -> object:
+    return cast("dict[str, object]", part).get("type") if isinstance(part, dict) else None
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((number for number in (one, other) if number is not None), default=None)
+
 
 _NO_DELTA = BlockDelta()
-_STOPS: dict[str, Stop] = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "refusal",
-}
+_STOPS: dict[str, Stop] = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
 
 
 class _ThinkingBlock:
-    """A thinking block as far as it has arrived."""
-
     __slots__ = ("opaque", "pieces", "signature")
 
     def __init__(self, opaque: str = "") -> None:
@@ -98,22 +239,16 @@ class Decoder(StreamDecoder):
     ((), 'hello')
     """
 
-    __slots__ = ("_begun", "_blocks", "_calls", "_counts", "_parts", "_stop", "_text")
+    __slots__ = ("_blocks", "_calls", "_counts", "_parts", "_stop")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._begun = False
-        self._text: list[str] = []
         self._calls: list[_CallBlock] = []
         self._blocks: dict[int, _Part] = {}
         self._parts: list[_Part] = []
         """The blocks in the order in which they began."""
         self._stop = ""
         self._counts = TokenCounts()
-
-    @property
-    def partial(self) -> str:
-        return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
@@ -151,7 +286,7 @@ class Decoder(StreamDecoder):
         return ()
 
     def feed_whole(self, body: bytes) -> Sequence[Delta]:
-        message = read_message(body)
+        message = decode_lenient(_decode_message, body)
         if message.type == "error" or message.error:
             raise stream_error({"error": message.error})
         self.done = True
@@ -257,3 +392,50 @@ class Decoder(StreamDecoder):
 def _arguments(raw: msgspec.Raw) -> str:
     text = bytes(raw).decode("utf-8", "replace").strip()
     return text if text.startswith("{") else "{}"
+
+
+VERSION = "2023-06-01"
+_VERSION_HEADER = "anthropic-version"
+
+
+class AnthropicProvider(HttpProvider):
+    """A provider for the Messages API at `base_url`, such as `https://api.anthropic.com`.
+
+    `headers` may set `anthropic-version`. `HttpProvider` describes the arguments.
+
+    >>> AnthropicProvider("https://api.anthropic.com", "ANTHROPIC_API_KEY")
+    <AnthropicProvider https://api.anthropic.com>
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        full_url: bool = False,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http)
+        headers = dict(headers or {})
+        if all(name.lower() != _VERSION_HEADER for name in headers):
+            headers[_VERSION_HEADER] = VERSION
+        self._endpoint = Endpoint(
+            # Other vendors' addresses end in /v1, so users write it here too.
+            base_url if full_url else base_url.rstrip("/").removesuffix(VERSION_PATH),
+            "" if full_url else MESSAGES_PATH,
+            api_key_env=api_key_env,
+            headers=headers,
+            http=self._http,
+            key_header="x-api-key",
+            key_prefix="",
+        )
+
+    def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
+        return encode(request, unsupported=unsupported)
+
+    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+        return sent_options(request, unsupported)
+
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)

@@ -34,8 +34,8 @@ class VertexAIAnthropicProvider(HttpProvider):
 
     `api_key_env` names the environment variable of the access token. Without it, and at Google's own addresses only,
     the token is taken from `GOOGLE_ACCESS_TOKEN`, else from the credentials that the package `google-auth` finds, if it
-    is installed. `headers` and `http` are as for the other wires. With `full_url`, `base_url` is the complete URL of
-    requests, with the model.
+    is installed. With `full_url`, `base_url` is the complete URL of requests, with the model. `HttpProvider` describes
+    the other arguments.
 
     >>> VertexAIAnthropicProvider("https://eu-aiplatform.googleapis.com/v1/projects/p/locations/eu")
     <VertexAIAnthropicProvider https://eu-aiplatform.googleapis.com/v1/projects/p/locations/eu>
@@ -75,7 +75,6 @@ class VertexAIAnthropicProvider(HttpProvider):
         return Decoder(model=model)
 
     async def endpoint(self, model: str) -> Endpoint:
-        """The endpoint of a model: each has its own URL."""
         if not self._full_url and not _MODEL.fullmatch(model):
             raise ProviderError(f"{model!r} is not the name of a model", fault="bad_request")
         if not self._looks_up_token:

@@ -17,9 +17,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.message_encoder import MessageEncoder, PendingCall
-from retinue.providers.output_prompt import system_prompt_with_format
-from retinue.providers.thinking_notes import read_note
+from retinue.providers.message_encoder import MessageEncoder, PendingCall, read_note, system_prompt_with_format
 from retinue.providers.unsupported_options import nested, without_unsupported
 
 MEMO = "gemini"

@@ -1,4 +1,4 @@
-"""Response decoder of the Gemini API (`streamGenerateContent`).
+"""Provider for the Gemini API (`streamGenerateContent`) and its response decoder.
 
 Each event is a response with a few more parts, and only the end of the stream marks the last one. Calls come whole.
 Signatures are kept together with the position that they belong to.
@@ -6,35 +6,29 @@ Signatures are kept together with the position that they belong to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
-from retinue.providers.gemini.request import SignaturePosition
+from retinue.net.http import Http
+from retinue.providers.gemini.request import SignaturePosition, encode, options
+from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
 from retinue.providers.lenient_json import decode_or_none
-from retinue.providers.stream_decoder import NULL, StreamDecoder
-from retinue.providers.thinking_notes import make_note
-from retinue.providers.vendor_usage import normalized_usage
+from retinue.providers.message_encoder import make_note
+from retinue.providers.stream_decoder import NULL, StreamDecoder, normalized_usage
 
-_STOPS: dict[str, Stop] = {
-    "MAX_TOKENS": "length",
-    "SAFETY": "refusal",
-    "RECITATION": "refusal",
-    "LANGUAGE": "refusal",
-    "BLOCKLIST": "refusal",
-    "PROHIBITED_CONTENT": "refusal",
-    "SPII": "refusal",
-    "IMAGE_SAFETY": "refusal",
-    "IMAGE_PROHIBITED_CONTENT": "refusal",
-    "IMAGE_RECITATION": "refusal",
-    "MODEL_ARMOR": "refusal",
-}
+_REFUSALS = (
+    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
+    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+)
+_STOPS: dict[str, Stop] = {"MAX_TOKENS": "length", **dict.fromkeys(_REFUSALS, "refusal")}
 # The model wrote something that its own server could not read; another attempt mostly succeeds.
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "OTHER"})
 _BAD_REQUEST = frozenset({"MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS"})
@@ -104,22 +98,10 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = (
-        "_begun",
-        "_blocked",
-        "_calls",
-        "_length",
-        "_stop",
-        "_stop_message",
-        "_text",
-        "_thinking_parts",
-        "_usage",
-    )
+    __slots__ = ("_blocked", "_calls", "_length", "_stop", "_stop_message", "_thinking_parts", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._begun = False
-        self._text: list[str] = []
         self._length = 0
         self._thinking_parts: list[Thinking | list[str]] = []
         """Thinking with a signature, and the pieces of thinking without one."""
@@ -128,10 +110,6 @@ class Decoder(StreamDecoder):
         self._stop = ""
         self._stop_message = ""
         self._usage = NULL
-
-    @property
-    def partial(self) -> str:
-        return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
@@ -205,7 +183,6 @@ class Decoder(StreamDecoder):
         return (TextDelta(text),)
 
     def _unsigned_pieces(self) -> list[str]:
-        """The pieces of the current thinking without a signature."""
         last = self._thinking_parts[-1] if self._thinking_parts else None
         if not isinstance(last, list):
             last = list[str]()
@@ -242,3 +219,70 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
         cached=tokens.cached_content_token_count,
         reasoning=reasoning,
     )
+
+
+VERSION = "/v1beta"
+
+
+class GeminiProvider(HttpProvider):
+    """A provider for the Gemini API at `base_url`, such as `https://generativelanguage.googleapis.com`.
+
+    The key is sent as `x-goog-api-key`. A model is its name, such as `gemini-2.5-flash`, or the whole
+    `tunedModels/NAME`. `HttpProvider` describes the arguments.
+
+    >>> GeminiProvider("https://generativelanguage.googleapis.com", "GEMINI_API_KEY")
+    <GeminiProvider https://generativelanguage.googleapis.com>
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http)
+        self._base_url = _without_version(base_url)
+        self._api_key_env = api_key_env
+        self._headers = dict(headers or {})
+        self._endpoints: dict[str, Endpoint] = {}
+        self._info = self._new_endpoint(VERSION).info  # raises now if the address is unusable
+
+    @property
+    def base_url(self) -> str:
+        return self._info.base_url
+
+    def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
+        return encode(request, unsupported=unsupported)
+
+    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+        return options(request, unsupported)
+
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
+
+    async def endpoint(self, model: str) -> Endpoint:
+        endpoint = self._endpoints.get(model)
+        if endpoint is None:
+            name = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
+            endpoint = self._endpoints[model] = self._new_endpoint(f"{VERSION}/{name}:streamGenerateContent")
+        return endpoint
+
+    def _new_endpoint(self, path: str) -> Endpoint:
+        base_url = self._base_url + ("&" if "?" in self._base_url else "?") + "alt=sse"
+        return Endpoint(
+            base_url,
+            path,
+            api_key_env=self._api_key_env,
+            headers=self._headers,
+            http=self._http,
+            key_header="x-goog-api-key",
+            key_prefix="",
+        )
+
+
+def _without_version(base_url: str) -> str:
+    """The address without the version, which is part of every request's path."""
+    address, mark, query = base_url.partition("#")[0].partition("?")
+    return address.rstrip("/").removesuffix(VERSION) + mark + query

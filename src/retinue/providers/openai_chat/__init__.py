@@ -7,16 +7,16 @@ from msgspec.structs import replace
 from retinue.providers.wire import Wire, lazy_exports
 
 if TYPE_CHECKING:
-    from retinue.providers.openai_chat.provider import OpenAIChatProvider as OpenAIChatProvider
+    from retinue.providers.openai_chat.response import OpenAIChatProvider as OpenAIChatProvider
 
 __all__ = ["WIRE", "OpenAIChatProvider", "local_server"]
 
-__getattr__ = lazy_exports(__name__, OpenAIChatProvider="provider")
+__getattr__ = lazy_exports(__name__, OpenAIChatProvider="response")
 
 COMPLETIONS_PATH = "/chat/completions"
 
 WIRE = Wire(
-    provider="retinue.providers.openai_chat.provider:OpenAIChatProvider",
+    provider="retinue.providers.openai_chat.response:OpenAIChatProvider",
     family="openai",
     base_url="https://api.openai.com/v1",
     api_key_env="OPENAI_API_KEY",

@@ -13,8 +13,7 @@ from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.message_encoder import MessageEncoder, PendingCall
-from retinue.providers.output_prompt import system_prompt, system_prompt_with_format
+from retinue.providers.message_encoder import MessageEncoder, PendingCall, system_prompt, system_prompt_with_format
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
 
 MEMO = "openai_chat"

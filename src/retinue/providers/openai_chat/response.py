@@ -1,4 +1,4 @@
-"""Response decoder of the OpenAI Chat Completions API.
+"""Provider for the OpenAI Chat Completions API, which most vendors and local servers speak too, and its decoder.
 
 Many servers deviate from the format: ids that are missing or repeat, calls without an index or all with the same one,
 whole calls in one event, reasoning in fields of various names, no usage, no finish reason. The decoder accepts all of
@@ -7,19 +7,23 @@ these and ignores unknown fields.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
+from retinue.net.http import Http
+from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
 from retinue.providers.lenient_json import decode_or_none, json_text
-from retinue.providers.stream_decoder import NULL, StreamDecoder
-from retinue.providers.vendor_usage import NO_DETAILS, TokenDetails, normalized_usage
+from retinue.providers.openai_chat import COMPLETIONS_PATH
+from retinue.providers.openai_chat.request import encode, options
+from retinue.providers.stream_decoder import NO_DETAILS, NULL, StreamDecoder, TokenDetails, normalized_usage
 
 _STOPS: dict[str, Stop] = {
     "length": "length",
@@ -95,8 +99,6 @@ _decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
 
 class _Call:
-    """A tool call as far as it has arrived."""
-
     __slots__ = ("id", "name", "pieces")
 
     def __init__(self, call_id: str, name: str) -> None:
@@ -127,12 +129,10 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_begun", "_by_id", "_by_index", "_calls", "_refused", "_stop", "_text", "_thinking", "_usage")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_refused", "_stop", "_thinking", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
-        self._begun = False
-        self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
@@ -140,10 +140,6 @@ class Decoder(StreamDecoder):
         self._refused = False
         self._stop = ""
         self._usage = NULL
-
-    @property
-    def partial(self) -> str:
-        return "".join(self._text)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
@@ -252,7 +248,6 @@ class Decoder(StreamDecoder):
         return CallDelta(self._calls.index(call), name if begins else "", piece, call.id if begins else "")
 
     def _find_call(self, index: int | None, call_id: str, in_event: list[_Call]) -> _Call | None:
-        """The call that a piece with this index and id continues, if one has begun."""
         if index is not None:
             return self._by_index.get(index)
         if call_id:
@@ -293,3 +288,41 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
         reasoning=reasoning,
         written=prompt_details.cache_write_tokens or tokens.cache_creation_input_tokens,
     )
+
+
+class OpenAIChatProvider(HttpProvider):
+    """A provider for chat completions at `base_url`, such as `https://api.openai.com/v1`.
+
+    With `sends_reasoning`, the thinking of a reply is sent back together with its calls, as some reasoning models
+    require and other servers reject. With `explicit`, requests to reasoning models state their defaults: text as the
+    output format, and the reasoning effort. `HttpProvider` describes the other arguments.
+
+    >>> OpenAIChatProvider("http://localhost:11434/v1")
+    <OpenAIChatProvider http://localhost:11434/v1>
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        sends_reasoning: bool = False,
+        explicit: bool = False,
+        full_url: bool = False,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http)
+        self._sends_reasoning = sends_reasoning
+        self._explicit = explicit
+        path = "" if full_url else COMPLETIONS_PATH
+        self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
+
+    def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
+        return encode(request, sends_reasoning=self._sends_reasoning, explicit=self._explicit, unsupported=unsupported)
+
+    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+        return options(request, unsupported, explicit=self._explicit)
+
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from retinue.providers.wire import Wire, lazy_exports
 
 if TYPE_CHECKING:
-    from retinue.providers.openai_responses.provider import OpenAIResponsesProvider as OpenAIResponsesProvider
+    from retinue.providers.openai_responses.response import OpenAIResponsesProvider as OpenAIResponsesProvider
 
 __all__ = ["WIRE", "OpenAIResponsesProvider"]
 
-__getattr__ = lazy_exports(__name__, OpenAIResponsesProvider="provider")
+__getattr__ = lazy_exports(__name__, OpenAIResponsesProvider="response")
 
 RESPONSES_PATH = "/responses"
 
 WIRE = Wire(
-    provider="retinue.providers.openai_responses.provider:OpenAIResponsesProvider",
+    provider="retinue.providers.openai_responses.response:OpenAIResponsesProvider",
     family="openai",
     base_url="https://api.openai.com/v1",
     api_key_env="OPENAI_API_KEY",

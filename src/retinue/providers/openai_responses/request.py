@@ -18,9 +18,15 @@ from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.message_encoder import MessageEncoder, PendingCall
-from retinue.providers.output_prompt import system_prompt, system_prompt_with_format
-from retinue.providers.thinking_notes import arrange, order_fits, read_note
+from retinue.providers.message_encoder import (
+    MessageEncoder,
+    PendingCall,
+    arrange,
+    order_fits,
+    read_note,
+    system_prompt,
+    system_prompt_with_format,
+)
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
@@ -69,11 +75,7 @@ class LastReply(Struct, frozen=True):
 
 
 def options(
-    request: Request,
-    unsupported: Collection[str] = (),
-    *,
-    explicit: bool = False,
-    last: LastReply | None = None,
+    request: Request, unsupported: Collection[str] = (), *, explicit: bool = False, last: LastReply | None = None
 ) -> dict[str, object]:
     """The options of a request besides the conversation, without unsupported ones.
 

@@ -1,37 +1,120 @@
-"""Response decoder of the OpenAI Responses API.
+"""Provider for the OpenAI Responses API, which OpenAI recommends for its reasoning models, and its response decoder.
 
 A response is a list of items (reasoning, messages and calls), each announced, streamed in pieces and then repeated as a
 whole. Servers differ in what of this they send and how they name it (`function_call` here is `tool_call` elsewhere);
-whatever arrives first counts, and unknown events, items and fields are ignored.
+whatever arrives first counts, every field is optional, and unknown events, items and fields are ignored.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.ports import Publish, Request
 from retinue.core.text import NOT_JSON
+from retinue.core.usage import Usage
+from retinue.net.http import Http
+from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
-from retinue.providers.lenient_json import decode_or_none, json_text, repair_json, unreadable_event
-from retinue.providers.openai_responses.events import (
-    Event,
-    OutputItem,
-    Part,
-    Response,
-    decode_event,
-    decode_item,
-    decode_response,
-    decode_type,
-    decode_usage,
-)
-from retinue.providers.openai_responses.request import ItemOrder, Step
-from retinue.providers.stream_decoder import NULL, StreamDecoder
-from retinue.providers.thinking_notes import make_note
+from retinue.providers.lenient_json import decode_lenient, decode_or_none, json_text, repair_json, unreadable_event
+from retinue.providers.message_encoder import make_note
+from retinue.providers.openai_responses import RESPONSES_PATH
+from retinue.providers.openai_responses.request import MEMO, ItemOrder, LastReply, Spelling, Step, encode, options
+from retinue.providers.stream_decoder import NO_DETAILS, NULL, StreamDecoder, TokenDetails, normalized_usage
+
+
+class Event(Struct, gc=False):
+    type: str = ""
+    delta: str | None = None
+    item_id: str | None = None
+    output_index: int | None = None
+    summary_index: int | None = None
+    arguments: str | dict[str, object] | None = None
+    item: msgspec.Raw = NULL
+    response: msgspec.Raw = NULL
+    error: object = None
+
+
+class EventType(Struct, gc=False):
+    """The type of an event whose other fields have unexpected types."""
+
+    type: str = ""
+
+
+class Part(Struct, gc=False):
+    text: str | None = None
+    refusal: str | None = None
+
+
+class OutputItem(Struct, gc=False):
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | dict[str, object] | None = None
+    content: list[Part] | str | None = None
+    summary: list[Part] | None = None
+
+
+class IncompleteDetails(Struct, gc=False):
+    reason: str | None = None
+
+
+class Response(Struct, gc=False):
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    output: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = NULL
+    error: object = None
+    incomplete_details: IncompleteDetails | None = None
+
+
+class _Tokens(Struct, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: TokenDetails | None = None
+    output_tokens_details: TokenDetails | None = None
+
+
+decode_event: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
+decode_type: Callable[[bytes], EventType] = msgspec.json.Decoder(EventType).decode
+_decode_item = msgspec.json.Decoder(OutputItem).decode
+_decode_response = msgspec.json.Decoder(Response | None).decode
+_decode_tokens = msgspec.json.Decoder(_Tokens).decode
+
+
+def decode_item(raw: msgspec.Raw) -> OutputItem:
+    """Decode an item; raises `ProviderError` if it is unreadable."""
+    return decode_lenient(_decode_item, bytes(raw))
+
+
+def decode_response(body: bytes | msgspec.Raw) -> Response:
+    """Decode a response, empty for null; raises `ProviderError` if it is unreadable."""
+    return decode_lenient(_decode_response, bytes(body)) or Response()
+
+
+def decode_usage(raw: msgspec.Raw) -> Usage | None:
+    """The usage; None if the server did not count, or in an unknown format."""
+    tokens = decode_or_none(_decode_tokens, raw)
+    if tokens is None:
+        return None
+    input_details = tokens.input_tokens_details or NO_DETAILS
+    output_details = tokens.output_tokens_details or NO_DETAILS
+    return normalized_usage(
+        tokens.input_tokens,
+        tokens.output_tokens,
+        cached=input_details.cached_tokens,
+        reasoning=output_details.reasoning_tokens,
+        written=input_details.cache_write_tokens,
+    )
+
 
 NOTE_SIGNATURE = "openai-responses"
 """The signature of notes, and of reasoning without an id of the vendor's."""
@@ -70,8 +153,6 @@ _KNOWN_EVENTS = {
 
 
 class _Item:
-    """An item as far as it has arrived."""
-
     __slots__ = ("call_index", "done", "id", "kind", "name", "pieces", "raw", "summary_index")
 
     def __init__(self, kind: ItemKind, call_index: int) -> None:
@@ -89,14 +170,12 @@ class _Item:
         return "".join(self.pieces)
 
     def add(self, piece: str) -> Delta:
-        """Add a piece of its text or arguments."""
         self.pieces.append(piece)
         if self.kind == "message":
             return TextDelta(piece)
         return ThinkingDelta(piece) if self.kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
     def step(self) -> Step:
-        """The item as a step of a noted order."""
         return len(self.text) if self.kind == "message" else self.kind
 
 
@@ -286,7 +365,6 @@ class Decoder(StreamDecoder):
         return (CallDelta(item.call_index, "", rest),) if rest else ()
 
     def _item_of(self, kind: ItemKind, event: Event) -> _Item:
-        """The item that an event continues, or a new one."""
         item = self._by_id.get(event.item_id or "")
         if item is not None and item.kind == kind:  # nearly always
             return item
@@ -302,7 +380,6 @@ class Decoder(StreamDecoder):
         return item if item is not None and item.kind == kind else None
 
     def _open(self, kind: ItemKind) -> _Item | None:
-        """The last item of a kind that is not complete yet."""
         return next((item for item in reversed(self._items) if item.kind == kind and not item.done), None)
 
     def _new(self, kind: ItemKind, ids: Iterable[str | None], index: int | None) -> _Item:
@@ -327,3 +404,68 @@ class Decoder(StreamDecoder):
         if not _USUAL_ORDER.fullmatch("".join(_LETTERS[item.kind] for item in kept)):
             order = ItemOrder(tuple(item.step() for item in kept))
             yield make_note(order, NOTE_SIGNATURE)
+
+
+Continuation: TypeAlias = Literal["whole", "previous"]
+"""What each request carries: the whole conversation, or the id of the previous response and what is new."""
+
+LAST_REPLY = "openai_responses.last"
+"""The key of the last reply in a request's memo."""
+
+
+class OpenAIResponsesProvider(HttpProvider):
+    """A provider for responses at `base_url`, such as `https://api.openai.com/v1`.
+
+    Each request carries the whole conversation, and the vendor stores nothing. With `continues="previous"` it carries
+    the id of the last response and what came after it, as long as this process made that request and the server knows
+    the id; otherwise the whole conversation again. Tool calls and results are read in either spelling, and written as
+    OpenAI does, or with `spelling="tool_call"` as `tool_call` and `tool_result`. With `explicit`, requests state the
+    reasoning effort even if the caller set none. `HttpProvider` describes the other arguments.
+
+    >>> OpenAIResponsesProvider("https://api.openai.com/v1", "OPENAI_API_KEY")
+    <OpenAIResponsesProvider https://api.openai.com/v1>
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        spelling: Spelling = "function_call",
+        continues: Continuation = "whole",
+        explicit: bool = False,
+        full_url: bool = False,
+        http: Http | None = None,
+    ) -> None:
+        super().__init__(http)
+        self._spelling: Spelling = spelling
+        self._continues: Continuation = continues
+        self._explicit = explicit
+        path = "" if full_url else RESPONSES_PATH
+        self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        reply = await super().answer(request, publish)
+        if self._continues == "previous" and reply.response_id:
+            request.memo[LAST_REPLY] = LastReply(reply.response_id, reply.message, request.memo.get(MEMO))
+        return reply
+
+    def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
+        return encode(
+            request,
+            spelling=self._spelling,
+            explicit=self._explicit,
+            last=self._last_reply(request),
+            unsupported=unsupported,
+        )
+
+    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+        return options(request, unsupported, explicit=self._explicit, last=self._last_reply(request))
+
+    def decoder(self, model: str) -> Decoder:
+        return Decoder(model=model)
+
+    def _last_reply(self, request: Request) -> LastReply | None:
+        last = request.memo.get(LAST_REPLY)
+        return last if isinstance(last, LastReply) else None

@@ -1,18 +1,20 @@
 """Scripted models: replies, tool calls and failures written beforehand, for tests, examples and demonstrations."""
 
 from retinue.providers.scripted.file import ScriptFileLine, ScriptFileProvider, read_script
-from retinue.providers.scripted.provider import AskedTurn, ScriptedProvider, logged_turns
 from retinue.providers.scripted.script import (
+    AskedTurn,
     Line,
     LineFunction,
     Script,
     ScriptedFailure,
     ScriptedHang,
+    ScriptedProvider,
     ScriptedReply,
     calls,
     calls_verbatim,
     fails,
     hangs,
+    logged_turns,
     says,
     streams,
     together,

@@ -28,8 +28,7 @@ from retinue.core.messages import Reply, StartDelta, ToolCall
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import Usage
 from retinue.providers.http_errors import ErrorBody, fault_of
-from retinue.providers.scripted.provider import ScriptedProvider
-from retinue.providers.scripted.script import Line, Script, ScriptedReply, fails, hangs
+from retinue.providers.scripted.script import Line, Script, ScriptedProvider, ScriptedReply, fails, hangs
 
 ANY_AGENT = "*"
 """The key of the lines for agents that have none of their own."""
@@ -66,7 +65,6 @@ class ScriptFileLine(Struct, frozen=True, forbid_unknown_fields=True):
     ending: Literal["whole", "cut", "silence"] = "whole"
 
     def reply(self) -> ScriptedReply:
-        """The text and calls of the line."""
         calls = (*((self.call,) if self.call else ()), *self.calls)
         return ScriptedReply(
             pieces=tuple(_WORD.findall(self.say)),
@@ -78,7 +76,6 @@ class ScriptFileLine(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def line(self) -> Line:
-        """The line to play, including failures and silence."""
         if self.ending == "silence":
             return hangs(*self.reply().pieces)
         if self.status != 200:
@@ -126,7 +123,6 @@ class ScriptFileProvider:
         self._players: dict[str, tuple[ScriptedProvider, frozenset[str]]] = {}
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The reply in the line of this agent, task and turn; raises `ProviderError` for a failing line."""
         player, agents = self._player(request.model)
         if request.agent not in agents and ANY_AGENT in agents:
             request = replace(request, agent=ANY_AGENT)

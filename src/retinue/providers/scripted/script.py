@@ -1,4 +1,4 @@
-"""Scripts for scripted models: lines (replies, tool calls, failures, silence) by agent, task and turn.
+"""Scripts for scripted models (replies, tool calls, failures, silence), and the provider that plays them.
 
 The next line follows from the request (agent, task and turn), never from earlier requests. So a process that resumes a
 run after a crash continues at the right line, and a thousand runs may share one script.
@@ -6,16 +6,32 @@ run after a crash continues at the right line, and a thousand runs may share one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Literal, NoReturn, TypeAlias, assert_never
 
 import msgspec
 
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.messages import AssistantMessage, Message, Stop, ToolCall, UserMessage
-from retinue.core.ports import Request
+from retinue.core.messages import (
+    AssistantMessage,
+    CallDelta,
+    Message,
+    Reply,
+    Stop,
+    TextDelta,
+    Thinking,
+    ThinkingDelta,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from retinue.core.ports import Publish, Request
 from retinue.core.usage import Usage
 
 CountedUsage = Literal["counted"]
@@ -37,7 +53,6 @@ class ScriptedReply:
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return "".join(self.pieces)
 
     def __str__(self) -> str:
@@ -163,22 +178,17 @@ class _Role:
         return repr(self.agent) if self.task is None else f"{self.agent!r} with task {_short(self.task)}"
 
     def line_for(self, request: Request, attempt: int) -> Line:
-        """The line of this turn, or what follows its failures."""
         if not 1 <= request.turn <= len(self.lines):
             count = "1 line" if len(self.lines) == 1 else f"{len(self.lines)} lines"
             raise _script_error(f"agent {self} was asked for line {request.turn}; its script has {count}")
         self.played.add((request.turn, 0))
-        line = self.lines[request.turn - 1]
-        if not isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang):
-            line = line(request)
-        passed = 0
+        line, passed = _resolve(self.lines[request.turn - 1], request), 0
         while isinstance(line, ScriptedFailure) and line.then is not None and attempt > line.times:
             attempt, line, passed = attempt - line.times, line.then, passed + 1
             self.played.add((request.turn, passed))
         return line
 
     def unplayed(self) -> list[str]:
-        """Descriptions of the lines that were never requested."""
         found: list[str] = []
         for turn, line in enumerate(self.lines, start=1):
             if (turn, 0) not in self.played:
@@ -242,7 +252,7 @@ class Script:
     def _summary(self, request: Request) -> Line:
         size = sum(len(message.text) for message in request.messages)
         line = self._summaries.get(request.agent) or says(f"(what {size} characters came to)")
-        return line if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang) else line(request)
+        return _resolve(line, request)
 
     def _role_of(self, request: Request) -> _Role:
         roles = self._roles.get(request.agent)
@@ -290,7 +300,192 @@ def _script_error(reason: str) -> ProviderError:
     return ProviderError(f"scripted model: {reason}", fault="bad_request")
 
 
+def _resolve(line: Line | LineFunction, request: Request) -> Line:
+    return line if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang) else line(request)
+
+
 def _describe(line: Line | LineFunction) -> str:
     if isinstance(line, ScriptedReply | ScriptedFailure | ScriptedHang):
         return str(line)
     return f"whatever {getattr(line, '__qualname__', line)} returns"
+
+
+CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTurn:
+    """One model call of a turn: the path of the run, its agent, and the number of the turn."""
+
+    path: str
+    agent: str
+    turn: int
+
+
+class ScriptedProvider:
+    """A provider that plays a script.
+
+    `latency` is the number of seconds before each answer begins. `prices` are nanodollars per input and output token,
+    by model, and `windows` are context windows by model. With `log`, every finished answer of a turn adds a line to
+    that file, which several processes may share; `logged_turns` reads it. A text (without calls) that is longer than
+    the request's `max_output` is cut there, as vendors do.
+
+    >>> from retinue.messages import UserMessage
+    >>> provider = ScriptedProvider(Script().play("lead", says("hello")))
+    >>> request = Request(model="m", system="Be kind.", messages=[UserMessage("hi there")], agent="lead", path="lead")
+    >>> reply = asyncio.run(provider.answer(request, print))
+    TextDelta(text='hello')
+    >>> reply.message.text, reply.usage
+    ('hello', Usage(input=4, output=1, cached=0, reasoning=0, written=0))
+    >>> provider.asked
+    [AskedTurn(path='lead', agent='lead', turn=1)]
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        latency: float = 0.0,
+        prices: Mapping[str, tuple[int, int]] | None = None,
+        windows: Mapping[str, int] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self.script = script
+        self.asked: list[AskedTurn] = []
+        """Every model call of a turn, including failed attempts."""
+        self.summarised: list[Request] = []
+        """Every request for a summary."""
+        self._latency = latency
+        self._prices = dict(prices or {})
+        self._windows = dict(windows or {})
+        self._log = log
+        self._attempts: dict[tuple[str, str, int], int] = {}
+
+    def price(self, model: str) -> tuple[int, int] | None:
+        return self._prices.get(model)
+
+    def window(self, model: str) -> int | None:
+        return self._windows.get(model)
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        asked = AskedTurn(request.path, request.agent, request.turn)
+        if request.purpose == "summary":
+            self.summarised.append(request)
+        else:
+            self.asked.append(asked)
+        key = (request.run_id, request.path, request.turn if request.purpose == "turn" else -request.turn)
+        attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
+        line = self.script.line_for(request, attempt)
+        await asyncio.sleep(self._latency)
+        match line:
+            case ScriptedReply():
+                reply = self._reply(line, request)
+                await _publish_reply(line, reply.message, publish)
+            case ScriptedFailure(error=error):
+                if error.partial:
+                    publish(TextDelta(error.partial))
+                raise copy.copy(error)  # one error may be raised in many runs, and each adds its own traceback
+            case ScriptedHang(pieces=pieces):
+                for piece in pieces:
+                    publish(TextDelta(piece))
+                await _hang()
+            case _:
+                assert_never(line)
+        if self._log is not None and request.purpose == "turn":
+            _append(self._log, f"{asked.path}\t{asked.turn}\n")
+        return reply
+
+    def _reply(self, line: ScriptedReply, request: Request) -> Reply:
+        text, stop = line.text, line.stop or ("calls" if line.calls else "end")
+        if request.max_output is not None and not line.calls:
+            room = max(0, request.max_output * CHARACTERS_PER_TOKEN - len(line.thinking))
+            text, stop = (text[:room], "length") if len(text) > room else (text, stop)
+        thinking = (Thinking(text=line.thinking),) if line.thinking else ()
+        message = AssistantMessage(text=text, calls=line.calls, thinking=thinking)
+        usage = _count_usage(request, message) if line.usage == "counted" else line.usage
+        return Reply(
+            message=message, usage=usage, cost=self._cost(request.model, usage), stop=stop, model=request.model
+        )
+
+    def _cost(self, model: str, usage: Usage | None) -> int | None:
+        price = self.price(model)
+        return None if price is None or usage is None else usage.input * price[0] + usage.output * price[1]
+
+
+async def _publish_reply(line: ScriptedReply, message: AssistantMessage, publish: Publish) -> None:
+    """Publish a reply as a wire would: thinking, text, calls."""
+    if line.thinking:
+        publish(ThinkingDelta(line.thinking))
+    left = len(message.text)
+    for number, piece in enumerate(line.pieces):
+        if number:
+            await asyncio.sleep(line.every)
+        if piece[:left]:
+            publish(TextDelta(piece[:left]))
+        left -= len(piece[:left])
+    for index, call in enumerate(message.calls):
+        publish(CallDelta(index, call.name, call.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """How many of a run's messages were counted, and the first and last of them."""
+
+    messages: int = 0
+    characters: int = 0
+    first: Message | None = None
+    last: Message | None = None
+
+    def still_holds(self, request: Request) -> bool:
+        """Whether these are still the run's first messages; a summary may have taken their place."""
+        messages = request.messages
+        if not 0 < self.messages <= len(messages):
+            return False
+        return messages[0] is self.first and messages[self.messages - 1] is self.last
+
+
+def _count_usage(request: Request, reply: AssistantMessage) -> Usage:
+    """Usage by length. The count so far is kept in the run's memo, or a long run would be counted over and over."""
+    counted = request.memo.get("scripted.counted")
+    if not (isinstance(counted, _Counted) and counted.still_holds(request)):
+        counted = _Counted()
+    for index in range(counted.messages, len(request.messages)):
+        message = request.messages[index]
+        counted = _Counted(index + 1, counted.characters + _length(message), counted.first or message, message)
+    request.memo["scripted.counted"] = counted
+    return Usage(
+        input=(len(request.system) + counted.characters) // CHARACTERS_PER_TOKEN,
+        output=_length(reply) // CHARACTERS_PER_TOKEN,
+        reasoning=sum(len(block.text) for block in reply.thinking) // CHARACTERS_PER_TOKEN,
+    )
+
+
+def _length(message: Message) -> int:
+    match message:
+        case UserMessage(text=text) | ToolMessage(text=text):
+            return len(text)
+        case AssistantMessage(text=text, calls=calls, thinking=thinking):
+            in_calls = sum(len(call.name) + len(call.arguments) for call in calls)
+            return len(text) + in_calls + sum(len(block.text) for block in thinking)
+        case _:
+            assert_never(message)
+
+
+async def _hang() -> NoReturn:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("a hanging line ends only by cancellation")
+
+
+def _append(log: Path, line: str) -> None:
+    """Add a line in a single write, so that lines of several processes never mix."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def logged_turns(log: Path) -> list[tuple[str, int]]:
+    """Path and turn of every finished answer in a log, in order, of all processes that wrote it."""
+    rows = (row.rpartition("\t") for row in log.read_text().split("\n") if row) if log.exists() else ()
+    return [(path, int(turn)) for path, _, turn in rows]

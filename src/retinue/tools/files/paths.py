@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,19 +25,121 @@ from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
 from retinue.tools.dependencies import ToolDependencies
-from retinue.tools.files.path_walk import (
-    DIRECTORY,
-    MAX_LINKS,
-    NOT_A_FOLDER,
-    PASS,
-    READ,
-    Id,
-    Position,
-    Step,
-    components,
-    locate,
-)
-from retinue.tools.files.path_walk import identity as identity_of
+
+Id = tuple[int, int]
+"""Device and inode: the identity of a folder or file under any name."""
+
+MAX_LINKS = 40
+
+_NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+DIRECTORY: int = getattr(os, "O_DIRECTORY", 0) | _NO_FOLLOW
+# O_PATH passes through folders that may not be listed; without it (macOS) the right to list them is needed.
+PASS: int = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY
+# Without O_NONBLOCK, opening a pipe without a writer blocks for ever.
+READ: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _NO_FOLLOW
+NOT_A_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
+"""Errors for a link that must not be followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    id: Id
+
+
+class Position:
+    """The state of a walk: a folder that is held open, and the folders that lead to it."""
+
+    def __init__(self) -> None:
+        self.fd = os.open("/", PASS)
+        self.steps = [Step("", identity_of(os.fstat(self.fd)))]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(step.name for step in self.steps[1:])
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def restart(self) -> None:
+        self._stand_on(os.open("/", PASS))
+        del self.steps[1:]
+
+    def enter(self, name: str) -> None:
+        """Enter a folder; a link is refused."""
+        fd = os.open(name, PASS, dir_fd=self.fd)
+        self._stand_on(fd)
+        self.steps.append(Step(name, identity_of(os.fstat(fd))))
+
+    def leave(self) -> None:
+        """Go up; raises ESTALE if the parent is not the folder that the walk came from (it was moved meanwhile)."""
+        if len(self.steps) == 1:
+            return
+        fd = os.open("..", PASS, dir_fd=self.fd)
+        self._stand_on(fd)
+        self.steps.pop()
+        if identity_of(os.fstat(fd)) != self.steps[-1].id:
+            raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+
+    def link(self, name: str) -> str | None:
+        """The target of a link; None if the name is no link."""
+        try:
+            return os.readlink(name, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):
+                return None
+            raise
+
+    def make(self, name: str) -> None:
+        with suppress(FileExistsError):  # created by another process; if it is a link, entering it fails
+            os.mkdir(name, dir_fd=self.fd)
+
+    def _stand_on(self, fd: int) -> None:
+        os.close(self.fd)
+        self.fd = fd
+
+
+def locate(path: str, *, follow: bool) -> tuple[tuple[str, ...], Id | None, frozenset[Id]]:
+    """Resolve a path of the settings: its components, its identity, and all folders with links on the way."""
+    position = Position()
+    bent_in: set[Id] = set()
+    ahead = components(path)
+    links = 0
+    name = ""
+    try:
+        while ahead:
+            name = ahead.pop()
+            if name == "..":
+                position.leave()
+                continue
+            target = position.link(name) if (follow or ahead) and links < MAX_LINKS else None
+            if target is None:
+                if not ahead:
+                    found = os.stat(name, dir_fd=position.fd, follow_symlinks=False)
+                    return (*position.names, name), identity_of(found), frozenset(bent_in)
+                position.enter(name)
+                continue
+            links += 1
+            bent_in |= {step.id for step in position.steps}
+            if target.startswith("/"):
+                position.restart()
+            ahead += components(target)
+        return position.names, position.steps[-1].id, frozenset(bent_in)
+    except OSError:  # it does not exist (yet): closed by its path
+        missing = os.path.normpath("/".join(("", *position.names, name, *reversed(ahead))))
+        return tuple(reversed(components(missing))), None, frozenset(bent_in)
+    finally:
+        position.close()
+
+
+def components(path: str) -> list[str]:
+    """The components of a path without empty ones and dots, in reverse order."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def identity_of(found: os.stat_result) -> Id:
+    return found.st_dev, found.st_ino
+
 
 Mode = Literal["read", "write"]
 
@@ -73,7 +175,6 @@ class UnusablePath(ToolError):
 
     @classmethod
     def because(cls, error: OSError, path: str) -> UnusablePath:
-        """From an error of the operating system."""
         return cls(path, error.strerror or type(error).__name__, code=error.errno)
 
 
@@ -158,17 +259,13 @@ class FileAccess:
         """The access of the run that makes a call."""
         return cls(context.policy, context.workspace, home=dependencies.home, settings=dependencies.settings)
 
-    @contextmanager
-    def file(self, path: str) -> Generator[OpenPath]:
+    def file(self, path: str) -> AbstractContextManager[OpenPath]:
         """Open a regular file for reading; raises `AccessDenied` or `UnusablePath`."""
-        with self._opened(path, folder=False) as opened:
-            yield opened
+        return self._opened(path, folder=False)
 
-    @contextmanager
-    def folder(self, path: str) -> Generator[OpenPath]:
+    def folder(self, path: str) -> AbstractContextManager[OpenPath]:
         """Open a folder for listing; raises `AccessDenied` or `UnusablePath`."""
-        with self._opened(path, folder=True) as opened:
-            yield opened
+        return self._opened(path, folder=True)
 
     @contextmanager
     def target(self, path: str, mode: Mode, *, follow: bool = True, parents: bool = False) -> Generator[PathTarget]:

@@ -3,12 +3,4 @@
 from retinue.tools.memory.backend import Memory, MemoryBackend, Search, newest_first
 from retinue.tools.memory.memory_tools import existing_memories, open_memory, tools
 
-__all__ = [
-    "Memory",
-    "MemoryBackend",
-    "Search",
-    "existing_memories",
-    "newest_first",
-    "open_memory",
-    "tools",
-]
+__all__ = ["Memory", "MemoryBackend", "Search", "existing_memories", "newest_first", "open_memory", "tools"]

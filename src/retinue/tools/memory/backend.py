@@ -1,28 +1,29 @@
-"""What agents remember: the rows, how one asks for them, and what every place that keeps them promises."""
+"""Memories of agents: the rows, how they are searched, what every backend promises, and routing by agent."""
 
 from __future__ import annotations
 
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
 
 DEFAULT_CATEGORY = "core"
 
-MOST_WORDS = 32
-"""How many different words of a question are looked for."""
+MAX_WORDS = 32
+"""Different words of a query that are searched for."""
 
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\\W_\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
-"""A run of letters and digits; where writing has no spaces, a single sign."""
+"""A run of letters and digits; in scripts without spaces, a single character."""
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Something that an agent remembers under a key, and who wrote it down last."""
+    """A stored text of an agent under a key, and the run that wrote it last."""
 
     id: str
     agent: str
@@ -36,7 +37,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """Something to be remembered, stamped with who writes it and when."""
+    """A text to store, with its agent, run and time."""
 
     agent: str
     key: str
@@ -48,9 +49,9 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Search(Struct, frozen=True, kw_only=True):
-    """Which memories to recall: those of `agents`, written last from `since` to `until`, both included.
+    """Which memories to recall: those of `agents`, last written from `since` to `until`, both included.
 
-    `query` is any text; the best fitting come first. Without a word in it, the newest do.
+    `query` is any text; the best matches come first. Without a word in it, the newest memories do.
     """
 
     agents: tuple[str, ...]
@@ -62,7 +63,7 @@ class Search(Struct, frozen=True, kw_only=True):
     """Categories to leave out."""
 
     def admits(self, memory: Memory) -> bool:
-        """Whether a memory may be recalled, whatever it says."""
+        """Whether a memory may be recalled, apart from the query."""
         return (
             memory.agent in self.agents
             and memory.category not in self.without
@@ -72,14 +73,14 @@ class Search(Struct, frozen=True, kw_only=True):
 
 
 class Recalled(NamedTuple):
-    """A memory, and how well it fits what was asked for, up to 1; None where nothing was."""
+    """A memory, and how well it matches the query, up to 1; None without a query."""
 
     memory: Memory
     score: float | None = None
 
 
 class MemoryUnavailable(ToolError):
-    """Memories cannot be read or written now; says why, and names no place."""
+    """Memories cannot be read or written now; the message has the reason, and no path."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The memory cannot be reached: {reason}")
@@ -87,101 +88,104 @@ class MemoryUnavailable(ToolError):
 
 
 class MemoryBackend(Protocol):
-    """A place that keeps memories, shared by all processes that are told of it.
+    """A store of memories, shared by all processes that use it.
 
-    Its calls take real time, and may come from several threads at once. Each happens as a whole or raises
-    `MemoryUnavailable`. Names of agents and keys are any text. An agent has one memory under a key; whose memories a
-    caller may see is the caller's business.
+    Calls block, and may come from several threads at once. Each is atomic or raises `MemoryUnavailable`. Names of
+    agents and keys are any text. An agent has one memory under a key. The caller decides whose memories it may read.
     """
 
     def store(self, note: Note, *, again: bool = False) -> Memory:
-        """Remember something, instead of what was under that key; the memory that is there now.
+        """Store a memory in place of the one under its key, and return the memory that is stored now.
 
-        With `again`, which says that the note may have been stored before, a memory that was written later stays.
+        With `again`, the note may have been stored before: a memory that was written later stays.
         """
         ...
 
     def find(self, agent: str, key: str) -> Memory | None:
-        """What an agent remembers under a key."""
-        ...
+        """The memory of an agent under a key."""
 
     def recall(self, search: Search) -> list[Recalled]:
-        """The memories that were asked for, the best or newest first."""
+        """The memories that match a search, the best or newest first."""
         ...
 
     def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
-        """Remove what an agent remembers under a key, unless it was written after that moment; whether it was there."""
+        """Delete the memory under a key, unless it was written after `written_by`; returns whether it was deleted."""
         ...
 
     def agents(self) -> list[str]:
-        """Everyone who remembers something, by name."""
+        """The names of all agents with memories, sorted."""
         ...
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as memories are searched by: without case, accents and punctuation.
+    """The words of a text for a search: without case, accents and punctuation.
 
     >>> words("Deploys: to EU-west_1, naïvely!")
     ['deploys', 'to', 'eu', 'west', '1', 'naively']
     """
-    spread = unicodedata.normalize("NFKD", text).casefold()
-    plain = "".join(sign for sign in unicodedata.normalize("NFKD", spread) if not unicodedata.combining(sign))
-    return _WORD.findall(plain)
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    return _WORD.findall("".join(character for character in decomposed if not unicodedata.combining(character)))
 
 
-def asked_words(query: str) -> list[str]:
-    """The different words of a question, in its order.
+def query_words(query: str) -> list[str]:
+    """The different words of a query, in its order.
 
-    >>> asked_words("to be or not to be?"), asked_words("*")
+    >>> query_words("to be or not to be?"), query_words("*")
     (['to', 'be', 'or', 'not'], [])
     """
-    return list(dict.fromkeys(words(query)))[:MOST_WORDS]
+    return list(dict.fromkeys(words(query)))[:MAX_WORDS]
 
 
-def begins_words(asked: str) -> bool:
-    """Whether an asked word also means the words that begin with it; short ones would mean too many."""
-    return len(asked) >= 3
+def is_prefix(query_word: str) -> bool:
+    """Whether a word of a query also matches words that begin with it; a short one would match too many."""
+    return len(query_word) >= 3
 
 
 def newest_first(memories: Sequence[Memory]) -> list[Memory]:
-    """Memories in the order in which they are shown when nothing is asked for."""
+    """Memories in the order of results without a query."""
     return sorted(memories, key=lambda memory: (-memory.updated_at, memory.key, memory.agent))
 
 
-def scored(asked: Sequence[str], found: Sequence[tuple[Memory, Sequence[str], float]], limit: int) -> list[Recalled]:
-    """The best of what was found: each memory with its words and its weight, which is larger for a better fit.
+def best_first(recalled: Iterable[Recalled], limit: int) -> list[Recalled]:
 
-    The score is the share of asked words that a memory has, halved for one that weighs nothing: half of the words
-    never access more than 50 %, and of two memories with the same share the weightier one is ahead.
+    def order(result: Recalled) -> tuple[float, float, str, str]:
+        return -(result.score or 0.0), -result.memory.updated_at, result.memory.key, result.memory.agent
+
+    return sorted(recalled, key=order)[:limit]
+
+
+def scored(query: Sequence[str], found: Sequence[tuple[Memory, Sequence[str], float]], limit: int) -> list[Recalled]:
+    """The best of the memories found, each given with its words and its weight, which is larger for a better match.
+
+    The score is the share of the query's words that a memory has, halved for a weight of 0: half of the words never
+    score above 50 %, and of two memories with the same share the one with the larger weight is ahead.
     """
-    heaviest = max((call_risk for _, _, call_risk in found), default=0.0)
+    largest = max((weight for _, _, weight in found), default=0.0)
     results: list[Recalled] = []
-    for memory, its_words, call_risk in found:
-        share = sum(_has(its_words, word) for word in asked) / len(asked)
+    for memory, text, weight in found:
+        share = sum(any(_matches(word, each) for each in text) for word in query) / len(query)
         if share:
-            nearness = call_risk / heaviest if heaviest > 0 else 1.0
-            results.append(Recalled(memory, share * (1 + max(nearness, 0.0)) / 2))
-    results.sort(key=lambda each: (-(each.score or 0.0), -each.memory.updated_at, each.memory.key, each.memory.agent))
-    return results[:limit]
+            relative = weight / largest if largest > 0 else 1.0
+            results.append(Recalled(memory, share * (1 + max(relative, 0.0)) / 2))
+    return best_first(results, limit)
 
 
-def searched(memories: Sequence[Memory], search: Search) -> list[Recalled]:
-    """What `search` recalls of these memories, for places that have no index."""
+def search_all(memories: Sequence[Memory], search: Search) -> list[Recalled]:
+    """The results of a search in these memories, for backends without an index."""
     admitted = newest_first([memory for memory in memories if search.admits(memory)])
-    asked = asked_words(search.query)
-    if not asked:
+    query = query_words(search.query)
+    if not query:
         return [Recalled(memory) for memory in admitted[: search.limit]]
     texts = [words(f"{memory.key} {memory.content}") for memory in admitted]
-    weights = _bm25(asked, texts)
-    return scored(asked, list(zip(admitted, texts, weights, strict=True)), search.limit)
+    return scored(query, list(zip(admitted, texts, _bm25(query, texts), strict=True)), search.limit)
 
 
-def _bm25(asked: Sequence[str], texts: Sequence[Sequence[str]]) -> list[float]:
-    """The usual weight of each text: rare words count more, repeated ones less and less, long texts are held back."""
+def _bm25(query: Sequence[str], texts: Sequence[Sequence[str]]) -> list[float]:
+    """The BM25 weight of each text: rare words count more, repeated ones less and less, long texts less."""
     mean = sum(map(len, texts)) / max(len(texts), 1) or 1.0
     weights = [0.0] * len(texts)
-    for word in asked:
-        counts = [sum(_fits(word, each) for each in text) for text in texts]
+    for word in query:
+        counts = [sum(_matches(word, each) for each in text) for text in texts]
         having = sum(map(bool, counts))
         rarity = max(math.log((len(texts) - having + 0.5) / (having + 0.5)), 1e-6)
         for number, (text, count) in enumerate(zip(texts, counts, strict=True)):
@@ -189,9 +193,56 @@ def _bm25(asked: Sequence[str], texts: Sequence[Sequence[str]]) -> list[float]:
     return weights
 
 
-def _has(its_words: Sequence[str], asked: str) -> bool:
-    return any(_fits(asked, word) for word in its_words)
+def _matches(query_word: str, word: str) -> bool:
+    return word == query_word or (is_prefix(query_word) and word.startswith(query_word))
 
 
-def _fits(asked: str, word: str) -> bool:
-    return word == asked or (begins_words(asked) and word.startswith(asked))
+class NoMemory:
+    """The `MemoryBackend` of an agent without memory; storing fails, so that the agent does not rely on it."""
+
+    def store(self, note: Note, *, again: bool = False) -> Memory:
+        raise ToolError(f"The agent {note.agent!r} keeps no memory (memory backend = none).")
+
+    def find(self, agent: str, key: str) -> Memory | None:
+        return None
+
+    def recall(self, search: Search) -> list[Recalled]:
+        return []
+
+    def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
+        return False
+
+    def agents(self) -> list[str]:
+        return []
+
+
+class RoutedMemory:
+    """A `MemoryBackend` that routes each agent to its own backend, else to the `default`."""
+
+    def __init__(self, default: MemoryBackend, by_agent: Mapping[str, MemoryBackend]) -> None:
+        self._default = default
+        self._by_agent = by_agent
+
+    def store(self, note: Note, *, again: bool = False) -> Memory:
+        return self._backend(note.agent).store(note, again=again)
+
+    def find(self, agent: str, key: str) -> Memory | None:
+        return self._backend(agent).find(agent, key)
+
+    def recall(self, search: Search) -> list[Recalled]:
+        agents: dict[MemoryBackend, list[str]] = {}
+        for agent in search.agents:
+            agents.setdefault(self._backend(agent), []).append(agent)
+        searches = ((backend, replace(search, agents=tuple(names))) for backend, names in agents.items())
+        results = [result for backend, part in searches for result in backend.recall(part)]
+        return best_first(results, search.limit) if len(agents) > 1 else results[: search.limit]
+
+    def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
+        return self._backend(agent).forget(agent, key, written_by=written_by)
+
+    def agents(self) -> list[str]:
+        backends = (self._default, *self._by_agent.values())
+        return sorted({name for backend in backends for name in backend.agents() if self._backend(name) is backend})
+
+    def _backend(self, agent: str) -> MemoryBackend:
+        return self._by_agent.get(agent, self._default)

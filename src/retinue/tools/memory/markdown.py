@@ -1,7 +1,7 @@
-"""Memories in Markdown: one file for each agent, which people can read, and edit while nobody writes.
+"""Memory backend with one Markdown file for each agent, which people can read, and edit while no run writes.
 
-A memory is a heading, a comment that only programs need, and the content in a fence. Whatever else stands in a file is
-left where it is. A file is replaced as a whole, so that a reader never sees half of one; writers take turns.
+A memory is a heading, a comment that only programs need, and the content in a fence. Other text in a file stays where
+it is. A file is replaced as a whole, so that a reader never sees half of one; writers take turns.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import re
 import sqlite3
 import tempfile
 import uuid
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from retinue.tools.memory.backend import Memory, MemoryUnavailable, Note, Recalled, Search, searched
+from retinue.tools.memory.backend import Memory, MemoryUnavailable, Note, Recalled, Search, search_all
 
 FOLDER: Final = "memory"
 
-_PATIENCE: Final = 30.0
+_LOCK_SECONDS: Final = 30.0
 _PLAIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _MEMORY: Final = re.compile(
     r"^## [^\n]*\n\n<!-- memory (\{[^\n]*\}) -->\n\n(`{3,})text\n(.*?)\n\2\n(\n?)", re.MULTILINE | re.DOTALL
@@ -31,16 +31,15 @@ _MEMORY: Final = re.compile(
 
 
 class MarkdownMemory:
-    """A `MemoryBackend` in a folder, which is made as needed; only its owner can read what it makes."""
+    """A `MemoryBackend` in a folder, which is created as needed; only its owner can read the files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def store(self, note: Note, *, again: bool = False) -> Memory:
-        """Remember something, instead of what was under that key."""
-        with self._my_turn():
+        with self._locked():
             text = self._read(note.agent)
-            before = next((memory for memory in _memories(text) if memory.key == note.key), None)
+            before = _find(text, note.key)
             if before is not None and again and before.updated_at > note.at:
                 return before
             memory = Memory(
@@ -55,48 +54,44 @@ class MarkdownMemory:
                 session_id=note.session_id,
             )
             if before is None:
-                text = (text.rstrip("\n") or f"# Memory of {_on_one_line(note.agent)}") + "\n\n" + _written(memory)
+                text = (text.rstrip("\n") or f"# Memory of {_on_one_line(note.agent)}") + "\n\n" + _format(memory)
             else:
-                text = _replaced(text, note.key, _written(memory))
+                text = _replace(text, note.key, _format(memory))
             self._write(note.agent, text)
             return memory
 
     def find(self, agent: str, key: str) -> Memory | None:
-        """What an agent remembers under a key."""
-        with _explained():
-            return next((memory for memory in _memories(self._read(agent)) if memory.key == key), None)
+        with _errors_mapped():
+            return _find(self._read(agent), key)
 
     def recall(self, search: Search) -> list[Recalled]:
-        """The memories that were asked for, the best or newest first."""
-        with _explained():
+        with _errors_mapped():
             agents = dict.fromkeys(search.agents)
-            return searched([memory for agent in agents for memory in _memories(self._read(agent))], search)
+            return search_all([memory for agent in agents for memory in _memories(self._read(agent))], search)
 
     def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
-        """Remove what an agent remembers under a key, unless it was written after that moment."""
-        with self._my_turn():
+        with self._locked():
             text = self._read(agent)
-            before = next((memory for memory in _memories(text) if memory.key == key), None)
+            before = _find(text, key)
             if before is None or (written_by is not None and before.updated_at > written_by):
                 return False
-            self._write(agent, _replaced(text, key, "").rstrip("\n") + "\n")
+            self._write(agent, _replace(text, key, "").rstrip("\n") + "\n")
             return True
 
     def agents(self) -> list[str]:
-        """Everyone who remembers something, by name."""
-        with _explained():
+        with _errors_mapped():
             files = [path.read_bytes().decode() for path in self._folder.glob("*.md")]
             return sorted({memory.agent for text in files for memory in _memories(text)})
 
     def _file(self, agent: str) -> Path:
-        """An agent's file. A name that is not plainly a file's name never becomes one: its hash does."""
-        # `~` begins no plain name, so that nobody can be called like another's hash.
+        """The file of an agent, named after the agent, or after a hash if its name is not a plain file name."""
+        # `~` begins no plain name, so no agent can have the hash of another one as its name.
         hashed = f"~{hashlib.sha256(agent.encode()).hexdigest()[:32]}"
         return self._folder / f"{agent if _PLAIN_NAME.fullmatch(agent) else hashed}.md"
 
     def _read(self, agent: str) -> str:
         try:
-            return self._file(agent).read_bytes().decode()  # as it is: contents may have line ends of their own
+            return self._file(agent).read_bytes().decode()  # not read_text: line ends in contents are kept
         except FileNotFoundError:
             return ""
 
@@ -114,46 +109,47 @@ class MarkdownMemory:
             raise
 
     @contextmanager
-    def _my_turn(self) -> Generator[None]:
-        """Hold the folder against all other writers, threads and processes, by the lock of an empty SQLite file."""
-        with _explained():
+    def _locked(self) -> Generator[None]:
+        """Exclude all other writers of the folder, threads and processes, by the lock of an empty SQLite file."""
+        with _errors_mapped():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = sqlite3.connect(self._folder / ".lock", timeout=_PATIENCE, isolation_level=None)
-            try:
+            lock = sqlite3.connect(self._folder / ".lock", timeout=_LOCK_SECONDS, isolation_level=None)
+            with closing(lock):
                 lock.execute("BEGIN EXCLUSIVE")
                 yield
-            finally:
-                lock.close()
 
 
 @contextmanager
-def _explained() -> Generator[None]:
+def _errors_mapped() -> Generator[None]:
     try:
         yield
-    except OSError as wrong:
-        raise MemoryUnavailable(wrong.strerror or type(wrong).__name__) from wrong
-    except UnicodeDecodeError as wrong:
-        raise MemoryUnavailable("a file of memories is not UTF-8 text") from wrong
-    except sqlite3.Error as wrong:
-        raise MemoryUnavailable(str(wrong)) from wrong
+    except OSError as error:
+        raise MemoryUnavailable(error.strerror or type(error).__name__) from error
+    except UnicodeDecodeError as error:
+        raise MemoryUnavailable("a file of memories is not UTF-8 text") from error
+    except sqlite3.Error as error:
+        raise MemoryUnavailable(str(error)) from error
 
 
-def _written(memory: Memory) -> str:
-    """A memory as its file has it."""
+def _format(memory: Memory) -> str:
     about = {name: getattr(memory, name) for name in memory.__struct_fields__ if name != "content"}
-    # The end of a comment cannot stand in a comment.
-    told = msgspec.json.encode(about).decode().replace(">", "\\u003e")
+    # A comment must not contain the end mark of a comment.
+    comment = msgspec.json.encode(about).decode().replace(">", "\\u003e")
     longest = max(map(len, re.findall("`+", memory.content)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"## {_on_one_line(memory.key)}\n\n<!-- memory {told} -->\n\n{fence}text\n{memory.content}\n{fence}\n"
+    return f"## {_on_one_line(memory.key)}\n\n<!-- memory {comment} -->\n\n{fence}text\n{memory.content}\n{fence}\n"
 
 
-def _memories(text: str) -> list[Memory]:
-    return [memory for found in _MEMORY.finditer(text) if (memory := _read_back(found)) is not None]
+def _memories(text: str) -> Iterator[Memory]:
+    return (memory for found in _MEMORY.finditer(text) if (memory := _parse(found)) is not None)
 
 
-def _read_back(found: re.Match[str]) -> Memory | None:
-    """A memory as it was written; None where a person's hand has made the comment unreadable."""
+def _find(text: str, key: str) -> Memory | None:
+    return next((memory for memory in _memories(text) if memory.key == key), None)
+
+
+def _parse(found: re.Match[str]) -> Memory | None:
+    """A memory from its text; None if an edit has made the comment unreadable."""
     try:
         about = msgspec.json.decode(found[1], type=dict[str, object])
         return msgspec.convert(about | {"content": found[3]}, Memory)
@@ -161,16 +157,16 @@ def _read_back(found: re.Match[str]) -> Memory | None:
         return None
 
 
-def _replaced(text: str, key: str, by: str) -> str:
-    """The text with another memory, or none, in the place of the one under `key`."""
+def _replace(text: str, key: str, formatted: str) -> str:
+    """The text with another formatted memory, or none, in the place of the one under `key`."""
 
-    def instead(found: re.Match[str]) -> str:
-        memory = _read_back(found)
+    def substitute(found: re.Match[str]) -> str:
+        memory = _parse(found)
         if memory is None or memory.key != key:
             return found[0]
-        return by + found[4] if by else ""
+        return formatted + found[4] if formatted else ""
 
-    return _MEMORY.sub(instead, text)
+    return _MEMORY.sub(substitute, text)
 
 
 def _on_one_line(name: str) -> str:

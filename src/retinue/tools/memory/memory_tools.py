@@ -1,7 +1,7 @@
-"""The memory tools: what an agent stores, recalls and forgets under its own name, beyond the end of a run.
+"""The memory tools: an agent stores, recalls and forgets memories under its own name, beyond the end of a run.
 
-Everything is stamped with the identity that the run is bound to, which no argument can change. Others' memories can be
-read where the run was given them, and never written.
+A memory belongs to the identity of the run, which no argument can change. Memories of other agents can be read if the
+run was granted them, and never written.
 """
 
 from __future__ import annotations
@@ -21,15 +21,23 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.core.ports import CallContext, Clock, KeyValue, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory import markdown, sqlite
-from retinue.tools.memory.backend import DEFAULT_CATEGORY, MemoryBackend, Note, Recalled, Search
+from retinue.tools.memory.backend import (
+    DEFAULT_CATEGORY,
+    Memory,
+    MemoryBackend,
+    NoMemory,
+    Note,
+    Recalled,
+    RoutedMemory,
+    Search,
+)
 from retinue.tools.memory.markdown import MarkdownMemory
-from retinue.tools.memory.routing import NoMemory, RoutedMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.threads import in_thread
 
 BACKENDS = ("sqlite", "markdown")
 NONE = "none"
-"""The backend of an agent that remembers nothing."""
+"""The backend of an agent without memory."""
 
 CATEGORIES = ("core", "daily", "conversation")
 """The categories that have a meaning; any other short name is a custom one."""
@@ -39,7 +47,7 @@ MAX_KEY_CHARACTERS = 256
 MAX_CONTENT_CHARACTERS = 100_000
 MAX_LIMIT = 100
 SECONDS = 60.0
-"""How long a call may take; only a place that many write to at once takes more than a moment."""
+"""Deadline of a call; only a backend with many concurrent writers takes long."""
 
 _CATEGORY = re.compile(r"[\w-]{1,64}")
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -48,7 +56,7 @@ Fields: TypeAlias = Mapping[str, object]
 
 
 def open_memory(kind: str, home: Path | None) -> MemoryBackend:
-    """Where memories are kept: in the state folder `home`, or for as long as the object lives when that is None.
+    """The memory backend of that kind in the state folder `home`, or in memory if that is None.
 
     >>> open_memory("clay", None)
     Traceback (most recent call last):
@@ -79,30 +87,37 @@ def _exists(path: Path) -> bool:
 
 
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
-    """The three memory tools over the kit's own memory."""
-    return memory_tools(_memory_of(dependencies), dependencies.key_value, dependencies.clock)
+    """`memory_store`, `memory_recall` and `memory_forget`."""
+    return memory_tools(_configured_memory(dependencies), dependencies.key_value, dependencies.clock)
 
 
-def _memory_of(dependencies: ToolDependencies) -> MemoryBackend:
-    """Where the agents of a kit keep their memories: all in one place, unless some have another."""
-    places = {
-        kind: open_memory(kind, dependencies.home)
-        for kind in (dependencies.memory, *dependencies.memories.values())
-        if kind != NONE
-    }
-    usual = places[dependencies.memory]
-    if not dependencies.memories:
-        return usual
-    return RoutedMemory(usual, {agent: places.get(kind) or NoMemory() for agent, kind in dependencies.memories.items()})
+def _configured_memory(dependencies: ToolDependencies) -> MemoryBackend:
+    """The configured backend; a router if some agents have another one."""
+    by_agent = dependencies.memories
+    kinds = (kind for kind in (dependencies.memory, *by_agent.values()) if kind != NONE)
+    backends = {kind: open_memory(kind, dependencies.home) for kind in dict.fromkeys(kinds)}
+    default = backends[dependencies.memory]
+    if not by_agent:
+        return default
+    return RoutedMemory(default, {agent: backends.get(kind) or NoMemory() for agent, kind in by_agent.items()})
 
 
 def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:
-    """The three memory tools."""
     return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
 
 
+def _text(description: str) -> dict[str, object]:
+    return {"type": "string", "description": description}
+
+
+def _parameters(required: Sequence[str] = (), **properties: dict[str, object]) -> str:
+    """The JSON Schema of a tool's parameters."""
+    schema = {"type": "object", "properties": properties} | ({"required": required} if required else {})
+    return msgspec.json.encode(schema).decode()
+
+
 class _Changes(Tool):
-    """Base of the tools that store and forget: actions, which recovery makes again after a crash."""
+    """Base of the tools that store and forget: actions, which recovery repeats after a crash."""
 
     kind: ToolKind = "keyed"
     acts = True
@@ -116,40 +131,24 @@ class _Changes(Tool):
 
 
 class MemoryStore(_Changes):
-    """`memory_store`: remember something, instead of what was under that key."""
-
     spec = ToolSpec(
         "memory_store",
         "Remember a fact, a preference or a note beyond this conversation. The same key again replaces what was there.",
-        msgspec.json.encode(
-            {
-                "type": "object",
-                "properties": {
-                    "key": {
-                        "type": "string",
-                        "description": f"What to find it by, at most {MAX_KEY_CHARACTERS} characters.",
-                    },
-                    "content": {
-                        "type": "string",
-                        "description": f"What to remember, at most {MAX_CONTENT_CHARACTERS} characters.",
-                    },
-                    "category": {
-                        "type": "string",
-                        "description": "core (lasting facts), daily (notes of the day), conversation (context of a "
-                        "talk), or a name of your own. core by default.",
-                    },
-                },
-                "required": ["key", "content"],
-            }
-        ).decode(),
+        _parameters(
+            required=["key", "content"],
+            key=_text(f"What to find it by, at most {MAX_KEY_CHARACTERS} characters."),
+            content=_text(f"What to remember, at most {MAX_CONTENT_CHARACTERS} characters."),
+            category=_text(
+                "core (lasting facts), daily (notes of the day), conversation (context of a talk), or a name of your "
+                "own. core by default."
+            ),
+        ),
     )
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Store what the model asks for, under the name of the caller."""
         fields = _fields(arguments)
-        key, content = _key(fields), _content(fields)
-        category = _category(fields)
-        first = await _first_time(self._key_value, context, _Beginning(self._clock.now()))
+        key, content, category = _key(fields), _content(fields), _category(fields)
+        first = await _first_attempt(self._key_value, context, _Attempt(self._clock.now()))
         note = Note(
             agent=context.identity,
             key=key,
@@ -164,40 +163,27 @@ class MemoryStore(_Changes):
 
 
 class MemoryRecall(Tool):
-    """`memory_recall`: find what was stored, one's own and what one may read besides."""
-
     spec = ToolSpec(
         "memory_recall",
         "Recall what was remembered. With a query the best fitting memories come first, with how well they fit; "
         "without one, the newest.",
-        msgspec.json.encode(
-            {
-                "type": "object",
-                "properties": {
-                    "query": {"type": "string", "description": "Words to look for, in keys and contents."},
-                    "limit": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": MAX_LIMIT,
-                        "default": 5,
-                        "description": "How many memories at most.",
-                    },
-                    "since": {
-                        "type": "string",
-                        "description": "Only what was stored at or after this time, e.g. 2025-03-01T00:00:00Z.",
-                    },
-                    "until": {
-                        "type": "string",
-                        "description": "Only what was stored at or before this time, e.g. 2025-03-31T23:59:59Z.",
-                    },
-                    "search_mode": {
-                        "type": "string",
-                        "enum": SEARCH_MODES,
-                        "description": "Memories are searched by words (bm25), whichever of these is asked for.",
-                    },
-                },
-            }
-        ).decode(),
+        _parameters(
+            query=_text("Words to look for, in keys and contents."),
+            limit={
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_LIMIT,
+                "default": 5,
+                "description": "How many memories at most.",
+            },
+            since=_text("Only what was stored at or after this time, e.g. 2025-03-01T00:00:00Z."),
+            until=_text("Only what was stored at or before this time, e.g. 2025-03-31T23:59:59Z."),
+            search_mode={
+                "type": "string",
+                "enum": SEARCH_MODES,
+                "description": "Memories are searched by words (bm25), whichever of these is asked for.",
+            },
+        ),
     )
     kind: ToolKind = "pure"
     timeout = SECONDS
@@ -207,69 +193,59 @@ class MemoryRecall(Tool):
         self._memory = memory
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Recall what the model asks for, of those whom the caller may read."""
         search = _search(_fields(arguments), (context.identity, *context.memory_from))
         return ToolResult(listing(await in_thread(self._memory.recall, search)))
 
 
 class MemoryForget(_Changes):
-    """`memory_forget`: remove something of one's own."""
-
     spec = ToolSpec(
         "memory_forget",
         "Forget something that was remembered: what is outdated, wrong, or should not have been kept.",
-        msgspec.json.encode(
-            {
-                "type": "object",
-                "properties": {"key": {"type": "string", "description": "The key that it was stored under."}},
-                "required": ["key"],
-            }
-        ).decode(),
+        _parameters(required=["key"], key=_text("The key that it was stored under.")),
     )
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Forget what the caller itself has under the key."""
         key = _key(_fields(arguments))
-        there = await in_thread(self._memory.find, context.identity, key) is not None
-        first = await _first_time(self._key_value, context, _Beginning(self._clock.now(), there))
-        if not first.there:
+        exists = await in_thread(self._memory.find, context.identity, key) is not None
+        first = await _first_attempt(self._key_value, context, _Attempt(self._clock.now(), exists))
+        if not first.exists:
             return ToolResult(f"No memory found with key: {key}")
         written_by = first.at if context.again else None
         await in_thread(self._memory.forget, context.identity, key, written_by=written_by)
         return ToolResult(f"Forgot memory: {key}")
 
 
-def listing(recalled: Sequence[Recalled]) -> str:
+def listing(results: Sequence[Recalled]) -> str:
     """Memories as a model reads them.
 
     >>> listing([])
     'No memories found.'
     """
-    if not recalled:
+    if not results:
         return "No memories found."
-    lines = [f"- [{each.memory.category}] {each.memory.key}: {each.memory.content}{_fit(each)}" for each in recalled]
-    return "\n".join([f"Found {len(recalled)} memories:", *lines])
+    return "\n".join([f"Found {len(results)} memories:", *(_line(memory, score) for memory, score in results)])
 
 
-def _fit(recalled: Recalled) -> str:
-    return "" if recalled.score is None else f" [{max(1, round(recalled.score * 100))}%]"
+def _line(memory: Memory, score: float | None) -> str:
+    percentage = "" if score is None else f" [{max(1, round(score * 100))}%]"
+    return f"- [{memory.category}] {memory.key}: {memory.content}{percentage}"
 
 
-# ---- what a crash in the middle means --------------------------------------------------------------------------------
+# ---- repetition after a crash ----------------------------------------------------------------------------------------
 
 
-class _Beginning(Struct, frozen=True, array_like=True):
-    """When a call was first entered, and whether what it is about was there."""
+class _Attempt(Struct, frozen=True, array_like=True):
+    """When a call was made, and whether its memory existed."""
 
     at: float
-    there: bool = True
+    exists: bool = True
 
 
-async def _first_time(key_value: KeyValue, context: CallContext, now: _Beginning) -> _Beginning:
-    """How the call found things when it was first entered.
+async def _first_attempt(key_value: KeyValue, context: CallContext, now: _Attempt) -> _Attempt:
+    """The first attempt of a call: `now`, or the one before a crash.
 
-    This is kept before anything changes, so that a call which is entered again after a crash answers as it would have,
-    and leaves alone what others have written since.
+    It is stored before anything changes, so that a call that recovery repeats has the same result, and does not touch
+    what was written since.
     """
 
     def decide(_: Mapping[str, bytes]) -> Decision:
@@ -277,17 +253,17 @@ async def _first_time(key_value: KeyValue, context: CallContext, now: _Beginning
 
     answer = await key_value.change("memory", decide, key=context.key)
     assert isinstance(answer, bytes)
-    return msgspec.json.decode(answer, type=_Beginning)
+    return msgspec.json.decode(answer, type=_Attempt)
 
 
-# ---- what the model wrote --------------------------------------------------------------------------------------------
+# ---- the model's arguments -------------------------------------------------------------------------------------------
 
 
 def _fields(arguments: str) -> Fields:
     try:
         decoded: object = msgspec.json.decode(arguments if arguments.strip() else "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as unreadable:
-        raise ToolError(f"Arguments must be one JSON object: {unreadable}") from unreadable
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ToolError(f"Arguments must be one JSON object: {error}") from error
     if not isinstance(decoded, dict):
         raise ToolError("Arguments must be one JSON object.")
     return cast("dict[str, Any]", decoded)
@@ -336,13 +312,13 @@ def _search(fields: Fields, agents: tuple[str, ...]) -> Search:
         raise ToolError(f"Invalid 'limit': expected a whole number from 1 to {MAX_LIMIT}.")
     if mode is not None and mode not in SEARCH_MODES:
         raise ToolError(f"Invalid 'search_mode': expected one of: {', '.join(SEARCH_MODES)}.")
-    since, until = _moment(fields, "since"), _moment(fields, "until")
+    since, until = _timestamp(fields, "since"), _timestamp(fields, "until")
     if since is not None and until is not None and since >= until:
         raise ToolError("'since' must be before 'until'")
     return Search(agents=agents, query=query, limit=min(limit, MAX_LIMIT), since=since, until=until)
 
 
-def _moment(fields: Fields, name: str) -> float | None:
+def _timestamp(fields: Fields, name: str) -> float | None:
     given = fields.get(name)
     if given is None:
         return None
@@ -350,8 +326,8 @@ def _moment(fields: Fields, name: str) -> float | None:
         if not isinstance(given, str) or not _RFC_3339.fullmatch(given):
             raise ValueError(given)
         return datetime.fromisoformat(given.upper()).timestamp()
-    except (ValueError, OverflowError) as wrong:
-        shown = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    except (ValueError, OverflowError) as error:
+        text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
         raise ToolError(
-            f"Invalid '{name}' date: {shown}. Expected RFC 3339 format, e.g. 2025-03-01T00:00:00Z"
-        ) from wrong
+            f"Invalid '{name}' date: {text}. Expected RFC 3339 format, e.g. 2025-03-01T00:00:00Z"
+        ) from error

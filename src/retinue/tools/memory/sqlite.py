@@ -1,6 +1,6 @@
-"""Memories in a SQLite file of their own, with an index of their words.
+"""Memory backend in a SQLite file of its own, with a full-text index.
 
-The file is opened for each call and closed after it, so that nobody has to close anything. It has SQLite's plain
+The file is opened for each call and closed after it, so that the backend needs no `close`. It has SQLite's rollback
 journal: writes are few, and the write-ahead log of SQLite before 3.51.3 can be damaged by two writers at one instant.
 """
 
@@ -13,7 +13,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +23,10 @@ from retinue.tools.memory.backend import (
     Note,
     Recalled,
     Search,
-    asked_words,
-    begins_words,
+    is_prefix,
+    query_words,
     scored,
-    searched,
+    search_all,
     words,
 )
 
@@ -35,9 +35,9 @@ FILE: Final = "memory.db"
 _FORMAT: Final = 1
 _BUSY_SECONDS: Final = 30.0
 _CANDIDATES: Final = 200
-"""How many of the weightiest rows are looked at more closely."""
+"""Rows with the largest weights, of which the scores are computed."""
 
-# Numbers are never given again, because the index may still know a forgotten one.
+# AUTOINCREMENT: numbers are never used again, because the index may still have a deleted one.
 _ROWS: Final = """
     CREATE TABLE memories (
         no INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -70,52 +70,48 @@ _STORE: Final = f"""
 class SqliteMemory:
     """A `MemoryBackend` in the file `path`, or with None in memory; only its owner can read the file.
 
-    `full_text=False` does without the index of words, as a SQLite that lacks it does: all rows are read instead. Both
-    kinds of process can share a file.
+    `full_text=False` reads all rows instead of using the index, as with a SQLite that lacks full-text search. Processes
+    of both kinds can share a file.
     """
 
     def __init__(self, path: Path | None, *, full_text: bool = True) -> None:
         self._path = path
         self._full_text = full_text and _has_full_text()
-        self._one_at_a_time = threading.Lock()
-        self._held: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+        self._in_memory: sqlite3.Connection | None = None
 
     def store(self, note: Note, *, again: bool = False) -> Memory:
-        """Remember something, instead of what was under that key."""
         with self._open() as connection, _transaction(connection):
             fields: dict[str, Any] = {name: getattr(note, name) for name in note.__struct_fields__}
             connection.execute(_STORE, fields | {"id": uuid.uuid4().hex, "again": again})
             if self._full_text:
-                _index_what_is_new(connection)
-            memory = _found(connection, note.agent, note.key)
+                _index_new_rows(connection)
+            memory = _find(connection, note.agent, note.key)
             assert memory is not None
             return memory
 
     def find(self, agent: str, key: str) -> Memory | None:
-        """What an agent remembers under a key."""
         with self._open() as connection:
-            return _found(connection, agent, key)
+            return _find(connection, agent, key)
 
     def recall(self, search: Search) -> list[Recalled]:
-        """The memories that were asked for, the best or newest first."""
-        asked = asked_words(search.query)
+        query = query_words(search.query)
         with self._open() as connection:
-            if not asked or not self._full_text:
+            if not query or not self._full_text:
                 return self._read_all(connection, search)
             if connection.execute("SELECT 1 FROM memories WHERE indexed = 0 LIMIT 1").fetchone():
-                with _transaction(connection):  # written by a process that has no index
-                    _index_what_is_new(connection)
+                with _transaction(connection):  # written by a process without full-text search
+                    _index_new_rows(connection)
             where, values = _where(search)
             rows = connection.execute(
                 f"SELECT {_FIELDS}, memory_words.words, -bm25(memory_words) AS weight FROM memory_words "
                 f"JOIN memories ON memories.no = memory_words.rowid WHERE memory_words MATCH ? AND {where} "
                 f"ORDER BY weight DESC LIMIT {max(_CANDIDATES, search.limit)}",
-                (_question(asked), *values),
+                (_match_expression(query), *values),
             ).fetchall()
-        return scored(asked, [(_memory(row), row[-2].split(), row[-1]) for row in rows], search.limit)
+        return scored(query, [(_memory(row), row[-2].split(), row[-1]) for row in rows], search.limit)
 
     def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
-        """Remove what an agent remembers under a key, unless it was written after that moment."""
         with self._open() as connection, _transaction(connection):
             number = connection.execute(
                 "SELECT no FROM memories WHERE agent = ? AND key = ? AND (? IS NULL OR updated_at <= ?)",
@@ -129,46 +125,42 @@ class SqliteMemory:
             return True
 
     def agents(self) -> list[str]:
-        """Everyone who remembers something, by name."""
         with self._open() as connection:
             return [agent for (agent,) in connection.execute("SELECT DISTINCT agent FROM memories ORDER BY agent")]
 
     def _read_all(self, connection: sqlite3.Connection, search: Search) -> list[Recalled]:
         where, values = _where(search)
         newest = "ORDER BY updated_at DESC, key, agent"
-        limit = "" if asked_words(search.query) else f"LIMIT {search.limit}"
+        limit = "" if query_words(search.query) else f"LIMIT {search.limit}"
         rows = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE {where} {newest} {limit}", values).fetchall()
-        return searched([_memory(row) for row in rows], search)
+        return search_all([_memory(row) for row in rows], search)
 
     @contextmanager
     def _open(self) -> Generator[sqlite3.Connection]:
         try:
             if self._path is None:
-                with self._one_at_a_time:
-                    if self._held is None:
-                        self._held = self._connected(":memory:")
-                        weakref.finalize(self, self._held.close)
-                    yield self._held
+                with self._lock:
+                    if self._in_memory is None:
+                        self._in_memory = self._connect(":memory:")
+                        weakref.finalize(self, self._in_memory.close)
+                    yield self._in_memory
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Made before SQLite would make it, so that only its owner can read it.
+            # Created before SQLite would create it, so that only its owner can read it.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            connection = self._connected(self._path)
-            try:
+            with closing(self._connect(self._path)) as connection:
                 yield connection
-            finally:
-                connection.close()
-        except sqlite3.Error as wrong:
-            raise MemoryUnavailable(str(wrong)) from wrong
-        except OSError as wrong:
-            raise MemoryUnavailable(wrong.strerror or type(wrong).__name__) from wrong
+        except sqlite3.Error as error:
+            raise MemoryUnavailable(str(error)) from error
+        except OSError as error:
+            raise MemoryUnavailable(error.strerror or type(error).__name__) from error
 
-    def _connected(self, path: str | Path) -> sqlite3.Connection:
+    def _connect(self, path: str | Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             if _format(connection) != _FORMAT:
                 with _transaction(connection):
-                    _make_tables(connection)
+                    _create_tables(connection)
             if self._full_text and not connection.execute(_INDEX_EXISTS).fetchone():
                 with _transaction(connection):
                     connection.execute(_INDEX)
@@ -182,11 +174,11 @@ def _format(connection: sqlite3.Connection) -> int:
     return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
-def _make_tables(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection) -> None:
     found = _format(connection)
     if found > _FORMAT:
         raise MemoryUnavailable(f"it was written by a newer retinue (format {found}, known up to {_FORMAT})")
-    if found == 0:  # and not made by another process meanwhile
+    if found == 0:  # else another process has created them meanwhile
         connection.execute(_ROWS)
         connection.execute(_UNINDEXED)
         connection.execute(f"PRAGMA user_version = {_FORMAT}")
@@ -204,16 +196,16 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
         raise
 
 
-def _index_what_is_new(connection: sqlite3.Connection) -> None:
+def _index_new_rows(connection: sqlite3.Connection) -> None:
     rows = connection.execute("SELECT no, key, content FROM memories WHERE indexed = 0").fetchall()
     for no, key, content in rows:
-        its_words = " ".join(words(f"{key} {content}"))
+        text = " ".join(words(f"{key} {content}"))
         connection.execute("DELETE FROM memory_words WHERE rowid = ?", (no,))
-        connection.execute("INSERT INTO memory_words (rowid, words) VALUES (?, ?)", (no, its_words))
+        connection.execute("INSERT INTO memory_words (rowid, words) VALUES (?, ?)", (no, text))
     connection.execute("UPDATE memories SET indexed = 1 WHERE indexed = 0")
 
 
-def _found(connection: sqlite3.Connection, agent: str, key: str) -> Memory | None:
+def _find(connection: sqlite3.Connection, agent: str, key: str) -> Memory | None:
     row = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE agent = ? AND key = ?", (agent, key)).fetchone()
     return None if row is None else _memory(row)
 
@@ -223,7 +215,8 @@ def _memory(row: tuple[Any, ...]) -> Memory:
 
 
 def _where(search: Search) -> tuple[str, list[object]]:
-    parts = [f"agent IN ({_marks(search.agents)})", f"category NOT IN ({_marks(search.without)})"]
+    agents, categories = (", ".join("?" * len(values)) for values in (search.agents, search.without))
+    parts = [f"agent IN ({agents})", f"category NOT IN ({categories})"]
     values: list[object] = [*search.agents, *search.without]
     if search.since is not None:
         parts.append("updated_at >= ?")
@@ -234,23 +227,14 @@ def _where(search: Search) -> tuple[str, list[object]]:
     return " AND ".join(parts), values
 
 
-def _marks(values: tuple[str, ...]) -> str:
-    return ", ".join("?" * len(values))
-
-
-def _question(asked: list[str]) -> str:
-    """The words as the index understands them: each in quotes, so that none of them is an operator."""
-    return " OR ".join(f'"{word}"*' if begins_words(word) else f'"{word}"' for word in asked)
+def _match_expression(query: list[str]) -> str:
+    """The words as an FTS5 expression: each in quotes, so that none of them is an operator."""
+    return " OR ".join(f'"{word}"*' if is_prefix(word) else f'"{word}"' for word in query)
 
 
 @functools.cache
 def _has_full_text() -> bool:
-    connection = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as connection, suppress(sqlite3.Error):
         connection.execute(_INDEX)
-    except sqlite3.Error:
-        return False
-    else:
         return True
-    finally:
-        connection.close()
+    return False

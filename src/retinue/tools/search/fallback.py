@@ -62,9 +62,8 @@ def tidied(pattern: str) -> str:
     while at < len(pattern):
         character, after = pattern[at], pattern[at + 1 : at + 2]
         if character == "\\" and after:
-            needless = (
-                after.isascii() and not after.isalnum() and after.isprintable() and after not in META | {"<", ">"}
-            )
+            is_sign = after.isascii() and not after.isalnum() and after.isprintable()
+            needless = is_sign and after not in META | {"<", ">"}
             out.append(after if needless else character + after)
             if after in "pPxuU" and pattern[at + 2 : at + 3] == "{":  # the brace of \p{...} is no literal brace
                 end = pattern.find("}", at)
@@ -93,8 +92,8 @@ def compiled(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
     """The pattern for lines without line ends, decoded with `surrogateescape`; raises `ValueError`."""
     try:
         return re.compile(_Translation(pattern).whole(), re.MULTILINE | (re.IGNORECASE if ignore_case else 0))
-    except (re.error, OverflowError, RecursionError) as wrong:
-        raise ValueError(f"regex parse error: {wrong}") from wrong
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"regex parse error: {error}") from error
 
 
 class _Translation:
@@ -167,7 +166,6 @@ class _Translation:
         return "(?i:" if "i" in opening[1] else "(?:"
 
     def _escape(self) -> str:
-        """Translate an escape sequence outside of a class."""
         character = self._pattern[self._at : self._at + 1]
         if character in ("D", "W", "S"):
             self._at += 1
@@ -182,17 +180,14 @@ class _Translation:
     def _escape_in_class(self) -> str:
         character = self._take()
         match character:
-            case "d" | "w":
+            case "d" | "w" | "a" | "f" | "t" | "r" | "v":
                 return f"\\{character}"
             case "s":
                 return _SPACE
-            case "a" | "f" | "t" | "r" | "v":
-                return f"\\{character}"
             case "x" | "u" | "U":
                 digits = {"x": 2, "u": 4, "U": 8}[character]
-                coded = re.compile(rf"\{{([0-9A-Fa-f]{{1,8}})\}}|([0-9A-Fa-f]{{{digits}}})").match(
-                    self._pattern, self._at
-                )
+                number = re.compile(rf"\{{([0-9A-Fa-f]{{1,8}})\}}|([0-9A-Fa-f]{{{digits}}})")
+                coded = number.match(self._pattern, self._at)
                 if coded is None or int(coded[1] or coded[2], 16) > 0x10FFFF:
                     raise self._unknown(f"\\{character}", "give a hexadecimal number")
                 self._at = coded.end()
@@ -270,11 +265,10 @@ class Globs:
 def _glob(glob: str) -> re.Pattern[str]:
     bare = glob.removesuffix("/")
     anywhere = "" if "/" in bare else "(?:.*/)?"
-    body = _glob_body(bare.removeprefix("/"))
     try:
-        return re.compile(anywhere + body, re.DOTALL)
-    except re.error as wrong:
-        raise ValueError(f"error parsing glob {glob!r}: {wrong}") from wrong
+        return re.compile(anywhere + _glob_body(bare.removeprefix("/")), re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"error parsing glob {glob!r}: {error}") from error
 
 
 _GLOB_PARTS = re.compile(
@@ -282,6 +276,7 @@ _GLOB_PARTS = re.compile(
     r"|\[(?P<not>[!^]?)(?P<set>\]?[^\]]*)\]|(?P<open>\{)|(?P<shut>\})|(?P<comma>,)|\\(?P<plain>.)|(?P<char>.)",
     re.DOTALL,
 )
+_GLOB_REGEX = {"deep": "(?:.*/)?", "rest": ".+", "all": ".*", "any": "[^/]*", "one": "[^/]"}
 
 
 def _glob_body(glob: str) -> str:
@@ -289,16 +284,8 @@ def _glob_body(glob: str) -> str:
     braces = 0
     for part in _GLOB_PARTS.finditer(glob):
         match part.lastgroup:
-            case "deep":
-                out.append("(?:.*/)?")
-            case "rest":
-                out.append(".+")
-            case "all":
-                out.append(".*")
-            case "any":
-                out.append("[^/]*")
-            case "one":
-                out.append("[^/]")
+            case "deep" | "rest" | "all" | "any" | "one" as kind:
+                out.append(_GLOB_REGEX[kind])
             case "open":
                 braces += 1
                 out.append("(?:")
@@ -338,7 +325,6 @@ class Entry(NamedTuple):
     folder: int
 
     def stat(self) -> os.stat_result:
-        """Status of the entry, without following a link."""
         return os.stat(self.path[-1], dir_fd=self.folder, follow_symlinks=False)
 
 
@@ -389,8 +375,6 @@ class Scan:
         self._out = out
 
     def run(self, folder: int, closed: Collection[tuple[str, ...]], left_out: Sequence[str]) -> None:
-        """Search an open folder."""
-
         def enter(path: tuple[str, ...]) -> bool:
             return (
                 len(path) < self._depth
@@ -481,12 +465,11 @@ def main(argument: str) -> int:
     request = json.loads(argument)
     try:
         scan = Scan(request["query"], sys.stdout.buffer)
-    except ValueError as wrong:
-        print(wrong, file=sys.stderr)
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return 2
-    scan.run(
-        os.open(".", os.O_RDONLY | os.O_DIRECTORY), {tuple(path) for path in request["closed"]}, request["left_out"]
-    )
+    closed = {tuple(path) for path in request["closed"]}
+    scan.run(os.open(".", os.O_RDONLY | os.O_DIRECTORY), closed, request["left_out"])
     sys.stdout.flush()
     return 0
 

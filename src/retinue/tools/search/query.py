@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from retinue.core.errors import ToolError
 from retinue.tools.search.fallback import literal, tidied
@@ -55,82 +55,53 @@ class Query:
     only: str = ""
 
 
-@dataclass(slots=True)
-class _Options:
-    """The query and the options of its pattern, while arguments are applied."""
+Options = dict[str, Any]
+"""Fields of the query, and the options of its pattern: `case`, `fixed`, `words`, `lines`."""
 
-    query: Query
-    case: Literal["sensitive", "ignore", "smart"] = "sensitive"
-    fixed: bool = False
-    words: bool = False
-    lines: bool = False
-
-
-Flag = Callable[[_Options], None]
-Option = Callable[[_Options, str], None]
-
-
-def _set(**changes: bool | str) -> Flag:
-    def apply(options: _Options) -> None:
-        for name, value in changes.items():
-            setattr(options, name, value)
-
-    return apply
-
-
-def _mode(mode: Literal["files", "count"]) -> Flag:
-    def apply(options: _Options) -> None:
-        options.query = replace(options.query, mode=mode)
-
-    return apply
+_FLAGS: dict[tuple[str, ...], Options] = {
+    ("-i", "--ignore-case"): {"case": "ignore"},
+    ("-s", "--case-sensitive"): {"case": "sensitive"},
+    ("-S", "--smart-case"): {"case": "smart"},
+    ("-F", "--fixed-strings"): {"fixed": True},
+    ("-w", "--word-regexp"): {"words": True},
+    ("-x", "--line-regexp"): {"lines": True},
+    ("-v", "--invert-match"): {"invert": True},
+    ("-l", "--files-with-matches"): {"mode": "files"},
+    ("-c", "--count"): {"mode": "count"},
+    # These have no effect: it is how every search works.
+    ("-n", "--line-number"): {},
+    ("-H", "--with-filename"): {},
+    ("--no-heading",): {},
+    ("--hidden",): {},
+    ("--no-ignore",): {},
+}
 
 
-def _invert(options: _Options) -> None:
-    options.query = replace(options.query, invert=True)
-
-
-def _number(*fields: Literal["before", "after", "max_count", "max_depth"], least: int) -> Option:
-    def apply(options: _Options, value: str) -> None:
+def _number(least: int, *fields: str) -> Callable[[Options, str], None]:
+    def apply(options: Options, value: str) -> None:
         if not (value.isascii() and value.isdigit() and len(value) < 9 and least <= int(value) <= 1000):
             raise ToolError(f"expected a number from {least} to 1000, found {value!r}")
-        options.query = replace(options.query, **dict.fromkeys(fields, int(value)))
+        options |= dict.fromkeys(fields, int(value))
 
     return apply
 
 
-def _glob(options: _Options, value: str) -> None:
-    options.query = replace(options.query, globs=(*options.query.globs, value))
+def _glob(options: Options, *globs: str) -> None:
+    options["globs"] = (*options.get("globs", ()), *globs)
 
 
-def _type(options: _Options, value: str) -> None:
+def _type(options: Options, value: str) -> None:
     if value not in TYPES:
         raise ToolError(f"unknown type {value!r}; known: {', '.join(TYPES)}; or use -g '*.EXT'")
-    options.query = replace(options.query, globs=(*options.query.globs, *TYPES[value]))
+    _glob(options, *TYPES[value])
 
 
-_FLAGS: dict[tuple[str, ...], Flag] = {
-    ("-i", "--ignore-case"): _set(case="ignore"),
-    ("-s", "--case-sensitive"): _set(case="sensitive"),
-    ("-S", "--smart-case"): _set(case="smart"),
-    ("-F", "--fixed-strings"): _set(fixed=True),
-    ("-w", "--word-regexp"): _set(words=True),
-    ("-x", "--line-regexp"): _set(lines=True),
-    ("-v", "--invert-match"): _invert,
-    ("-l", "--files-with-matches"): _mode("files"),
-    ("-c", "--count"): _mode("count"),
-    # These have no effect: it is how every search works.
-    ("-n", "--line-number"): _set(),
-    ("-H", "--with-filename"): _set(),
-    ("--no-heading",): _set(),
-    ("--hidden",): _set(),
-    ("--no-ignore",): _set(),
-}
-_OPTIONS: dict[tuple[str, ...], Option] = {
-    ("-A", "--after-context"): _number("after", least=0),
-    ("-B", "--before-context"): _number("before", least=0),
-    ("-C", "--context"): _number("before", "after", least=0),
-    ("-m", "--max-count"): _number("max_count", least=1),
-    ("-d", "--max-depth"): _number("max_depth", least=1),
+_OPTIONS: dict[tuple[str, ...], Callable[[Options, str], None]] = {
+    ("-A", "--after-context"): _number(0, "after"),
+    ("-B", "--before-context"): _number(0, "before"),
+    ("-C", "--context"): _number(0, "before", "after"),
+    ("-m", "--max-count"): _number(1, "max_count"),
+    ("-d", "--max-depth"): _number(1, "max_depth"),
     ("-g", "--glob"): _glob,
     ("-t", "--type"): _type,
 }
@@ -144,8 +115,8 @@ def split(extra_args: str) -> list[str]:
     """Arguments as a shell would split them; no shell ever runs them."""
     try:
         return shlex.split(extra_args)
-    except ValueError as wrong:
-        raise ToolError(f"extra_args {extra_args!r}: {wrong}") from wrong
+    except ValueError as error:
+        raise ToolError(f"extra_args {extra_args!r}: {error}") from error
 
 
 def query_of(pattern: str, extra_args: str = "") -> Query:
@@ -162,26 +133,27 @@ def query_of(pattern: str, extra_args: str = "") -> Query:
         raise ToolError(f"the pattern has {len(pattern)} characters; at most {MAX_PATTERN}")
     if "\0" in pattern or "\n" in pattern:
         raise ToolError("the pattern has a line break or zero byte; lines are searched one by one")
-    options = _Options(Query(pattern=pattern))
+    options: Options = {}
     rest = split(extra_args)[::-1]
     while rest:
         _apply(options, rest.pop(), rest)
-    if options.query.max_count and (options.query.before or options.query.after):
+    if options.get("max_count") and (options.get("before") or options.get("after")):
         # Versions of ripgrep differ in how they count a match in the context of the last one allowed.
         raise ToolError("extra_args: -m does not go together with -A, -B or -C")
-    pattern = literal(pattern) if options.fixed else tidied(pattern)
-    if options.words:
+    pattern = literal(pattern) if options.pop("fixed", False) else tidied(pattern)
+    if options.pop("words", False):
         pattern = rf"\b(?:{pattern})\b"
-    if options.lines:
+    if options.pop("lines", False):
         pattern = f"^(?:{pattern})$"
-    ignore_case = options.case == "ignore" or (options.case == "smart" and not _has_capitals(pattern))
-    return replace(options.query, pattern=pattern, ignore_case=ignore_case)
+    case = options.pop("case", "sensitive")
+    ignore_case = case == "ignore" or (case == "smart" and not _has_capitals(pattern))
+    return Query(pattern=pattern, ignore_case=ignore_case, **options)
 
 
-def _apply(options: _Options, argument: str, rest: list[str]) -> None:
+def _apply(options: Options, argument: str, rest: list[str]) -> None:
     name, _, value = argument.partition("=") if argument.startswith("--") else (argument[:2], "", argument[2:])
     if name in _FLAG and not (argument.startswith("--") and value):
-        _FLAG[name](options)
+        options |= _FLAG[name]
         if value:  # short flags may be combined
             _apply(options, f"-{value}", rest)
     elif name in _OPTION:
@@ -189,8 +161,8 @@ def _apply(options: _Options, argument: str, rest: list[str]) -> None:
             raise ToolError(f"extra_args: {name} needs a value")
         try:
             _OPTION[name](options, value or rest.pop())
-        except ToolError as wrong:
-            raise ToolError(f"extra_args: {name}: {wrong}") from wrong
+        except ToolError as error:
+            raise ToolError(f"extra_args: {name}: {error}") from error
     else:
         raise ToolError(f"extra_args: {name} is not allowed; allowed: {ALLOWED}")
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from retinue.core.errors import ToolError
 from retinue.tools.files import FileAccess, OpenPath
-from retinue.tools.pagination import results_of
+from retinue.tools.pagination import page_limit
 from retinue.tools.search.query import LEFT_OUT, Query
 from retinue.tools.threads import in_thread
 
@@ -51,8 +51,6 @@ _BINARY = b": WARNING: stopped searching binary file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchLimits:
-    """Limits of one search."""
-
     seconds: float = 30.0
     kept: int = 8 * 1024 * 1024
     """Bytes of positions that are kept for a page; files after these cannot be paged to and are not counted."""
@@ -75,7 +73,7 @@ class SearchTimedOut(ToolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
+class SearchPage:
     """One page of results; `counted` is false if there are more matches than `total`."""
 
     results: list[str]
@@ -92,7 +90,7 @@ async def matches(
     limit: int,
     ripgrep: str | None = None,
     limits: SearchLimits = LIMITS,
-) -> Matches:
+) -> SearchPage:
     """A page of the matches of `query` in a file or folder, ordered by path and line.
 
     `ripgrep` is the program to use; None looks for it, and an empty string uses the fallback.
@@ -102,7 +100,7 @@ async def matches(
         closed = access.closed_below(folder.names)
         program = await _ripgrep(access) if ripgrep is None else ripgrep
         is_fallback = not program or (query.only and not _PLAIN.fullmatch(query.only))
-        limit = results_of(limit)
+        limit = page_limit(limit)
         collector = MatchCollector(query, closed, wanted=offset + limit, max_kept=limits.kept)
         argv = _fallback_argv(query, closed) if is_fallback else _ripgrep_argv(program, query, closed)
         code, complaint = await _run(argv, folder, collector.feed, limits)
@@ -112,7 +110,7 @@ async def matches(
         if not collector.total and complaint:
             raise SearchFailed(complaint)
         results = await in_thread(collector.page, access, folder, prefix, offset, limit)
-    return Matches(results, collector.total, collector.counted)
+    return SearchPage(results, collector.total, collector.counted)
 
 
 def _where(stack: contextlib.ExitStack, access: FileAccess, path: str, query: Query) -> tuple[OpenPath, str, Query]:
@@ -180,10 +178,7 @@ def _fallback_argv(query: Query, closed: Sequence[tuple[str, ...]]) -> list[str]
 async def _run(
     argv: Sequence[str], folder: OpenPath, feed: Callable[[bytes], None], limits: SearchLimits
 ) -> tuple[int, str]:
-    """Run a program in the folder, without a shell; returns its exit status and its error output.
-
-    The program has ended when this returns or raises.
-    """
+    """Run a program in the folder, without a shell, to its end; returns its exit status and its error output."""
     complaint = bytearray()
 
     def complain(piece: bytes) -> None:
@@ -290,7 +285,7 @@ class MatchCollector:
 
     @property
     def total(self) -> int:
-        """Number of results that can be paged to."""
+        """Results that can be paged to."""
         return sum(file.results for file in self._files) + (0 if self._lost else self._dropped)
 
     @property
@@ -299,7 +294,6 @@ class MatchCollector:
         return not (self._lost or self._shortened)
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece of the output."""
         self._append(piece)
         if b"\0" in piece:
             output = b"".join(self._pending)
@@ -388,7 +382,6 @@ class MatchCollector:
         self._room = self._wanted + SPARE
 
     def page(self, access: FileAccess, folder: OpenPath, prefix: str, offset: int, limit: int) -> list[str]:
-        """Results as the model reads them."""
         results: list[str] = []
         for file in self._files:
             if offset >= file.results:

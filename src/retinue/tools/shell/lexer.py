@@ -43,8 +43,6 @@ class Word(Struct, frozen=True):
 
 
 class Operator(Struct, frozen=True):
-    """A separator or a redirection."""
-
     text: str
 
 
@@ -194,7 +192,6 @@ class _Lexer:
             self._letters.append(escaped)
 
     def _goes_on(self, at: int) -> bool:
-        """Whether a line continuation stands there."""
         return self._command.startswith("\\\n", at)
 
     def _single(self) -> None:

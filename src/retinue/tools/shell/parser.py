@@ -1,19 +1,20 @@
 """Parser for shell commands: which programs a command line runs, and whether a policy allows them.
 
 The parser sees the text alone; what a program can really do is limited by the sandbox. A line that cannot be parsed
-with certainty (a substitution, an unclosed quote) is unreadable, and refused.
+with certainty (a substitution, an unclosed quote) is unreadable, and refused. Of wrapper programs (`env`, `xargs`,
+`find -exec`), the arguments determine which program runs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
 from retinue.core.policy import Policy
 from retinue.tools.shell.lexer import Operator, Unclear, Word, tokens
-from retinue.tools.shell.wrappers import Undecidable, started_by
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
 """Operators that end a command."""
@@ -74,7 +75,7 @@ class Step(Struct, frozen=True):
     `writes`: its output is redirected to a file. `varies`: an argument contains something that only the running shell
     knows, such as a variable. `patterns`: arguments that expand to names of files. `varying` are the indices of
     arguments that may expand to any word, `matching` those of patterns. `sets_code_path`: a variable adds a folder of
-    code (PYTHONPATH).
+    code (PYTHONPATH). `variables`: those that a wrapper sets for it.
     """
 
     program: str
@@ -85,10 +86,10 @@ class Step(Struct, frozen=True):
     varying: tuple[int, ...] = ()
     matching: tuple[int, ...] = ()
     sets_code_path: bool = False
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
-        """The program without its folder."""
         return self.program.rsplit("/", 1)[-1]
 
 
@@ -112,9 +113,8 @@ def parse(command: str) -> ParsedCommand:
     'substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself'
     """
     try:
-        return ParsedCommand(
-            command, tuple(step for part in _parts(tokens(command)) if (step := _step(part)) is not None)
-        )
+        steps = tuple(step for part in _parts(tokens(command)) if (step := _step(part)) is not None)
+        return ParsedCommand(command, steps)
     except Unclear as unclear:
         return ParsedCommand(command, unreadable=str(unclear))
 
@@ -140,19 +140,19 @@ def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
 
 
 def _refusal_of_started(step: Step, policy: Policy) -> str | None:
-    """The same for the programs that a program is told to run: the list of allowed commands holds for them too."""
+    """The same for the programs that a wrapper runs: the list of allowed commands applies to them too."""
     try:
         started = started_by(step.name, step.arguments, varying=step.varying, patterns=step.matching)
     except Undecidable:
         how = "" if step.name == "find" else ", with options of one letter"
         return f"Security policy: nobody can tell what {step.name!r} would start here; write its arguments out{how}"
-    for each in started:
-        for name, value in each.variables:
-            if _changes_programs(name, value, each.name):
+    for inner in started:
+        for name, value in inner.variables:
+            if _changes_programs(name, value, inner.name):
                 return f"Security policy: {_changes(name)}"
-        if each.program not in policy.allowed_commands:
+        if inner.program not in policy.allowed_commands:
             return (
-                f"Security policy: command {each.program!r}, which {step.name!r} would start, is not allowed "
+                f"Security policy: command {inner.program!r}, which {step.name!r} would start, is not allowed "
                 f"(allowed_commands); use one of: {_listed(policy.allowed_commands)}"
             )
     return None
@@ -161,11 +161,11 @@ def _refusal_of_started(step: Step, policy: Policy) -> str | None:
 def _parts(found: Sequence[Word | Operator]) -> list[list[Word | Operator]]:
     """The tokens between separators; each part is at most one command with its redirections."""
     parts: list[list[Word | Operator]] = [[]]
-    for each in found:
-        if isinstance(each, Operator) and each.text in SEPARATORS:
+    for token in found:
+        if isinstance(token, Operator) and token.text in SEPARATORS:
             parts.append([])
         else:
-            parts[-1].append(each)
+            parts[-1].append(token)
     return parts
 
 
@@ -242,7 +242,6 @@ def _may_be_any(word: Word) -> bool:
 
 
 def _may_be_an_option(word: Word) -> bool:
-    """Whether the word may expand to an option."""
     return (word.varies and word.text[:1] in ("$", "{")) or (word.opens and word.text[:1] in ("*", "?", "["))
 
 
@@ -277,14 +276,14 @@ def _without_redirections(part: Sequence[Word | Operator]) -> tuple[list[Word], 
     words: list[Word] = []
     writes = False
     redirection = ""
-    for each in part:
-        if isinstance(each, Operator):
-            redirection = each.text
+    for token in part:
+        if isinstance(token, Operator):
+            redirection = token.text
         elif redirection:
-            writes = writes or _is_written(redirection, each)
+            writes = writes or _is_written(redirection, token)
             redirection = ""
         else:
-            words.append(each)
+            words.append(token)
     return words, writes
 
 
@@ -298,3 +297,128 @@ def _is_written(redirection: str, target: Word) -> bool:
 
 def _listed(commands: Sequence[str]) -> str:
     return ", ".join(commands) or "(none)"
+
+
+_FIND_STARTS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
+_LONG_WITH_A_WORD = re.compile(r"--[a-z-]+=.*", re.DOTALL)
+
+
+class Undecidable(ValueError):
+    """The arguments do not determine which program runs."""
+
+
+class _Wrapper(Struct, frozen=True):
+    """Options of a wrapper: letters without a value, letters with a value, and `first` arguments of its own."""
+
+    alone: str = ""
+    with_a_word: str = ""
+    first: int = 0
+    number: bool = False
+    """Whether a number may be an option, as in `nice -5`."""
+    long: bool = True
+    """Whether options such as `--signal=KILL` do not affect which program runs."""
+
+
+_WRAPPERS: Mapping[str, _Wrapper] = {
+    "env": _Wrapper(alone="i0", with_a_word="uC", long=False),
+    "xargs": _Wrapper(alone="0rtpxo", with_a_word="aEdILnPs", long=False),
+    "nice": _Wrapper(with_a_word="n", number=True),
+    "ionice": _Wrapper(alone="t", with_a_word="cn"),
+    "nohup": _Wrapper(),
+    "setsid": _Wrapper(alone="cfw"),
+    "timeout": _Wrapper(alone="v", with_a_word="ks", first=1),
+    "stdbuf": _Wrapper(with_a_word="ioe"),
+    "command": _Wrapper(alone="pvV"),
+}
+
+
+def started_by(
+    name: str, arguments: Sequence[str], *, varying: Collection[int] = (), patterns: Collection[int] = ()
+) -> list[Step]:
+    """The programs that a wrapper of that name runs with these arguments; raises `Undecidable`.
+
+    `varying` are the indices of arguments that may be other words, or several; the index after the last one, if more
+    may follow. `patterns` are the indices of patterns for file names.
+
+    >>> [(step.program, step.arguments) for step in started_by("xargs", ["-n", "1", "rm", "-r"])]
+    [('rm', ('-r',))]
+    >>> [step.program for step in started_by("nice", ["env", "LANG=C", "sort"])], started_by("ls", ["rm"])
+    (['env', 'sort'], [])
+    """
+    if name == "find":
+        if varying or any(may_be_one_of(_FIND_STARTS, arguments[index]) for index in patterns):
+            raise Undecidable(name)
+        return _started_by_find(arguments)
+    wrapper = _WRAPPERS.get(name)
+    if wrapper is None:
+        return []
+    where, options = _after_options(wrapper, arguments)
+    variables: list[tuple[str, str]] = []
+    if name == "env":
+        while where < len(arguments) and (assigned := _ASSIGNMENT.match(arguments[where])):
+            variables.append((assigned[1], arguments[where][assigned.end() :]))
+            where += 1
+    where += wrapper.first
+    if any(index <= where for index in (*varying, *patterns)):
+        raise Undecidable(name)
+    if where >= len(arguments):
+        return []
+    started = Step(arguments[where], tuple(arguments[where + 1 :]), variables=tuple(variables))
+    unsure = {index - where - 1 for index in varying}
+    if name == "xargs":  # its input replaces a word, or is appended
+        word = options.get("I", "")
+        unsure |= _indices_of(word, started) if word else {len(started.arguments)}
+    return [started, *_started_next(started, unsure, {index - where - 1 for index in patterns})]
+
+
+def may_be_one_of(words: Collection[str], pattern: str) -> bool:
+    """Whether the pattern can expand to one of these words."""
+    before, bracket, _ = pattern.partition("[")
+    return any(fnmatchcase(word, before + ("*" if bracket else "")) for word in words)
+
+
+def _started_by_find(arguments: Sequence[str]) -> list[Step]:
+    found: list[Step] = []
+    for index in (index + 1 for index, word in enumerate(arguments) if word in _FIND_STARTS):
+        words = tuple(arguments[index:])
+        words = words[: words.index(";")] if ";" in words else words
+        started = Step(words[0] if words else "", words[1:])
+        found += [started, *_started_next(started, _indices_of("{}", started), ())]
+    return found
+
+
+def _started_next(started: Step, varying: Collection[int], patterns: Collection[int]) -> list[Step]:
+    return started_by(started.name, started.arguments, varying=varying, patterns=patterns)
+
+
+def _indices_of(word: str, started: Step) -> set[int]:
+    """Indices of the arguments in which this word is replaced."""
+    if word in started.program:
+        raise Undecidable(word)
+    return {index for index, argument in enumerate(started.arguments) if word in argument}
+
+
+def _after_options(wrapper: _Wrapper, arguments: Sequence[str]) -> tuple[int, dict[str, str]]:
+    """Index after the options of a wrapper, and the values of its options."""
+    where = 0
+    words: dict[str, str] = {}
+    while where < len(arguments) and arguments[where].startswith("-") and len(arguments[where]) > 1:
+        option = arguments[where]
+        where += 1
+        if option == "--":
+            break
+        if (wrapper.number and option[1:].lstrip("-").isdecimal()) or (
+            wrapper.long and _LONG_WITH_A_WORD.fullmatch(option)
+        ):
+            continue
+        letters = option[1:].lstrip(wrapper.alone)
+        if not letters:
+            continue
+        if letters[0] not in wrapper.with_a_word:
+            raise Undecidable(option)  # long ones too: whether they take the next word is unknown
+        if len(letters) == 1:
+            words[letters] = arguments[where] if where < len(arguments) else ""
+            where += 1
+        else:
+            words[letters[0]] = letters[1:]
+    return where, words

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from retinue.core.policy import Risk
-from retinue.tools.shell.parser import ParsedCommand, Step, parse
-from retinue.tools.shell.wrappers import Undecidable, may_be_one_of, started_by
+from retinue.tools.shell.parser import ParsedCommand, Step, Undecidable, may_be_one_of, parse, started_by
 
 HIGH_RISK = frozenset(
     (
@@ -117,12 +116,10 @@ def _risk_of_step(step: Step) -> Risk:
     if name in _STARTERS:
         return _worst((Risk.MEDIUM, *map(_risk_of_argument, arguments), *_risks_of_started(step)))
     unsure = (step.varies and name != "find") or any(_may_be_an_option(name, pattern) for pattern in step.patterns)
-    guessed = (
-        step.sets_code_path
-        or step.program != name
-        or (unsure and (name not in READING or name in _DEPENDS_ON_ARGUMENTS))
-    )
-    return Risk.MEDIUM if step.writes or guessed or not _only_reads(name, arguments) else Risk.LOW
+    if unsure and (name not in READING or name in _DEPENDS_ON_ARGUMENTS):
+        return Risk.MEDIUM
+    runs_other_code = step.sets_code_path or step.program != name
+    return Risk.MEDIUM if step.writes or runs_other_code or not _only_reads(name, arguments) else Risk.LOW
 
 
 def _may_be_an_option(name: str, pattern: str) -> bool:
@@ -153,9 +150,8 @@ def _is_dangerous(name: str, argument: str) -> bool:
     word = argument.partition("=")[0]
     if name == "git" and word.startswith("-O"):
         return True
-    return word in dangerous or (
-        word.startswith("--") and len(word) > 3 and any(each.startswith(word) for each in dangerous)
-    )
+    is_long = word.startswith("--") and len(word) > 3
+    return word in dangerous or (is_long and any(option.startswith(word) for option in dangerous))
 
 
 def _has_other_settings(arguments: Sequence[str]) -> bool:
@@ -183,14 +179,13 @@ def _git_subcommand(arguments: Sequence[str]) -> int:
 
 
 def _risks_of_started(step: Step) -> list[Risk]:
-    """Risks of the programs that a program is told to run, as far as its arguments determine them."""
+    """Risks of the programs that a wrapper runs, as far as its arguments determine them."""
     try:
         started = started_by(step.name, step.arguments)
     except Undecidable:
         return []
-    return [
-        _risk_of_step(Step(each.program, each.arguments, varies=step.varies, varying=step.varying)) for each in started
-    ]
+    steps = (Step(inner.program, inner.arguments, varies=step.varies, varying=step.varying) for inner in started)
+    return [_risk_of_step(inner) for inner in steps]
 
 
 def _risk_of_argument(argument: str) -> Risk:

@@ -28,13 +28,13 @@ MAX_FILE = 1024 * MIB
 SCRATCH = 256 * MIB
 RESERVED = 64 * 1024 * MIB
 """Address space of each process: node reserves 10 GB for one WebAssembly module and uses next to nothing of it."""
-LONGEST = 86_400.0
-"""Seconds; the limit of the policy is nearly always shorter and ends the program by itself."""
-ASIDE = ".made-by-an-agent"
+MAX_SECONDS = 86_400.0
+"""The limit of the policy is nearly always shorter and ends the program by itself."""
+RENAMED_SUFFIX = ".made-by-an-agent"
 
 
 class ShellRequest(msgspec.Struct, frozen=True):
-    """The arguments of one call, under whichever names the model gave them."""
+    """The arguments of one call of either tool."""
 
     command: str
     seconds: int | None
@@ -74,12 +74,11 @@ class ShellTool(FunctionTool[..., ShellRequest]):
     """
 
     def __init__(self, function: Callable[..., ShellRequest], dependencies: ToolDependencies) -> None:
-        super().__init__(function, kind="once", risk=Risk.MEDIUM, acts=True, timeout=LONGEST)
+        super().__init__(function, kind="once", risk=Risk.MEDIUM, acts=True, timeout=MAX_SECONDS)
         self.stoppable = True
         self._dependencies = dependencies
 
     def prepare(self, arguments: str) -> PreparedCall:
-        """Decode the arguments and parse the command."""
         decoded = self.decode(arguments)
         if isinstance(decoded, Misfit):
             command = parse(_command_in(arguments))
@@ -92,7 +91,6 @@ class ShellTool(FunctionTool[..., ShellRequest]):
         return PreparedCall(arguments, call_risk(command), run, denied_by=partial(refusal_of, command))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Prepare a call and make it."""
         return await self.prepare(arguments).run(context)
 
     async def _run(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
@@ -127,33 +125,19 @@ async def run_command(
         raise ToolError("the command holds a zero byte")
     if refused := refusal_of(command, context.policy):
         raise ToolError(refused)
-    most = context.policy.shell_timeout_secs
-    allowed = most if seconds is None else max(1, min(seconds, most))
+    limit = context.policy.shell_timeout_secs
+    allowed = limit if seconds is None else max(1, min(seconds, limit))
     mounts = await in_thread(mounts_of, context, dependencies, folder=folder)
     known = await in_thread(settings_in, mounts.writable)
-    try:
-        program = _program(command.text, mounts, context, dependencies, seconds=allowed)
-        ended = await run_in_sandbox(program, dependencies)
-    finally:
-        renamed = await in_thread(_rename_new_settings, mounts, known)
-    text = _output(ended, allowed)
-    if renamed:
-        text += f"\n[{', '.join(renamed)} was renamed to ...{ASIDE}: what agents may do is settled by people]"
-    return ToolResult(text, failed=ended.code != 0 or ended.timed_out)
-
-
-def _program(
-    command: str, mounts: Mounts, context: CallContext, dependencies: ToolDependencies, *, seconds: int
-) -> Program:
-    return Program(
-        argv=("/bin/sh", "-c", command),
+    program = Program(
+        argv=("/bin/sh", "-c", command.text),
         folder=mounts.folder,
         readable=mounts.readable,
         writable=mounts.writable,
         hidden=mounts.hidden,
         environment=environment_of(context),
         network=dependencies.network,
-        seconds=float(seconds),
+        seconds=float(allowed),
         max_output=MAX_OUTPUT,
         memory=dependencies.program_memory_mb * MIB,
         reserved=RESERVED,
@@ -161,6 +145,14 @@ def _program(
         file_size=MAX_FILE,
         scratch=SCRATCH,
     )
+    try:
+        ended = await run_in_sandbox(program, dependencies)
+    finally:
+        renamed = await in_thread(_rename_new_settings, mounts, known)
+    text = _output(ended, allowed)
+    if renamed:
+        text += f"\n[{', '.join(renamed)} was renamed to ...{RENAMED_SUFFIX}: what agents may do is settled by people]"
+    return ToolResult(text, failed=ended.code != 0 or ended.timed_out)
 
 
 def _rename_new_settings(mounts: Mounts, known: list[str]) -> list[str]:
@@ -168,7 +160,7 @@ def _rename_new_settings(mounts: Mounts, known: list[str]) -> list[str]:
     created = [path for path in settings_in(mounts.writable) if path not in known]
     for path in created:
         with suppress(OSError):  # a command that runs at the same time renamed it first
-            os.rename(path, f"{path}{ASIDE}")
+            os.rename(path, f"{path}{RENAMED_SUFFIX}")
     return [os.path.basename(path) for path in created]
 
 

@@ -1,4 +1,4 @@
-"""TODO door."""
+"""Web search and web pages."""
 
 from retinue.tools.web.web_tools import tools
 

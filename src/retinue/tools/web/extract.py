@@ -1,13 +1,14 @@
-"""What a page says, as text that a model can read: HTML becomes Markdown, JSON is laid out, the rest stays as it is.
+"""Text of web pages for a model: HTML becomes Markdown, JSON is indented, other text stays as it is.
 
-HTML is read by trafilatura in a process of its own. There are pages, small ones, on which it works for minutes; a
-thread could not be stopped, and a parser fed by strangers is better off without our keys, our memory and our files.
+HTML is read by trafilatura in a process of its own. Some pages, even small ones, keep it busy for minutes, and a thread
+could not be stopped; and a parser of untrusted input should not have the keys, memory and files of this process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import importlib.util
 import os
 import re
@@ -42,11 +43,11 @@ _INVISIBLE = re.compile(
 
 
 class UnreadablePage(ToolError):
-    """A page came, and nothing could be made of it; the message says why."""
+    """A page was fetched, and its text could not be extracted."""
 
 
 def visible(text: str) -> str:
-    """The text without characters that nobody sees; lines end with a plain newline.
+    """The text without invisible characters; lines end with a plain newline.
 
     >>> visible("a\\r\\nb\\x1b[31m\\u202e c\\U000e0041")
     'a\\nb[31m c'
@@ -54,8 +55,13 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+def single_line(text: str, limit: int) -> str:
+    """The visible text on one line, cut to `limit` characters."""
+    return " ".join(visible(text).split())[:limit]
+
+
 async def readable(page: Fetched, *, seconds: float = READING_SECONDS) -> str:
-    """The page as text: Markdown where it is HTML. Raises `UnreadablePage`, or `NotText` for bytes that are none."""
+    """The page as text, Markdown if it is HTML; raises `UnreadablePage`, or `NotText` for binary data."""
     text = decoded(page)
     if "\x00" in text:
         raise NotText(page.url, content_type="binary data")
@@ -63,12 +69,13 @@ async def readable(page: Fetched, *, seconds: float = READING_SECONDS) -> str:
     if kind in _HTML:
         text = await _markdown(text, url=page.url, seconds=seconds)
     elif _JSON.fullmatch(kind):
-        text = _laid_out(text)
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            text = msgspec.json.format(text, indent=2)
     return visible(text).strip()
 
 
 def decoded(page: Fetched) -> str:
-    """The page's characters: as its server says, else as the page says, else UTF-8, else what browsers guess."""
+    """The page's characters, by the charset of its server, else of the page, else UTF-8, else what browsers guess."""
     body = page.body
     for mark, charset in _BYTE_ORDER_MARKS:
         if body.startswith(mark):
@@ -84,28 +91,21 @@ def decoded(page: Fetched) -> str:
 
 
 def _known_charset(name: str | None) -> str | None:
-    """A charset of the web by that name; Python knows others, and some of those take forever on purpose."""
+    """A charset of the web by that name; Python has other codecs, and some of them can take forever."""
     try:
         charset = codecs.lookup((name or "").strip()).name
     except (LookupError, ValueError):
         return None
     if charset in ("ascii", "iso8859-1"):
-        return "cp1252"  # as browsers do: pages that say so mean that
+        return "cp1252"  # as browsers do: pages with these labels mean that
     return charset if _CHARSETS.fullmatch(charset) else None
-
-
-def _laid_out(text: str) -> str:
-    try:
-        return msgspec.json.format(text, indent=2)
-    except (msgspec.DecodeError, RecursionError):
-        return text
 
 
 async def _markdown(html: str, *, url: str, seconds: float) -> str:
     if importlib.util.find_spec("trafilatura") is None:
         raise UnreadablePage(MISSING)
-    # -P: nothing is imported from the folder that the agent works in. Of the environment only what Python needs to find
-    # its packages goes along, and no key.
+    # -P: nothing is imported from the folder that the agent works in. Of the environment, only what Python needs to
+    # find its packages is passed on, and no key.
     environment = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
     try:
         reader = await asyncio.create_subprocess_exec(
@@ -119,22 +119,22 @@ async def _markdown(html: str, *, url: str, seconds: float) -> str:
             env=environment,
             cwd="/",
         )
-    except OSError as full:
-        raise UnreadablePage(f"nothing can be started to read the page: {full.strerror}") from full
+    except OSError as error:
+        raise UnreadablePage(f"nothing can be started to read the page: {error.strerror}") from error
     try:
         async with asyncio.timeout(seconds):
-            said, _ = await reader.communicate(html.encode("utf-8", "replace"))
-    except TimeoutError as late:
-        raise UnreadablePage(f"the page could not be read within {seconds:g} seconds") from late
+            markdown, _ = await reader.communicate(html.encode("utf-8", "replace"))
+    except TimeoutError as error:
+        raise UnreadablePage(f"the page could not be read within {seconds:g} seconds") from error
     finally:
         if reader.returncode is None:
             reader.kill()
-            # The end of a program is only noticed once its pipe is read to the end.
+            # asyncio notices the end of a process only once its pipe is read to the end.
             while reader.stdout is not None and await reader.stdout.read(1 << 16):
                 pass
             await reader.wait()
     if reader.returncode != 0:
         raise UnreadablePage("the page is too large or too strange to be read")
-    if not said.strip():
+    if not markdown.strip():
         raise UnreadablePage("the page has no text")
-    return said.decode("utf-8", "replace")
+    return markdown.decode("utf-8", "replace")

@@ -1,24 +1,62 @@
-"""Who finds pages: search engines by the name that a setting gives them, each a function from a query to its findings.
+"""Web search engines by the name that a setting gives them, each a function from a query to its findings.
 
 `ddgs` needs no key: it asks public engines as a browser would, one after the other until one has something. `searxng`
-asks an instance of your own, `brave` an interface that wants a key. An engine that does not answer finds nothing; what
-a person has to put right (a missing package, a key) is said.
+asks an instance of your own, `brave` an API that needs a key. An engine that does not answer finds nothing; what
+a person has to fix (a missing package, a key) is an error.
+
+The package ddgs has its own HTTP transport, which looks like a browser; the engines hardly answer other clients. It
+does not use `retinue.net.guard`, so each engine is confined to its one host, over https and without redirects: nothing
+that a query or a page contains can lead it anywhere else.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 from yarl import URL
 
 from retinue.core.errors import BadInput, ToolError
 from retinue.net.fetcher import BadStatus, Fetcher
 from retinue.net.guard import FetchFailed, Guard
-from retinue.tools.web.ddgs import Ddgs
-from retinue.tools.web.findings import MAX_FINDINGS, Finding, Search, findings
+from retinue.tools.threads import in_thread
+from retinue.tools.web.extract import single_line
+
+MAX_FINDINGS = 10
+MAX_QUERY_CHARS = 400
+
+
+class Finding(Struct, frozen=True):
+    title: str
+    url: str
+    description: str
+
+
+Search: TypeAlias = Callable[[str], Awaitable[list[Finding]]]
+"""Finds pages for a query that is not blank; returns none if no engine answers."""
+
+
+def findings(rows: Iterable[tuple[object, object, object]]) -> list[Finding]:
+    """Findings from titles, addresses and descriptions: at most `MAX_FINDINGS`, each address once, no long texts."""
+    kept: dict[str, Finding] = {}
+    for title, url, description in rows:
+        if len(kept) == MAX_FINDINGS:
+            break
+        address = _line(url, 2000)
+        if address.startswith(("http://", "https://")):
+            kept.setdefault(address, Finding(_line(title, 200), address, _line(description, 500)))
+    return list(kept.values())
+
+
+def _line(value: object, limit: int) -> str:
+    return single_line(value, limit) if isinstance(value, str) else ""
+
 
 BRAVE = "https://api.search.brave.com/res/v1/web/search"
 BRAVE_KEY = "BRAVE_API_KEY"
@@ -50,32 +88,28 @@ def _is_instance(base: str) -> bool:
 
 
 class Brave:
-    """The search interface of Brave; the key goes in a header to that one host and nowhere else."""
+    """Brave's search API; the key is sent in a header, to that host only."""
 
     def __init__(self, fetcher: Fetcher, *, address: str = BRAVE) -> None:
         self._fetcher = fetcher
         self._address = address
 
     async def search(self, query: str) -> list[Finding]:
-        """What Brave finds."""
         key = os.environ.get(BRAVE_KEY)
         if not key:
             raise ToolError(f"searching with Brave needs a key in {BRAVE_KEY}, which is not set here")
         url = URL(self._address).with_query(q=query, count=str(MAX_FINDINGS), text_decorations="false")
         headers = {"X-Subscription-Token": key, "Accept": "application/json"}
-        said = await _json(
-            self._fetcher, url, headers=headers, refusal=f"Brave refuses: is the key in {BRAVE_KEY} right?"
-        )
-        return findings(
-            (row.get("title"), row.get("url"), row.get("description")) for row in _rows(said, "web", "results")
-        )
+        refusal = f"Brave refuses: is the key in {BRAVE_KEY} right?"
+        rows = _rows(await _json(self._fetcher, url, headers=headers, refusal=refusal), "web", "results")
+        return findings((row.get("title"), row.get("url"), row.get("description")) for row in rows)
 
 
 class Searxng:
     """An instance of SearXNG; its settings have to allow `json` among the formats.
 
-    Its address comes from a person's settings, so it may be on this machine or network; it may not redirect elsewhere
-    in there.
+    Its address comes from the settings, so it may be on this machine or network; it may not redirect to another address
+    there.
     """
 
     def __init__(self, base: str) -> None:
@@ -83,27 +117,120 @@ class Searxng:
         self._fetcher = Fetcher(Guard(trusted=(str(self._base.origin()),)))
 
     async def search(self, query: str) -> list[Finding]:
-        """What the instance finds."""
         url = (self._base / "search").with_query(q=query, format="json")
         refusal = f"{self._base.host} does not answer in JSON: its settings need `json` under search.formats"
-        said = await _json(self._fetcher, url, refusal=refusal)
-        return findings((row.get("title"), row.get("url"), row.get("content")) for row in _rows(said, "results"))
+        rows = _rows(await _json(self._fetcher, url, refusal=refusal), "results")
+        return findings((row.get("title"), row.get("url"), row.get("content")) for row in rows)
 
 
 async def _json(fetcher: Fetcher, url: URL, *, refusal: str, headers: Mapping[str, str] | None = None) -> object:
     try:
         page = await fetcher.get(str(url), headers=headers)
         return msgspec.json.decode(page.body)
-    except BadStatus as answered:
-        if answered.status in (401, 403, 422):
-            raise ToolError(refusal) from answered
+    except BadStatus as error:
+        if error.status in (401, 403, 422):
+            raise ToolError(refusal) from error
         return None
     except (FetchFailed, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _rows(said: object, *path: str) -> list[dict[str, object]]:
+def _rows(answer: object, *path: str) -> list[dict[str, object]]:
     for name in path:
-        said = cast("dict[str, object]", said).get(name) if isinstance(said, dict) else None
-    rows = cast("list[object]", said) if isinstance(said, list) else []
+        answer = cast("dict[str, object]", answer).get(name) if isinstance(answer, dict) else None
+    rows = cast("list[object]", answer) if isinstance(answer, list) else []
     return [cast("dict[str, object]", row) for row in rows if isinstance(row, dict)]
+
+
+MISSING = (
+    "searching with ddgs needs a package that is not installed here; "
+    "install the extra `search` from the repository: pip install '.[search]'"
+)
+
+HOSTS: Mapping[str, str] = {
+    "duckduckgo": "html.duckduckgo.com",
+    "brave": "search.brave.com",
+    "mojeek": "www.mojeek.com",
+    "wikipedia": "en.wikipedia.org",
+}
+"""The engines, in the order in which they are asked, and the one host that each may reach."""
+
+REQUEST_SECONDS = 8
+SEARCH_SECONDS = 40.0
+
+
+class Client(Protocol):
+    """The HTTP client of a ddgs engine; engines give cookies and headers to `client`, the transport inside."""
+
+    client: Any
+
+    def request(self, method: str, url: str, **options: Any) -> Any: ...
+
+
+class Engine(Protocol):
+    """An engine of ddgs, which requests and reads one search site."""
+
+    http_client: Client
+
+    def search(self, query: str, *, region: str) -> Sequence[Any] | None:
+        """Results with `title`, `href` and `body`; may raise any exception."""
+
+
+class EngineStrayed(Exception):
+    """An engine of ddgs requested a host other than its own."""
+
+    def __init__(self, *, url: str, host: str) -> None:
+        super().__init__(f"asked for {url}; may only talk to https://{host}")
+        self.url = url
+        self.host = host
+
+
+class OneHost:
+    """A client that reaches one host only, over https, and follows no redirect."""
+
+    def __init__(self, inner: Client, host: str) -> None:
+        self.client = inner.client
+        _ = self.client.follow_redirects  # raises for a transport without this option, which would ignore it
+        self.client.follow_redirects = False
+        self._inner = inner
+        self._host = host
+
+    def request(self, method: str, url: str, **options: Any) -> Any:
+        address = urlsplit(url)
+        if (address.scheme, address.netloc) != ("https", self._host):
+            raise EngineStrayed(url=url, host=self._host)
+        return self._inner.request(method, url, **options)
+
+
+def engine_of_ddgs(name: str) -> Engine:
+    """An engine of the installed ddgs; raises `ImportError` without ddgs, `KeyError` if ddgs has dropped the engine."""
+    engines = importlib.import_module("ddgs.engines").ENGINES
+    return cast("Engine", engines["text"][name](timeout=REQUEST_SECONDS))
+
+
+class Ddgs:
+    """The engines of ddgs, each confined to its own host; the first one with results is used."""
+
+    def __init__(self, *, engine: Callable[[str], Engine] = engine_of_ddgs, hosts: Mapping[str, str] = HOSTS) -> None:
+        self._engine = engine
+        self._hosts = hosts
+
+    async def search(self, query: str) -> list[Finding]:
+        try:
+            async with asyncio.timeout(SEARCH_SECONDS):
+                for name, host in self._hosts.items():
+                    if found := await in_thread(self._ask, name, host, query):
+                        return found
+        except TimeoutError:
+            pass
+        return []
+
+    def _ask(self, name: str, host: str, query: str) -> list[Finding]:
+        try:
+            engine = self._engine(name)
+            engine.http_client = OneHost(engine.http_client, host)
+            return findings((row.title, row.href, row.body) for row in engine.search(query, region="us-en") or ())
+        except ImportError as missing:
+            raise ToolError(MISSING) from missing
+        except Exception:  # engines read pages that change without notice: after any failure the next one is asked
+            return []

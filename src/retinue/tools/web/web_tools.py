@@ -1,6 +1,6 @@
-"""Searching and reading the web: `search_web`, `scrape_webpage` and `fetch`.
+"""The web tools `search_web`, `scrape_webpage` and `fetch`.
 
-A page is data. What it says is handed on as text, without what nobody would see, and nothing in it is acted on here.
+A page is data: it is returned as text without invisible characters, and no instruction in it is followed here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from retinue.core.ports import Tool, ToolResult
 from retinue.net.fetcher import Fetcher
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import tool
-from retinue.tools.web.extract import readable, visible
-from retinue.tools.web.findings import MAX_QUERY_CHARS, Finding, Search
-from retinue.tools.web.search import search_by
+from retinue.tools.web.extract import readable, single_line
+from retinue.tools.web.search import MAX_QUERY_CHARS, Finding, Search, search_by
 
 MAX_SCRAPED_CHARS = 100_000
 MAX_FETCHED_CHARS = 50_000
@@ -27,9 +26,9 @@ CALL_SECONDS = 60.0
 def tools(
     dependencies: ToolDependencies, *, fetcher: Fetcher | None = None, search: Search | None = None
 ) -> Sequence[Tool]:
-    """The web tools; `fetcher` and `search` can be handed in from code, and otherwise follow the settings."""
-    reads = fetcher or Fetcher()
-    finds = search or search_by(dependencies.web_search)
+    """The web tools; `fetcher` and `search` replace those that the settings define."""
+    pages = fetcher or Fetcher()
+    find = search or search_by(dependencies.web_search)
 
     @tool(kind="idempotent", timeout=CALL_SECONDS)
     async def search_web(query: str) -> list[Finding]:
@@ -38,8 +37,8 @@ def tools(
         Args:
             query: what to look for
         """
-        asked = " ".join(visible(query).split())[:MAX_QUERY_CHARS]
-        return await finds(asked) if asked else []
+        words = single_line(query, MAX_QUERY_CHARS)
+        return await find(words) if words else []
 
     @tool(kind="idempotent", timeout=CALL_SECONDS)
     async def scrape_webpage(url: str) -> ToolResult:
@@ -49,9 +48,9 @@ def tools(
             url: an http or https address on the public web
         """
         try:
-            text = await readable(await reads.get(url))
-        except ToolError as failed:
-            return ToolResult(f"Error scraping {_shown(url)}: {failed}", failed=True)
+            text = await readable(await pages.get(url))
+        except ToolError as error:
+            return ToolResult(f"Error scraping {single_line(url, 200)}: {error}", failed=True)
         if len(text) <= MAX_SCRAPED_CHARS:
             return ToolResult(text)
         return ToolResult(f"{text[:MAX_SCRAPED_CHARS]}\n\n[cut after {MAX_SCRAPED_CHARS} of {len(text)} characters]")
@@ -70,9 +69,9 @@ def tools(
             limit: how many characters to return at most
         """
         try:
-            text = await readable(await reads.get(url))
-        except ToolError as failed:
-            raise ToolError(f"cannot fetch {_shown(url)}: {failed}") from failed
+            text = await readable(await pages.get(url))
+        except ToolError as error:
+            raise ToolError(f"cannot fetch {single_line(url, 200)}: {error}") from error
         piece, end = text[offset : offset + limit], min(offset + limit, len(text))
         if offset == 0 and end == len(text):
             return piece
@@ -80,7 +79,3 @@ def tools(
         return f"{piece}\n\n[characters {min(offset, end)} to {end} of {len(text)}{more}]"
 
     return (search_web, scrape_webpage, fetch)
-
-
-def _shown(url: str) -> str:
-    return " ".join(visible(url).split())[:200]
