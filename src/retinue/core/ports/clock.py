@@ -1,4 +1,4 @@
-"""The clock and the source of run ids."""
+"""Ports for time, new ids and metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since 1970, UTC."""
-        ...
 
 
 class Ids(Protocol):
@@ -18,4 +17,32 @@ class Ids(Protocol):
 
     def new(self) -> str:
         """A name nobody has."""
-        ...
+
+
+class Meter(Protocol):
+    """Who counts and measures for those that watch from outside; never raises, and costs little when nobody does.
+
+    A name stands for one instrument, always used by the same of these methods.
+    """
+
+    def count(self, name: str, **attributes: str) -> None:
+        """One more."""
+
+    def move(self, name: str, change: int, **attributes: str) -> None:
+        """So many more or fewer at this moment."""
+
+    def measure(self, name: str, value: float, **attributes: str) -> None:
+        """One measured value of many."""
+
+
+class NoMeter:
+    """Where nobody watches."""
+
+    def count(self, name: str, **attributes: str) -> None:
+        """Nothing."""
+
+    def move(self, name: str, change: int, **attributes: str) -> None:
+        """Nothing."""
+
+    def measure(self, name: str, value: float, **attributes: str) -> None:
+        """Nothing."""

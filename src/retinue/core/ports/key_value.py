@@ -14,7 +14,6 @@ class KeyValue(Protocol):
 
     async def look(self, space: str) -> Mapping[str, bytes]:
         """All that is on a shelf."""
-        ...
 
     async def change(
         self,
@@ -25,4 +24,3 @@ class KeyValue(Protocol):
         session_id: SessionId | None = None,
     ) -> WriteResult:
         """Change a shelf by a pure decision; see `records.Change`."""
-        ...

@@ -66,7 +66,6 @@ class Provider(Protocol):
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The model's reply to `request`."""
-        ...
 
 
 def price_of(provider: Provider, model: str) -> tuple[int, int] | None:
@@ -86,4 +85,3 @@ class Providers(Protocol):
 
     def find(self, name: str) -> Provider | None:
         """The provider of that name."""
-        ...

@@ -66,4 +66,3 @@ class Sandbox(Protocol):
 
     async def run(self, program: Program) -> Ended:
         """Start the program, wait, and say how it ended."""
-        ...

@@ -204,4 +204,3 @@ class Toolbox(Protocol):
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects sees it."""
-        ...
