@@ -16,8 +16,7 @@ from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.store import rules
-from retinue.store.memory.commands import MemoryCommands
-from retinue.store.memory.tables import StoredRun, Tables, UndoLog
+from retinue.store.memory.commands import MemoryCommands, StoredRun, Tables, UndoLog
 
 
 class MemoryStore:
