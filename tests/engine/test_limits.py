@@ -30,8 +30,7 @@ from retinue.providers.scripted import (
     streams,
     together,
 )
-from retinue.testing.harness import Harness
-from retinue.testing.ids import CountedIds
+from retinue.testing.harness import CountedIds, Harness
 from retinue.testing.virtual_time import VirtualClock
 from tests.engine.delegation import Delegate, delegates, with_delegation
 from tests.engine.lines import hearing

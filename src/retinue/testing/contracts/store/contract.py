@@ -23,9 +23,9 @@ from retinue.core.errors import Fenced
 from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef
-from retinue.testing.contracts.store.creation import CreationContract
+from retinue.testing.contracts.store.creation import CreationContract, SessionContract
 from retinue.testing.contracts.store.drivers import DriverContract
-from retinue.testing.contracts.store.event_log import EventLogContract
+from retinue.testing.contracts.store.event_log import EventLogContract, PruneContract
 from retinue.testing.contracts.store.fixtures import (
     RUN_SPEC,
     accept,
@@ -39,8 +39,6 @@ from retinue.testing.contracts.store.fixtures import (
     run_ended,
     run_row,
 )
-from retinue.testing.contracts.store.prune import PruneContract
-from retinue.testing.contracts.store.sessions import SessionContract
 
 
 class StoreContract(CreationContract, EventLogContract, DriverContract, SessionContract, PruneContract):
