@@ -21,7 +21,7 @@ from retinue.core.messages import Delta
 from retinue.core.ports import Store
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.usage import Usage
-from retinue.engine.process_identity import identity_of, this_host, this_process
+from retinue.engine.driver_table import identity_of, this_host, this_process
 from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore

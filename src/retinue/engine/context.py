@@ -46,11 +46,9 @@ class OutcomeTexts(Protocol):
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
         """The message about the end of a child that announces it, for the parent's model."""
-        ...
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
         """Whether a run succeeded for the runs that depend on it, and its result or the reason."""
-        ...
 
 
 class PlainOutcomeTexts:

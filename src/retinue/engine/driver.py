@@ -14,9 +14,9 @@ from retinue.core.commands import DriverRow, Heartbeat, RegisterDriver, Unregist
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
 from retinue.engine.context import EngineContext
+from retinue.engine.driver_table import this_host, this_process
 from retinue.engine.executor import Executor
 from retinue.engine.key_value import Handles
-from retinue.engine.process_identity import this_host, this_process
 from retinue.engine.recovery import Recovery
 from retinue.engine.registry import RunRegistry
 from retinue.engine.replay import Replay

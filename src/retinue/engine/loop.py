@@ -28,13 +28,12 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
-from retinue.engine.approvals import request_approvals
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
 from retinue.engine.live_run import LiveRun, Work
 from retinue.engine.model_call import ask
-from retinue.engine.tool_calls import perform
+from retinue.engine.tool_calls import perform, request_approvals
 
 log = logging.getLogger("retinue.engine")
 
@@ -56,15 +55,12 @@ class Hooks(Protocol):
 
     def request_slot(self, live: LiveRun) -> None:
         """The dependencies of a run have ended; afterwards `live.needs_slot` says whether it has to wait for a slot."""
-        ...
 
     def exchange_ended(self, live: LiveRun) -> None:
         """A kept-alive run has answered."""
-        ...
 
     def run_ended(self, live: LiveRun, outcome: Outcome, posts: Posts) -> None:
         """A run has ended; `posts` are inbox items of other runs that were recorded with its end."""
-        ...
 
 
 async def drive(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:

@@ -15,13 +15,12 @@ from retinue.core.errors import BadInput, NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.core.ids import DriverId, RandomIds, RunId
 from retinue.core.policy import Policy
-from retinue.engine.admission import with_readable_memory
+from retinue.engine.admission import current_policy, current_windows, with_readable_memory
 from retinue.engine.context import EngineContext
 from retinue.engine.executor import Executor
 from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.registry import EndedRun, RunRegistry
 from retinue.engine.replay import Replay
-from retinue.engine.rights import current_policy, current_windows
 from retinue.engine.run_view import view_of_row
 
 log = logging.getLogger("retinue.engine")

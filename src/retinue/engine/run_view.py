@@ -44,46 +44,37 @@ class LiveView(Protocol):
     @property
     def run(self) -> Run:
         """The folded state."""
-        ...
 
     @property
     def run_id(self) -> RunId:
         """The id of the run."""
-        ...
 
     @property
     def is_pending(self) -> bool:
         """Whether the run has not started yet, because it waits for other runs or for a slot."""
-        ...
 
     @property
     def cancelled(self) -> bool:
         """Whether the run was told to stop."""
-        ...
 
     @property
     def inbox(self) -> Sequence[Item]:
         """The items that the run has not taken yet."""
-        ...
 
     @property
     def in_flight(self) -> Collection[int]:
         """The indices of the calls in progress; `MODEL` is the model call."""
-        ...
 
     @property
     def partial(self) -> Sequence[str]:
         """The text that the model has streamed in the current attempt."""
-        ...
 
     @property
     def children(self) -> Collection[RunId]:
         """The live children, those of ended children included."""
-        ...
 
     def view(self) -> RunView:
         """The run as a value."""
-        ...
 
 
 def view_of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) -> RunView:

@@ -35,19 +35,16 @@ from retinue.core.ports import CallContext, Clock
 from retinue.core.profiles import Rules
 from retinue.core.run import Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
-from retinue.engine.admission import SpawnRequest, admit, with_visible_tools
-from retinue.engine.approvals import answer_to
+from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.executor import Executor
 from retinue.engine.key_value import Handles, JournalKeyValue
 from retinue.engine.live_run import LiveRun
 from retinue.engine.registry import RunRegistry
-from retinue.engine.replay import Replay
-from retinue.engine.rights import current_policy
+from retinue.engine.replay import Replay, StoreReader
 from retinue.engine.run_view import LiveView, RunView, view_of_row
-from retinue.engine.store_reader import StoreReader
-from retinue.engine.tool_calls import take_action
+from retinue.engine.tool_calls import answer_to, take_action
 
 
 class StartedRun(Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from retinue.engine.process_identity import identity_of, is_gone, this_host, this_process
+from retinue.engine.driver_table import identity_of, is_gone, this_host, this_process
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux tells when a process began")
 
@@ -88,7 +88,7 @@ def test_a_description_that_nobody_understands_is_not_taken_for_a_death() -> Non
 
 
 async def test_the_host_is_the_same_for_every_process_on_it() -> None:
-    script = "from retinue.engine.process_identity import this_host; print(this_host())"
+    script = "from retinue.engine.driver_table import this_host; print(this_host())"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.PIPE)
     told, _ = await process.communicate()
 
