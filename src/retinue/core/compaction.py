@@ -120,7 +120,6 @@ def characters(message: Message) -> int:
 
 
 def total(messages: Iterable[Message]) -> int:
-    """Total size of `messages` in characters."""
     return sum(map(characters, messages))
 
 
@@ -327,7 +326,6 @@ def _without_arguments(call: ToolCall) -> ToolCall:
 
 
 def _transcript_entries(message: Message) -> list[tuple[str, str]]:
-    """(speaker, text) for each part of a message."""
     match message:
         case UserMessage(text=text, origin=origin):
             return [(f"words from {origin}", text)]

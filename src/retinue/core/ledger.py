@@ -175,7 +175,6 @@ def _change_held(account: _Account, change: Numbers) -> None:
 
 
 def _spend(account: _Account, amount: Amount, now: float, *, in_windows: bool = True) -> None:
-    """Charge `amount` to the account, its ancestors and its windows."""
     numbers = vector(amount)
     add(account.spent, numbers)
     for each in account.ancestors:
@@ -548,7 +547,6 @@ def _exhausted(limit: _Account | _WindowLimit, d: int, asked: int, room: int) ->
 
 
 def _worst(input: int, output: int, price: Price | None, turns: int, calls: int) -> Numbers:
-    """The worst case of a call as a vector."""
     cost = input * price[0] + output * price[1] if price else 0
     return (input, output, input + output, cost, turns, calls)
 

@@ -71,45 +71,15 @@ class OpenCall:
 class Run:
     """State of a run after the events applied so far."""
 
+    # fmt: off
     __slots__ = (
-        "accepted",
-        "adopted_seq",
-        "calls_made",
-        "closing",
-        "compactions",
-        "context",
-        "cost",
-        "counted_messages",
-        "dependencies",
-        "exchange_turns",
-        "exchanges",
-        "failure",
-        "final",
-        "history",
-        "in_exchange",
-        "inputs",
-        "latest_input",
-        "left_at",
-        "open",
-        "outcome",
-        "parked_seconds",
-        "parked_since",
-        "policy",
-        "repairs",
-        "run_spec",
-        "seen",
-        "seq",
-        "stop",
-        "system",
-        "taken",
-        "text",
-        "tool_crash",
-        "tools_on",
-        "turns",
-        "unreturned",
-        "usage",
-        "wrap_up_limit",
+        "accepted", "adopted_seq", "calls_made", "closing", "compactions", "context", "cost", "counted_messages",
+        "dependencies", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs",
+        "latest_input", "left_at", "open", "outcome", "parked_seconds", "parked_since", "policy", "repairs",
+        "run_spec", "seen", "seq", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns",
+        "unreturned", "usage", "wrap_up_limit",
     )
+    # fmt: on
 
     def __init__(self, accepted: RunAccepted, run_spec: RunSpec, inherited: History | None = None) -> None:
         self.accepted = accepted
@@ -195,7 +165,6 @@ class Run:
         ]
 
     def is_stale(self, call: OpenCall) -> bool:
-        """Whether the call may have been started by an earlier driver."""
         return call.since < self.adopted_seq
 
     @property

@@ -158,7 +158,6 @@ class Budgets:
     # Actions
 
     def counts_actions(self, run_id: RunId) -> bool:
-        """Whether a window limits the number of the run's actions."""
         return any(window.limits_calls for window in self._windows.get(run_id, ()))
 
     async def refresh_actions(self, run_id: RunId) -> None:
@@ -232,10 +231,7 @@ class _KnownCharges:
 def caps_of(limits: Limits) -> Caps:
     """The limits that a run shares with its descendants: tokens and cost. Turns and calls are counted for each run."""
     return Caps(
-        input=limits.max_input_tokens,
-        output=limits.max_output_tokens,
-        tokens=limits.max_tokens,
-        cost=limits.max_cost,
+        input=limits.max_input_tokens, output=limits.max_output_tokens, tokens=limits.max_tokens, cost=limits.max_cost
     )
 
 

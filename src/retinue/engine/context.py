@@ -46,21 +46,21 @@ class OutcomeTexts(Protocol):
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
         """The message about the end of a child that announces it, for the parent's model."""
+        ...
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
         """Whether a run succeeded for the runs that depend on it, and its result or the reason."""
+        ...
 
 
 class PlainOutcomeTexts:
     """The texts for runs whose dialect has none of its own."""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        """The name and result of the run, its task, and its answer or error."""
         name = accepted.label or accepted.path
         return f"[{name} {outcome.result}] Task: {accepted.task[:200]}\n{outcome.text or outcome.error}"
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
-        """The whole answer, or the error."""
         return (True, outcome.text) if outcome.ok else (False, outcome.error or outcome.result)
 
 
@@ -96,7 +96,6 @@ class EngineContext:
     """Small tasks that belong to no run; cancelled when the driver leaves."""
 
     def start_background(self, work: Coroutine[None, None, None]) -> None:
-        """Run a small task that belongs to no run."""
         task = asyncio.get_running_loop().create_task(work)
         self.background_tasks.add(task)
         task.add_done_callback(self.background_tasks.discard)

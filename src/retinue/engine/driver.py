@@ -59,7 +59,6 @@ class Driver:
         """The refusal since which memory may be ahead of the store, until the runs continue from what is stored."""
 
     async def register(self) -> None:
-        """Begin to drive."""
         journal = self._engine.journal
         journal.driver_id = self.driver_id
         row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)

@@ -26,7 +26,6 @@ class DriverTable:
         return await self._journal.peek(self._store.drivers)
 
     async def find(self, driver_id: DriverId | None) -> DriverRow | None:
-        """The row of a driver, dead or alive."""
         return next((row for row in await self.rows() if row.driver_id == driver_id), None)
 
     async def living(self) -> frozenset[DriverId]:
@@ -82,7 +81,6 @@ def is_gone(host: str, process: str) -> bool:
 
 
 def _is_earlier_boot(host: str) -> bool:
-    """Whether `host` names this machine before its last boot."""
     node, _, rest = host.partition("/")
     here, _, rest_here = this_host().partition("/")
     boot, boot_here = rest.partition("/")[0], rest_here.partition("/")[0]

@@ -46,7 +46,6 @@ class Executor:
         return LiveRun(run, tool_set, self._engine, acceptance)
 
     def start(self, live: LiveRun, *, handle_space: str | None) -> None:
-        """Register a run and start its task."""
         self._registry.add(live, handle_space)
         live.task = asyncio.get_running_loop().create_task(self._drive(live), name=f"run {live.run_id}")
 
@@ -127,11 +126,9 @@ class Executor:
     # Hooks of the loop
 
     def request_slot(self, live: LiveRun) -> None:
-        """Give a run with ended dependencies a slot, if one is free."""
         self._registry.request_slot(live)
 
     def exchange_ended(self, live: LiveRun) -> None:
-        """A kept-alive run has answered: update its parent and notify those that wait."""
         self._registry.update_parent(live)
         self._registry.notify(live.run_id)
 

@@ -42,7 +42,6 @@ class CommitFuture:
 
     @property
     def is_done(self) -> bool:
-        """Whether the store has answered."""
         return self._answers is not None or self._error is not None
 
     async def wait(self) -> list[WriteResult]:
@@ -53,7 +52,6 @@ class CommitFuture:
         return self._answers or []
 
     async def wait_done(self) -> None:
-        """Wait until the store has answered or refused."""
         if not self.is_done:
             self._journal.commit_soon()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,7 +117,6 @@ class Journal:
         return commit_future
 
     async def commit(self, *writes: Write) -> list[WriteResult]:
-        """Queue writes and wait for their answers."""
         return await self.write(*writes).wait()
 
     def commit_soon(self) -> None:

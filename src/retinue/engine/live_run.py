@@ -56,48 +56,21 @@ class ToolSet:
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
     def missing(self, offered: tuple[str, ...]) -> list[str]:
-        """Offered names for which this process has no tool."""
         return [name for name in offered if name not in self.tools]
 
 
 class LiveRun:
     """One live run."""
 
+    # fmt: off
     __slots__ = (
-        "_context_windows",
-        "_counted",
-        "_delivered",
-        "_engine",
-        "_prepared",
-        "_size",
-        "_stopping",
-        "_validated",
-        "_wake",
-        "acceptance",
-        "ancestor",
-        "cancelled",
-        "children",
-        "children_by_key",
-        "children_created",
-        "deadline",
-        "dependents",
-        "error",
-        "fixed_size",
-        "in_flight",
-        "inbox",
-        "last_write",
-        "limit_met",
-        "memo",
-        "needs_slot",
-        "not_compactable_at",
-        "overflow",
-        "partial",
-        "run",
-        "subscriptions",
-        "task",
-        "tool_set",
+        "_context_windows", "_counted", "_delivered", "_engine", "_prepared", "_size", "_stopping", "_validated",
+        "_wake", "acceptance", "ancestor", "cancelled", "children", "children_by_key", "children_created",
+        "deadline", "dependents", "error", "fixed_size", "in_flight", "inbox", "last_write", "limit_met", "memo",
+        "needs_slot", "not_compactable_at", "overflow", "partial", "run", "subscriptions", "task", "tool_set",
         "waiting_for",
     )
+    # fmt: on
 
     def __init__(
         self, run: Run, tool_set: ToolSet, engine: EngineContext, acceptance: CommitFuture | None = None
@@ -153,12 +126,10 @@ class LiveRun:
 
     @property
     def run_id(self) -> RunId:
-        """The id of the run."""
         return self.run.accepted.run_id
 
     @property
     def state(self) -> State:
-        """The state of the run, for display."""
         if self.run.outcome is not None:
             return "ended"
         if not self.run.in_exchange:
@@ -168,7 +139,6 @@ class LiveRun:
         return "working" if self.run.turns or self.in_flight else "queued"
 
     def view(self, *, ended_at: float | None = None) -> RunView:
-        """The run as a value."""
         run = self.run
         accepted = run.accepted
         return RunView(
@@ -202,7 +172,6 @@ class LiveRun:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has not started yet, because it waits for other runs or for a slot."""
         return self.needs_slot or self.run.is_pending
 
     def _validate_answer(self) -> ValidatedOutput | None:
@@ -234,7 +203,6 @@ class LiveRun:
         return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
 
     def drop(self, items: tuple[Item, ...]) -> None:
-        """Remove items from the inbox in memory."""
         gone = {item.key for item in items}
         self.inbox = [item for item in self.inbox if item.key not in gone]
 
@@ -276,7 +244,6 @@ class LiveRun:
         self._counted, self._size = 0, self.fixed_size
 
     def progress(self, at: float) -> Progress:
-        """The changing part of the run's row."""
         run = self.run
         over = run.outcome is not None
         phase: Phase = (
@@ -371,7 +338,6 @@ class LiveRun:
         self._prepared.pop(index, None)
 
     def wake(self) -> None:
-        """Let the loop take the next step."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 

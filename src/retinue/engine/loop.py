@@ -196,7 +196,6 @@ def _announcement(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Pos
 
 
 def _handovers(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Posts:
-    """The items for the runs that depend on this one."""
     if not live.dependents:
         return ()
     return tuple((waiting, handover(live.run.accepted, outcome, name, engine)) for waiting, name in live.dependents)

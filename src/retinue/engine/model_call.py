@@ -65,17 +65,14 @@ class NoReply(Struct, frozen=True):
 
     @property
     def used(self) -> Usage:
-        """What the failed calls used."""
         return sum((error.usage for _, error in self.failures), NO_USAGE)
 
     @property
     def cost(self) -> int | None:
-        """What the failed calls cost."""
         return reduce(add_cost, (error.cost for _, error in self.failures), 0)
 
     @property
     def last(self) -> ProviderError:
-        """The error of the last model."""
         return self.failures[-1][1]
 
     def __str__(self) -> str:
@@ -142,7 +139,6 @@ def _too_long(live: LiveRun, answer: NoReply, partial: str, engine: EngineContex
 
 
 def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: EngineContext) -> None:
-    """Record a turn without a reply."""
     live.record(
         TurnFailed(
             at=engine.clock.now(),
@@ -257,7 +253,6 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
 
 
 async def _hold(provider: Provider, call: ModelCall, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
-    """Hold the worst case of the call under every limit of the run."""
     request = call.request
     return await engine.budgets.hold(
         live.run_id,
@@ -412,7 +407,6 @@ class _AttemptTimeout(Deadline):
         self.fell_silent = False
 
     def publish(self, delta: Delta) -> None:
-        """Pass a delta on; it ends a silence."""
         self._heard = self._time()
         if self.silence != self._idle and not isinstance(delta, StartDelta):
             self.silence = self._idle

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from types import TracebackType
 
 from retinue.core.errors import StoreError
 from retinue.core.events import RunAccepted
@@ -35,7 +34,6 @@ class EndedRun:
 
     @property
     def outcome(self) -> Outcome:
-        """How the run ended."""
         assert self.view.outcome is not None
         return self.view.outcome
 
@@ -57,7 +55,6 @@ class RunRegistry:
         self._watches: dict[RunId, list[Watch]] = {}
 
     def add(self, live: LiveRun, handle_space: str | None) -> None:
-        """Register a run that starts here."""
         accepted = live.run.accepted
         self.live[accepted.run_id] = live
         if handle_space is not None:
@@ -126,7 +123,6 @@ class RunRegistry:
             del self._ended_views[tree]
 
     def drop(self, live: LiveRun) -> None:
-        """Unregister a run that is no longer driven here."""
         accepted = live.run.accepted
         self.live.pop(accepted.run_id, None)
         space = self._spaces.pop(accepted.run_id, None)
@@ -184,7 +180,6 @@ class RunRegistry:
         return Watch(self._watches, tuple(dict.fromkeys(run_ids)))
 
     def notify(self, run_id: RunId) -> None:
-        """Wake those that watch a run."""
         for watch in self._watches.get(run_id, ()):
             watch.notify(run_id)
 
@@ -196,7 +191,6 @@ class RunRegistry:
 
     @property
     def watched(self) -> tuple[RunId, ...]:
-        """The runs that are watched here."""
         return tuple(self._watches)
 
 
@@ -221,9 +215,7 @@ class Watch:
             self._all.setdefault(run_id, []).append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for run_id in self._run_ids:
             watches = self._all[run_id]
             watches.remove(self)

@@ -104,13 +104,11 @@ class Subscriptions:
         self._error: StoreError | None = None
 
     def publish_event(self, seq: int, event: Event) -> None:
-        """Offer a recorded event to all readers."""
         if self._readers:
             for reader in self._readers:
                 reader.offer(seq, event)
 
     def publish_delta(self, delta: Delta) -> None:
-        """Offer streamed characters to all readers."""
         if self._readers:
             for reader in self._readers:
                 reader.offer(0, delta)
@@ -125,7 +123,6 @@ class Subscriptions:
         return reader
 
     def leave(self, reader: Reader) -> None:
-        """Remove a reader."""
         self._readers = [other for other in self._readers or () if other is not reader] or None
         self.has_readers = self._readers is not None
 

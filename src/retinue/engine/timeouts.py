@@ -33,7 +33,6 @@ class Deadlines:
         return self._unbounded if seconds is None else Deadline(self, seconds)
 
     def add(self, deadline: Deadline) -> None:
-        """Register a deadline whose block was entered."""
         self._pending[deadline] = None
         if deadline.due < self._timer_at:
             self._set_timer(deadline.due)

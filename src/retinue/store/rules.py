@@ -140,7 +140,6 @@ def check_run_spec(accept: Accept) -> None:
 
 
 def duplicate_run(run_id: RunId) -> StoreCorrupt:
-    """The error for a second run with the same id."""
     return StoreCorrupt(f"run {run_id} exists already; nothing of this batch was stored")
 
 
@@ -158,10 +157,5 @@ def sequence_error(run_id: RunId, *, given: int, last: int | None, ended: bool =
 def _ended(end: RunEnded) -> Progress:
     outcome = end.outcome
     return Progress(
-        phase="ended",
-        turns=outcome.turns,
-        usage=outcome.usage,
-        cost=outcome.cost,
-        outcome=outcome,
-        ended_at=end.at,
+        phase="ended", turns=outcome.turns, usage=outcome.usage, cost=outcome.cost, outcome=outcome, ended_at=end.at
     )

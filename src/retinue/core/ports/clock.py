@@ -6,43 +6,40 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is for people; timeouts use the event loop's own time."""
+    """The wall clock; timeouts use the time of the event loop instead."""
 
     def now(self) -> float:
         """Seconds since 1970, UTC."""
+        ...
 
 
 class Ids(Protocol):
-    """Where new names come from."""
+    """A source of ids."""
 
     def new(self) -> str:
-        """A name nobody has."""
+        """An id that was never returned before."""
+        ...
 
 
 class Meter(Protocol):
-    """Who counts and measures for those that watch from outside; never raises, and costs little when nobody does.
+    """Counters and measurements for an external monitoring system; never raises, and costs little without one.
 
-    A name stands for one instrument, always used by the same of these methods.
+    A name stands for one instrument, which is always used through the same method.
     """
 
     def count(self, name: str, **attributes: str) -> None:
-        """One more."""
+        """Add one to a counter."""
 
     def move(self, name: str, change: int, **attributes: str) -> None:
-        """So many more or fewer at this moment."""
+        """Add `change`, which may be negative, to a gauge."""
 
     def measure(self, name: str, value: float, **attributes: str) -> None:
-        """One measured value of many."""
+        """Record one value of a distribution."""
 
 
 class NoMeter:
-    """Where nobody watches."""
+    """A `Meter` that records nothing."""
 
-    def count(self, name: str, **attributes: str) -> None:
-        """Nothing."""
-
-    def move(self, name: str, change: int, **attributes: str) -> None:
-        """Nothing."""
-
-    def measure(self, name: str, value: float, **attributes: str) -> None:
-        """Nothing."""
+    def count(self, name: str, **attributes: str) -> None: ...
+    def move(self, name: str, change: int, **attributes: str) -> None: ...
+    def measure(self, name: str, value: float, **attributes: str) -> None: ...

@@ -10,17 +10,14 @@ from retinue.core.ids import Key, SessionId
 
 
 class KeyValue(Protocol):
-    """Durable values by name, kept in spaces: shared context, defined agents, memory."""
+    """Durable values by name, in namespaces: shared context, defined agents, memory."""
 
     async def look(self, space: str) -> Mapping[str, bytes]:
-        """All that is on a shelf."""
+        """All entries of a namespace."""
+        ...
 
     async def change(
-        self,
-        space: str,
-        decide: Decide,
-        *,
-        key: Key | None = None,
-        session_id: SessionId | None = None,
+        self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
     ) -> WriteResult:
-        """Change a shelf by a pure decision; see `records.Change`."""
+        """Change a namespace by a pure function of its content; see `commands.Change`."""
+        ...

@@ -66,6 +66,7 @@ class Provider(Protocol):
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The model's reply to `request`."""
+        ...
 
 
 def price_of(provider: Provider, model: str) -> tuple[int, int] | None:
@@ -85,3 +86,4 @@ class Providers(Protocol):
 
     def find(self, name: str) -> Provider | None:
         """The provider of that name."""
+        ...

@@ -26,60 +26,78 @@ class Store(Protocol):
     @property
     def blocking(self) -> bool:
         """Whether calls take real time."""
+        ...
 
     @property
     def shared(self) -> bool:
         """Whether other processes can reach this store."""
+        ...
 
     def commit(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
     ) -> list[WriteResult]:
         """Apply the writes in order, as one transaction; `durable` waits until they are on disk."""
+        ...
 
     def changed(self) -> bool:
         """Whether another process may have written since the last call of this method."""
+        ...
 
     def run(self, run_id: RunId) -> RunRow | None:
         """The row of a run."""
+        ...
 
     def run_by_key(self, key: Key) -> RunRow | None:
         """The run that a spawn with this key created."""
+        ...
 
     def runs(self, query: RunQuery) -> list[RunRow]:
         """Rows of runs, newest first."""
+        ...
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
         """Numbered events of a run."""
+        ...
 
     def run_spec(self, digest: str) -> RunSpec:
         """The run spec with this digest; raises `StoreCorrupt` if it is missing."""
+        ...
 
     def inbox(self, run_id: RunId) -> list[Item]:
         """Untaken items of a run, in the order they were posted."""
+        ...
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
         """Untaken items of all unfinished runs of a driver."""
+        ...
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
         """Name and run of each handle, and the key of the call that retired it, in the order they were given."""
+        ...
 
     def drivers(self) -> list[DriverRow]:
         """Drivers that have not left; dead ones as long as they own unfinished runs."""
+        ...
 
     def session(self, session_id: SessionId) -> SessionRow | None:
         """The row of a session."""
+        ...
 
     def sessions(self) -> list[SessionRow]:
         """All sessions, oldest first."""
+        ...
 
     def key_value(self, space: str) -> Mapping[str, bytes]:
         """All entries of a key-value namespace."""
+        ...
 
     def answered(self, key: Key) -> bytes | None:
         """The answer of the change that was made with this key; None if there was none."""
+        ...
 
     def charges(self, window: str, since: float) -> list[Charge]:
         """Charges of a rate window from `since` on."""
+        ...
 
     def close(self) -> None:
         """Release files and connections; nothing committed is lost."""

@@ -63,7 +63,6 @@ class UndoLog:
         self._inverses: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
     def add(self, inverse: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
-        """Add the call that reverses a change."""
         self._inverses.append((inverse, args))
 
     def put(self, table: dict[K, V], name: K, value: V) -> None:
@@ -125,11 +124,9 @@ class StoredRun:
         self.progress = progress
 
     def untaken(self) -> list[Item]:
-        """The untaken inbox items, in the order in which they were posted."""
         return [item for item in self.inbox.values() if item is not None]
 
     def row(self) -> RunRow:
-        """The run's row."""
         accepted = self.accepted
         return RunRow(
             run_id=accepted.run_id,
@@ -178,7 +175,6 @@ class Tables:
         self.charges: dict[str, list[Charge]] = {}
 
     def is_alive(self, driver_id: DriverId) -> bool:
-        """Whether the driver is registered and was not declared dead."""
         driver = self.drivers.get(driver_id)
         return driver is not None and not driver.dead
 
@@ -193,7 +189,6 @@ class MemoryCommands:
         self._undo = undo
 
     def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
-        """Check and apply one write of the driver, and return its result."""
         match write:
             case Record():
                 return self._record(driver_id, write)

@@ -116,11 +116,9 @@ class SqliteCommands:
         self._event_log.clear_numbers()
 
     def is_alive(self, driver_id: DriverId) -> bool:
-        """Whether the driver is registered and was not declared dead."""
         return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
 
     def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[WriteResult]:
-        """Check and apply these writes of the driver in order, and return their results."""
         if len(writes) == 1:
             return [self.write(driver_id, writes[0])]
         results: list[WriteResult] = []
@@ -134,7 +132,6 @@ class SqliteCommands:
         return results
 
     def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
-        """Check and apply one write of the driver, and return its result."""
         match write:
             case Record():
                 return self._record(driver_id, write)
@@ -194,20 +191,10 @@ class SqliteCommands:
             accepted = replace(accepted, handle=handle)
         values = (
             *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
-            *(
-                without_surrogates(accepted.path),
-                without_surrogates(accepted.agent),
-                without_surrogates(accepted.label),
-                accepted.dialect,
-            ),
-            *(
-                accepted.key,
-                handle and handle.space,
-                handle and handle.name,
-                accepted.lifecycle.awaited,
-                accepted.run_spec,
-            ),
-            *(write.driver_id, accepted.at, accepted.format, rules.initial_progress(accepted).phase),
+            *map(without_surrogates, (accepted.path, accepted.agent, accepted.label)),
+            *(accepted.dialect, accepted.key, handle and handle.space, handle and handle.name),
+            *(accepted.lifecycle.awaited, accepted.run_spec, write.driver_id, accepted.at, accepted.format),
+            rules.initial_progress(accepted).phase,
         )
         no = self._execute(_INSERT_RUN, values).lastrowid
         self._execute(INSERT_EVENT, (no, 1, self._blobs.store(accepted)))
@@ -311,12 +298,9 @@ class SqliteCommands:
         cancelled = self._execute(lost, (driver_id,)).fetchall()
         self._execute("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
         for no, at in cancelled:
-            inbox = self._execute(
-                "SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)
-            ).fetchall()
-            self._event_log.end(
-                no, rules.pending_cancel(self._codec.item(self._blobs.load(body)) for (body,) in inbox), at
-            )
+            untaken = "SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id"
+            items = (self._codec.item(self._blobs.load(body)) for (body,) in self._execute(untaken, (no,)).fetchall())
+            self._event_log.end(no, rules.pending_cancel(items), at)
 
     def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
         if not self.is_alive(write.driver_id):
@@ -435,7 +419,6 @@ def forget(do: Callable[..., sqlite3.Cursor], root_id: RunId, dialect: str) -> i
 
 
 def _inherited_runs(do: Callable[..., sqlite3.Cursor], codec: Codec) -> dict[str, str]:
-    """The run whose history each run inherited."""
     origins: dict[str, str] = {}
     for run_id, body, blob in do(_FIRST_EVENTS).fetchall():
         digest = blob_name(body)

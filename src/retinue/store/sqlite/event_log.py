@@ -35,7 +35,6 @@ class BlobTable:
         return stored
 
     def put_blob(self, digest: str, body: bytes) -> None:
-        """Store a blob, unless it exists."""
         self._execute("INSERT OR IGNORE INTO blobs (digest, body) VALUES (?, ?)", (digest, body))
 
     def load(self, stored: bytes) -> bytes:
@@ -109,7 +108,6 @@ class EventLog:
         self._executemany(INSERT_EVENT, rows)
 
     def end(self, no: int, cancel: Cancel, at: float) -> None:
-        """End a cancelled run that has no driver."""
         row = "SELECT seq, turns, input, output, cached, reasoning, cost FROM runs WHERE no = ?"
         seq, turns, input_, output, cached, reasoning, cost = self._execute(row, (no,)).fetchone()
         before = Progress(phase="working", turns=turns, usage=Usage(input_, output, cached, reasoning), cost=cost)

@@ -47,6 +47,8 @@ class SqliteStore(SqliteQueries):
     should be kept off the event loop; tests with virtual time turn it off.
     """
 
+    shared = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -57,7 +59,7 @@ class SqliteStore(SqliteQueries):
     ) -> None:
         self._file = Path(path).absolute()
         self._wal = Path(f"{self._file}-wal")
-        self._threaded = threaded
+        self.blocking = threaded
         self._durability = durability
         self._is_synchronous = False
         self._closed = False
@@ -85,20 +87,9 @@ class SqliteStore(SqliteQueries):
             raise
         self._commands = SqliteCommands(self._writer, codec)
 
-    @property
-    def shared(self) -> bool:
-        """True: every process of the machine can open the file."""
-        return True
-
-    @property
-    def blocking(self) -> bool:
-        """Whether calls may block: a commit waits for the disk and for other processes."""
-        return self._threaded
-
     def commit(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
     ) -> list[WriteResult]:
-        """Apply these writes in order, all or none."""
         with self._write_lock, self._open_lock():
             try:
                 if self._durability == "power" and durable != self._is_synchronous:
@@ -135,7 +126,6 @@ class SqliteStore(SqliteQueries):
             self._write_lock.release()
 
     def changed(self) -> bool:
-        """Whether another process may have written since the last call."""
         with self._write_lock:
             try:
                 # A connection's own commits do not change its data version, and this process has no other writer.
@@ -145,7 +135,6 @@ class SqliteStore(SqliteQueries):
             return self._version != before
 
     def close(self) -> None:
-        """Checkpoint, and close files and connections."""
         with self._write_lock:
             if self._closed:
                 return
@@ -264,23 +253,15 @@ class ReadOnlySqliteStore(SqliteQueries):
     not even reading is possible.
     """
 
+    shared = True
+    blocking = True
+
     def __init__(self, path: str | os.PathLike[str], why: StoreNotOpened, *, codec: Codec | None = None) -> None:
         file = Path(path).absolute()
         self.why = why
         super().__init__(_open_read_only(file, why), file, codec or Codec())
 
-    @property
-    def shared(self) -> bool:
-        """True: other processes may write to the file."""
-        return True
-
-    @property
-    def blocking(self) -> bool:
-        """True: queries wait for the disk."""
-        return True
-
     def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> NoReturn:
-        """Raise the error that prevented opening the store for writing."""
         raise self.why
 
     def changed(self) -> bool:
