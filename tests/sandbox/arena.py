@@ -275,7 +275,7 @@ def _last_line(text: bytes) -> str:
 async def besieged(names: list[str], sandbox: Sandbox, python: str, set_uid: str) -> Report:
     """Every attempt, without and within the sandbox."""
     try:
-        _, complaint = await probe.attacked(sandbox, python)
+        _, complaint = await probe.attack(sandbox, python)
     except ToolError as error:
         if "could not be set up" in str(error):  # this system does not let every user have one
             return Report(skipped=f"no sandbox for this user: {error}")
@@ -321,8 +321,8 @@ def main() -> None:
         set_uid = os.path.join(folder, "id")
         shutil.copyfile(shutil.which("id") or "/usr/bin/id", set_uid)
         os.chmod(set_uid, 0o4755)
-        probe.INTRUDER = Path(shutil.copyfile(probe.INTRUDER, os.path.join(folder, "intruder.py")))
-        os.chmod(probe.INTRUDER, 0o644)
+        probe.ESCAPE_PROBE = Path(shutil.copyfile(probe.ESCAPE_PROBE, os.path.join(folder, "intruder.py")))
+        os.chmod(probe.ESCAPE_PROBE, 0o644)
         reading, writing = os.pipe()
         # The child becomes an ordinary user for good, and we have to clear up behind it.
         child = os.fork()

@@ -145,10 +145,10 @@ def started(*argv: str) -> subprocess.Popen[bytes]:
 OURSELVES = """
 import asyncio, sys
 from retinue.core.ports import Program
-from retinue.sandbox.probe import examined
+from retinue.sandbox.probe import examine
 
 async def main():
-    sandbox = (await examined()).sandbox
+    sandbox = (await examine()).sandbox
     await sandbox.run(Program(argv=("sh", "-c", sys.argv[1]), folder=sys.argv[2], writable=(sys.argv[2],)))
 
 asyncio.run(main())
@@ -399,7 +399,7 @@ async def test_where_memory_cannot_be_watched_nothing_is_started(
     def closed(_: int) -> None:
         raise PermissionError("its memory cannot be watched")
 
-    monkeypatch.setattr(bubblewrap, "look_into", closed)
+    monkeypatch.setattr(bubblewrap, "check_readable", closed)
 
     with pytest.raises(ToolError) as refused:
         await sandbox.run(program("touch", "made"))

@@ -14,14 +14,23 @@ from retinue.core.errors import SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
 from retinue.sandbox import probe
 from retinue.sandbox.none import NoSandbox
-from retinue.sandbox.probe import HOW_TO_ALLOW, HOW_TO_INSTALL, Required, Verdict, attacked, choose, examined, verdict
+from retinue.sandbox.probe import (
+    HOW_TO_ALLOW,
+    HOW_TO_INSTALL,
+    ProbeResult,
+    RequiredSandbox,
+    attack,
+    choose,
+    examine,
+    verdict,
+)
 from tests.sandbox.conftest import Calls
 
 pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="there is none but on Linux")]
 
 
 async def test_a_sandbox_that_holds_is_taken(sandbox: Sandbox, program: Calls) -> None:
-    found = await examined()
+    found = await examine()
 
     assert found.text == "bubblewrap holds: none of 16 attempts to get out succeeded"
     assert found.sandbox is not None
@@ -29,7 +38,7 @@ async def test_a_sandbox_that_holds_is_taken(sandbox: Sandbox, program: Calls) -
 
 
 async def test_no_sandbox_at_all_is_seen_through() -> None:
-    tried, complaint = await attacked(NoSandbox())
+    tried, complaint = await attack(NoSandbox())
 
     assert tried == 16
     assert complaint.startswith("a program could read a file outside its folders, write a file outside its folders, ")
@@ -52,7 +61,7 @@ async def test_a_sandbox_that_lets_one_attempt_out_is_refused(sandbox: Sandbox) 
                 )
             )
 
-    assert await attacked(WithNetwork()) == (16, "a program could reach a port of this machine")
+    assert await attack(WithNetwork()) == (16, "a program could reach a port of this machine")
 
 
 async def test_a_sandbox_in_which_nothing_works_is_refused() -> None:
@@ -60,7 +69,7 @@ async def test_a_sandbox_in_which_nothing_works_is_refused() -> None:
         async def run(self, program: Program) -> Ended:
             return Ended(code=1, stderr=b"no such luck\n")
 
-    assert await attacked(Dead()) == (0, "a program could not do what it may (no such luck)")
+    assert await attack(Dead()) == (0, "a program could not do what it may (no such luck)")
 
 
 async def test_where_bubblewrap_is_missing_it_says_how_to_install_it_and_what_else_to_do(
@@ -68,7 +77,7 @@ async def test_where_bubblewrap_is_missing_it_says_how_to_install_it_and_what_el
 ) -> None:
     monkeypatch.setenv("PATH", "/no/such/folder")
 
-    assert await examined() == Verdict(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
+    assert await examine() == ProbeResult(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
 
 
 def a_broken_one(folder: Path) -> str:
@@ -82,7 +91,7 @@ def a_broken_one(folder: Path) -> str:
 async def test_where_bubblewrap_does_not_work_it_says_why() -> None:
     # Not in the test's folder: as root, we start bubblewrap as a user who may not look in there.
     with TemporaryDirectory(dir="/var/tmp") as folder:
-        found = await examined(bwrap=a_broken_one(Path(folder)))
+        found = await examine(bwrap=a_broken_one(Path(folder)))
 
     assert found.sandbox is None
     assert found.text.startswith(
@@ -92,7 +101,7 @@ async def test_where_bubblewrap_does_not_work_it_says_why() -> None:
 
 
 async def test_a_program_is_refused_where_nothing_holds(monkeypatch: pytest.MonkeyPatch, program: Calls) -> None:
-    monkeypatch.setattr(probe, "_verdicts", [Verdict("there is none; install one")])
+    monkeypatch.setattr(probe, "_verdicts", [ProbeResult("there is none; install one")])
 
     with pytest.raises(SandboxUnavailable) as refused:
         await choose("required").run(program("true"))
@@ -101,19 +110,19 @@ async def test_a_program_is_refused_where_nothing_holds(monkeypatch: pytest.Monk
 
 
 async def test_the_verdict_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def once() -> Verdict:
+    async def once() -> ProbeResult:
         asked.append("asked")
-        return Verdict("none")
+        return ProbeResult("none")
 
     asked: list[str] = []
     monkeypatch.setattr(probe, "_verdicts", [])
-    monkeypatch.setattr(probe, "examined", once)
+    monkeypatch.setattr(probe, "examine", once)
 
-    assert (await verdict(), await verdict(), asked) == (Verdict("none"), Verdict("none"), ["asked"])
+    assert (await verdict(), await verdict(), asked) == (ProbeResult("none"), ProbeResult("none"), ["asked"])
 
 
 def test_the_settings_choose() -> None:
-    assert isinstance(choose("required"), Required)
+    assert isinstance(choose("required"), RequiredSandbox)
     assert isinstance(choose("off"), NoSandbox)
 
 
@@ -145,15 +154,15 @@ async def test_without_a_sandbox_files_are_still_limited(program: Calls, work: P
 
 
 async def test_programs_that_start_at_once_wait_for_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials: list[Verdict] = []
+    trials: list[ProbeResult] = []
 
-    async def tried() -> Verdict:
+    async def tried() -> ProbeResult:
         await asyncio.sleep(0)
-        trials.append(Verdict("tried"))
+        trials.append(ProbeResult("tried"))
         return trials[-1]
 
     monkeypatch.setattr(probe, "_verdicts", [])
-    monkeypatch.setattr(probe, "examined", tried)
+    monkeypatch.setattr(probe, "examine", tried)
 
-    assert await asyncio.gather(*(verdict() for _ in range(3))) == [Verdict("tried")] * 3
+    assert await asyncio.gather(*(verdict() for _ in range(3))) == [ProbeResult("tried")] * 3
     assert len(trials) == 1
