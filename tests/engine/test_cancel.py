@@ -41,7 +41,7 @@ def now() -> float:
 # ---- at once --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_at_once() -> None:
+async def test_a_child_waiting_for_a_silent_model_is_cancelled_at_once() -> None:
     r, _ = with_delegation()
     asked = asyncio.Event()
 
@@ -65,7 +65,7 @@ async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_at_onc
         assert now() == began
 
 
-async def test_a_cancelled_run_keeps_the_words_it_had() -> None:
+async def test_a_cancelled_run_keeps_its_partial_text() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", hangs("It was ", "the pool"))
         handle = await r.retinue.spawn("go")
@@ -80,7 +80,7 @@ async def test_a_cancelled_run_keeps_the_words_it_had() -> None:
         assert now() == 1
 
 
-async def test_a_run_can_be_cancelled_before_it_has_begun() -> None:
+async def test_a_run_can_be_cancelled_before_it_begins() -> None:
     async with Harness(dialects=()) as r:
         handle = await r.retinue.spawn("go")
         await r.retinue.cancel(handle)
@@ -90,7 +90,7 @@ async def test_a_run_can_be_cancelled_before_it_has_begun() -> None:
         assert r.provider.asked == []
 
 
-async def test_a_cancel_reaches_the_whole_subtree_and_nobody_else() -> None:
+async def test_a_cancel_reaches_exactly_the_subtree() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", together(delegates("mid"), delegates("aside")), says("done"))
@@ -120,7 +120,7 @@ async def test_a_cancel_reaches_the_whole_subtree_and_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("store", [None, SlowMemory()])
-async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None:
+async def test_no_child_is_created_after_a_cancel(store: SlowMemory | None) -> None:
     """A tool that ignores its cancellation goes on spawning; every child it asks for is refused."""
     refused: list[str] = []
 
@@ -167,7 +167,7 @@ async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None
 
 
 @pytest.mark.parametrize("space", [None, "s"])
-async def test_no_child_is_born_after_a_cancel_that_this_process_has_not_heard_of_yet(space: str | None) -> None:
+async def test_no_child_is_created_after_a_cancel_by_another_process(space: str | None) -> None:
     store = SharedMemory()
     second = Harness(store=store, dialects=())
 
@@ -229,7 +229,7 @@ async def test_a_cancel_reaches_children_that_outlived_their_parent() -> None:
         assert leaf.result == "cancelled"
 
 
-async def test_a_cancel_of_an_ended_run_reaches_what_it_left_behind() -> None:
+async def test_a_cancel_of_an_ended_run_reaches_its_remaining_children() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", delegates("leaf", wait=False, lifecycle={"on_parent_end": "keep"}), says("done"))
@@ -247,7 +247,7 @@ async def test_a_cancel_of_an_ended_run_reaches_what_it_left_behind() -> None:
 # ---- what becomes of children ---------------------------------------------------------------------------------------
 
 
-async def test_children_end_with_their_parent_or_live_on_as_they_were_started() -> None:
+async def test_children_end_or_continue_after_their_parent_as_configured() -> None:
     r, _ = with_delegation(tools=(nap,))
     async with r:
         r.script(
@@ -317,7 +317,7 @@ class Stubborn:
         return Reply(AssistantMessage("too late"), usage=Usage(10, 2))
 
 
-async def test_an_answer_that_comes_after_the_cancel_changes_nothing() -> None:
+async def test_a_reply_after_the_cancel_changes_nothing() -> None:
     model = Stubborn()
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         handle = await r.spawn("go")
@@ -365,7 +365,7 @@ async def test_a_tool_that_ignores_its_cancellation_is_reported(caplog: pytest.L
         assert caplog.records == []
 
 
-async def test_a_tool_that_breaks_while_it_is_stopped_disturbs_nobody() -> None:
+async def test_a_tool_that_raises_while_it_is_stopped_has_no_effect() -> None:
     @retinue.tool(kind="pure")
     async def brittle() -> str:
         """Break when touched."""
@@ -408,7 +408,7 @@ async def test_a_thread_cannot_be_stopped_and_is_reported() -> None:
         assert r.results("main") == []
 
 
-async def test_a_second_cancel_concerns_nobody_and_the_first_one_stands() -> None:
+async def test_a_second_cancel_has_no_effect() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", hangs())
         handle = await r.retinue.spawn("go")
@@ -440,7 +440,7 @@ async def test_a_run_that_has_ended_cannot_be_cancelled_any_more() -> None:
 # ---- from elsewhere -------------------------------------------------------------------------------------------------
 
 
-async def test_another_process_can_cancel_a_run_that_nobody_drives() -> None:
+async def test_another_process_can_cancel_a_run_without_a_driver() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", delegates("dig"))
@@ -479,7 +479,7 @@ async def test_another_process_can_cancel_a_run_that_this_one_drives() -> None:
         assert now() < 2
 
 
-async def test_a_cancel_that_a_kill_interrupted_is_still_a_cancel() -> None:
+async def test_a_cancel_interrupted_by_a_kill_still_takes_effect() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", in_turn(hangs(), says("never")))
         handle = await r.retinue.spawn("go")

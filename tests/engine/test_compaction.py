@@ -91,7 +91,7 @@ def assert_whole(messages: Sequence[Message]) -> None:
 # ---- near the window ------------------------------------------------------------------------------------------------
 
 
-async def test_near_the_window_old_results_are_left_out_before_the_model_is_asked() -> None:
+async def test_near_the_window_old_results_are_dropped_before_the_model_call() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
         r.script("main", *[hearing(heard, reads(2500)) for _ in range(7)], hearing(heard, says("the valve")))
@@ -113,7 +113,7 @@ async def test_near_the_window_old_results_are_left_out_before_the_model_is_aske
         assert results == ["file: " + "r" * 2500] * 7, "the originals stay in the store"
 
 
-async def test_where_words_are_what_is_long_the_same_model_sums_up_its_older_turns() -> None:
+async def test_long_replies_are_summarised_by_the_same_model() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
         r.script("main", *[hearing(heard, reads(10, words=2500)) for _ in range(6)], hearing(heard, says("the valve")))
@@ -138,7 +138,7 @@ async def test_where_words_are_what_is_long_the_same_model_sums_up_its_older_tur
         assert outcome.cost == sum(reply.cost or 0 for reply in replies) + (done.cost or 0)
 
 
-async def test_each_run_is_judged_by_the_window_of_its_own_model() -> None:
+async def test_each_run_uses_the_window_of_its_own_model() -> None:
     agents = [
         Agent(name="here", model="custom:small", tools=("read",)),
         Agent(name="there", model="custom:large", tools=("read",)),
@@ -151,7 +151,7 @@ async def test_each_run_is_judged_by_the_window_of_its_own_model() -> None:
         assert [len(compactions(r, agent)) > 0 for agent in ("here", "there")] == [True, False]
 
 
-async def test_a_model_that_steps_in_has_its_own_window() -> None:
+async def test_a_fallback_model_has_its_own_window() -> None:
     down = ProviderError("no", fault="auth")
     agents = [Agent(name="main", model="custom:large", fallback=("custom:small",), tools=("read",))]
     sizes: list[tuple[str, int]] = []
@@ -170,7 +170,7 @@ async def test_a_model_that_steps_in_has_its_own_window() -> None:
         assert len(compactions(r)) == 1
 
 
-async def test_what_cannot_be_made_shorter_is_sent_as_it_is() -> None:
+async def test_a_history_that_cannot_be_compacted_is_sent_unchanged() -> None:
     async with harness() as r:
         r.script("main", reads(10), says("done"))
         outcome = await r.run(TASK, system="s" * 15_000)
@@ -178,14 +178,14 @@ async def test_what_cannot_be_made_shorter_is_sent_as_it_is() -> None:
         assert (outcome.text, compactions(r)) == ("done", [])
 
 
-async def test_a_model_without_a_known_window_is_left_to_its_provider() -> None:
+async def test_a_history_is_not_compacted_without_a_known_window() -> None:
     async with harness(model="unheard-of") as r:
         r.script("main", *[reads(50_000)] * 6, says("done"))
 
         assert ((await r.run(TASK)).text, compactions(r)) == ("done", [])
 
 
-async def test_the_latest_input_of_a_run_that_stays_is_repeated_in_its_summary() -> None:
+async def test_the_summary_of_a_keep_alive_run_repeats_its_latest_input() -> None:
     async with harness() as r:
         r.script("main", says("ready"), *[reads(10, words=2500) for _ in range(6)], says("the valve"))
         handle = await r.retinue.spawn(TASK, keep_alive=True)
@@ -200,7 +200,7 @@ async def test_the_latest_input_of_a_run_that_stays_is_repeated_in_its_summary()
 # ---- refused as too long --------------------------------------------------------------------------------------------
 
 
-async def test_a_refusal_as_too_long_makes_the_history_shorter_and_asks_again() -> None:
+async def test_a_context_length_error_compacts_the_history_and_retries() -> None:
     heard: list[Sequence[Message]] = []
     async with harness(model="unheard-of") as r:
         last = hearing(heard, says("the valve"), at_most=9000)
@@ -212,7 +212,7 @@ async def test_a_refusal_as_too_long_makes_the_history_shorter_and_asks_again() 
         assert [event.way for event in compactions(r)] == ["shortened"]
 
 
-async def test_a_first_message_that_is_too_long_loses_its_middle() -> None:
+async def test_a_too_long_first_message_is_truncated_in_the_middle() -> None:
     heard: list[Sequence[Message]] = []
     async with harness(model="unheard-of") as r:
         r.script("main", hearing(heard, says("read"), at_most=3000))
@@ -224,7 +224,7 @@ async def test_a_first_message_that_is_too_long_loses_its_middle() -> None:
         assert told.text.endswith("and say what you think.")
 
 
-async def test_who_always_says_too_long_is_believed_in_the_end() -> None:
+async def test_repeated_context_length_errors_end_the_run() -> None:
     async with harness(model="unheard-of") as r:
         r.script("main", *[reads(25_000)] * 6, fails(TOO_LONG))
         outcome = await r.run(TASK)
@@ -237,7 +237,7 @@ async def test_who_always_says_too_long_is_believed_in_the_end() -> None:
         assert len(r.provider.asked) == 6 + 1 + len(compactions(r))
 
 
-async def test_a_summary_that_is_refused_as_too_long_is_asked_for_with_a_shorter_record() -> None:
+async def test_a_too_long_summary_request_is_repeated_with_a_shorter_transcript() -> None:
     async with harness(model="unheard-of") as r:
         r.script("main", *[reads(10, words=25_000)] * 6, hearing([], says("the valve"), at_most=80_000))
         sizes: list[int] = []
@@ -258,7 +258,7 @@ async def test_a_summary_that_is_refused_as_too_long_is_asked_for_with_a_shorter
 
 
 @pytest.mark.parametrize("line", [says(" "), says("I would rather not", stop="refusal")], ids=["empty", "refusal"])
-async def test_a_model_that_gives_no_summary_costs_the_run_its_older_turns_and_not_its_life(line: Line) -> None:
+async def test_without_a_summary_the_older_turns_are_dropped_and_the_run_continues(line: Line) -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 6, says("the valve"))
         r.provider.script.sums_up("main", line)
@@ -271,7 +271,7 @@ async def test_a_model_that_gives_no_summary_costs_the_run_its_older_turns_and_n
 
 
 @pytest.mark.parametrize(("fault", "attempts"), [("auth", 1), ("overloaded", MAX_ATTEMPTS)])
-async def test_a_model_that_cannot_be_had_for_a_summary_fails_the_turn(fault: ProviderFault, attempts: int) -> None:
+async def test_an_unavailable_model_for_the_summary_fails_the_turn(fault: ProviderFault, attempts: int) -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)
         r.provider.script.sums_up("main", fails(ProviderError("no", fault=fault)))
@@ -282,7 +282,7 @@ async def test_a_model_that_cannot_be_had_for_a_summary_fails_the_turn(fault: Pr
         assert len(r.provider.summarised) == attempts
 
 
-async def test_a_run_that_is_cancelled_while_it_sums_up_says_nothing_of_the_summary() -> None:
+async def test_a_cancel_during_a_summary_discards_the_summary() -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)
         r.provider.script.sums_up("main", hangs("Six files"))
@@ -298,7 +298,7 @@ async def test_a_run_that_is_cancelled_while_it_sums_up_says_nothing_of_the_summ
 # ---- what it may cost -----------------------------------------------------------------------------------------------
 
 
-async def test_a_summary_that_there_is_no_allowance_for_ends_the_run_as_exhausted() -> None:
+async def test_a_summary_without_budget_ends_the_run_as_exhausted() -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)
         outcome = await r.run(TASK, limits=Limits(max_input_tokens=6600))
@@ -337,7 +337,7 @@ async def test_a_summary_is_charged_to_the_windows_of_its_run() -> None:
 # ---- going on with it -----------------------------------------------------------------------------------------------
 
 
-async def test_a_fork_of_a_run_that_was_compacted_begins_with_what_that_remembers() -> None:
+async def test_a_fork_of_a_compacted_run_begins_with_its_compacted_history() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 6, says("the valve"))
@@ -353,7 +353,7 @@ async def test_a_fork_of_a_run_that_was_compacted_begins_with_what_that_remember
         assert_whole(heard[0])
 
 
-async def test_a_fork_may_have_inherited_more_than_its_own_model_can_read() -> None:
+async def test_a_fork_may_inherit_more_than_the_window_of_its_model() -> None:
     heard: list[Sequence[Message]] = []
     async with harness(model="large") as r:
         r.script("there", *[reads(2500)] * 8, says("the valve"))
@@ -382,7 +382,7 @@ def story() -> Script:
     return script.sums_up("main", says("Files were read."))
 
 
-async def test_stopped_after_any_write_a_run_that_compacts_ends_with_the_same_answer() -> None:
+async def test_a_compacting_run_gives_the_same_answer_after_a_crash_at_any_write() -> None:
     agents = [Agent(name="main", model="custom:small", tools=("read",))]
     calm = harness(agents=agents, script=story())
     async with calm as r:
@@ -424,7 +424,7 @@ async def remembered(r: Harness) -> list[Message]:
     model=st.sampled_from(["small", "unheard-of"]),
     at_most=st.integers(2000, 20_000),
 )
-async def test_whatever_a_run_reads_and_says_it_sends_whole_conversations_and_comes_to_an_end(
+async def test_any_run_sends_valid_conversations_and_ends(
     turns: list[tuple[int, int]], model: str, at_most: int
 ) -> None:
     heard: list[Sequence[Message]] = []
@@ -459,7 +459,7 @@ class Stubborn:
         return Reply(AssistantMessage("short enough"), usage=None)
 
 
-async def test_a_far_too_long_history_is_short_enough_after_a_few_times() -> None:
+async def test_a_far_too_long_history_fits_after_a_few_compactions() -> None:
     mind = Stubborn()
     async with Harness(dialects=(), providers={"own": mind}, model="own:m") as r:
         outcome = await r.run("Read: " + "x" * 900_000, model="own:m")

@@ -83,7 +83,7 @@ async def tell(name: str, words: int) -> tuple[Script, Outcome, list[HistoryComp
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_results_that_were_left_out_are_sent_no_more(name: str) -> None:
+async def test_dropped_results_are_not_sent_any_more(name: str) -> None:
     script, outcome, events = await tell(name, words=5)
 
     assert (outcome.result, outcome.text, outcome.turns) == ("completed", "done", 7)
@@ -96,7 +96,7 @@ async def test_results_that_were_left_out_are_sent_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_a_summary_is_sent_in_the_place_of_what_it_sums_up(name: str) -> None:
+async def test_a_summary_is_sent_instead_of_the_summarised_messages(name: str) -> None:
     script, outcome, events = await tell(name, words=3000)
 
     assert (outcome.result, outcome.text, outcome.turns) == ("completed", "done", 7)

@@ -72,14 +72,14 @@ async def tell_with_a_crash(folder: Path, after: int | None) -> tuple[Told, Sqli
     return told, store
 
 
-async def test_the_story_ends_well_when_nothing_happens(tmp_path: Path) -> None:
+async def test_the_scenario_completes_without_a_crash(tmp_path: Path) -> None:
     told, store = await tell_with_a_crash(tmp_path, None)
     assert (told.answer, told.effects) == (story.ANSWER, ["deployed 2", "notified we know more"])
     assert Counter(row.progress.phase for row in store.runs(RunQuery())) == {"ended": 4}
     store.close()
 
 
-async def test_stopped_after_any_write_the_story_ends_with_the_same_answer(tmp_path: Path) -> None:
+async def test_the_scenario_gives_the_same_answer_after_a_crash_at_any_write(tmp_path: Path) -> None:
     after = 0
     crashed = True
     while crashed:

@@ -65,7 +65,7 @@ def models(harness: Harness, agent: str = "lead") -> list[str]:
     ],
     ids=lambda value: value.fault if isinstance(value, ProviderError) else "",
 )
-async def test_a_model_that_cannot_be_had_is_followed_by_the_next(failure: ProviderError, attempts: int) -> None:
+async def test_an_unavailable_model_is_followed_by_the_next(failure: ProviderError, attempts: int) -> None:
     spare = Spare()
     async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
         r.script("lead", fails(failure))
@@ -78,7 +78,7 @@ async def test_a_model_that_cannot_be_had_is_followed_by_the_next(failure: Provi
 
 
 @pytest.mark.parametrize("failure", [down("too_long", 400), down("bad_request", 400), down("refused", 400)])
-async def test_what_is_wrong_with_the_question_is_asked_of_nobody_else(failure: ProviderError) -> None:
+async def test_a_faulty_request_is_not_sent_to_a_fallback(failure: ProviderError) -> None:
     spare = Spare()
     async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
         r.script("lead", fails(failure))
@@ -89,7 +89,7 @@ async def test_what_is_wrong_with_the_question_is_asked_of_nobody_else(failure: 
         assert (outcome.result, outcome.error, spare.asked) == ("failed", error, [])
 
 
-async def test_when_all_fail_the_failure_names_each() -> None:
+async def test_if_all_models_fail_the_error_names_each() -> None:
     async with Harness(dialects=(), agents=[lead("second", "nobody:third", "vertexai-anthropic:fourth")]) as r:
         r.script("lead", fails(down("auth", 401)))
         outcome = await r.run("go", agent="lead")
@@ -123,7 +123,7 @@ async def test_a_fallback_has_its_own_price_and_no_temperature_of_another_provid
         assert not engine_of(r.retinue).budgets.is_capped(r.run_of("lead"))
 
 
-async def test_being_cancelled_while_the_first_is_asked_again_and_again_asks_nobody_else() -> None:
+async def test_a_cancel_during_retries_calls_no_fallback() -> None:
     spare = Spare()
     async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
         r.script("lead", fails(ProviderError("wait", fault="rate_limited", retry_after=60.0)))
@@ -134,7 +134,7 @@ async def test_being_cancelled_while_the_first_is_asked_again_and_again_asks_nob
         assert ((await handle.wait()).result, spare.asked) == ("cancelled", [])
 
 
-async def test_a_child_on_its_callers_model_has_its_callers_fallback_and_one_with_a_model_its_own() -> None:
+async def test_a_child_inherits_the_fallback_only_with_its_callers_model() -> None:
     spare = Spare()
     agents = [
         lead("spare:second"),

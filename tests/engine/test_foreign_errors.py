@@ -45,12 +45,12 @@ class Leaves(BaseException):
 # ---- words ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_that_cannot_say_what_it_is_has_no_words_and_is_called_by_its_kind() -> None:
+def test_an_error_whose_str_fails_is_described_by_its_type() -> None:
     assert (message_of(Speechless()), repr_of(Speechless())) == ("", "Speechless")
     assert (message_of(KeyError("a")), repr_of(KeyError("a"))) == ("'a'", "KeyError('a')")
 
 
-def test_words_are_plain_text_whatever_an_error_makes_of_them() -> None:
+def test_the_message_of_an_error_is_a_plain_str() -> None:
     assert type(message_of(Shouted())) is str
 
 
@@ -67,7 +67,7 @@ def test_words_are_plain_text_whatever_an_error_makes_of_them() -> None:
         (Leaves("for good"), "broken failed: Leaves: for good"),
     ],
 )
-async def test_whatever_a_tool_raises_it_is_called_once_and_its_run_goes_on(error: BaseException, text: str) -> None:
+async def test_any_exception_of_a_tool_is_a_result_and_the_run_continues(error: BaseException, text: str) -> None:
     times = 0
 
     @retinue.tool
@@ -113,9 +113,7 @@ class Broken:
         (Leaves("for good"), "Leaves: for good"),
     ],
 )
-async def test_whatever_a_model_fails_with_its_run_fails_and_it_is_not_asked_again(
-    error: BaseException, text: str
-) -> None:
+async def test_any_exception_of_a_provider_fails_the_run_without_a_retry(error: BaseException, text: str) -> None:
     model = Broken(error)
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
@@ -131,7 +129,7 @@ class Hurried:
         raise TimeoutError("no answer within 5 s")
 
 
-async def test_a_provider_that_gives_up_by_itself_is_not_said_to_have_had_all_the_time_of_the_limits() -> None:
+async def test_a_timeout_of_the_provider_itself_is_not_reported_as_the_limit() -> None:
     async with retinue.open(provider=Hurried(), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
@@ -139,7 +137,7 @@ async def test_a_provider_that_gives_up_by_itself_is_not_said_to_have_had_all_th
     assert (outcome.result, outcome.reason, outcome.error) == ("failed", "model_error", told)
 
 
-async def test_a_callback_that_fails_without_words_is_a_no() -> None:
+async def test_a_callback_that_raises_without_a_message_denies() -> None:
     @retinue.tool(risk="medium")
     async def write() -> str:
         """Write."""
@@ -168,7 +166,7 @@ class Riddle(Tool):
         raise AssertionError("its risk is not known")
 
 
-async def test_a_bug_without_words_ends_its_run() -> None:
+async def test_a_bug_without_a_message_ends_its_run() -> None:
     async with Harness(dialects=(), tools=[Riddle()]) as r:
         r.script("main", calls("riddle"))
         outcome = await r.run("go")
@@ -195,7 +193,7 @@ def interrupts(number: int, frame: FrameType | None) -> None:
 
 
 @pytest.mark.parametrize("handler", [interrupts, signal.default_int_handler])
-def test_the_ctrl_c_of_a_person_travels_on(handler: object) -> None:
+def test_a_real_ctrl_c_is_reraised(handler: object) -> None:
     with heard_by(handler), pytest.raises(KeyboardInterrupt) as pressed:
         signal.raise_signal(signal.SIGINT)
 
@@ -203,7 +201,7 @@ def test_the_ctrl_c_of_a_person_travels_on(handler: object) -> None:
         assert not is_recordable(pressed.value, ())
 
 
-def test_an_interrupt_that_no_handler_raised_is_the_doing_of_whoever_raised_it() -> None:
+def test_a_keyboard_interrupt_not_raised_by_a_handler_is_recorded() -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         raise KeyboardInterrupt
 
@@ -211,7 +209,7 @@ def test_an_interrupt_that_no_handler_raised_is_the_doing_of_whoever_raised_it()
         assert is_recordable(raised.value, ())
 
 
-async def test_a_call_that_is_thrown_away_returns_nothing() -> None:
+async def test_a_discarded_call_records_nothing() -> None:
     async def call() -> str:
         try:
             await asyncio.Event().wait()

@@ -53,7 +53,7 @@ def stored_replies(store: SqliteStore) -> set[tuple[str, int]]:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("seed", range(STORIES))
-async def test_killed_at_random_instants_the_story_ends_with_the_same_answer(seed: int, tmp_path: Path) -> None:
+async def test_the_scenario_gives_the_same_answer_after_random_kills(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     store = SqliteStore(tmp_path / "retinue.db")
     outside = open_retinue(

@@ -25,7 +25,7 @@ class Hasty(ScriptedProvider):
                 return done.value
 
 
-async def test_a_round_lasts_until_others_had_their_turn() -> None:
+async def test_a_tick_lasts_until_other_tasks_have_run() -> None:
     ticks = LoopTicks()
     first = ticks.current()
 
@@ -34,7 +34,7 @@ async def test_a_round_lasts_until_others_had_their_turn() -> None:
     assert ticks.current() != first
 
 
-async def test_a_wait_for_what_is_there_already_is_no_round() -> None:
+async def test_awaiting_a_completed_future_is_no_tick() -> None:
     ticks, ready = LoopTicks(), asyncio.get_running_loop().create_future()
     ready.set_result(None)
     first = ticks.current()
@@ -44,7 +44,7 @@ async def test_a_wait_for_what_is_there_already_is_no_round() -> None:
     assert ticks.current() == first
 
 
-async def test_a_child_whose_model_never_lets_it_wait_lets_others_have_a_turn_between_its_turns() -> None:
+async def test_a_child_whose_model_never_blocks_yields_between_turns() -> None:
     turns_of_others = 0
     seen: list[int] = []
 

@@ -56,7 +56,7 @@ async def closed_for_a_moment(rate_limiter: RateLimiter) -> AsyncGenerator[None]
 # ---- how wide -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_gate_starts_open() -> None:
+async def test_a_rate_limiter_starts_unlimited() -> None:
     rate_limiter = RateLimiter(100)
     crowd = Crowd(rate_limiter)
     for number in range(100):
@@ -67,7 +67,7 @@ async def test_a_gate_starts_open() -> None:
     await crowd.all_gone()
 
 
-async def test_no_more_than_the_ceiling_are_under_way() -> None:
+async def test_no_more_than_the_ceiling_are_in_flight() -> None:
     rate_limiter = RateLimiter(3)
     crowd = Crowd(rate_limiter)
     for name in "abcdefg":
@@ -80,7 +80,7 @@ async def test_no_more_than_the_ceiling_are_under_way() -> None:
     assert crowd.at == {"a": 0, "b": 0, "c": 0, "d": 1, "e": 1, "f": 1, "g": 2}
 
 
-async def test_being_throttled_halves_what_is_under_way() -> None:
+async def test_throttling_halves_the_attempts_in_flight() -> None:
     rate_limiter = RateLimiter(1000)
     crowd = Crowd(rate_limiter)
     for number in range(8):
@@ -96,7 +96,7 @@ async def test_being_throttled_halves_what_is_under_way() -> None:
     await crowd.all_gone()
 
 
-async def test_a_burst_of_refusals_narrows_once() -> None:
+async def test_a_burst_of_refusals_halves_the_limit_once() -> None:
     rate_limiter = RateLimiter(1000)
     crowd = Crowd(rate_limiter)
     for number in range(64):
@@ -110,7 +110,7 @@ async def test_a_burst_of_refusals_narrows_once() -> None:
     await crowd.all_gone()
 
 
-async def test_a_refusal_after_the_pause_narrows_again_down_to_one() -> None:
+async def test_refusals_after_the_pause_halve_the_limit_down_to_one() -> None:
     rate_limiter = RateLimiter(1000)
     crowd = Crowd(rate_limiter)
     for number in range(6):
@@ -125,7 +125,7 @@ async def test_a_refusal_after_the_pause_narrows_again_down_to_one() -> None:
     await crowd.all_gone()
 
 
-async def test_success_widens_by_about_one_for_each_round_up_to_the_ceiling() -> None:
+async def test_successes_widen_the_limit_by_one_per_round_up_to_the_ceiling() -> None:
     rate_limiter = RateLimiter(8)
     crowd = Crowd(rate_limiter)
     for number in range(8):
@@ -161,7 +161,7 @@ async def test_nothing_is_sent_before_the_pause_is_over() -> None:
     assert crowd.at == {"early": 30, "late": 31}
 
 
-async def test_a_longer_pause_wins_over_one_that_is_under_way_and_a_shorter_one_does_not() -> None:
+async def test_a_longer_pause_extends_the_current_one_and_a_shorter_does_not() -> None:
     rate_limiter = RateLimiter(10)
     rate_limiter.throttled(10.0)
     crowd = Crowd(rate_limiter)
@@ -174,7 +174,7 @@ async def test_a_longer_pause_wins_over_one_that_is_under_way_and_a_shorter_one_
     assert crowd.at == {"a": 25}
 
 
-async def test_a_pause_that_begins_in_the_moment_of_being_let_in_is_kept() -> None:
+async def test_a_pause_that_begins_at_the_grant_of_a_permit_is_kept() -> None:
     rate_limiter = RateLimiter(1)
     crowd = Crowd(rate_limiter)
     async with rate_limiter.permit(tree="keeper", depth=0):
@@ -185,7 +185,7 @@ async def test_a_pause_that_begins_in_the_moment_of_being_let_in_is_kept() -> No
     assert crowd.at == {"late": 30}
 
 
-async def test_leaving_during_a_pause_lets_nobody_in() -> None:
+async def test_a_permit_returned_during_a_pause_is_not_granted() -> None:
     rate_limiter = RateLimiter(2)
     crowd = Crowd(rate_limiter)
     crowd.come("a", stay=1)
@@ -202,7 +202,7 @@ async def test_leaving_during_a_pause_lets_nobody_in() -> None:
 # ---- who ------------------------------------------------------------------------------------------------------------
 
 
-async def test_trees_take_turns_however_many_of_one_are_waiting() -> None:
+async def test_trees_take_turns_however_many_attempts_wait() -> None:
     rate_limiter = RateLimiter(1)
     crowd = Crowd(rate_limiter)
     async with closed_for_a_moment(rate_limiter):
@@ -217,7 +217,7 @@ async def test_trees_take_turns_however_many_of_one_are_waiting() -> None:
     assert crowd.entered == ["big 0", "small 0", "one", "big 1", "small 1", "big 2", "big 3", "big 4"]
 
 
-async def test_within_a_tree_the_deepest_goes_first_and_equals_in_the_order_they_came() -> None:
+async def test_within_a_tree_deeper_runs_go_first_then_in_arrival_order() -> None:
     rate_limiter = RateLimiter(1)
     crowd = Crowd(rate_limiter)
     async with closed_for_a_moment(rate_limiter):
@@ -229,7 +229,7 @@ async def test_within_a_tree_the_deepest_goes_first_and_equals_in_the_order_they
     assert crowd.entered == ["leaf", "other leaf", "child", "other child", "root"]
 
 
-async def test_whoever_comes_when_there_is_room_still_queues_behind_those_who_wait() -> None:
+async def test_a_new_attempt_queues_behind_waiting_ones() -> None:
     rate_limiter = RateLimiter(1)
     crowd = Crowd(rate_limiter)
     async with closed_for_a_moment(rate_limiter):
@@ -244,7 +244,7 @@ async def test_whoever_comes_when_there_is_room_still_queues_behind_those_who_wa
 # ---- giving up ------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_gives_up_while_waiting_is_passed_over() -> None:
+async def test_a_cancelled_waiting_attempt_is_skipped() -> None:
     rate_limiter = RateLimiter(1)
     crowd = Crowd(rate_limiter)
     async with closed_for_a_moment(rate_limiter):
@@ -260,7 +260,7 @@ async def test_whoever_gives_up_while_waiting_is_passed_over() -> None:
     assert crowd.entered == ["next"]
 
 
-async def test_whoever_gives_up_in_the_moment_of_being_let_in_hands_the_permit_on() -> None:
+async def test_a_cancel_at_the_grant_of_a_permit_returns_the_permit() -> None:
     rate_limiter = RateLimiter(1)
     crowd = Crowd(rate_limiter)
     async with rate_limiter.permit(tree="keeper", depth=0):
@@ -318,7 +318,7 @@ VISITS = st.builds(
     size=st.integers(1, 5),
     rate_limiters=st.integers(1, 2),
 )
-async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
+async def test_random_schedules_lose_no_permit_and_break_no_rule(
     visits: list[Visit], ceiling: int, size: int, rate_limiters: int
 ) -> None:
     capacity = SharedCapacity(size)
@@ -372,7 +372,7 @@ async def test_whatever_happens_no_permit_is_lost_and_no_rule_is_broken(
 # ---- all gates of a process -----------------------------------------------------------------------------------------
 
 
-async def test_each_model_of_each_provider_has_its_own_gate() -> None:
+async def test_each_model_of_each_provider_has_its_own_rate_limiter() -> None:
     rate_limiters = RateLimiters(8)
     assert rate_limiters.at("alpha", "m") is rate_limiters.at("alpha", "m")
     assert len({id(rate_limiters.at(provider, model)) for provider in "ab" for model in "mn"}) == 4
@@ -385,7 +385,7 @@ async def test_each_model_of_each_provider_has_its_own_gate() -> None:
     assert crowd.at == {"elsewhere": 0}
 
 
-async def test_all_gates_together_stay_under_the_ceiling_and_take_turns() -> None:
+async def test_all_rate_limiters_share_the_ceiling_and_take_turns() -> None:
     rate_limiters = RateLimiters(2)
     busy, quiet = Crowd(rate_limiters.at("alpha", "m")), Crowd(rate_limiters.at("beta", "m"))
     for number in range(6):
@@ -401,7 +401,7 @@ async def test_all_gates_together_stay_under_the_ceiling_and_take_turns() -> Non
     assert quiet.at == {"quiet": 1}
 
 
-def test_the_ceiling_leaves_some_files_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ceiling_leaves_file_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     resource = pytest.importorskip("resource")
 
     def with_limit(soft: int) -> int:
@@ -446,7 +446,7 @@ async def run_all(harness: Harness, *tasks: str, limits: Limits | None = None) -
     return await asyncio.gather(*(harness.run(task, limits=limits) for task in tasks))
 
 
-async def test_after_a_429_no_run_asks_before_retry_after_and_waiting_uses_up_no_deadline() -> None:
+async def test_after_a_429_no_request_is_sent_before_retry_after() -> None:
     script = Script()
     for task in ("a", "b", "c", "d"):
         script.play("main", fails(refused(40.0), then=says(task)), task=task)
@@ -460,7 +460,7 @@ async def test_after_a_429_no_run_asks_before_retry_after_and_waiting_uses_up_no
     assert [41 <= at < 44 for at in provider.at[4:]] == [True] * 4
 
 
-async def test_a_pause_that_nobody_would_wait_for_is_told_to_everyone_and_kept_by_none() -> None:
+async def test_a_pause_beyond_the_limit_is_an_error_for_each_call() -> None:
     script = Script().play("main", fails(refused(7200.0)))
     provider = Timed(script)
     async with Harness(provider=provider, dialects=()) as harness:
@@ -471,7 +471,7 @@ async def test_a_pause_that_nobody_would_wait_for_is_told_to_everyone_and_kept_b
     assert provider.at == [0.0, 1.0]
 
 
-async def test_five_hundred_runs_are_all_asked_for_at_once() -> None:
+async def test_five_hundred_runs_call_their_models_at_once() -> None:
     provider = Timed(Script().play("main", says("done")))
     async with Harness(provider=provider, dialects=()) as harness:
         await run_all(harness, *(str(number) for number in range(500)))

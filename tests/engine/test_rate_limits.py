@@ -130,7 +130,7 @@ async def two_hundred_children(model: Limited) -> list[str]:
         return told.splitlines()
 
 
-async def test_two_hundred_children_get_through_though_every_third_request_is_refused() -> None:
+async def test_two_hundred_children_finish_although_every_third_request_is_refused() -> None:
     model = Limited(every_third(2.0))
 
     assert await two_hundred_children(model) == ["completed: dug"] * CHILDREN
@@ -198,7 +198,7 @@ class Watched:
 
 
 @pytest.mark.real_time
-async def test_two_hundred_children_get_through_over_a_real_wire() -> None:
+async def test_two_hundred_children_finish_over_a_real_wire() -> None:
     _, unhindered, _ = await over_a_real_wire(refused_every=1_000_000)
     watched, took, asked = await over_a_real_wire(refused_every=3)
 
@@ -233,7 +233,7 @@ async def over_a_real_wire(*, refused_every: int) -> tuple[Watched, float, int]:
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(20, 1.0), (50, 10.0), (5, 1.0)])
-async def test_a_limit_is_used_to_the_full_and_never_overrun_before_the_next_window(count: int, seconds: float) -> None:
+async def test_a_limit_is_used_fully_and_never_exceeded_within_a_window(count: int, seconds: float) -> None:
     model = Limited(at_most(count, a=seconds))
 
     assert await two_hundred_children(model) == ["completed: dug"] * CHILDREN
@@ -242,7 +242,7 @@ async def test_a_limit_is_used_to_the_full_and_never_overrun_before_the_next_win
     assert now() <= 1.3 * ideal
 
 
-async def test_after_the_first_refusals_the_crowd_gets_smaller_instead_of_coming_back_together() -> None:
+async def test_refused_attempts_do_not_return_together() -> None:
     model = Limited(at_most(20, a=1.0))
     await two_hundred_children(model)
 
@@ -251,7 +251,7 @@ async def test_after_the_first_refusals_the_crowd_gets_smaller_instead_of_coming
     assert (max(early), max(late) <= 20) == (CHILDREN, True)
 
 
-async def test_a_waiting_parent_holds_no_permit_and_is_asked_at_once_when_its_children_are_done() -> None:
+async def test_a_waiting_parent_holds_no_permit_and_continues_after_its_children() -> None:
     model = Limited(at_most(20, a=1.0))
     await two_hundred_children(model)
 
@@ -278,7 +278,7 @@ async def test_a_small_tree_is_not_starved_by_a_big_one() -> None:
         assert now() > 15
 
 
-async def test_whoever_is_refused_time_after_time_while_nobody_gets_through_is_not_asked_for_ever() -> None:
+async def test_repeated_refusals_without_any_success_end_the_attempts() -> None:
     model = Limited(lambda: 5.0)
     async with Harness(provider=model, dialects=()) as harness:
         harness.script("main", says("never"))
@@ -294,7 +294,7 @@ async def test_whoever_is_refused_time_after_time_while_nobody_gets_through_is_n
         assert all(later.at - sooner.at >= 5.0 for sooner, later in pairwise(model.sent))
 
 
-async def test_a_refusal_is_no_attempt_while_others_get_through_but_not_without_end() -> None:
+async def test_refusals_count_as_attempts_only_if_no_other_call_succeeds() -> None:
     busy = ProviderError("too many requests", fault="rate_limited", status=429, retry_after=1.0)
     provider = ScriptedProvider(Script(), latency=0.1)
     async with Harness(provider=provider, dialects=()) as harness:
@@ -316,7 +316,7 @@ async def test_a_refusal_is_no_attempt_while_others_get_through_but_not_without_
     assert refusals == MAX_THROTTLED + MAX_ATTEMPTS
 
 
-async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> None:
+async def test_server_errors_count_as_attempts_even_if_other_calls_succeed() -> None:
     fire = ProviderError("on fire", fault="overloaded", status=500)
     provider = ScriptedProvider(Script(), latency=0.1)
     async with Harness(provider=provider, dialects=()) as harness:
@@ -336,7 +336,7 @@ async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> 
     assert failed == MAX_ATTEMPTS
 
 
-async def test_a_server_that_merely_broke_holds_up_nobody_else() -> None:
+async def test_a_server_error_does_not_throttle_other_calls() -> None:
     fire = ProviderError("on fire", fault="overloaded", status=500)
     async with Harness(dialects=()) as harness:
         harness.script("main", fails(fire, times=3, then=says("at last")), task="unlucky")

@@ -68,7 +68,7 @@ async def take(stream: AsyncIterator[Event | Delta], count: int) -> list[int | s
     return [number(await anext(stream)) for _ in range(count)]
 
 
-async def test_a_reader_hears_what_was_before_and_what_happens_then_in_order() -> None:
+async def test_a_reader_gets_stored_and_new_events_in_order() -> None:
     log = Log()
     log.record()
     log.record()
@@ -82,7 +82,7 @@ async def test_a_reader_hears_what_was_before_and_what_happens_then_in_order() -
     assert await reading == [1, 2, "a", "b", 3, "c", "end"]
 
 
-async def test_a_reader_that_has_seen_something_hears_the_rest() -> None:
+async def test_a_reader_continues_after_the_given_event() -> None:
     log = Log()
     for _ in range(4):
         log.record()
@@ -91,7 +91,7 @@ async def test_a_reader_that_has_seen_something_hears_the_rest() -> None:
     assert await heard(log.feed.join(3), log.catch_up) == [4, "end"]
 
 
-async def test_nothing_is_told_twice_when_it_happens_while_the_store_is_asked() -> None:
+async def test_an_event_recorded_during_the_store_read_is_delivered_once() -> None:
     log = Log()
     log.record()
     reader = log.feed.join(0)
@@ -105,7 +105,7 @@ async def test_nothing_is_told_twice_when_it_happens_while_the_store_is_asked() 
     assert await reading == [1, 2, 3, "end"]
 
 
-async def test_deltas_before_an_event_that_the_store_has_told_are_not_told_after_it() -> None:
+async def test_deltas_before_a_stored_event_are_not_delivered_after_it() -> None:
     log = Log()
     reader = log.feed.join(0)
     log.say("streamed before ")
@@ -117,7 +117,7 @@ async def test_deltas_before_an_event_that_the_store_has_told_are_not_told_after
     assert await heard(reader, log.catch_up) == [1, "streamed after", "end"]
 
 
-async def test_a_reader_that_lags_loses_deltas_and_no_event() -> None:
+async def test_a_lagging_reader_loses_deltas_and_no_event() -> None:
     log = Log()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
@@ -132,7 +132,7 @@ async def test_a_reader_that_lags_loses_deltas_and_no_event() -> None:
     assert log.asked == [0], "it was not so far behind that the store had to be asked"
 
 
-async def test_a_reader_that_lost_a_delta_hears_no_more_of_that_attempt() -> None:
+async def test_a_reader_that_lost_a_delta_gets_no_more_of_that_attempt() -> None:
     log = Log()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
@@ -154,7 +154,7 @@ async def test_a_reader_that_lost_a_delta_hears_no_more_of_that_attempt() -> Non
     assert [number(what) async for what in stream] == ["from the beginning", 2, "of the next reply", "end"]
 
 
-async def test_what_streams_while_a_reader_catches_up_is_heard_from_its_beginning_or_not_at_all() -> None:
+async def test_an_attempt_during_catch_up_is_delivered_from_its_start_or_not_at_all() -> None:
     log = Log()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
@@ -191,7 +191,7 @@ async def test_a_reader_that_is_too_far_behind_catches_up_from_the_store() -> No
     assert log.asked == [0, CAPACITY], "what was queued first, and the rest from the store, once"
 
 
-async def test_what_happens_while_a_reader_catches_up_is_not_lost() -> None:
+async def test_events_during_catch_up_are_not_lost() -> None:
     log = Log()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
@@ -208,7 +208,7 @@ async def test_what_happens_while_a_reader_catches_up_is_not_lost() -> None:
 
 
 @given(st.lists(st.sampled_from(["event", "delta", "read"]), max_size=60), st.booleans())
-async def test_however_it_is_mixed_every_event_is_heard_once_and_in_order(doings: list[str], slow: bool) -> None:
+async def test_every_event_is_delivered_once_and_in_order_in_any_interleaving(doings: list[str], slow: bool) -> None:
     log = Log()
     log.slow = slow
     got: list[int | str] = []
@@ -240,7 +240,7 @@ async def test_however_it_is_mixed_every_event_is_heard_once_and_in_order(doings
     assert [what for what in got if what != "~"] == [*range(1, len(log.stored)), "end"]
 
 
-async def test_a_feed_forgets_a_reader_that_goes_and_costs_nothing_without_one() -> None:
+async def test_a_reader_that_leaves_is_removed() -> None:
     log = Log()
     reader = log.feed.join(0)
     staying = log.feed.join(0)
@@ -254,7 +254,7 @@ async def test_a_feed_forgets_a_reader_that_goes_and_costs_nothing_without_one()
     log.say("nobody hears this")
 
 
-async def test_a_reader_hears_the_rest_and_then_why_there_will_be_no_end() -> None:
+async def test_a_reader_gets_the_queued_events_and_then_the_error() -> None:
     log = Log()
     closed = StoreUnavailable("no space left")
     stream = log.feed.join(0).read(log.catch_up)
@@ -272,7 +272,7 @@ async def test_a_reader_hears_the_rest_and_then_why_there_will_be_no_end() -> No
         await anext(late)
 
 
-async def test_a_reader_that_waits_is_told_at_once() -> None:
+async def test_a_waiting_reader_is_woken_at_once() -> None:
     log = Log()
     reading = asyncio.create_task(heard(log.feed.join(0), log.catch_up))
     await asyncio.sleep(1)
@@ -301,7 +301,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore | Sqli
     return SqliteStore(tmp_path / "r.db", threaded=request.param != "sqlite")
 
 
-async def test_watching_a_run_shows_its_events_and_deltas_until_its_end(stored: MemoryStore | SqliteStore) -> None:
+async def test_a_watched_run_yields_events_and_deltas_until_its_end(stored: MemoryStore | SqliteStore) -> None:
     async with Harness(store=stored, tools=[look], dialects=()) as harness:
         harness.script("main", calls("look"), streams("It is ", "here.", every=1.0))
         handle = await harness.retinue.spawn("where is it?")
@@ -315,7 +315,7 @@ async def test_watching_a_run_shows_its_events_and_deltas_until_its_end(stored: 
     stored.close()
 
 
-async def test_whoever_watches_a_run_hears_that_its_retinue_was_closed(stored: MemoryStore | SqliteStore) -> None:
+async def test_a_watcher_gets_an_error_when_the_retinue_is_closed(stored: MemoryStore | SqliteStore) -> None:
     harness = Harness(store=stored, dialects=())
     await harness.open()
     harness.script("main", hangs("Hm."))
@@ -336,7 +336,7 @@ async def test_whoever_watches_a_run_hears_that_its_retinue_was_closed(stored: M
     stored.close()
 
 
-async def test_a_late_and_slow_watcher_misses_no_event(stored: MemoryStore | SqliteStore) -> None:
+async def test_a_late_and_slow_reader_misses_no_event(stored: MemoryStore | SqliteStore) -> None:
     async with Harness(store=stored, tools=[look], dialects=()) as harness:
         harness.script("main", *[calls("look")] * 40, says("done"))
         handle = await harness.retinue.spawn("look", limits=retinue.Limits(max_turns=100))

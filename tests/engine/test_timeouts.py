@@ -23,26 +23,26 @@ async def waits(deadlines: Deadlines, bound: float | None, seconds: float) -> st
     return f"done after {now() - began:g} s"
 
 
-async def test_a_wait_that_takes_too_long_is_stopped_when_its_time_is_up() -> None:
+async def test_a_block_is_stopped_at_its_timeout() -> None:
     assert await waits(Deadlines(), 2.0, 10.0) == "stopped after 2 s"
 
 
-async def test_a_wait_that_is_over_in_time_is_left_alone() -> None:
+async def test_a_block_that_ends_in_time_is_not_stopped() -> None:
     deadlines = Deadlines()
 
     assert await waits(deadlines, 2.0, 1.0) == "done after 1 s"
     await asyncio.sleep(5.0)
 
 
-async def test_without_a_bound_nothing_is_stopped() -> None:
+async def test_without_a_timeout_nothing_is_stopped() -> None:
     assert await waits(Deadlines(), None, 10_000.0) == "done after 10000 s"
 
 
-async def test_a_bound_of_nothing_stops_the_first_wait() -> None:
+async def test_a_timeout_of_zero_stops_the_first_await() -> None:
     assert await waits(Deadlines(), 0.0, 1.0) == "stopped after 0 s"
 
 
-async def test_everyone_is_stopped_at_their_own_time_whoever_began_first() -> None:
+async def test_each_block_is_stopped_at_its_own_timeout_in_any_order() -> None:
     deadlines = Deadlines()
     bounds = (9.0, 3.0, 6.0, 3.0, 1.0)
 
@@ -51,7 +51,7 @@ async def test_everyone_is_stopped_at_their_own_time_whoever_began_first() -> No
     assert ends == ["done after 5 s", "stopped after 3 s", "done after 5 s", "stopped after 3 s", "stopped after 1 s"]
 
 
-async def test_a_deadline_is_met_although_a_clock_rounds() -> None:
+async def test_a_deadline_fires_despite_clock_rounding() -> None:
     deadlines = Deadlines()
 
     await asyncio.sleep(0.1)
@@ -60,7 +60,7 @@ async def test_a_deadline_is_met_although_a_clock_rounds() -> None:
     assert await waits(deadlines, 0.05, 1.0) == "stopped after 0.05 s"
 
 
-async def test_a_bound_inside_another_ends_only_its_own_block() -> None:
+async def test_an_inner_timeout_ends_only_its_own_block() -> None:
     deadlines = Deadlines()
 
     with deadlines.within(5.0) as outer:
@@ -69,7 +69,7 @@ async def test_a_bound_inside_another_ends_only_its_own_block() -> None:
     assert (inner, outer.expired) == ("stopped after 2 s", False)
 
 
-async def test_a_bound_around_another_ends_both() -> None:
+async def test_an_outer_timeout_ends_both_blocks() -> None:
     deadlines = Deadlines()
 
     with pytest.raises(TimeoutError), deadlines.within(2.0) as outer, deadlines.within(5.0) as inner:
@@ -78,7 +78,7 @@ async def test_a_bound_around_another_ends_both() -> None:
     assert (outer.expired, inner.expired, now()) == (True, False, 2.0)
 
 
-async def test_who_is_cancelled_by_somebody_else_is_cancelled() -> None:
+async def test_a_cancellation_by_other_code_stays_a_cancellation() -> None:
     task = asyncio.create_task(waits(Deadlines(), 5.0, 10.0))
     await asyncio.sleep(1.0)
     task.cancel()
@@ -87,7 +87,7 @@ async def test_who_is_cancelled_by_somebody_else_is_cancelled() -> None:
         await task
 
 
-async def test_who_is_cancelled_in_the_moment_of_its_deadline_is_cancelled() -> None:
+async def test_a_cancellation_at_the_moment_of_the_deadline_stays_a_cancellation() -> None:
     deadlines = Deadlines()
     task = asyncio.create_task(waits(deadlines, 5.0, 10.0))
     asyncio.get_running_loop().call_at(5.0, task.cancel)
@@ -119,7 +119,7 @@ class Stubborn(asyncio.Future[None]):
         raise RuntimeError("never")
 
 
-async def test_who_waits_for_what_cannot_be_cancelled_keeps_nobody_elses_deadline_away() -> None:
+async def test_an_uncancellable_block_does_not_delay_other_deadlines() -> None:
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context.get("exception"))))
     deadlines, future = Deadlines(), Stubborn()

@@ -80,7 +80,7 @@ def log(r: retinue.Retinue, agent: str) -> list[Event]:
     return [event for _, event in store.events(row.run_id)]
 
 
-async def test_a_second_process_sees_what_the_first_is_doing_and_how_it_ends(tmp_path: Path) -> None:
+async def test_a_second_process_sees_the_runs_of_the_first_and_their_ends(tmp_path: Path) -> None:
     async with owner(tmp_path) as there, other(tmp_path) as r:
         there.tell("start dig")
         await there.hears(looking=...)
@@ -101,7 +101,7 @@ async def test_a_second_process_sees_what_the_first_is_doing_and_how_it_ends(tmp
         assert not any(isinstance(event, RunAdopted) for event in log(r, "main") + log(r, "digger"))
 
 
-async def test_a_second_process_talks_to_a_run_of_the_first(tmp_path: Path) -> None:
+async def test_a_second_process_sends_a_message_to_a_run_of_the_first(tmp_path: Path) -> None:
     async with owner(tmp_path) as there, other(tmp_path) as r:
         there.tell("start chat")
         run_id: str = (await there.hears(event="ExchangeEnded"))["run"]
@@ -135,7 +135,7 @@ async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -
             assert row.progress.ended_at - row.cancelled_at < 1.0
 
 
-async def test_a_second_process_allows_a_call_that_the_first_waits_to_make(tmp_path: Path) -> None:
+async def test_a_second_process_approves_a_parked_call_of_the_first(tmp_path: Path) -> None:
     async with owner(tmp_path) as there, other(tmp_path) as r:
         there.tell("start press")
         await there.hears(event="CallParked")
@@ -149,7 +149,7 @@ async def test_a_second_process_allows_a_call_that_the_first_waits_to_make(tmp_p
         assert await r.approvals() == []
 
 
-async def test_a_process_that_was_stopped_for_too_long_finds_its_tree_finished_and_can_write_nothing(
+async def test_a_process_suspended_beyond_its_lease_is_fenced_and_its_tree_finished(
     tmp_path: Path,
 ) -> None:
     async with owner(tmp_path) as there:

@@ -29,7 +29,7 @@ class Spare:
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(max_tokens=100_000)])
-async def test_a_run_that_failed_has_used_what_its_model_used(limits: Limits) -> None:
+async def test_a_failed_run_has_the_usage_of_its_failed_calls(limits: Limits) -> None:
     async with Harness(dialects=()) as r:
         r.script("main", fails(wasteful()))
         outcome = await r.run("go", limits=limits)
@@ -39,7 +39,7 @@ async def test_a_run_that_failed_has_used_what_its_model_used(limits: Limits) ->
     assert (failed.usage, failed.cost) == (WASTE, 4_000)
 
 
-async def test_the_answer_of_a_fallback_comes_with_what_was_wasted_before_it() -> None:
+async def test_the_reply_of_a_fallback_includes_the_usage_of_failed_calls() -> None:
     agent = Agent(name="lead", model="custom:first", fallback=("spare:second",))
     async with Harness(dialects=(), agents=[agent], providers={"spare": Spare()}) as r:
         r.script("lead", fails(wasteful()))
@@ -48,7 +48,7 @@ async def test_the_answer_of_a_fallback_comes_with_what_was_wasted_before_it() -
     assert (outcome.text, outcome.usage, outcome.cost) == ("from the spare", Usage(input=710, output=51), 4_100)
 
 
-async def test_a_window_remembers_what_was_wasted() -> None:
+async def test_a_window_counts_the_usage_of_failed_calls() -> None:
     policy = Policy(max_cost_per_day_cents=1)
     waste = ProviderError("it broke", fault="internal", usage=WASTE, cost=20_000_000)  # two cents
     async with Harness(dialects=(), policy=policy) as r:

@@ -32,16 +32,14 @@ def unseen(*_: object) -> None:
     raise FileNotFoundError(2, "No such file or directory")
 
 
-async def test_a_program_that_ends_while_it_is_looked_at_is_not_killed(
-    ended: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_ends_during_a_check_is_not_killed(ended: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "_enter", unseen)
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(wait_for_excess(ended, MUCH, 1), 0.5)
 
 
-async def test_a_program_that_lives_and_cannot_be_seen_is_killed(
+async def test_a_live_program_that_cannot_be_read_is_killed(
     sandbox: Sandbox, program: Calls, work: Path, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_watch, "_enter", unseen)

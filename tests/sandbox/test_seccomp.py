@@ -86,7 +86,7 @@ def arguments_that_hit(rule: Rule) -> Sequence[int]:
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_what_is_denied_fails_with_its_error(machine: Machine, rule: Rule) -> None:
+def test_a_denied_call_fails_with_its_error(machine: Machine, rule: Rule) -> None:
     number = rule.number(machine)
     if number is None:
         assert machine == "aarch64"
@@ -145,12 +145,12 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("openat", [0, 0, O_TMPFILE, 0o2755], ERRNO | errno.EPERM),
     ],
 )
-def test_a_call_is_judged_by_its_arguments(machine: Machine, name: str, arguments: list[int], expected: int) -> None:
+def test_conditions_on_arguments_decide(machine: Machine, name: str, arguments: list[int], expected: int) -> None:
     assert answer(machine, NUMBERS[machine][name], *arguments) == expected
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_of_a_foreign_kind_kill(machine: Machine) -> None:
+def test_calls_of_a_foreign_abi_kill(machine: Machine) -> None:
     i386 = 0x40000003
     (other,) = (AUDIT_ARCH[each] for each in MACHINES if each != machine)
 
@@ -162,11 +162,11 @@ def test_calls_by_x32_numbers_kill() -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_kernel_takes_a_filter_of_this_size(machine: Machine) -> None:
+def test_the_filter_is_within_the_kernel_limit(machine: Machine) -> None:
     assert len(filter_for(machine)) // 8 < 4096
 
 
-def test_each_call_is_named_once_and_says_why() -> None:
+def test_each_rule_is_unique_and_has_a_reason() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     for machine in MACHINES:
         numbers = [rule.number(machine) for rule in RULES if rule.number(machine) is not None]

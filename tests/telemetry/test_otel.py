@@ -32,7 +32,7 @@ def heard(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], 
     }
 
 
-def test_what_is_counted_and_measured_reaches_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_and_measurements_reach_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
@@ -59,7 +59,7 @@ def test_what_is_counted_and_measured_reaches_the_sdk(monkeypatch: pytest.Monkey
     provider.shutdown()
 
 
-def test_where_it_is_not_installed_nobody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opentelemetry_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(otel.meter(), OtelMeter)
 
     for name in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:

@@ -47,7 +47,7 @@ def asking(*messages: Message, tools: tuple[ToolSpec, ...] = TOOLS, system: str 
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_a_fork_is_read_from_memory_up_to_where_it_begins(name: str) -> None:
+async def test_a_fork_is_cached_up_to_its_beginning(name: str) -> None:
     fork = asking(*TALK, AssistantMessage("So."), UserMessage("You look at the pool."))
     other = asking(*TALK, AssistantMessage("So."), UserMessage("You look at the logs."))
 
@@ -59,7 +59,7 @@ async def test_a_fork_is_read_from_memory_up_to_where_it_begins(name: str) -> No
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_other_tools_another_system_text_or_another_model_are_read_anew(name: str) -> None:
+async def test_other_tools_system_text_or_model_are_not_cached(name: str) -> None:
     begun = asking(*TALK)
 
     first, tools, system, model, other_words = await cached(

@@ -23,7 +23,7 @@ CHUNK = 64 * 1024
 def start(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a command in a new session, with pipes for its three streams; `options` are those of `Popen`."""
     pipe = subprocess.PIPE
-    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, **options)
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, text=False, **options)
 
 
 async def finish(
