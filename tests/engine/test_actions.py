@@ -1,4 +1,4 @@
-"""Actions an hour and money a day: counted in the store, together for everyone who works under one name."""
+"""Actions per hour and cost per day: counted in the store, together for all runs with one identity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, 
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
 
 CENT = 10_000_000
 
@@ -64,7 +64,7 @@ def hourly(actions: int, **more: Any) -> Policy:
     return Policy(max_actions_per_hour=actions, **more)
 
 
-# ---- what counts ----------------------------------------------------------------------------------------------------
+# ---- which calls count ----------------------------------------------------------------------------------------------
 
 
 async def test_actions_beyond_the_hourly_limit_are_refused_until_an_hour_later() -> None:
@@ -107,7 +107,7 @@ async def test_read_only_autonomy_refuses_acting_calls_of_any_risk() -> None:
         ]
 
 
-@pytest.mark.parametrize("given", ["open", "spawn", "agent", "nobody"])
+@pytest.mark.parametrize("given", ["open", "spawn", "agent", "none"])
 async def test_windows_apply_only_with_a_configured_policy(given: str) -> None:
     policy = hourly(1)
     worker = Agent(name="worker", tools=("act",), policy=policy if given == "agent" else None)
@@ -116,8 +116,8 @@ async def test_windows_apply_only_with_a_configured_policy(given: str) -> None:
         r.script("worker", acts(2), says("done"))
         await r.run("go", agent="worker", policy=policy if given == "spawn" else None)
 
-        assert windows(r, "worker") == (() if given == "nobody" else windows_of("worker", policy))
-        assert r.results("worker") == ["did 1", "did 2" if given == "nobody" else NO_ACTIONS_LEFT]
+        assert windows(r, "worker") == (() if given == "none" else windows_of("worker", policy))
+        assert r.results("worker") == ["did 1", "did 2" if given == "none" else NO_ACTIONS_LEFT]
 
 
 async def test_an_action_counts_only_after_its_approval() -> None:
@@ -138,7 +138,7 @@ async def test_an_action_counts_only_after_its_approval() -> None:
         assert r.results("main") == ["A person refused this call", "deployed", NO_ACTIONS_LEFT]
 
 
-# ---- who shares them ------------------------------------------------------------------------------------------------
+# ---- shared windows -------------------------------------------------------------------------------------------------
 
 
 async def test_children_share_their_parents_actions() -> None:
@@ -180,7 +180,7 @@ async def test_a_narrowed_child_has_its_own_limit_in_the_same_window() -> None:
         await r.run("first")
         second = await r.retinue.spawn("second", policy=hourly(3))
         await second.wait()
-        third = await r.retinue.spawn("third", policy=hourly(1))  # two more were made than it would be allowed
+        third = await r.retinue.spawn("third", policy=hourly(1))  # two more than it would be allowed
         outcome = await third.wait()
 
         assert texts(r, second.run_id) == ["did 1", NO_ACTIONS_LEFT]
@@ -201,7 +201,7 @@ async def test_a_fork_keeps_the_windows_of_its_original_tree() -> None:
         assert texts(r, fork.run_id) == [NO_ACTIONS_LEFT]
 
 
-# ---- lives and processes --------------------------------------------------------------------------------------------
+# ---- restarts and processes -----------------------------------------------------------------------------------------
 
 
 async def test_actions_are_counted_once_across_a_restart() -> None:
@@ -230,7 +230,7 @@ async def test_no_action_is_performed_uncounted_after_a_crash_at_any_write() -> 
 
 
 async def done_with_a_crash_after(writes: int) -> tuple[list[str], bool]:
-    """What was done of three actions where two are allowed, and whether there was no crash in the end."""
+    """The performed ones of three actions where two are allowed, and whether no crash happened."""
     done: list[str] = []
 
     @retinue.tool(acts=True)
@@ -298,10 +298,10 @@ async def test_two_processes_acting_at_once_never_exceed_the_limit(tmp_path: Pat
     assert said.count(NO_ACTIONS_LEFT) == 16 - performed
 
 
-# ---- money a day ----------------------------------------------------------------------------------------------------
+# ---- cost per day ---------------------------------------------------------------------------------------------------
 
 
-class Costly(ScriptedProvider):
+class PricedProvider(ScriptedProvider):
     """A model whose every token costs a tenth of a cent."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -320,7 +320,7 @@ async def test_the_daily_cost_is_shared_between_processes() -> None:
     policy = Policy(max_cost_per_day_cents=100)
 
     def harness(name: str) -> Harness:
-        return Harness(store=store, dialects=(), policy=policy, session=name, provider=Costly(Script()))
+        return Harness(store=store, dialects=(), policy=policy, session=name, provider=PricedProvider(Script()))
 
     first, second = harness("one"), harness("two")
     async with first, second:
@@ -330,7 +330,7 @@ async def test_the_daily_cost_is_shared_between_processes() -> None:
         spent = await first.run("go")
         await asyncio.sleep(1)
         after = await second.run("after")
-    await asyncio.sleep(86400)  # nobody's heart beats meanwhile: that would be hundreds of thousands of beats
+    await asyncio.sleep(86400)  # without heartbeats, of which there would be hundreds of thousands
     third = harness("three")
     async with third:
         third.script("main", says("a new day", usage=Usage(10, 10)), task="tomorrow")
@@ -341,7 +341,7 @@ async def test_the_daily_cost_is_shared_between_processes() -> None:
 
 
 def texts(r: Harness, run_id: str) -> list[str]:
-    """What the calls of a run came to."""
+    """The results of the calls of a run."""
     return [event.text for event in r.events(run_id) if isinstance(event, CallReturned)]
 
 

@@ -1,4 +1,4 @@
-"""Questions to a person: a call parks, others go on, and the answer finds it from anywhere and at any time."""
+"""Approvals: a call is parked, others continue, and the answer may come from any process at any time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from retinue.core.run import Approval, Limits
 from retinue.engine.tool_calls import INTERRUPTED, NO_APPROVER
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
 from retinue.testing.harness import Harness
-from tests.engine.lines import hearing
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
+from tests.engine.script_lines import recording
 
 NEEDED = "this medium-risk call needs approval (require_approval_for_medium_risk)"
 
@@ -46,24 +46,24 @@ async def slow_write() -> str:
 
 
 async def questions(r: Harness, *, after: float = 1.0) -> list[Approval]:
-    """What is asked of people a little later."""
+    """The open approvals a little later."""
     await asyncio.sleep(after)
     return await r.retinue.approvals()
 
 
 def may_write(run_id: str, arguments: str) -> Approval:
-    """The question that a root run's first call of `write` is."""
+    """The approval request of a root run's first call of `write`."""
     reason = f"Security policy: 'write': {NEEDED}"
     return Approval(run_id=run_id, path="root", turn=1, index=0, tool="write", arguments=arguments, reason=reason)
 
 
-# ---- nobody to ask --------------------------------------------------------------------------------------------------
+# ---- without an approver --------------------------------------------------------------------------------------------
 
 
 async def test_without_an_approver_a_gated_call_is_refused_and_names_the_setting() -> None:
     heard: list[Sequence[Message]] = []
     async with Harness(dialects=(), tools=[write]) as r:
-        r.script("main", calls("write"), hearing(heard, says("done")))
+        r.script("main", calls("write"), recording(heard, says("done")))
         outcome = await r.run("go")
 
         assert heard[0][-1] == ToolMessage(
@@ -183,7 +183,7 @@ async def test_an_answer_after_a_cancel_changes_nothing() -> None:
         assert r.events(handle.run_id) == before
 
 
-# ---- answers from anywhere ------------------------------------------------------------------------------------------
+# ---- answers through the inbox --------------------------------------------------------------------------------------
 
 
 async def test_a_parked_call_waits_and_the_view_shows_it() -> None:
@@ -285,7 +285,7 @@ async def test_an_answer_for_an_earlier_turn_is_taken_and_ignored() -> None:
         assert r.results("main") == ["wrote x at 2", "A person refused this call"]
 
 
-# ---- lives ----------------------------------------------------------------------------------------------------------
+# ---- restarts -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_parked_call_survives_a_kill_and_can_be_answered_before_adoption() -> None:
@@ -306,7 +306,7 @@ async def test_a_parked_call_survives_a_kill_and_can_be_answered_before_adoption
         assert await later.approvals() == [second]
         await later.deny(second)
         assert (await resumed.wait()).text == "done"
-        # The answer came after the life that could have started the call: it is made now, and once.
+        # The process that could have started the call was gone when the answer came: the call is made now, and once.
         assert r.results("main") == ["slept 1, woke at 1", "wrote x at 2", "A person refused this call"]
 
 
@@ -387,7 +387,7 @@ async def test_waiting_for_an_approval_does_not_count_towards_the_deadline() -> 
 
         assert (outcome.result, outcome.reason) == ("timed_out", "deadline")
         assert outcome.error == "the run did not finish within 10 s"
-        assert now() - answered == pytest.approx(6)  # 4 of its 10 seconds were used before it asked
+        assert now() - answered == pytest.approx(6)  # 4 of its 10 seconds had passed before the request
 
 
 async def test_a_run_may_finish_in_time_after_a_slow_approval() -> None:

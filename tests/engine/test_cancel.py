@@ -1,4 +1,4 @@
-"""Cancel is real: it reaches the whole subtree at once, nothing is born after it, and what did not stop is named."""
+"""Cancel: reaches the whole subtree at once, no run is created under it, and calls that did not stop are named."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from retinue.engine import RunView, SpawnRequest
 from retinue.providers.scripted import Line, ScriptedHang, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import in_turn
-from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.engine.memory_stores import SharedMemory, SlowMemory
+from tests.engine.script_lines import in_sequence
 from tests.internals import live_run
 
 
@@ -30,7 +30,7 @@ async def nap(seconds: float) -> str:
 
 
 def how(views: list[RunView]) -> dict[str, tuple[str, str]]:
-    """How each run of a tree ended."""
+    """The outcome of each run of a tree."""
     return {view.path: (view.outcome.result, view.outcome.reason) for view in views if view.outcome is not None}
 
 
@@ -121,7 +121,7 @@ async def test_a_cancel_reaches_exactly_the_subtree() -> None:
 
 @pytest.mark.parametrize("store", [None, SlowMemory()])
 async def test_no_child_is_created_after_a_cancel(store: SlowMemory | None) -> None:
-    """A tool that ignores its cancellation goes on spawning; every child it asks for is refused."""
+    """A tool that ignores its cancellation continues to spawn; every child is refused."""
     refused: list[str] = []
 
     @retinue.tool(kind="keyed")
@@ -146,7 +146,7 @@ async def test_no_child_is_created_after_a_cancel(store: SlowMemory | None) -> N
                     await spawn(number)
                 except TreeCancelled as refusal:
                     refused.append(refusal.run_id)
-                await asyncio.sleep(0.2)  # in the end even the run itself is gone
+                await asyncio.sleep(0.2)  # finally the run itself has ended
         return "bred"
 
     r = Harness(dialects=(), tools=[breed], store=store)
@@ -158,11 +158,11 @@ async def test_no_child_is_created_after_a_cancel(store: SlowMemory | None) -> N
         concerned = await handle.cancel()
         outcome = await handle.wait()
         await asyncio.sleep(1)
-        everyone = await r.retinue.list(everyone=True)
+        views = await r.retinue.list(everyone=True)
 
         assert refused == [handle.run_id, handle.run_id]
-        assert {view.run_id for view in everyone} == set(concerned)
-        assert {view.state for view in everyone} == {"ended"}
+        assert {view.run_id for view in views} == set(concerned)
+        assert {view.state for view in views} == {"ended"}
         assert outcome.unstopped == ("breed",)
 
 
@@ -173,7 +173,7 @@ async def test_no_child_is_created_after_a_cancel_by_another_process(space: str 
 
     @retinue.tool(kind="pure")
     async def be_cancelled(context: CallContext) -> str:
-        """Be cancelled by somebody else, in the very moment before a child is started."""
+        """Spawn a child just after a cancel by another process."""
         await second.retinue.cancel(context.root_id)
         result = await delegate.call(json.dumps({"agent": "dig", "space": space}), context)
         told.append(result.text)
@@ -194,7 +194,7 @@ async def test_no_child_is_created_after_a_cancel_by_another_process(space: str 
 
 @pytest.mark.stress
 async def test_a_very_deep_tree_can_be_cancelled() -> None:
-    deep = 1100  # deeper than functions may call each other
+    deep = 1100  # deeper than the recursion limit
 
     def down(request: Request) -> Line:
         return delegates("nest") if request.path.count("/") < 2 * deep else hangs()
@@ -244,7 +244,7 @@ async def test_a_cancel_of_an_ended_run_reaches_its_remaining_children() -> None
         assert (outcome.result, leaf.result) == ("completed", "cancelled")
 
 
-# ---- what becomes of children ---------------------------------------------------------------------------------------
+# ---- children -------------------------------------------------------------------------------------------------------
 
 
 async def test_children_end_or_continue_after_their_parent_as_configured() -> None:
@@ -296,11 +296,11 @@ async def test_the_end_of_a_run_reaches_below_children_that_have_ended() -> None
         }
 
 
-# ---- late, and again ------------------------------------------------------------------------------------------------
+# ---- late and repeated cancels --------------------------------------------------------------------------------------
 
 
-class Stubborn:
-    """A provider that answers although it was cancelled."""
+class UncancellableProvider:
+    """A provider that answers although it is cancelled."""
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
@@ -318,7 +318,7 @@ class Stubborn:
 
 
 async def test_a_reply_after_the_cancel_changes_nothing() -> None:
-    model = Stubborn()
+    model = UncancellableProvider()
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         handle = await r.spawn("go")
         await asyncio.sleep(1)
@@ -437,7 +437,7 @@ async def test_a_run_that_has_ended_cannot_be_cancelled_any_more() -> None:
         assert await r.retinue.handle(run_id).wait() == outcome
 
 
-# ---- from elsewhere -------------------------------------------------------------------------------------------------
+# ---- from another process -------------------------------------------------------------------------------------------
 
 
 async def test_another_process_can_cancel_a_run_without_a_driver() -> None:
@@ -481,10 +481,10 @@ async def test_another_process_can_cancel_a_run_that_this_one_drives() -> None:
 
 async def test_a_cancel_interrupted_by_a_kill_still_takes_effect() -> None:
     async with Harness(dialects=()) as r:
-        r.script("main", in_turn(hangs(), says("never")))
+        r.script("main", in_sequence(hangs(), says("never")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(1)
-        await r.retinue.cancel(handle)  # stored; the run's own end is not written any more
+        await r.retinue.cancel(handle)  # stored; the end of the run itself is not written any more
         await r.restart()
         outcome = await r.retinue.handle(handle.run_id).wait()
 

@@ -1,4 +1,4 @@
-"""After a compaction every wire sends the new history, over a real connection to a vendor that takes only so much."""
+"""After a compaction every wire sends the new history, over HTTP to a fake vendor with a length limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def read(name: str) -> str:
 
 
 class Script:
-    """A model that reads six files and then says which of them it still knows; it counts its own turns."""
+    """A model that reads six files and then lists those that are still in its history."""
 
     def __init__(self, refuse: Callable[..., FakeResponse], words: int) -> None:
         self.refuse = refuse
@@ -55,7 +55,7 @@ class Script:
         self.last = ""
 
     def __call__(self, heard: ReceivedRequest) -> Line | FakeResponse:
-        """What it says to a request, or that this is too much."""
+        """The reply to a request, or a context-length error."""
         text = msgspec.json.encode(heard.body).decode()
         if SUMMARY_SYSTEM_PROMPT in text:
             self.summaries.append(text)

@@ -1,4 +1,4 @@
-"""Runs that wait for others before they begin, and runs that stay and are waited for only while they work."""
+"""Runs with dependencies, and keep-alive children that are waited for only while they work."""
 
 import asyncio
 from contextlib import suppress
@@ -80,7 +80,7 @@ async def test_a_failed_dependency_fails_the_dependent_run_with_the_reason() -> 
             delegates("second", after=["first"], wait=False, lifecycle=WAITED_FOR),
             says("done"),
         )
-        r.script("first", delegates("nobody"))
+        r.script("first", delegates("unknown"))
         await r.run("go")
         second = await r.retinue.handle(delegate.started[1].run_id).look()
 

@@ -1,4 +1,4 @@
-"""Processes that drive runs: they beat, they watch each other, and only those that are told to take over."""
+"""Drivers: heartbeats, watching other drivers, adoption, and inbox items from other processes."""
 
 import asyncio
 import subprocess
@@ -33,7 +33,7 @@ LEASE = 10.0
 
 
 class Process(Harness):
-    """A retinue that plays a process; lines that it leaves unasked are for the next one."""
+    """A retinue that stands for a process; unused lines of its script are left for the next one."""
 
     async def __aexit__(self, *_: object) -> None:
         if self._retinue is not None:
@@ -48,7 +48,7 @@ class Host:
         self.path = path
         self.stores: list[SqliteStore] = []
         self.store = self.another_store()
-        """For looking from outside."""
+        """For reading from outside."""
 
     def another_store(self, *, threaded: bool = False) -> SqliteStore:
         self.stores.append(SqliteStore(self.path, threaded=threaded))
@@ -70,7 +70,7 @@ class Host:
         lease: float = LEASE,
         **options: Any,
     ) -> Process:
-        """A process whose `look` tool answers what `look` does, at once or after a while."""
+        """A process whose tool `look` awaits the function `look`."""
 
         @retinue.tool(name="look", kind="pure")
         async def looks() -> str:
@@ -92,7 +92,7 @@ class Host:
         return process
 
     def rows(self) -> dict[str, tuple[DriverId | None, str]]:
-        """Every run by its agent: who drives it, and its phase."""
+        """Driver and phase of each run, by agent."""
         return {row.agent: (row.driver_id, row.progress.phase) for row in self.store.runs(RunQuery())}
 
     def run_of(self, agent: str) -> RunId:
@@ -115,14 +115,14 @@ def driver_of(harness: Harness) -> DriverId:
     return driver_id
 
 
-def stop_the_heart(process: Harness) -> None:
-    """Let a process go on without its heartbeat, as one does whose machine is stopped and continued."""
+def stop_heartbeat(process: Harness) -> None:
+    """Stop the heartbeat of a process, as on a machine that is suspended and resumed."""
     for heart in process.retinue._driver._tasks:
         heart.cancel()
 
 
 async def until(condition: Callable[[], bool], *, within: float) -> float:
-    """Wait, in held time, until something is so; the seconds that took."""
+    """Wait in virtual time until `condition` holds; returns the seconds that took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not condition():
@@ -140,12 +140,12 @@ async def an_hour() -> None:
 
 
 def a_tree(host: Host) -> None:
-    """`main` delegates to `digger`, who looks."""
+    """`main` delegates to `digger`, which calls `look`."""
     host.script("main", delegates("digger", lifecycle=Lifecycle(awaited=True)), says("done"))
     host.script("digger", together(says("Let me look."), calls("look")), says("gold"))
 
 
-# ---- coming and going -----------------------------------------------------------------------------------------------
+# ---- register and leave ---------------------------------------------------------------------------------------------
 
 
 async def test_an_open_driver_is_listed_and_its_heartbeat_grows(host: Host) -> None:
@@ -199,11 +199,11 @@ async def test_a_waiter_gets_an_error_when_the_retinue_is_closed(host: Host) -> 
     assert host.rows() == {"main": (None, "working")}
 
 
-# ---- looking --------------------------------------------------------------------------------------------------------
+# ---- reading --------------------------------------------------------------------------------------------------------
 
 
 async def interrupted_tree(host: Host) -> None:
-    """A tree whose process was killed while the child looked."""
+    """A tree whose process was killed during a call of the child."""
     a_tree(host)
     harness = host.process(look=a_minute)
     await harness.open()
@@ -269,7 +269,7 @@ async def test_runs_of_a_dead_process_are_interrupted_before_it_is_declared_dead
         await first.kill()
 
 
-# ---- taking over ----------------------------------------------------------------------------------------------------
+# ---- adoption -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_process_adopts_only_when_asked_to(host: Host) -> None:
@@ -408,11 +408,11 @@ async def test_a_reserved_child_is_adopted_although_its_parent_has_overspent(
         assert [outcome.reason for outcome in ended.values()] == ["max_tokens", "max_tokens"]
 
 
-# ---- the dead -------------------------------------------------------------------------------------------------------
+# ---- dead drivers ---------------------------------------------------------------------------------------------------
 
 
 async def gone_process(host: Host, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A process that works on a tree, and that the operating system does not know any more."""
+    """A process that drives a tree, and that does not exist any more for the operating system."""
     child = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE)
     process = identity_of(child.pid)
     child.kill()
@@ -461,13 +461,13 @@ async def test_a_driver_without_a_heartbeat_for_a_lease_is_declared_dead(
     a_tree(host)
     first = host.process(look=an_hour)
     await first.open()
-    stop_the_heart(first)
+    stop_heartbeat(first)
     await first.retinue.spawn("dig")
     await asyncio.sleep(50)
 
     async with host.process(adopt=True) as second:
         await asyncio.sleep(LEASE - 0.1)
-        assert host.rows()["main"][0] == driver_of(first), "nobody has watched it for a whole lease"
+        assert host.rows()["main"][0] == driver_of(first), "it was not watched for a whole lease"
         await until(lambda: host.rows()["main"][0] == driver_of(second), within=LEASE + 1)
 
         assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
@@ -484,7 +484,7 @@ async def test_a_driver_that_stops_later_is_declared_dead_later_and_leaves_quiet
         await asyncio.sleep(10 * LEASE)
         assert host.rows()["main"][0] == driver_of(first)
 
-        stop_the_heart(first)
+        stop_heartbeat(first)
 
         await until(lambda: host.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
         assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
@@ -515,7 +515,7 @@ async def test_a_fenced_driver_cannot_write_and_reports_it(
     a_tree(host)
     first = host.process(look=a_minute)
     await first.open()
-    stop_the_heart(first)
+    stop_heartbeat(first)
     handle = await first.retinue.spawn("dig")
     waiting = asyncio.create_task(handle.wait())
     watching = asyncio.create_task(collect(handle.events()))
@@ -525,7 +525,7 @@ async def test_a_fenced_driver_cannot_write_and_reports_it(
         await second.retinue.handle(host.run_of("main")).wait()
         logs = host.events("main"), host.events("digger")
         assert not waiting.done(), "it has no reason to write yet, so it does not know"
-        await asyncio.sleep(60)  # its tool comes back, and it tries to write that
+        await asyncio.sleep(60)  # its tool returns, and it tries to record that
 
         for task in (waiting, watching):
             with pytest.raises(Fenced, match=driver_of(first)):
@@ -553,7 +553,7 @@ async def test_a_fenced_driver_does_not_keep_callers_waiting(
     a_tree(host)
     first = host.process(look=a_minute)
     await first.open()
-    stop_the_heart(first)
+    stop_heartbeat(first)
     handle = await first.retinue.spawn("dig")
     await asyncio.sleep(1)
     async with host.process(look=an_hour, adopt=True) as second:
@@ -565,7 +565,7 @@ async def test_a_fenced_driver_does_not_keep_callers_waiting(
             await handle.wait()
         with pytest.raises(Fenced):
             await handle.answer(1)
-        assert (await handle.look()).state == "working", "as the store has it: somebody else drives it"
+        assert (await handle.look()).state == "working", "as stored: another process drives it"
         assert {view.state for view in await first.retinue.list(everyone=True)} == {"working", "waiting"}
         await first.close()
         await second.retinue.handle(handle.run_id).wait()
@@ -669,7 +669,7 @@ async def test_another_process_can_wait_for_a_run_and_see_its_state(host: Host) 
 
 
 class ForgetfulReader:
-    """A store that cannot be read once, just when there is mail."""
+    """A store whose inboxes cannot be read once."""
 
     def __init__(self, inner: SqliteStore) -> None:
         self.inner = inner
@@ -690,7 +690,7 @@ async def test_inbox_items_are_read_again_after_a_failed_read(host: Host) -> Non
     store: Any = ForgetfulReader(host.another_store())
     async with host.process(look=a_minute, store=store) as owner:
         handle = await owner.retinue.spawn("look")
-        await asyncio.sleep(1.1)  # between two looks for mail
+        await asyncio.sleep(1.1)  # between two polls of the inboxes
 
         async with host.process() as other:
             await other.retinue.cancel(handle.run_id)
@@ -703,7 +703,7 @@ async def test_inbox_items_are_read_again_after_a_failed_read(host: Host) -> Non
 
 
 class FullDisk:
-    """A store on a disk that is full for a while; `before` is told of each write that it accepts."""
+    """A store on a disk that is full for a while; `before` is called for each accepted write."""
 
     def __init__(self, inner: SqliteStore) -> None:
         self.inner = inner
@@ -748,7 +748,7 @@ async def test_a_full_disk_stops_runs_and_they_resume_when_there_is_room(host: H
             assert reason.value.reason == "no space left on device"
         await asyncio.sleep(100)
         assert (host.events("main"), host.events("digger")) == logs
-        assert host.provider.asked == asked, "nobody works on while nothing can be kept"
+        assert host.provider.asked == asked, "no run continues while nothing can be stored"
 
         disk.full = False
         await until(lambda: engine_of(harness.retinue).journal.broken is None, within=LEASE)
@@ -827,7 +827,7 @@ async def test_a_run_started_during_recovery_is_driven_once(host: Host) -> None:
 
 
 class UnreadableOnce(FullDisk):
-    """A store that can be written again before it can be read."""
+    """A store that accepts writes again before it can be read."""
 
     unreadable = False
 

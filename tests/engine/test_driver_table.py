@@ -1,4 +1,4 @@
-"""Whether a process is gone: certain for this host, never for another, and a number that is used again fools nobody."""
+"""Whether a process is gone: certain on this host, never for another host, and not confused by reused pids."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ linux = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only L
 
 @pytest.fixture
 def child() -> Generator[subprocess.Popen[str]]:
-    """A process that lives until its input ends."""
+    """A process that runs until its stdin ends."""
     waits = [sys.executable, "-S", "-c", "import sys; print('here', flush=True); sys.stdin.read()"]
     with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -48,7 +48,7 @@ def test_a_live_child_is_not_gone_and_a_dead_one_is(child: subprocess.Popen[str]
 def test_a_zombie_is_gone(child: subprocess.Popen[str]) -> None:
     process = identity_of(child.pid)
     child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended and is a zombie
 
     assert os.path.exists(f"/proc/{child.pid}")
     assert is_gone(this_host(), process)

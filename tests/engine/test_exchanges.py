@@ -1,4 +1,4 @@
-"""Runs that stay: one input after another, each with its answer, and words that are read at the next turn."""
+"""Keep-alive runs: one exchange per input, and messages that are read at the next turn."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from retinue.providers.scripted import (
 )
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import hearing
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
+from tests.engine.script_lines import recording
 
 FREE = Usage()
 
@@ -51,7 +51,7 @@ def words(heard: Sequence[Message]) -> list[str]:
     return [message.text for message in heard if isinstance(message, UserMessage)]
 
 
-# ---- one after another ----------------------------------------------------------------------------------------------
+# ---- exchanges ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_keep_alive_run_is_idle_after_its_answer_and_takes_input() -> None:
@@ -76,7 +76,7 @@ async def test_a_keep_alive_run_is_idle_after_its_answer_and_takes_input() -> No
 async def test_every_exchange_reads_the_earlier_ones() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=1), says("one"), hearing(heard, says("two")))
+        r.script("main", calls("nap", seconds=1), says("one"), recording(heard, says("two")))
         handle = await r.retinue.spawn("first", keep_alive=True)
         first = await handle.answer()
         await handle.ask("second")
@@ -203,7 +203,7 @@ async def test_a_failed_run_answers_pending_inputs() -> None:
 async def test_an_idle_run_survives_a_kill_and_takes_the_next_input() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", says("one"), hearing(heard, says("two")))
+        r.script("main", says("one"), recording(heard, says("two")))
         first = await r.retinue.spawn("first", keep_alive=True)
         await first.answer()
         await r.restart()
@@ -238,13 +238,13 @@ async def test_another_process_can_send_input() -> None:
         assert outcome.exchanges == 3
 
 
-# ---- words ----------------------------------------------------------------------------------------------------------
+# ---- messages -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_message_to_a_working_run_is_read_at_its_next_turn() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=10), hearing(heard, says("done")))
+        r.script("main", calls("nap", seconds=10), recording(heard, says("done")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(5)
         await handle.send("hurry")
@@ -259,7 +259,7 @@ async def test_a_message_to_a_working_run_is_read_at_its_next_turn() -> None:
 async def test_a_message_during_the_final_answer_is_not_lost() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", says("done"), hearing(heard, says("and now really")))
+        r.script("main", says("done"), recording(heard, says("and now really")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(0.5)
         await handle.send("one more thing")
@@ -312,7 +312,7 @@ async def test_an_answer_belongs_to_its_input_even_after_a_message() -> None:
 async def test_a_message_right_after_an_input_belongs_to_its_exchange() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", says("one"), hearing(heard, says("to both")))
+        r.script("main", says("one"), recording(heard, says("to both")))
         handle = await r.retinue.spawn("first", keep_alive=True)
         await handle.answer()
         question = asyncio.create_task(handle.ask("a question"))
@@ -328,7 +328,7 @@ async def test_a_message_right_after_an_input_belongs_to_its_exchange() -> None:
 async def test_a_message_with_a_repeated_key_is_read_once() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=10), calls("nap", seconds=10), hearing(heard, says("done")))
+        r.script("main", calls("nap", seconds=10), calls("nap", seconds=10), recording(heard, says("done")))
         handle = await r.retinue.spawn("go")
         await handle.send("hurry", key="k")
         await handle.send("hurry", key="k")
@@ -355,7 +355,7 @@ async def test_an_ended_run_takes_no_message_in_this_process_and_the_next() -> N
 async def test_a_message_to_an_interrupted_run_is_read_after_it_resumes() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=10), hearing(heard, says("done")))
+        r.script("main", calls("nap", seconds=10), recording(heard, says("done")))
         first = await r.retinue.spawn("go")
         await asyncio.sleep(5)
         await r.kill()
@@ -380,7 +380,7 @@ async def test_a_parent_reads_the_announced_end_of_a_child() -> None:
             "main",
             delegates("dig", wait=False, lifecycle={"announce": True}),
             calls("nap", seconds=10),
-            hearing(heard, says("done")),
+            recording(heard, says("done")),
         )
         r.script("dig", says("42"))
         await r.run("go")

@@ -1,4 +1,4 @@
-"""The journal keeps causes before effects, shares commits, and never hides that the store refused."""
+"""The journal: order, group commit, durability, and refusals of the store."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ SPACE = "notes"
 
 
 class RecordingStore(MemoryStore):
-    """Remembers its commits, each as the names it was asked to put; refuses or holds one back when told to."""
+    """Records its commits, each as the names that were put; can be made to refuse or to block one."""
 
     def __init__(self, *, blocking: bool = True) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def _name(write: Write) -> str:
 
 
 def note(name: str) -> Change:
-    """A write that puts a name on a shelf, and answers how many were there before."""
+    """A write that puts a name into a namespace, and answers how many were there before."""
 
     def decide(key_value: Mapping[str, bytes]) -> Decision:
         return Decision(answer=str(len(key_value)).encode(), puts={name: b""})
@@ -72,8 +72,8 @@ def note(name: str) -> Change:
     return Change(space=SPACE, decide=decide, key=name)
 
 
-def a_bug(name: str = "bug") -> Change:
-    """A write whose decision raises what nobody announced."""
+def raising_change(name: str = "bug") -> Change:
+    """A write whose decision raises an unexpected error."""
 
     def decide(key_value: Mapping[str, bytes]) -> Decision:
         raise ZeroDivisionError(name)
@@ -81,8 +81,8 @@ def a_bug(name: str = "bug") -> Change:
     return Change(space=SPACE, decide=decide, key=name)
 
 
-async def a_moment() -> None:
-    """Let everyone do what can be done without time passing; while a thread is at work, none passes."""
+async def run_ready_tasks() -> None:
+    """Run the ready tasks without time passing; virtual time is paused while a thread works."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -129,7 +129,7 @@ async def test_writes_queued_during_a_commit_share_the_next_one() -> None:
     journal = Journal(store)
     store.held.clear()
     first = asyncio.create_task(journal.commit(note("first")))
-    await a_moment()
+    await run_ready_tasks()
 
     for number in range(5):
         journal.write(note(f"later {number}"))
@@ -193,7 +193,7 @@ async def test_a_nonblocking_store_has_answered_when_write_returns() -> None:
 
 
 class PromptStore(RecordingStore):
-    """A store that commits at once, unless somebody else has its turn; remembers how often it did so."""
+    """A store with `commit_at_once`, which fails while it is busy; counts its successes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ async def test_a_cancelled_waiter_does_not_affect_the_commit() -> None:
     commit_future = journal.write(note("a"))
     impatient = asyncio.create_task(commit_future.wait())
     patient = asyncio.create_task(commit_future.wait())
-    await a_moment()
+    await run_ready_tasks()
 
     impatient.cancel()
     store.held.set()
@@ -297,9 +297,9 @@ async def test_a_read_during_a_commit_waits_for_it() -> None:
     store.held.clear()
     journal.write(note("a"))
     journal.commit_soon()
-    await a_moment()
+    await run_ready_tasks()
     reading = asyncio.create_task(journal.read(store.key_value, SPACE))
-    await a_moment()
+    await run_ready_tasks()
     assert not reading.done()
 
     store.held.set()
@@ -342,7 +342,7 @@ async def test_writes_behind_a_refused_write_never_reach_the_store() -> None:
     store.refuse = FULL
     store.held.clear()
     cause = asyncio.create_task(journal.commit(note("cause")))
-    await a_moment()
+    await run_ready_tasks()
     effect = journal.write(note("effect"))
     store.held.set()
     with pytest.raises(StoreUnavailable):
@@ -367,9 +367,9 @@ async def test_a_read_raises_the_refusal_of_earlier_writes() -> None:
     store.held.clear()
     journal.write(note("a"))
     journal.commit_soon()
-    await a_moment()
+    await run_ready_tasks()
     reading = asyncio.create_task(journal.read(store.key_value, SPACE))
-    await a_moment()
+    await run_ready_tasks()
 
     store.held.set()
 
@@ -431,7 +431,9 @@ async def test_a_raising_decision_fails_alone_in_its_shared_commit(store: Record
         except ZeroDivisionError as bug:
             return str(bug)
 
-    answers = await asyncio.gather(*map(attempt, (note("a"), a_bug("one"), note("b"), a_bug("two"), note("c"))))
+    answers = await asyncio.gather(
+        *map(attempt, (note("a"), raising_change("one"), note("b"), raising_change("two"), note("c")))
+    )
 
     assert answers == [[b"0"], "one", [b"1"], "two", [b"2"]]
     assert (journal.broken, names(store)) == (None, ["a", "b", "c"])
@@ -442,7 +444,7 @@ async def test_a_read_after_a_raising_decision_sees_the_other_writes() -> None:
     store = RecordingStore()
     journal = Journal(store)
     journal.write(note("a"))
-    bug = journal.write(a_bug())
+    bug = journal.write(raising_change())
 
     assert list(await journal.read(store.key_value, SPACE)) == ["a"]
     with pytest.raises(ZeroDivisionError):
@@ -471,9 +473,9 @@ async def test_close_raises_the_refusal_of_the_last_writes(under_way: bool) -> N
     journal.write(note("a"))
     if under_way:
         journal.commit_soon()
-        await a_moment()
+        await run_ready_tasks()
     closing = asyncio.create_task(journal.close())
-    await a_moment()
+    await run_ready_tasks()
 
     store.held.set()
 
@@ -491,7 +493,7 @@ async def test_a_closed_journal_refuses_writes(store: RecordingStore) -> None:
     assert names(store) == []
 
 
-# ---- what a turn costs ----------------------------------------------------------------------------------------------
+# ---- commits of a turn ----------------------------------------------------------------------------------------------
 
 TURNS = 10
 
@@ -500,7 +502,7 @@ MakeStore = Callable[[], Store]
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite in a thread"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
-    """Every way to keep runs."""
+    """All stores."""
     if request.param == "memory":
         yield MemoryStore()
     else:
@@ -546,7 +548,7 @@ async def test_a_run_without_effects_waits_only_for_its_acceptance_and_end(any_s
 
         await harness.run("look around")
 
-        # The acceptance is awaited by whoever started it and by the run itself, in the same commit.
+        # The acceptance is awaited by the caller and by the run itself, in the same commit.
         assert journal.awaited - before == (3 if any_store.blocking else 0)
 
 

@@ -1,4 +1,4 @@
-"""Durable values by name, and the names of runs: each change is one transaction, and the same key answers the same."""
+"""Key-value namespaces and handles: each change is one transaction, and a repeated key returns the same answer."""
 
 import asyncio
 from collections.abc import Generator, Mapping
@@ -19,7 +19,7 @@ from retinue.testing.harness import Harness
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite in a thread"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
-    """Every way to keep things."""
+    """All stores."""
     if request.param == "memory":
         yield MemoryStore()
     else:
@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
 
 
 def count_up(name: str = "count") -> Decide:
-    """A decision that depends on what is there: one more than before."""
+    """A decision that depends on the content: increments a counter."""
 
     def decide(key_value: Mapping[str, bytes]) -> Decision:
         more = str(int(key_value.get(name, b"0")) + 1).encode()
@@ -128,11 +128,11 @@ async def test_a_raising_decision_raises_only_for_its_caller(store: Store) -> No
         assert (outcome.text, type(bug), good) == ("fine", ZeroDivisionError, b"1")
 
 
-# ---- names of runs --------------------------------------------------------------------------------------------------
+# ---- handles --------------------------------------------------------------------------------------------------------
 
 
 async def named_run(harness: Harness) -> StartedRun:
-    """A run that gets a name in the space `tasks`."""
+    """A run with a handle in the space `tasks`."""
     run_spec = RunSpec(agent="main", provider="custom")
     spawn_request = SpawnRequest(
         agent="main", run_spec=run_spec, task="go", handle_space="tasks", handle_format="t_{:02}"

@@ -1,4 +1,4 @@
-"""Limits that really stop things: turns, calls, tokens, money and time, alone and shared by a whole tree."""
+"""Limits: turns, calls, tokens, cost and time, of one run and shared by a tree."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from retinue.providers.scripted import (
 from retinue.testing.harness import CountedIds, Harness
 from retinue.testing.virtual_time import VirtualClock
 from tests.engine.delegation import Delegate, delegates, with_delegation
-from tests.engine.lines import hearing
+from tests.engine.script_lines import recording
 from tests.internals import engine_of
 
 FREE = Usage()
@@ -52,12 +52,12 @@ async def nap(seconds: float = 0) -> str:
 
 
 def naps(words: str = "", *, usage: Usage = FREE, times: int = 1) -> ScriptedReply:
-    """A turn that uses a tool, and so much."""
+    """A reply that calls `nap`, with this usage."""
     return together(says(words), *[calls("nap")] * times, says("", usage=usage))
 
 
 def asking(heard: list[Request], line: Line) -> LineFunction:
-    """A line whose speaker keeps the question."""
+    """A line that records its request."""
 
     def listen(request: Request) -> Line:
         heard.append(request)
@@ -131,7 +131,7 @@ async def test_a_reply_beyond_the_call_limit_makes_no_calls() -> None:
 async def test_the_wrap_up_reads_which_calls_were_not_made() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
-        r.script("main", naps("one", times=2), hearing(heard, says("nothing yet")))
+        r.script("main", naps("one", times=2), recording(heard, says("nothing yet")))
         outcome = await r.run("go", limits=Limits(max_calls=1, wrap_up=True))
 
         assert (outcome.result, outcome.reason, outcome.text) == ("exhausted", "max_calls", "nothing yet")
@@ -149,7 +149,7 @@ async def test_tool_calls_in_the_wrap_up_turn_are_not_made() -> None:
         assert r.results("main") == ["slept"]
 
 
-# ---- tokens and money -----------------------------------------------------------------------------------------------
+# ---- tokens and cost ------------------------------------------------------------------------------------------------
 
 
 async def test_a_run_is_exhausted_before_a_call_that_does_not_fit() -> None:
@@ -332,9 +332,8 @@ async def test_a_window_counts_all_its_runs_across_processes() -> None:
         assert {end.limit for end in ends} == {None, LimitMet("window", 940, 1000)}
 
 
-class Spender:
-    """A model whose every answer uses a random amount: at most the output it was allowed, and a little more input than
-    anybody expected."""
+class RandomUsageModel:
+    """A model whose replies use a random amount: at most the allowed output, and a little more input than estimated."""
 
     def __init__(self, wishes: list[tuple[int, int, int]], error: int) -> None:
         self._wishes = wishes
@@ -371,7 +370,7 @@ class Spender:
 async def test_fifty_parallel_children_exceed_a_limit_only_by_estimation_errors(
     limit: int, wishes: list[tuple[int, int, int]], error: int
 ) -> None:
-    model = Spender(wishes, error)
+    model = RandomUsageModel(wishes, error)
     delegate = Delegate()
     tools: list[ToolLike] = [delegate, nap]
     async with retinue.open(
@@ -506,8 +505,8 @@ async def test_a_silent_stream_is_given_up_and_its_text_kept() -> None:
         )
 
 
-class Pondering:
-    """A model that is silent for a while before each of its words; servers greet at once."""
+class SilentModel:
+    """A model that is silent for a while before each of its deltas, but not before the start."""
 
     def __init__(self, *pauses: float) -> None:
         self.pauses = pauses
@@ -521,7 +520,7 @@ class Pondering:
 
 
 async def test_the_silence_before_the_first_token_may_be_longer() -> None:
-    async with retinue.open(provider=Pondering(299, 119), home=retinue.MEMORY, dialects=()) as r:
+    async with retinue.open(provider=SilentModel(299, 119), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
         assert (outcome.result, outcome.text) == ("completed", "well well ")
@@ -529,7 +528,7 @@ async def test_the_silence_before_the_first_token_may_be_longer() -> None:
 
 
 async def test_a_short_idle_limit_does_not_shorten_the_first_silence() -> None:
-    async with retinue.open(provider=Pondering(299), home=retinue.MEMORY, dialects=()) as r:
+    async with retinue.open(provider=SilentModel(299), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go", limits=Limits(idle_seconds=0))
 
         assert (outcome.result, outcome.text) == ("completed", "well ")
@@ -550,7 +549,7 @@ async def test_a_short_idle_limit_does_not_shorten_the_first_silence() -> None:
 async def test_silence_is_limited_before_and_after_the_first_token(
     pauses: tuple[float, ...], limits: Limits, silence: float, text: str
 ) -> None:
-    async with retinue.open(provider=Pondering(*pauses), home=retinue.MEMORY, dialects=()) as r:
+    async with retinue.open(provider=SilentModel(*pauses), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go", limits=limits)
 
         assert (outcome.result, outcome.text) == ("failed", text)
@@ -585,7 +584,7 @@ async def test_keep_alive_signals_of_a_server_end_a_silence() -> None:
         assert now() == 45
 
 
-# ---- failures of the model ------------------------------------------------------------------------------------------
+# ---- provider errors ------------------------------------------------------------------------------------------------
 
 
 async def test_a_retry_waits_for_retry_after() -> None:
@@ -675,8 +674,8 @@ async def test_a_provider_with_a_bug_fails_the_run_and_nothing_else() -> None:
         assert (outcome.result, outcome.error) == ("failed", "ZeroDivisionError: division by zero")
 
 
-class Quitter:
-    """A provider whose connection pool is cancelled under it."""
+class SelfCancellingProvider:
+    """A provider whose own task is cancelled."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -688,7 +687,7 @@ class Quitter:
 
 
 async def test_a_provider_that_cancels_itself_is_retried_a_few_times() -> None:
-    model = Quitter()
+    model = SelfCancellingProvider()
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 

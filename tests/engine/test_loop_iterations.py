@@ -1,4 +1,4 @@
-"""Rounds of the event loop, as a task that never waits sees them."""
+"""`LoopTicks`: a task that never blocks yields between turns."""
 
 import asyncio
 from itertools import pairwise
@@ -12,8 +12,8 @@ from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from tests.engine.delegation import delegates, with_delegation
 
 
-class Hasty(ScriptedProvider):
-    """Answers at once, without letting anybody else have a turn."""
+class NonblockingProvider(ScriptedProvider):
+    """Answers without yielding to the event loop."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The line, as a reply."""
@@ -60,7 +60,7 @@ async def test_a_child_whose_model_never_blocks_yields_between_turns() -> None:
             turns_of_others += 1
             await asyncio.sleep(0)
 
-    harness, _ = with_delegation(tools=(look,), provider=Hasty(Script()))
+    harness, _ = with_delegation(tools=(look,), provider=NonblockingProvider(Script()))
     async with harness:
         harness.script("main", delegates("dig", lifecycle=Lifecycle(awaited=True)), says("done"))
         harness.script("dig", *(calls("look") for _ in range(5)), says("42"))

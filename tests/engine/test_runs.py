@@ -1,4 +1,4 @@
-"""Runs as a program sees them: started, named, watched, listed, found again by key, and told from one another."""
+"""Runs through the public API: start, view, list, events, keys, forks, and failures."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -22,8 +22,8 @@ from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, 
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import NEW_YEAR
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import in_turn
-from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.engine.memory_stores import SharedMemory, SlowMemory
+from tests.engine.script_lines import in_sequence
 from tests.internals import tune
 
 TWO = Usage(input=10, output=2)
@@ -118,7 +118,7 @@ async def test_the_model_reads_system_text_task_and_tools_of_its_agent() -> None
 @pytest.mark.parametrize(
     ("how", "kind"),
     [
-        ({"agent": "nobody"}, "agent"),
+        ({"agent": "unknown"}, "agent"),
         ({"tools": ["nothing"]}, "tool"),
         ({"dialects": ["x"]}, "dialect"),
     ],
@@ -134,26 +134,26 @@ async def test_an_unknown_name_is_rejected_before_the_start(how: dict[str, objec
 
 async def test_an_unknown_run_raises_unknown_name_for_every_verb() -> None:
     async with Harness(dialects=()) as r:
-        nobody = r.retinue.handle("nobody")
+        unknown = r.retinue.handle("unknown")
         with pytest.raises(UnknownName):
-            await nobody.look()
+            await unknown.look()
         with pytest.raises(UnknownName):
-            await nobody.wait()
+            await unknown.wait()
         with pytest.raises(UnknownName):
-            await nobody.send("hello?")
+            await unknown.send("hello?")
         with pytest.raises(UnknownName):
-            await nobody.cancel()
+            await unknown.cancel()
         with pytest.raises(UnknownName):
-            await r.retinue.resume("nobody")
+            await r.retinue.resume("unknown")
         with pytest.raises(UnknownName):
-            await r.retinue.fork("nobody", "go on")
+            await r.retinue.fork("unknown", "go on")
         with pytest.raises(UnknownName):
-            r.retinue.supervisor.fork_point("nobody")
+            r.retinue.supervisor.fork_point("unknown")
         with pytest.raises(UnknownName):
-            await all_of(nobody.events())
+            await all_of(unknown.events())
 
-        assert await r.retinue.tree("nobody") == []
-        assert repr(nobody) == "RunHandle('nobody')"
+        assert await r.retinue.tree("unknown") == []
+        assert repr(unknown) == "RunHandle('unknown')"
 
 
 @pytest.mark.parametrize("how", ["archive", "delete"])
@@ -168,7 +168,7 @@ async def test_no_run_is_started_in_a_closed_session(how: str) -> None:
         assert await r.retinue.list() == []
 
 
-# ---- looking --------------------------------------------------------------------------------------------------------
+# ---- views ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_view_shows_the_state_from_acceptance_to_end() -> None:
@@ -231,14 +231,14 @@ async def test_the_list_has_roots_newest_first_and_all_runs_on_demand() -> None:
         await r.run("second")
 
         roots = await r.retinue.list()
-        everyone = await r.retinue.list(everyone=True)
+        all_runs = await r.retinue.list(everyone=True)
         newest = await r.retinue.list(limit=1)
         tree = await r.retinue.tree(roots[0].run_id)
 
         assert [view.outcome and view.outcome.text for view in roots] == ["two", "one"]
-        assert [view.path for view in everyone] == ["root/dig/1", "root", "root"]
+        assert [view.path for view in all_runs] == ["root/dig/1", "root", "root"]
         assert newest == roots[:1]
-        assert tree == everyone[:2]
+        assert tree == all_runs[:2]
         assert await r.retinue.list(session="elsewhere") == []
         assert await r.retinue.list(session="session") == roots
 
@@ -366,7 +366,7 @@ async def test_a_slow_reader_misses_no_event_while_it_catches_up(
             async for what in handle.events():
                 if isinstance(what, Event):
                     told.append(what)
-                    await asyncio.sleep(1.7)  # slower than the run, which ends while the reader still catches up
+                    await asyncio.sleep(1.7)  # slower than the run, which ends while the reader catches up
 
         assert told == r.events(handle.run_id)
 
@@ -418,7 +418,7 @@ async def test_two_concurrent_spawns_with_one_key_are_one_run() -> None:
 
 async def test_the_same_key_in_a_later_process_resumes_the_interrupted_run() -> None:
     async with Harness(dialects=(), tools=[look_up]) as r:
-        r.script("main", calls("look_up", word="a"), in_turn(hangs(), says("done")))
+        r.script("main", calls("look_up", word="a"), in_sequence(hangs(), says("done")))
         first = await r.retinue.spawn("go", key="k")
         await asyncio.sleep(1)
         await r.kill()
@@ -528,7 +528,7 @@ async def test_a_fork_of_a_live_run_begins_with_its_current_history() -> None:
         assert here == HistoryRef(origin.run_id, 3, 1)
 
 
-# ---- bugs, and stores that refuse -----------------------------------------------------------------------------------
+# ---- bugs and store errors ------------------------------------------------------------------------------------------
 
 
 class _Priced(ScriptedProvider):
@@ -609,13 +609,13 @@ async def test_a_turn_with_calls_stores_one_event_for_the_reply_and_one_for_each
         ]
 
 
-# ---- without await --------------------------------------------------------------------------------------------------
+# ---- sync wrapper ---------------------------------------------------------------------------------------------------
 
 
 def test_the_sync_wrapper_has_the_same_verbs_without_await() -> None:
     @retinue.tool(kind="pure", risk="medium")
     def careful() -> str:
-        """Do something that a person has to allow."""
+        """Do something that needs an approval."""
         return "was allowed"
 
     script = (

@@ -1,4 +1,4 @@
-"""Answers that are data: checked, asked for again with what is wrong, and never taken for good when they are not."""
+"""Structured output: validated, requested again with the error, and never accepted when invalid."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def repairs(r: Harness) -> list[str]:
     return [event.error for event in r.events(r.run_of("main")) if isinstance(event, RepairAsked)]
 
 
-# ---- good and bad answers -------------------------------------------------------------------------------------------
+# ---- valid and invalid answers --------------------------------------------------------------------------------------
 
 
 async def test_a_valid_answer_is_the_structured_outcome() -> None:
@@ -152,7 +152,7 @@ async def test_repair_turns_count_as_turns() -> None:
         assert (outcome.reason, outcome.turns, len(repairs(r))) == ("bad_output", 2, 1)
 
 
-# ---- runs that stay, children, crashes ------------------------------------------------------------------------------
+# ---- keep-alive runs, children, crashes -----------------------------------------------------------------------------
 
 
 async def test_a_keep_alive_run_validates_every_exchange_and_may_fail_one() -> None:
@@ -186,7 +186,7 @@ async def test_a_repair_continues_after_a_crash_at_any_write(writes: int) -> Non
             life = await r.open(killed_after=writes)
             await life.run("Capital of France?", key="once", output=Place)
         except RetinueError:
-            pass  # this life ended too early
+            pass  # this process ended too early
         life = await r.restart()
         outcome = await life.run("Capital of France?", key="once", output=Place)
 
@@ -195,7 +195,7 @@ async def test_a_repair_continues_after_a_crash_at_any_write(writes: int) -> Non
         assert [reply.reply.message.text for reply in replies] == ["Paris.", PARIS]
 
 
-# ---- what may be demanded -------------------------------------------------------------------------------------------
+# ---- output requirements --------------------------------------------------------------------------------------------
 
 
 @dataclass

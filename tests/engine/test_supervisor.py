@@ -13,7 +13,7 @@ from retinue.core.usage import Usage
 from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
 from tests.internals import engine_of
 
 

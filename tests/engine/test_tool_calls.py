@@ -1,4 +1,4 @@
-"""Calls of tools: side by side and answered in order, stopped in time, refused with a reason, and never made twice."""
+"""Tool calls: concurrent with ordered results, timeouts, refusals with a reason, and no repetition after a crash."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ from retinue.engine.tool_calls import INTERRUPTED
 from retinue.providers.scripted import calls, calls_verbatim, hangs, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import hearing, in_turn
-from tests.engine.shared_memory import SlowMemory
+from tests.engine.memory_stores import SlowMemory
+from tests.engine.script_lines import in_sequence, recording
 
 KINDS: tuple[ToolKind, ...] = ("pure", "idempotent", "keyed", "once")
 
@@ -36,7 +36,7 @@ def tool_messages(heard: Sequence[Message]) -> list[ToolMessage]:
     return [message for message in heard if isinstance(message, ToolMessage)]
 
 
-# ---- side by side ---------------------------------------------------------------------------------------------------
+# ---- concurrency ----------------------------------------------------------------------------------------------------
 
 
 async def test_calls_of_one_turn_run_concurrently_and_results_keep_their_order() -> None:
@@ -45,7 +45,7 @@ async def test_calls_of_one_turn_run_concurrently_and_results_keep_their_order()
         r.script(
             "main",
             together(calls("nap", seconds=3), calls("nap", seconds=1), calls("nap", seconds=2)),
-            hearing(heard, says("done")),
+            recording(heard, says("done")),
         )
         began = asyncio.get_running_loop().time()
 
@@ -110,7 +110,7 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_block_the_loop() -
 
     @retinue.tool(kind="pure")
     def meet() -> str:
-        """Wait for the other call; alone this would never return."""
+        """Wait for the other call; alone it would never return."""
         threads.append(threading.current_thread())
         met.wait()
         return "met"
@@ -125,7 +125,7 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_block_the_loop() -
         assert threading.main_thread() not in threads
 
 
-# ---- what goes wrong ------------------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------------------------------
 
 
 async def test_the_model_reads_that_a_tool_is_unknown_and_which_exist() -> None:
@@ -154,7 +154,7 @@ async def test_a_tool_error_is_read_by_the_model() -> None:
         raise ToolError("the file is locked; try another")
 
     async with Harness(dialects=(), tools=[strict]) as r:
-        r.script("main", calls("strict"), hearing(heard, says("done")))
+        r.script("main", calls("strict"), recording(heard, says("done")))
         await r.run("go")
 
     assert tool_messages(heard[0]) == [ToolMessage("strict", "the file is locked; try another", failed=True)]
@@ -198,7 +198,7 @@ async def test_a_tool_whose_awaited_task_is_cancelled_is_not_called_again() -> N
 
     @retinue.tool
     async def waits_for_a_task() -> str:
-        """Wait for something that somebody else cancels."""
+        """Wait for a task that other code cancels."""
         nonlocal times
         times += 1
         other = asyncio.ensure_future(asyncio.sleep(10))
@@ -433,7 +433,7 @@ async def test_an_interrupted_delegation_finds_its_child_and_waits_again() -> No
     r, delegate = with_delegation()
     async with r:
         r.script("main", delegates("dig"), says("done"))
-        r.script("dig", in_turn(hangs(), says("42")))
+        r.script("dig", in_sequence(hangs(), says("42")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(1)
         await r.restart()

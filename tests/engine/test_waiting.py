@@ -1,4 +1,4 @@
-"""Waiting for runs: for one, any, all or the first few, without holding anything that others need."""
+"""Waiting for runs: for one, any, all or the first few, without holding a permit."""
 
 import asyncio
 from typing import Literal
@@ -13,7 +13,7 @@ from retinue.engine.rate_limiter import RateLimiters
 from retinue.providers.scripted import Line, Script, ScriptedProvider, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.engine.memory_stores import SharedMemory, SlowMemory
 from tests.internals import engine_of
 
 
@@ -98,7 +98,7 @@ async def test_waiting_for_no_run_returns_and_for_an_unknown_run_raises() -> Non
     async with Harness(dialects=()) as r:
         assert await r.retinue.wait() == {}
         with pytest.raises(UnknownName):
-            await r.retinue.wait("nobody")
+            await r.retinue.wait("unknown")
 
 
 async def test_a_cancelled_wait_does_not_affect_the_run() -> None:
@@ -174,7 +174,7 @@ async def test_two_hundred_nested_runs_share_one_permit_and_do_not_deadlock() ->
         assert len(tree) == depth + 1
         assert max(view.depth for view in tree) == depth
         assert r.results("main") == ["completed: and up"]
-        assert now() == 2 * depth + 1  # one question at a time: two for each run, one for the deepest
+        assert now() == 2 * depth + 1  # one model call at a time: two for each run, one for the deepest
 
 
 async def test_two_hundred_concurrent_children_share_one_permit() -> None:
@@ -202,7 +202,7 @@ async def test_waiting_for_a_permit_does_not_count_towards_the_timeout() -> None
         assert now() == 25
 
 
-# ---- what may be started --------------------------------------------------------------------------------------------
+# ---- limits on spawns -----------------------------------------------------------------------------------------------
 
 
 async def test_a_run_may_not_delegate_deeper_than_its_tree_allows() -> None:

@@ -1,4 +1,4 @@
-"""A limit on a stretch of time is kept in the store: it outlives processes, and everyone who names it shares it."""
+"""Windows are kept in the store: they outlive processes, and all runs that name one share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in bubblewrap do what they may, and end when they should."""
+"""Programs in bubblewrap: output, end, folders, limits and privileges."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_output_of_exactly_the_limit_is_not_cut(sandbox: Sandbox, program:
     assert await sandbox.run(program("printf", "12345", max_output=5)) == Ended(code=0, stdout=b"12345")
 
 
-# ---- its end --------------------------------------------------------------------------------------------------------
+# ---- end --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_timeout_kills_the_program_and_all_its_children(sandbox: Sandbox, program: Calls, line: Line) -> None:
@@ -112,7 +112,7 @@ async def test_a_cancel_kills_the_program_and_all_its_children(sandbox: Sandbox,
 async def test_a_cancel_at_the_start_leaves_no_process(sandbox: Sandbox, program: Calls, work: Path) -> None:
     for turns in range(12):
         running = asyncio.create_task(sandbox.run(program("sh", "-c", f"sleep 30 && touch {work}/late")))
-        # Turns of the loop, not time: each cancel comes at another moment of the start.
+        # Loop iterations, not time: each cancel comes at another moment of the start.
         for _ in range(turns):
             await asyncio.sleep(0)
         running.cancel()
@@ -122,7 +122,7 @@ async def test_a_cancel_at_the_start_leaves_no_process(sandbox: Sandbox, program
 
 
 def processes_that_name(folder: Path) -> list[str]:
-    """The numbers of all processes with this folder in their command."""
+    """The pids of all processes with this folder in their command line."""
     found: list[str] = []
     for process in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -156,7 +156,7 @@ async def test_a_program_ends_when_retinue_is_killed(sandbox: Sandbox, work: Pat
         assert await line.read() == b""
 
 
-# ---- its folders ----------------------------------------------------------------------------------------------------
+# ---- folders ----------------------------------------------------------------------------------------------------
 
 
 async def test_a_program_starts_in_its_folder_and_what_it_writes_there_stays(
@@ -297,7 +297,7 @@ async def test_an_older_bubblewrap_gets_folders_by_path(program: Calls, sandbox:
     assert ended == Ended(code=0, stdout=b"made\nstate\n")
 
 
-# ---- its limits and rights ------------------------------------------------------------------------------------------
+# ---- limits and privileges ------------------------------------------------------------------------------------------
 
 
 async def test_the_number_of_processes_is_limited(sandbox: Sandbox, program: Calls) -> None:
@@ -430,12 +430,12 @@ async def test_without_a_network_only_localhost_is_resolved(sandbox: Sandbox, pr
         "import socket\n"
         "for name in 'localhost', socket.gethostname(), 'example.com':\n"
         "    try: print({place[0] for *_, place in socket.getaddrinfo(name, 80)} <= {'127.0.0.1', '::1'})\n"
-        "    except OSError: print('nobody')\n"
+        "    except OSError: print('unknown')\n"
     )
 
     ended = await together(sandbox, program, look)
 
-    assert ended == Ended(code=0, stdout=b"True\nTrue\nnobody\n")
+    assert ended == Ended(code=0, stdout=b"True\nTrue\nunknown\n")
     granted = await sandbox.run(program("cat", "/etc/hosts", readable=("/etc/hosts",)))
     assert granted == Ended(code=0, stdout=HOSTS)
 

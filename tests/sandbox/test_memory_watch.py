@@ -1,4 +1,4 @@
-"""Whoever watches the memory of a sandbox kills what it cannot see, and lets alone what has just ended."""
+"""The memory watch kills a program that it cannot read, and not one that has just ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MUCH = 1024 * 1024 * 1024
 
 @pytest.fixture
 def ended() -> Iterator[int]:
-    """A process that has ended, and for which nobody has waited yet."""
+    """A process that has ended and was not reaped."""
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         yield process.pid

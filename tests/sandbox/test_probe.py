@@ -1,4 +1,4 @@
-"""The probe takes a sandbox only if it holds, and says what to do where there is none."""
+"""The probe accepts only a working sandbox, and says what to do if there is none."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def a_broken_one(folder: Path) -> str:
 
 
 async def test_with_a_broken_bubblewrap_the_message_says_why() -> None:
-    # Not in the test's folder: as root, we start bubblewrap as a user who may not look in there.
+    # Not in the folder of the test: root starts bubblewrap as a user that may not read it.
     with TemporaryDirectory(dir="/var/tmp") as folder:
         found = await examine(bwrap=a_broken_one(Path(folder)))
 

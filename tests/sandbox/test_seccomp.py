@@ -1,4 +1,4 @@
-"""The system call filter says what it should: its bytes, run by a small interpreter, for both machines."""
+"""The system call filter: its bytes, run by a small interpreter, for both machines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ THREAD = 0x003D0F00
 
 
 def answer(machine: Machine, number: int, *arguments: int, arch: int | None = None) -> int:
-    """What the kernel would be told about a call: the filter's bytes, run as the kernel runs them."""
+    """The result of the filter for a call, run as the kernel runs it."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     call = struct.pack("<IIQ6Q", number, AUDIT_ARCH[machine] if arch is None else arch, 0, *padded)
     code = filter_for(machine)
@@ -118,7 +118,7 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("mmap", [0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS], ALLOW),
         ("mmap", [0, 4096, 3, MAP_SHARED], ALLOW),
         ("mmap", [0, 4096, 3, MAP_SHARED | MAP_ANONYMOUS], ERRNO | errno.EPERM),
-        # Done, as far as the program is told.
+        # The program gets no error.
         ("setsockopt", [3, 1, 7], ERRNO),
         ("setsockopt", [3, 1, 2], ALLOW),
         ("setsockopt", [3, 6, 7], ALLOW),
@@ -127,7 +127,7 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("socket", [AF_INET, SOCK_STREAM], ALLOW),
         ("socket", [AF_UNIX, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
         ("socket", [AF_VSOCK, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
-        # The kernel takes half of the argument, and so must the filter.
+        # The kernel uses half of the argument, and so must the filter.
         ("socket", [1 << 32 | AF_UNIX, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
         ("socketpair", [AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC], ALLOW),
         ("socketpair", [AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC], ERRNO | errno.EOPNOTSUPP),
@@ -139,7 +139,7 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("fchmodat", [0, 0, 0o4755], ERRNO | errno.EPERM),
         ("fchmodat", [0, 0, 0o2755], ERRNO | errno.EPERM),
         ("openat", [0, 0, O_CREAT, 0o644], ALLOW),
-        # Without a file to make, the place of the mode holds whatever was left there.
+        # Without a file to create, the mode argument is undefined.
         ("openat", [0, 0, O_CLOEXEC, 0o6777], ALLOW),
         ("openat", [0, 0, O_CREAT | O_CLOEXEC, 0o4755], ERRNO | errno.EPERM),
         ("openat", [0, 0, O_TMPFILE, 0o2755], ERRNO | errno.EPERM),

@@ -1,4 +1,4 @@
-"""What the plugin in `tests/conftest.py` promises to whoever writes an `async def` test."""
+"""The plugin in `tests/conftest.py` for `async def` tests."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The fake vendor plays its lines as a real one would, in a test and as a program, and is as strict."""
+"""The fake chat server plays its lines like a vendor, in a test and as a program, and is as strict."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Fake vendors remember the beginnings of prompts, and say how much of one they need not read again."""
+"""Fake vendors cache prompt prefixes and report cached tokens."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -35,7 +35,7 @@ TALK: tuple[Message, ...] = (UserMessage("Why? " * 50), AssistantMessage("Becaus
 
 
 async def cached(name: str, *requests: Request) -> list[int]:
-    """How much of each request the vendor remembered."""
+    """The cached tokens of each request."""
     vendor, reach = VENDORS[name]
     async with vendor(says("ok")) as server, reach(server) as provider:
         usages = [(await provider.answer(request, Listener().publish)).usage or Usage() for request in requests]
@@ -72,5 +72,5 @@ async def test_other_tools_system_text_or_model_are_not_cached(name: str) -> Non
     )
 
     assert (first, model) == (0, 0)
-    # What comes before the difference is remembered; the first tool is the same.
+    # The prefix before the difference is cached; the first tool is the same.
     assert tools <= system < other_words

@@ -1,4 +1,4 @@
-"""What a loop promises whose time the test holds."""
+"""The event loop with virtual time."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ def loop_time() -> float:
 
 async def never() -> NoReturn:
     await asyncio.Event().wait()
-    raise AssertionError("nobody sets the event")
+    raise AssertionError("the event is never set")
 
 
 def after_a_moment(answer: str) -> str:
@@ -274,7 +274,7 @@ async def test_time_is_paused_in_a_paused_block(monkeypatch: pytest.MonkeyPatch)
     assert loop_time() == 0
 
 
-# The outside
+# External input
 
 
 async def test_a_child_process_is_waited_for_although_a_deadline_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,15 +160,8 @@ class _Launch:
             raise ToolError("a program's words and variables cannot contain a zero byte")
         arguments = self.data_fd(b"".join(os.fsencode(arg) + b"\0" for arg in args))
         try:
-            return start(
-                [*bwrap, "--args", arguments, "--", *program.argv],
-                env={},
-                cwd="/",
-                pass_fds=self._passed,
-                user=self.user,
-                group=self.user,
-                extra_groups=None if self.user is None else (),
-            )
+            command = [*bwrap, "--args", arguments, "--", *program.argv]
+            return start(command, env={}, cwd="/", pass_fds=self._passed, user=self.user)
         except OSError as error:
             raise ToolError(f"the program could not be started: {error.strerror}") from error
         finally:

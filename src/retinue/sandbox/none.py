@@ -34,6 +34,6 @@ class NoSandbox:
         # The number of processes is not limited: the kernel would count all processes of the user.
         limits = prlimit_command(program, prlimit=self._prlimit, processes=None) if self._prlimit else ()
         try:
-            return start([*limits, *program.argv], env=dict(program.environment), cwd=program.folder)
+            return start([*limits, *program.argv], env=program.environment, cwd=program.folder)
         except (OSError, ValueError) as error:
             raise ToolError(f"{program.argv[0]} could not be started: {error}") from error

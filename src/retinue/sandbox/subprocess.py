@@ -11,19 +11,38 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO
 
 from retinue.core.ports import Ended, Program
 
 CHUNK = 64 * 1024
 
 
-def start(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command in a new session, with pipes for its three streams; `options` are those of `Popen`."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, text=False, **options)
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
+    user: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a new session with pipes for its three streams; `user` is also its only group."""
+    pipe, groups = subprocess.PIPE, None if user is None else ()
+    return subprocess.Popen(
+        argv,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=env,
+        cwd=cwd,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        user=user,
+        group=user,
+        extra_groups=groups,
+    )
 
 
 async def finish(
