@@ -82,7 +82,6 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 msgspec.structs.force_setattr(self, name, tuple(value))
 
     def limits_with(self, max_turns: int | None) -> Limits:
-        """The agent's limits with `max_turns` replaced."""
         return msgspec.structs.replace(self.limits, max_turns=max_turns)
 
 

@@ -302,7 +302,6 @@ def _start_of_newest(messages: Sequence[Message], limit: int) -> int:
 
 
 def _text_lengths(message: Message) -> list[int]:
-    """Lengths of the texts of a message that can be cut."""
     lengths = [len(message.text)]
     if isinstance(message, AssistantMessage):
         lengths += [len(call.arguments) for call in message.calls]

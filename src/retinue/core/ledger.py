@@ -101,7 +101,6 @@ class _WindowLog:
         add(self.spent, numbers)
 
     def expire(self, now: float) -> None:
-        """Remove the charges that no longer count at `now`."""
         while self.charges and self.charges[0][0] + self.span <= now:
             add(self.spent, negative(vector(self.charges.popleft()[1])))
 
@@ -153,7 +152,6 @@ def _headroom(
 def _blocking_limit(
     account: _Account, worst: Numbers, spare: Numbers
 ) -> tuple[_Account | _WindowLimit, int, int] | None:
-    """The first limit that has too little room for `worst` now."""
     for limit, d, room in _headroom(account, spare, alone=False, actions=worst[CALLS] > 0):
         if _required(limit, worst[d]) > room:
             return limit, d, room
@@ -489,7 +487,6 @@ class Ledger:
         return caps_of(least)
 
     def spent(self, account_id: AccountId) -> Amount:
-        """What the account and its descendants used."""
         return amount_of(self._account(account_id).spent)
 
     def account_state(self, account_id: AccountId) -> AccountState:

@@ -91,7 +91,6 @@ class Budgets:
             self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
 
     def close(self, run_id: RunId) -> None:
-        """Close a run's account, and give back what the run did not use."""
         if run_id in self._windows:
             self.ledger.forget(run_id)
             del self._windows[run_id]
@@ -154,8 +153,6 @@ class Budgets:
             for window in self._windows.get(held.account, ())
             if window.limits_replies
         )
-
-    # Actions
 
     def counts_actions(self, run_id: RunId) -> bool:
         return any(window.limits_calls for window in self._windows.get(run_id, ()))
@@ -220,7 +217,6 @@ class _KnownCharges:
         self.charges: Counter[Charge] = Counter()
 
     def add(self, charges: Sequence[Charge], since: float) -> list[Charge]:
-        """Add stored charges to the known ones; those that were not counted yet."""
         found = Counter(charges)
         new = list((found - self.charges).elements())
         # Own charges that are still queued stay known; what is too old to be read again is dropped.

@@ -22,7 +22,6 @@ class DriverTable:
         self._store = store
 
     async def rows(self) -> list[DriverRow]:
-        """Every driver that has not left, dead ones included as long as they own unfinished runs."""
         return await self._journal.peek(self._store.drivers)
 
     async def find(self, driver_id: DriverId | None) -> DriverRow | None:

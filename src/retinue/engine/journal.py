@@ -191,7 +191,6 @@ class Journal:
             self._urgent = False
 
     def _commit_queue(self) -> None:
-        """Commit what is queued: on the loop if the store can do so at once, else in the writer's thread."""
         size = 1 if self._singly else len(self._queue)
         batch, self._queue = self._queue[:size], self._queue[size:]
         self._singly = max(0, self._singly - 1)

@@ -197,7 +197,6 @@ class LiveRun:
         return True
 
     def take(self, items: tuple[Item, ...]) -> CommitFuture:
-        """Move items from the inbox into the run, in one transaction."""
         self.drop(items)
         now = self._engine.clock.now()
         return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
@@ -334,7 +333,6 @@ class LiveRun:
         return prepared
 
     def forget_prepared(self, index: int) -> None:
-        """Drop what `prepared` keeps of a call that has returned or is parked."""
         self._prepared.pop(index, None)
 
     def wake(self) -> None:
@@ -373,7 +371,6 @@ class LiveRun:
 
     @property
     def stopping(self) -> bool:
-        """Whether results that still arrive are discarded."""
         return self._stopping
 
     # Streaming and sizes

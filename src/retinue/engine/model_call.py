@@ -154,7 +154,6 @@ def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: Engin
 
 
 def models_of(run_spec: RunSpec) -> tuple[tuple[str, str], ...]:
-    """The provider and model of a run spec, followed by its fallbacks."""
     return ((run_spec.provider, run_spec.model), *run_spec.fallback)
 
 

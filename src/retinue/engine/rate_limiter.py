@@ -19,8 +19,6 @@ _Waiting: TypeAlias = tuple[int, int, "asyncio.Future[None]"]
 
 
 class SharedCapacity:
-    """The number of attempts that all rate limiters of a process may have in flight together."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.used = 0
@@ -64,7 +62,6 @@ class RateLimiter:
 
     @property
     def limit(self) -> int:
-        """How many attempts may be in flight now."""
         return max(1, int(self._limit))
 
     @property

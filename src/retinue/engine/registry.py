@@ -131,14 +131,11 @@ class RunRegistry:
             if self._pending:
                 self._grant_slots(accepted.session_id, space)
 
-    # Slots of runs with dependencies
-
     def limit_running(self, handle_space: str, count: int) -> None:
         """Let a run with dependencies and a handle in that space start only while fewer runs of its session run."""
         self._max_running[handle_space] = count
 
     def request_slot(self, live: LiveRun) -> None:
-        """Grant slots after the dependencies of a run have ended."""
         self._grant_slots(live.run.accepted.session_id, self._spaces[live.run_id])
 
     def _grant_slots(self, session_id: SessionId, handle_space: str) -> None:
@@ -172,8 +169,6 @@ class RunRegistry:
             if live is not None:
                 yield live
                 below.extend(live.children)
-
-    # Waiting
 
     def watch(self, run_ids: Iterable[RunId]) -> Watch:
         """Receive every end of an exchange or of one of these runs, for the length of a `with` block."""
@@ -223,7 +218,6 @@ class Watch:
                 del self._all[run_id]
 
     def notify(self, run_id: RunId) -> None:
-        """An exchange of that run, or the run itself, has ended."""
         self._changed.append(run_id)
         self._wake()
 

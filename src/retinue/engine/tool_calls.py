@@ -113,7 +113,7 @@ async def take_action(live: LiveRun, engine: EngineContext) -> bool:
 
 
 def _is_excluded(live: LiveRun, name: str) -> bool:
-    """Whether the run's policy excludes a tool that was offered: the settings may have changed since."""
+    """Whether the run's policy excludes an offered tool: the settings may have changed since."""
     return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 

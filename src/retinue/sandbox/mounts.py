@@ -69,7 +69,6 @@ def _folders_between(path: str, granted: dict[str, bool]) -> list[str]:
 
 
 def hidden_in(program: Program) -> tuple[str, ...]:
-    """The real paths of what is hidden."""
     return tuple(sorted({os.path.realpath(path) for path in program.hidden}))
 
 

@@ -73,13 +73,16 @@ class Rule:
 NEW_NAMESPACES = 0x02000000 | 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00000080
 """CLONE_NEWCGROUP, NS, UTS, IPC, USER, PID, NET and TIME."""
 CLONE_FILES, CLONE_THREAD = 0x00000400, 0x00010000
+USUAL_CLONES, CLONE_MASK = (0, CLONE_FILES, CLONE_FILES | CLONE_THREAD), NEW_NAMESPACES | CLONE_FILES | CLONE_THREAD
 CLOSE_RANGE_UNSHARE = 2
 SET_ID_BITS = 0o6000
 MAKES_A_FILE = 0o100 | 0o20000000
 """O_CREAT and the distinct bit of O_TMPFILE: without these, `open` has no mode."""
 AF_INET, AF_INET6, AF_NETLINK = 2, 10, 16
-SOCK_STREAM, SOCK_SEQPACKET = 1, 5
-TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+STREAMS = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET."""
+TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)
+"""TIOCSTI, TIOCLINUX and TIOCSETD."""
 F_SETLEASE = 1024
 MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
 SOL_SOCKET, BUFFERS = 1, (7, 8, 32, 33)
@@ -95,6 +98,7 @@ _SPACE = "creates or enters namespaces, where a program has privileges that reac
 _FILES = "hides open files of a thread from the check of its process"
 _UNSEEN = "opens a file without a path"
 _KERNEL = "administrates the machine"
+_OUTSIDE = "reaches processes outside by other ways than the granted network"
 _MEMORY = "memory that no limit of a process counts"
 _SET_ID = "creates a set-id file, with which others get the rights of its owner"
 
@@ -126,15 +130,7 @@ RULES: tuple[Rule, ...] = (
     Rule("unshare", 272, 97, _SPACE),
     Rule("setns", 308, 268, _SPACE),
     # Allowed: processes with or without shared files, and threads that share the files of their process.
-    Rule(
-        "clone",
-        56,
-        220,
-        f"{_SPACE}; or {_FILES}",
-        when=(
-            NotOneOf(0, (0, CLONE_FILES, CLONE_FILES | CLONE_THREAD), mask=NEW_NAMESPACES | CLONE_FILES | CLONE_THREAD),
-        ),
-    ),
+    Rule("clone", 56, 220, f"{_SPACE}; or {_FILES}", when=(NotOneOf(0, USUAL_CLONES, mask=CLONE_MASK),)),
     Rule("close_range", 436, 436, _FILES, errno.EINVAL, when=(Bits(2, CLOSE_RANGE_UNSHARE),)),
     # Its flags are behind a pointer, which a filter cannot follow; libraries fall back to clone.
     Rule("clone3", 435, 435, _SPACE, errno.ENOSYS),
@@ -183,31 +179,12 @@ RULES: tuple[Rule, ...] = (
     Rule("setsockopt", 54, 208, _MEMORY, IGNORED, when=(OneOf(1, (SOL_SOCKET,)), OneOf(2, BUFFERS))),
     Rule("migrate_pages", 256, 238, _KERNEL),
     Rule("move_pages", 279, 239, _KERNEL),
-    Rule(
-        "socket",
-        41,
-        198,
-        # A socket in a folder works through a read-only mount; vsock reaches the host of a virtual machine from any
-        # network namespace.
-        "reaches processes outside by other ways than the granted network",
-        errno.EAFNOSUPPORT,
-        when=(NotOneOf(0, (AF_INET, AF_INET6, AF_NETLINK)),),
-    ),
-    Rule(
-        "socketpair",
-        53,
-        199,
-        "a datagram pair can send to any socket in a folder",
-        errno.EOPNOTSUPP,
-        when=(NotOneOf(1, (SOCK_STREAM, SOCK_SEQPACKET), mask=0xF),),
-    ),
-    Rule(
-        "ioctl",
-        16,
-        29,
-        "types into a terminal, or loads a line discipline",
-        when=(OneOf(1, (TIOCSTI, TIOCLINUX, TIOCSETD)),),
-    ),
+    # A socket in a folder works through a read-only mount; vsock reaches the host of a virtual machine from any network
+    # namespace.
+    Rule("socket", 41, 198, _OUTSIDE, errno.EAFNOSUPPORT, when=(NotOneOf(0, (AF_INET, AF_INET6, AF_NETLINK)),)),
+    # A pair of datagram sockets can send to any socket in a folder.
+    Rule("socketpair", 53, 199, _OUTSIDE, errno.EOPNOTSUPP, when=(NotOneOf(1, STREAMS, mask=0xF),)),
+    Rule("ioctl", 16, 29, "types into a terminal, or loads a line discipline", when=(OneOf(1, TERMINAL_REQUESTS),)),
     Rule("fcntl", 72, 25, "blocks other processes that open a file", when=(OneOf(1, (F_SETLEASE,)),)),
     Rule("chmod", 90, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("fchmod", 91, 52, _SET_ID, when=(Bits(1, SET_ID_BITS),)),

@@ -59,7 +59,6 @@ class Codec:
         self._outcomes = msgspec.json.Decoder(Outcome).decode
 
     def encode(self, value: Event | Item | Outcome | RunSpec) -> bytes:
-        """The stored form of a value, in this codec's format."""
         try:
             return self._tag + self._encode(value)
         except UnicodeEncodeError:

@@ -64,7 +64,6 @@ def cancelled_end(progress: Progress, cancel: Cancel, at: float, events: Iterabl
 
 
 def pending_cancel(inbox: Iterable[Item]) -> Cancel:
-    """The cancel in an inbox, or one without a reason."""
     return next((item for item in inbox if isinstance(item, Cancel)), Cancel(key="cancelled"))
 
 

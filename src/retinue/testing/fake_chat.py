@@ -120,7 +120,6 @@ class FakeChat(FakeServer):
 
     @property
     def base_url(self) -> str:
-        """The base URL for a provider."""
         return f"{self.url}/v1"
 
     async def __aenter__(self) -> FakeChat:
@@ -191,7 +190,6 @@ class ChatScript:
 
 
 def event(value: object) -> bytes:
-    """One server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 

@@ -66,7 +66,6 @@ class UndoLog:
         self._inverses.append((inverse, args))
 
     def put(self, table: dict[K, V], name: K, value: V) -> None:
-        """Set an entry of a table, with undo."""
         if name in table:
             before = table[name]
             self.add(lambda: table.__setitem__(name, before))
@@ -75,14 +74,12 @@ class UndoLog:
         table[name] = value
 
     def drop(self, table: dict[K, V], name: K) -> None:
-        """Remove an entry of a table if it exists, with undo."""
         if name in table:
             before = dict(table)  # a restored entry must return to its place in the order
             self.add(lambda: (table.clear(), table.update(before)))
             del table[name]
 
     def swap(self, table: dict[K, V], entries: dict[K, V]) -> None:
-        """Replace all entries of a table, with undo."""
         before = dict(table)
         self.add(lambda: (table.clear(), table.update(before)))
         table.clear()
@@ -119,7 +116,6 @@ class StoredRun:
         return self.progress.phase == "ended"
 
     def truncate(self, seq: int, progress: Progress) -> None:
-        """Remove the events after number `seq` and restore `progress`."""
         del self.events[seq:]
         self.progress = progress
 

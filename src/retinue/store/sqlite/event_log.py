@@ -81,7 +81,6 @@ class EventLog:
         return no
 
     def clear_numbers(self) -> None:
-        """Clear the cache after runs may have been deleted."""
         self._numbers.clear()
 
     def add(self, driver_id: DriverId | None, records: Sequence[Record]) -> None:
