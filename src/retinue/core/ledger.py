@@ -438,22 +438,13 @@ class Ledger:
         (True, 3600.0, True)
         """
         account = self._account(account_id)
-        for limit in account.windows:
-            if CALLS in limit.capped:
-                limit.log.expire(now)
-                if (room := limit.limit[CALLS] - limit.spent[CALLS]) < 1:
-                    return _exhausted(limit, CALLS, 1, room)
-        _spend(account, Amount(calls=1), now)
-        return None
+        if (full := _without_calls_left(account, 1, now)) is None:
+            _spend(account, Amount(calls=1), now)
+        return full
 
     def overdrawn(self, account_id: AccountId, now: float) -> Exhausted | None:
         """The first window of the account in which more calls were made than allowed, if any."""
-        for limit in self._account(account_id).windows:
-            if CALLS in limit.capped:
-                limit.log.expire(now)
-                if (room := limit.limit[CALLS] - limit.spent[CALLS]) < 0:
-                    return _exhausted(limit, CALLS, 0, room)
-        return None
+        return _without_calls_left(self._account(account_id), 0, now)
 
     def charge_window(self, window: Window, amount: Amount, at: float) -> None:
         """Charge a window for a run that has no account here: one of another process, or of an earlier one."""
@@ -541,6 +532,15 @@ def _exhausted(limit: _Account | _WindowLimit, d: int, asked: int, room: int) ->
     if isinstance(limit, _Account):
         return answer
     return replace(answer, window=True, until=limit.log.free_at(d, asked - room))
+
+
+def _without_calls_left(account: _Account, calls: int, now: float) -> Exhausted | None:
+    for limit in account.windows:
+        if CALLS in limit.capped:
+            limit.log.expire(now)
+            if (room := limit.limit[CALLS] - limit.spent[CALLS]) < calls:
+                return _exhausted(limit, CALLS, calls, room)
+    return None
 
 
 def _worst(input: int, output: int, price: Price | None, turns: int, calls: int) -> Numbers:

@@ -90,7 +90,9 @@ class Run:
         """The system text as sent: that of the run spec, with the results of the run's dependencies."""
         self.dependencies: dict[RunId, DependencyEnded] = {}
         """The ended ones of the runs that must complete before this one begins."""
-        self.history = self._initial_history(accepted, inherited)
+        last_turns = accepted.inherits.last_turns if accepted.inherits else None
+        self.history = History() if inherited is None else forked(inherited, last_turns=last_turns)
+        self.history.append(UserMessage(text=accepted.task))
         self.seq = 1
         self.turns = 0
         self.exchange_turns = 0
@@ -135,13 +137,6 @@ class Run:
         self.taken: set[Key] = set()
         """Keys of taken inbox items, to recognise repeated ones."""
         self.outcome: Outcome | None = None
-
-    @staticmethod
-    def _initial_history(accepted: RunAccepted, inherited: History | None) -> History:
-        last_turns = accepted.inherits.last_turns if accepted.inherits else None
-        history = History() if inherited is None else forked(inherited, last_turns=last_turns)
-        history.append(UserMessage(text=accepted.task))
-        return history
 
     @property
     def run_id(self) -> RunId:

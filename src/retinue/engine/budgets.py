@@ -141,7 +141,9 @@ class Budgets:
                 case Exhausted():
                     return _limit_met(answer)
                 case MustWait():
-                    await self._wait_for_room()
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiter)
+                    await waiter
 
     def settle(self, held: Held, reply: Reply) -> tuple[Charge, ...]:
         """Replace a hold by what the call used; the charges to store in its windows."""
@@ -190,11 +192,6 @@ class Budgets:
         """Charge what the store says was used before this process; windows load their own charges."""
         if run_id in self._windows:
             self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
-
-    async def _wait_for_room(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        await waiter
 
     def _freed(self) -> None:
         waiting, self._waiting = self._waiting, []

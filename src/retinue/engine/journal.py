@@ -241,9 +241,7 @@ class Journal:
             self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(self._commit_delay, self._flush)
 
     def _isolate(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], bug: Exception) -> None:
-        """A write raised, for example the decision about a key-value change: repeat the groups of its commit one by
-        one, so that only its own group fails.
-        """
+        """A write raised, such as a key-value decision: commit the groups one by one, so that only its own fails."""
         if len(batch) == 1:
             ((_, commit_future),) = batch
             commit_future._resolve(None, bug)  # pyright: ignore[reportPrivateUsage]

@@ -183,8 +183,6 @@ class LiveRun:
             self._validated = text, self._engine.validate_output(output, text)
         return self._validated[1]
 
-    # Inbox
-
     def deliver(self, item: Item) -> bool:
         """Put an item into the inbox and wake the loop; False for a key that was delivered before."""
         if item.key in self._delivered or item.key in self.run.taken or self.run.outcome is not None:
@@ -205,8 +203,6 @@ class LiveRun:
         gone = {item.key for item in items}
         self.inbox = [item for item in self.inbox if item.key not in gone]
 
-    # Recording
-
     def record(
         self,
         event: Event,
@@ -220,7 +216,8 @@ class LiveRun:
         seq = run.seq + 1
         apply(run, seq, event)
         if type(event) is HistoryCompacted:
-            self._forget_history()
+            # What was counted and encoded is void, even if the new history has the same length and end.
+            self.memo, self._counted, self._size = {}, 0, self.fixed_size
         # A returned call changes nothing in the row, unless a call of the reply was parked.
         moves = type(event) is not CallReturned or run.parked_since is not None
         self.last_write = self._engine.journal.write(
@@ -236,11 +233,6 @@ class LiveRun:
         )
         self.subscriptions.publish_event(seq, event)
         return self.last_write
-
-    def _forget_history(self) -> None:
-        """Discard what was counted and encoded of the history, even if the new one has the same length and end."""
-        self.memo = {}
-        self._counted, self._size = 0, self.fixed_size
 
     def progress(self, at: float) -> Progress:
         run = self.run
@@ -265,8 +257,6 @@ class LiveRun:
             ended_at=at if over else None,
         )
 
-    # Acceptance
-
     def apply_acceptance(self, answers: list[WriteResult]) -> bool:
         """Apply the store's answer to the acceptance: the handle of the run. False if the run was not created."""
         self.acceptance = None
@@ -280,9 +270,7 @@ class LiveRun:
     # Calls in flight
 
     def start(self, index: int, work: Work, next_work: NextWork) -> None:
-        """Start a tool call, or with MODEL the model call; `next_work` gives the work that the same task continues
-        with.
-        """
+        """Start a tool call, or with MODEL the model call; the task continues with what `next_work` returns."""
         self.in_flight[index] = asyncio.get_running_loop().create_task(self._perform(index, work, next_work))
 
     async def _perform(self, index: int, work: Work, next_work: NextWork) -> None:

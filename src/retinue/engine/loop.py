@@ -139,12 +139,8 @@ def _waiting_for(live: LiveRun, why: WaitsFor, engine: EngineContext) -> Waiting
     if why == "model":
         return None
     if why == "calls":
-        return "child" if _only_waits_for_children(live) else None
+        return "child" if all(_waits(live, index) for index in live.in_flight) else None
     return why
-
-
-def _only_waits_for_children(live: LiveRun) -> bool:
-    return all(_waits(live, index) for index in live.in_flight)
 
 
 def _waits(live: LiveRun, index: int) -> bool:

@@ -207,7 +207,13 @@ async def _reply(
     held: Held | None = None
     try:
         if engine.budgets.is_capped(run.run_id):
-            room = await _hold(provider, call, live, engine)
+            room = await engine.budgets.hold(
+                run.run_id,
+                input=call.size(),
+                output=request.max_output,
+                price=price_of(provider, request.model),
+                wrap_up=call.wrap_up,
+            )
             if isinstance(room, LimitMet):
                 return room
             held, request = room, replace_in(request, max_output=room.output)
@@ -249,17 +255,6 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
             return False
         case _:
             assert_never(failure.fault)
-
-
-async def _hold(provider: Provider, call: ModelCall, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
-    request = call.request
-    return await engine.budgets.hold(
-        live.run_id,
-        input=call.size(),
-        output=request.max_output,
-        price=price_of(provider, request.model),
-        wrap_up=call.wrap_up,
-    )
 
 
 def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Request:

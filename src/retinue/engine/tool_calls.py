@@ -201,9 +201,6 @@ def _context(live: LiveRun, call: OpenCall, stale: bool) -> CallContext:
     )
 
 
-# Approvals
-
-
 class Unanswered(Exception):
     """Raised by an approver that leaves its question open, for another terminal or a later process."""
 

@@ -45,14 +45,11 @@ class Bubblewrap:
 
     No process outlives the program's end, its timeout, a cancellation, or the death of this process: all are in a
     process namespace whose first process dies with bwrap, and bwrap dies with this process. Without a grant the network
-    is an empty one with its own loopback.
+    is an empty one with its own loopback. With `by_descriptor`, bwrap gets folders as open descriptors: the start then
+    fails if a folder is replaced by a link after it was checked.
     """
 
     def __init__(self, *, bwrap: str, prlimit: str, machine: Machine, by_descriptor: bool) -> None:
-        """`by_descriptor`: this bwrap accepts folders as open descriptors.
-
-        A folder that is replaced by a link between the check and the start then makes the start fail.
-        """
         self._bwrap = bwrap
         self._prlimit = prlimit
         self._filter = filter_for(machine)

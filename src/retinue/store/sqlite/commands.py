@@ -174,8 +174,6 @@ class SqliteCommands:
     def _one(self, question: str, *values: object) -> tuple[Any, ...] | None:
         return self._execute(question, values).fetchone()
 
-    # ---- runs -------------------------------------------------------------------------------------------------------
-
     def _accept(self, write: Accept) -> Accepted | NotCreated:
         accepted = write.accepted
         if accepted.key is not None and (before := self._by_key(accepted.key)):
@@ -280,8 +278,6 @@ class SqliteCommands:
                 self._event_log.end(no, write.item, write.at)
         return tuple(run_id for _, run_id, _ in fresh)
 
-    # ---- drivers ----------------------------------------------------------------------------------------------------
-
     def _declare_dead(self, write: DeclareDead) -> bool:
         row = self._one("SELECT beat, dead FROM drivers WHERE driver_id = ?", write.driver_id)
         if row is not None:
@@ -308,8 +304,6 @@ class SqliteCommands:
         return tuple(
             run_id for run_id in write.run_ids if self._execute(_ADOPT, (write.driver_id, run_id)).rowcount == 1
         )
-
-    # ---- sessions, handles and key-value namespaces -----------------------------------------------------------------
 
     def _session_state(self, session_id: SessionId) -> str | None:
         row = self._one("SELECT state FROM sessions WHERE session_id = ?", session_id)
