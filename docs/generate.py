@@ -24,7 +24,7 @@ from retinue.core.errors import PolicyError
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
 from retinue.dialects import registry
-from retinue.testing.dialects import dialect_context
+from retinue.testing.harness import dialect_context
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from docs.python_reference import errors_page, events_page, python_page

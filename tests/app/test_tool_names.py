@@ -11,8 +11,7 @@ from retinue.core.agent import Agent
 from retinue.core.policy import NO_TOOLS, Policy
 from retinue.dialects import registry
 from retinue.dialects.meerkat import MeerkatSettings
-from retinue.testing.dialects import dialect_context
-from retinue.testing.harness import Harness
+from retinue.testing.harness import Harness, dialect_context
 
 
 @retinue.tool

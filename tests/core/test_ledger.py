@@ -268,7 +268,7 @@ def test_a_shared_child_is_bound_by_its_own_caps_and_by_every_account_above() ->
     assert ledger.left("child", now=0.0) == Caps(tokens=40, cost=800, turns=5)
 
 
-def test_a_reserved_child_gets_at_most_what_is_left_above() -> None:
+def test_a_reserved_child_gets_no_more_than_is_left_above() -> None:
     ledger = Ledger()
     ledger.open("session", Caps(tokens=80))
     ledger.open("root", Caps(tokens=100, turns=9), parent="session")

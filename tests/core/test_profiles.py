@@ -27,7 +27,7 @@ def test_an_agent_is_bound_by_its_own_and_the_session_policy(
     assert (rules.policy_for("reader"), rules.ceiling_of("reader")) == (given, ceiling)
 
 
-def test_the_windows_of_a_policy_count_actions_by_the_hour_and_nanodollars_by_the_day() -> None:
+def test_policy_windows_count_actions_per_hour_and_nanodollars_per_day() -> None:
     assert windows_of("reader", Policy(max_actions_per_hour=7, max_cost_per_day_cents=300)) == (
         Window("actions/reader", HOUR, Caps(calls=7)),
         Window("cost/reader", DAY, Caps(cost=3_000_000_000)),

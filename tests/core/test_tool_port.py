@@ -125,7 +125,7 @@ async def test_the_engine_prepares_a_call_once() -> None:
     assert tool.prepared == 2
 
 
-async def test_a_call_that_the_tool_says_is_denied_is_not_made() -> None:
+async def test_a_call_denied_by_its_tool_is_not_made() -> None:
     tool = Denied()
     async with Harness(dialects=(), tools=[tool], policy=retinue.Policy()) as r:
         r.script("main", calls("echo"), says("done"))

@@ -1,4 +1,4 @@
-"""A delegation tool without a dialect: a run starts children by it and reads how they ended."""
+"""A delegation tool without a dialect: starts children and returns their outcomes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from retinue.testing.harness import Harness
 from tests.internals import live_run
 
 
-class Order(Struct, forbid_unknown_fields=True):
-    """What a model may ask of the tool: `times` children of one agent, with the tasks `task`, `task 2`, `task 3`..."""
+class DelegateArguments(Struct, forbid_unknown_fields=True):
+    """Arguments of the tool: `times` children of one agent, with the tasks `task`, `task 2`, `task 3`..."""
 
     agent: str
     task: str = "dig"
@@ -44,7 +44,7 @@ class Order(Struct, forbid_unknown_fields=True):
 
 
 class Delegate:
-    """A keyed tool: the same call, entered again, finds the children it has."""
+    """A keyed tool: a repeated call finds its existing children."""
 
     spec = ToolSpec("delegate", "Let another agent work.")
     kind: ToolKind = "keyed"
@@ -54,18 +54,18 @@ class Delegate:
     stoppable = True
 
     def __init__(self) -> None:
-        self.retinue: Callable[[], Retinue] = _nobody
-        """Where the children are started; a later life is another retinue."""
+        self.retinue: Callable[[], Retinue] = _no_retinue
+        """Where the children are started; another retinue after a restart."""
         self.started: list[StartedRun] = []
-        """Every child this tool was told of, in order."""
+        """All children that this tool started, in order."""
 
     @property
     def _supervisor(self) -> Supervisor:
         return self.retinue().supervisor
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Start the children; wait for them unless told otherwise."""
-        order = msgspec.json.decode(arguments, type=Order)
+        """Start the children, and wait for them if `wait` is set."""
+        order = msgspec.json.decode(arguments, type=DelegateArguments)
         try:
             children = [await self._spawn(order, number, context) for number in range(1, order.times + 1)]
         except Refused as refusal:
@@ -74,9 +74,9 @@ class Delegate:
         if not order.wait:
             return ToolResult("started")
         ended = await self._supervisor.wait([child.run_id for child in children])
-        return ToolResult("\n".join(in_words(ended[child.run_id]) for child in children))
+        return ToolResult("\n".join(outcome_text(ended[child.run_id]) for child in children))
 
-    async def _spawn(self, order: Order, number: int, context: CallContext) -> StartedRun:
+    async def _spawn(self, order: DelegateArguments, number: int, context: CallContext) -> StartedRun:
         caller = live_run(self.retinue(), context.run_id)
         offered = caller.run_spec.offered if order.tools is None else order.tools
         rows = await self._supervisor.list(RunQuery(parent_id=context.run_id)) if order.after else []
@@ -105,23 +105,23 @@ class Delegate:
         return await self._supervisor.spawn(spawn_request, session_id=context.session_id, caller=context, key=key)
 
 
-def in_words(outcome: Outcome) -> str:
-    """How a child ended, as its parent's model reads it."""
+def outcome_text(outcome: Outcome) -> str:
+    """The outcome of a child as its parent's model reads it."""
     return f"{outcome.result}: {outcome.text or outcome.error}"
 
 
 def delegates(agent: str, **order: object) -> ScriptedReply:
-    """A model lets `agent` work."""
+    """A reply that delegates to `agent`."""
     return calls("delegate", agent=agent, **order)
 
 
 def with_delegation(*, tools: tuple[Any, ...] = (), **options: Any) -> tuple[Harness, Delegate]:
-    """A retinue whose agents can delegate, and the tool they do it with."""
+    """A harness whose agents can delegate, and the delegation tool."""
     delegate = Delegate()
     harness = Harness(tools=(delegate, *tools), dialects=(), **options)
     delegate.retinue = lambda: harness.retinue
     return harness, delegate
 
 
-def _nobody() -> Retinue:
+def _no_retinue() -> Retinue:
     raise AssertionError("the tool does not know its retinue yet")

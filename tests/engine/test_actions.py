@@ -1,4 +1,4 @@
-"""Actions an hour and money a day: counted in the store, together for everyone who works under one name."""
+"""Actions per hour and cost per day: counted in the store, together for all runs with one identity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, 
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
 
 CENT = 10_000_000
 
@@ -64,10 +64,10 @@ def hourly(actions: int, **more: Any) -> Policy:
     return Policy(max_actions_per_hour=actions, **more)
 
 
-# ---- what counts ----------------------------------------------------------------------------------------------------
+# ---- which calls count ----------------------------------------------------------------------------------------------
 
 
-async def test_an_action_beyond_the_hours_is_refused_and_an_hour_later_there_are_new_ones() -> None:
+async def test_actions_beyond_the_hourly_limit_are_refused_until_an_hour_later() -> None:
     async with Harness(dialects=(), tools=[act], policy=hourly(2)) as r:
         r.script("main", acts(3), says("done"), task="now")
         r.script("main", acts(1), says("done"), task="later")
@@ -81,7 +81,7 @@ async def test_an_action_beyond_the_hours_is_refused_and_an_hour_later_there_are
         assert texts(r, second.run_id) == ["did 1"]
 
 
-async def test_what_changes_nothing_is_not_counted_and_a_call_is_weighed_by_its_arguments() -> None:
+async def test_only_acting_calls_count_as_decided_by_their_arguments() -> None:
     async with Harness(dialects=(), tools=[look, file], policy=hourly(1)) as r:
         script = [calls("look"), calls("file", how="read"), calls("file", how="write"), calls("file", how="read")]
         r.script("main", *script, calls("file", how="write"), says("done"))
@@ -90,7 +90,7 @@ async def test_what_changes_nothing_is_not_counted_and_a_call_is_weighed_by_its_
         assert r.results("main") == ["saw", "read done", "write done", "read done", NO_ACTIONS_LEFT]
 
 
-async def test_read_only_autonomy_refuses_what_acts_however_low_its_risk() -> None:
+async def test_read_only_autonomy_refuses_acting_calls_of_any_risk() -> None:
     async with Harness(dialects=(), tools=[act, look, file], policy=Policy(autonomy=Autonomy.READONLY)) as r:
         r.script(
             "main",
@@ -107,8 +107,8 @@ async def test_read_only_autonomy_refuses_what_acts_however_low_its_risk() -> No
         ]
 
 
-@pytest.mark.parametrize("given", ["open", "spawn", "agent", "nobody"])
-async def test_windows_bind_where_somebody_wrote_a_policy_and_nowhere_else(given: str) -> None:
+@pytest.mark.parametrize("given", ["open", "spawn", "agent", "none"])
+async def test_windows_apply_only_with_a_configured_policy(given: str) -> None:
     policy = hourly(1)
     worker = Agent(name="worker", tools=("act",), policy=policy if given == "agent" else None)
     options: dict[str, Any] = {"policy": policy} if given == "open" else {}
@@ -116,11 +116,11 @@ async def test_windows_bind_where_somebody_wrote_a_policy_and_nowhere_else(given
         r.script("worker", acts(2), says("done"))
         await r.run("go", agent="worker", policy=policy if given == "spawn" else None)
 
-        assert windows(r, "worker") == (() if given == "nobody" else windows_of("worker", policy))
-        assert r.results("worker") == ["did 1", "did 2" if given == "nobody" else NO_ACTIONS_LEFT]
+        assert windows(r, "worker") == (() if given == "none" else windows_of("worker", policy))
+        assert r.results("worker") == ["did 1", "did 2" if given == "none" else NO_ACTIONS_LEFT]
 
 
-async def test_an_action_is_counted_only_when_a_person_has_said_yes() -> None:
+async def test_an_action_counts_only_after_its_approval() -> None:
     answers = iter([False, True, True])
 
     def person(question: Approval) -> bool:
@@ -138,10 +138,10 @@ async def test_an_action_is_counted_only_when_a_person_has_said_yes() -> None:
         assert r.results("main") == ["A person refused this call", "deployed", NO_ACTIONS_LEFT]
 
 
-# ---- who shares them ------------------------------------------------------------------------------------------------
+# ---- shared windows -------------------------------------------------------------------------------------------------
 
 
-async def test_children_draw_on_their_parents_actions() -> None:
+async def test_children_share_their_parents_actions() -> None:
     r, _ = with_delegation(tools=(act,), policy=hourly(3))
     async with r:
         r.script("main", acts(1), delegates("dig", task="a"), delegates("dug", task="b"), acts(1), says("done"))
@@ -153,7 +153,7 @@ async def test_children_draw_on_their_parents_actions() -> None:
         assert [text for text in r.results("main") if text.startswith(("did", "Rate"))] == ["did 1", NO_ACTIONS_LEFT]
 
 
-async def test_a_named_agent_has_actions_of_its_own_and_never_more_than_its_caller_has_left() -> None:
+async def test_a_named_agent_has_its_own_actions_within_those_of_its_caller() -> None:
     def agent(name: str, actions: int, *tools: str) -> Agent:
         return Agent(name=name, description="Works.", system_prompt="Work.", tools=tools, policy=hourly(actions))
 
@@ -173,14 +173,14 @@ async def test_a_named_agent_has_actions_of_its_own_and_never_more_than_its_call
         assert windows(r, "small") == windows_of("small", hourly(1))
 
 
-async def test_a_narrowed_child_is_held_to_its_own_number_in_the_same_hour() -> None:
+async def test_a_narrowed_child_has_its_own_limit_in_the_same_window() -> None:
     async with Harness(dialects=(), tools=[act], policy=hourly(5)) as r:
         for task in ("first", "second", "third"):
             r.script("main", acts(2), says("done"), task=task)
         await r.run("first")
         second = await r.retinue.spawn("second", policy=hourly(3))
         await second.wait()
-        third = await r.retinue.spawn("third", policy=hourly(1))  # two more were made than it would be allowed
+        third = await r.retinue.spawn("third", policy=hourly(1))  # two more than it would be allowed
         outcome = await third.wait()
 
         assert texts(r, second.run_id) == ["did 1", NO_ACTIONS_LEFT]
@@ -188,7 +188,7 @@ async def test_a_narrowed_child_is_held_to_its_own_number_in_the_same_hour() -> 
         assert outcome.text == "done"
 
 
-async def test_a_fork_cannot_leave_the_windows_of_the_tree_that_it_comes_from() -> None:
+async def test_a_fork_keeps_the_windows_of_its_original_tree() -> None:
     r, _ = with_delegation(tools=(act,))
     async with r:
         r.script("main", delegates("dig"), says("done"), task="go")
@@ -201,10 +201,10 @@ async def test_a_fork_cannot_leave_the_windows_of_the_tree_that_it_comes_from() 
         assert texts(r, fork.run_id) == [NO_ACTIONS_LEFT]
 
 
-# ---- lives and processes --------------------------------------------------------------------------------------------
+# ---- restarts and processes -----------------------------------------------------------------------------------------
 
 
-async def test_a_restart_remembers_what_was_done_and_counts_nothing_twice() -> None:
+async def test_actions_are_counted_once_across_a_restart() -> None:
     async with Harness(dialects=(), tools=[act, nap], policy=hourly(3)) as r:
         r.script("main", acts(2), calls("nap"), acts(2), says("done"))
         handle = await r.retinue.spawn("go")
@@ -215,7 +215,7 @@ async def test_a_restart_remembers_what_was_done_and_counts_nothing_twice() -> N
         assert r.results("main") == ["did 1", "did 2", "slept", "did 1", NO_ACTIONS_LEFT]
 
 
-async def test_after_a_crash_at_any_write_no_action_is_performed_that_is_not_counted() -> None:
+async def test_no_action_is_performed_uncounted_after_a_crash_at_any_write() -> None:
     performed: list[list[str]] = []
     for writes in range(3, 40):
         done, finished = await done_with_a_crash_after(writes)
@@ -230,7 +230,7 @@ async def test_after_a_crash_at_any_write_no_action_is_performed_that_is_not_cou
 
 
 async def done_with_a_crash_after(writes: int) -> tuple[list[str], bool]:
-    """What was done of three actions where two are allowed, and whether there was no crash in the end."""
+    """The performed ones of three actions where two are allowed, and whether no crash happened."""
     done: list[str] = []
 
     @retinue.tool(acts=True)
@@ -258,7 +258,7 @@ async def done_with_a_crash_after(writes: int) -> tuple[list[str], bool]:
     return done, finished
 
 
-async def test_two_processes_on_one_store_do_not_overrun_together() -> None:
+async def test_two_processes_share_the_action_limit() -> None:
     store = SharedMemory()
     first = Harness(store=store, dialects=(), tools=[act], policy=hourly(3), session="one")
     second = Harness(store=store, dialects=(), tools=[act], policy=hourly(3), session="two")
@@ -275,7 +275,7 @@ async def test_two_processes_on_one_store_do_not_overrun_together() -> None:
 
 
 @pytest.mark.real_time
-async def test_two_processes_that_act_in_the_same_moment_never_do_more_than_is_allowed(tmp_path: Path) -> None:
+async def test_two_processes_acting_at_once_never_exceed_the_limit(tmp_path: Path) -> None:
     def harness(name: str) -> Harness:
         store = SqliteStore(tmp_path / "retinue.db")
         return Harness(store=store, dialects=(), tools=[act], policy=hourly(5), session=name)
@@ -298,10 +298,10 @@ async def test_two_processes_that_act_in_the_same_moment_never_do_more_than_is_a
     assert said.count(NO_ACTIONS_LEFT) == 16 - performed
 
 
-# ---- money a day ----------------------------------------------------------------------------------------------------
+# ---- cost per day ---------------------------------------------------------------------------------------------------
 
 
-class Costly(ScriptedProvider):
+class PricedProvider(ScriptedProvider):
     """A model whose every token costs a tenth of a cent."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -315,12 +315,12 @@ class Costly(ScriptedProvider):
         return CENT // 10, CENT // 10
 
 
-async def test_what_one_process_has_spent_today_is_gone_for_the_others() -> None:
+async def test_the_daily_cost_is_shared_between_processes() -> None:
     store = SharedMemory()
     policy = Policy(max_cost_per_day_cents=100)
 
     def harness(name: str) -> Harness:
-        return Harness(store=store, dialects=(), policy=policy, session=name, provider=Costly(Script()))
+        return Harness(store=store, dialects=(), policy=policy, session=name, provider=PricedProvider(Script()))
 
     first, second = harness("one"), harness("two")
     async with first, second:
@@ -330,7 +330,7 @@ async def test_what_one_process_has_spent_today_is_gone_for_the_others() -> None
         spent = await first.run("go")
         await asyncio.sleep(1)
         after = await second.run("after")
-    await asyncio.sleep(86400)  # nobody's heart beats meanwhile: that would be hundreds of thousands of beats
+    await asyncio.sleep(86400)  # without heartbeats, of which there would be hundreds of thousands
     third = harness("three")
     async with third:
         third.script("main", says("a new day", usage=Usage(10, 10)), task="tomorrow")
@@ -341,7 +341,7 @@ async def test_what_one_process_has_spent_today_is_gone_for_the_others() -> None
 
 
 def texts(r: Harness, run_id: str) -> list[str]:
-    """What the calls of a run came to."""
+    """The results of the calls of a run."""
     return [event.text for event in r.events(run_id) if isinstance(event, CallReturned)]
 
 

@@ -1,4 +1,4 @@
-"""Questions to a person: a call parks, others go on, and the answer finds it from anywhere and at any time."""
+"""Approvals: a call is parked, others continue, and the answer may come from any process at any time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from retinue.core.run import Approval, Limits
 from retinue.engine.tool_calls import INTERRUPTED, NO_APPROVER
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
 from retinue.testing.harness import Harness
-from tests.engine.lines import hearing
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
+from tests.engine.script_lines import recording
 
 NEEDED = "this medium-risk call needs approval (require_approval_for_medium_risk)"
 
@@ -46,24 +46,24 @@ async def slow_write() -> str:
 
 
 async def questions(r: Harness, *, after: float = 1.0) -> list[Approval]:
-    """What is asked of people a little later."""
+    """The open approvals a little later."""
     await asyncio.sleep(after)
     return await r.retinue.approvals()
 
 
 def may_write(run_id: str, arguments: str) -> Approval:
-    """The question that a root run's first call of `write` is."""
+    """The approval request of a root run's first call of `write`."""
     reason = f"Security policy: 'write': {NEEDED}"
     return Approval(run_id=run_id, path="root", turn=1, index=0, tool="write", arguments=arguments, reason=reason)
 
 
-# ---- nobody to ask --------------------------------------------------------------------------------------------------
+# ---- without an approver --------------------------------------------------------------------------------------------
 
 
-async def test_without_anyone_to_ask_a_gated_call_is_refused_and_the_model_reads_which_setting_to_change() -> None:
+async def test_without_an_approver_a_gated_call_is_refused_and_names_the_setting() -> None:
     heard: list[Sequence[Message]] = []
     async with Harness(dialects=(), tools=[write]) as r:
-        r.script("main", calls("write"), hearing(heard, says("done")))
+        r.script("main", calls("write"), recording(heard, says("done")))
         outcome = await r.run("go")
 
         assert heard[0][-1] == ToolMessage(
@@ -76,7 +76,7 @@ async def test_without_anyone_to_ask_a_gated_call_is_refused_and_the_model_reads
         assert outcome.text == "done"
 
 
-async def test_nobody_is_asked_where_the_policy_allows_the_call() -> None:
+async def test_no_approval_is_requested_if_the_policy_allows_the_call() -> None:
     async with Harness(dialects=(), tools=[write], policy=Policy(auto_approve=("write",))) as r:
         r.script("main", calls("write"), says("done"))
         await r.run("go")
@@ -111,7 +111,7 @@ async def test_a_callback_is_asked_once_and_its_answer_decides(allow: bool) -> N
         ]
 
 
-async def test_a_callback_that_answers_with_a_word_has_not_said_yes() -> None:
+async def test_a_callback_that_returns_a_string_does_not_approve() -> None:
     def person(question: Approval) -> bool:
         return cast("bool", "no")
 
@@ -124,7 +124,7 @@ async def test_a_callback_that_answers_with_a_word_has_not_said_yes() -> None:
         ]
 
 
-async def test_a_callback_that_fails_is_a_no_with_a_reason() -> None:
+async def test_a_callback_that_raises_denies_with_a_reason() -> None:
     async def absent(question: Approval) -> bool:
         raise ConnectionError("the pager is off")
 
@@ -135,7 +135,7 @@ async def test_a_callback_that_fails_is_a_no_with_a_reason() -> None:
         assert r.results("main") == ["A person refused this call: the approval callback failed: the pager is off"]
 
 
-async def test_a_person_is_asked_at_once_although_other_calls_are_still_running() -> None:
+async def test_approval_is_requested_while_other_calls_are_running() -> None:
     asked_at: list[float] = []
 
     async def person(question: Approval) -> bool:
@@ -162,7 +162,7 @@ async def test_a_person_is_asked_at_once_although_other_calls_are_still_running(
         ]
 
 
-async def test_an_answer_that_comes_after_the_run_was_cancelled_changes_nothing() -> None:
+async def test_an_answer_after_a_cancel_changes_nothing() -> None:
     answered = asyncio.Event()
 
     async def person(question: Approval) -> bool:
@@ -183,10 +183,10 @@ async def test_an_answer_that_comes_after_the_run_was_cancelled_changes_nothing(
         assert r.events(handle.run_id) == before
 
 
-# ---- answers from anywhere ------------------------------------------------------------------------------------------
+# ---- answers through the inbox --------------------------------------------------------------------------------------
 
 
-async def test_a_parked_call_waits_and_the_run_says_what_for() -> None:
+async def test_a_parked_call_waits_and_the_view_shows_it() -> None:
     async with Harness(dialects=(), tools=[write], approvals="wait") as r:
         r.script("main", calls("write"), says("done"))
         handle = await r.retinue.spawn("go")
@@ -201,7 +201,7 @@ async def test_a_parked_call_waits_and_the_run_says_what_for() -> None:
 
 
 @pytest.mark.parametrize(("note", "text"), [("", ""), ("not on a Friday", ": not on a Friday")])
-async def test_a_no_is_read_by_the_model_with_the_persons_words(note: str, text: str) -> None:
+async def test_the_model_reads_a_denial_with_its_note(note: str, text: str) -> None:
     async with Harness(dialects=(), tools=[write], approvals="wait") as r:
         r.script("main", calls("write"), says("done"))
         handle = await r.retinue.spawn("go")
@@ -212,7 +212,7 @@ async def test_a_no_is_read_by_the_model_with_the_persons_words(note: str, text:
         assert r.results("main") == [f"A person refused this call{text}"]
 
 
-async def test_another_process_can_answer() -> None:
+async def test_another_process_can_answer_an_approval() -> None:
     store = SharedMemory()
     provider = ScriptedProvider(Script().play("main", calls("write"), says("done")))
     first = Harness(store=store, dialects=(), tools=[write], provider=provider, approvals="wait")
@@ -228,7 +228,7 @@ async def test_another_process_can_answer() -> None:
         assert outcome.text == "done"
 
 
-async def test_other_calls_go_on_while_one_is_parked_and_an_approved_one_starts_while_others_run() -> None:
+async def test_parked_calls_do_not_block_other_calls_and_start_when_approved() -> None:
     async with Harness(dialects=(), tools=[write, nap, slow_write], approvals="wait") as r:
         r.script("main", together(calls("write"), calls("slow_write"), calls("nap", seconds=50)), says("done"))
         handle = await r.retinue.spawn("go")
@@ -265,7 +265,7 @@ async def test_a_second_answer_changes_nothing() -> None:
         assert (unknown.value.kind, unknown.value.name) == ("approval", question.id)
 
 
-async def test_an_answer_about_a_turn_that_is_over_is_taken_and_forgotten() -> None:
+async def test_an_answer_for_an_earlier_turn_is_taken_and_ignored() -> None:
     async with Harness(dialects=(), tools=[write], approvals="wait") as r:
         r.script("main", calls("write"), calls("write", text="y"), says("done"))
         handle = await r.retinue.spawn("go")
@@ -285,10 +285,10 @@ async def test_an_answer_about_a_turn_that_is_over_is_taken_and_forgotten() -> N
         assert r.results("main") == ["wrote x at 2", "A person refused this call"]
 
 
-# ---- lives ----------------------------------------------------------------------------------------------------------
+# ---- restarts -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_parked_call_survives_a_kill_and_can_be_answered_before_anyone_drives_the_run() -> None:
+async def test_a_parked_call_survives_a_kill_and_can_be_answered_before_adoption() -> None:
     async with Harness(dialects=(), tools=[write, nap], approvals="wait") as r:
         r.script("main", together(calls("write"), calls("nap", seconds=1), calls("write", text="y")), says("done"))
         handle = await r.retinue.spawn("go")
@@ -306,11 +306,11 @@ async def test_a_parked_call_survives_a_kill_and_can_be_answered_before_anyone_d
         assert await later.approvals() == [second]
         await later.deny(second)
         assert (await resumed.wait()).text == "done"
-        # The answer came after the life that could have started the call: it is made now, and once.
+        # The process that could have started the call was gone when the answer came: the call is made now, and once.
         assert r.results("main") == ["slept 1, woke at 1", "wrote x at 2", "A person refused this call"]
 
 
-async def test_a_question_that_an_earlier_process_left_is_refused_where_nobody_can_be_asked() -> None:
+async def test_an_open_approval_is_denied_after_adoption_without_an_approver() -> None:
     provider = ScriptedProvider(Script().play("main", calls("write"), says("done")))
     async with Harness(dialects=(), tools=[write], provider=provider, approvals="wait") as r:
         handle = await r.retinue.spawn("go")
@@ -324,7 +324,7 @@ async def test_a_question_that_an_earlier_process_left_is_refused_where_nobody_c
         assert r.results("main") == [f"{question.reason} {NO_APPROVER}"]
 
 
-async def test_an_approved_call_that_a_kill_interrupted_is_not_made_again() -> None:
+async def test_an_approved_call_interrupted_by_a_kill_is_not_repeated() -> None:
     made: list[float] = []
 
     @retinue.tool(risk="medium")
@@ -347,7 +347,7 @@ async def test_an_approved_call_that_a_kill_interrupted_is_not_made_again() -> N
         assert r.results("main") == [INTERRUPTED]
 
 
-async def test_a_callback_of_the_next_life_is_asked_what_the_last_one_did_not_answer() -> None:
+async def test_the_callback_of_the_next_process_gets_unanswered_approvals() -> None:
     asked: list[str] = []
 
     async def person(question: Approval) -> bool:
@@ -371,7 +371,7 @@ async def test_a_callback_of_the_next_life_is_asked_what_the_last_one_did_not_an
 # ---- time -----------------------------------------------------------------------------------------------------------
 
 
-async def test_waiting_for_a_person_does_not_count_toward_the_deadline() -> None:
+async def test_waiting_for_an_approval_does_not_count_towards_the_deadline() -> None:
     provider = ScriptedProvider(Script(), latency=4.0)
     async with Harness(dialects=(), tools=[write, nap], approvals="wait", provider=provider) as r:
         r.script("main", together(calls("write"), calls("write", text="y")), calls("nap", seconds=100))
@@ -387,10 +387,10 @@ async def test_waiting_for_a_person_does_not_count_toward_the_deadline() -> None
 
         assert (outcome.result, outcome.reason) == ("timed_out", "deadline")
         assert outcome.error == "the run did not finish within 10 s"
-        assert now() - answered == pytest.approx(6)  # 4 of its 10 seconds were used before it asked
+        assert now() - answered == pytest.approx(6)  # 4 of its 10 seconds had passed before the request
 
 
-async def test_a_run_may_finish_in_time_after_a_person_took_long() -> None:
+async def test_a_run_may_finish_in_time_after_a_slow_approval() -> None:
     async with Harness(dialects=(), tools=[write], approvals="wait") as r:
         r.script("main", calls("write"), says("done"))
         handle = await r.retinue.spawn("go", limits=Limits(seconds=10))

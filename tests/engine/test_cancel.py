@@ -1,4 +1,4 @@
-"""Cancel is real: it reaches the whole subtree at once, nothing is born after it, and what did not stop is named."""
+"""Cancel: reaches the whole subtree at once, no run is created under it, and calls that did not stop are named."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from retinue.engine import RunView, SpawnRequest
 from retinue.providers.scripted import Line, ScriptedHang, calls, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import in_turn
-from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.engine.memory_stores import SharedMemory, SlowMemory
+from tests.engine.script_lines import in_sequence
 from tests.internals import live_run
 
 
@@ -30,7 +30,7 @@ async def nap(seconds: float) -> str:
 
 
 def how(views: list[RunView]) -> dict[str, tuple[str, str]]:
-    """How each run of a tree ended."""
+    """The outcome of each run of a tree."""
     return {view.path: (view.outcome.result, view.outcome.reason) for view in views if view.outcome is not None}
 
 
@@ -41,7 +41,7 @@ def now() -> float:
 # ---- at once --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_at_once() -> None:
+async def test_a_child_waiting_for_a_silent_model_is_cancelled_at_once() -> None:
     r, _ = with_delegation()
     asked = asyncio.Event()
 
@@ -65,7 +65,7 @@ async def test_a_child_that_waits_for_a_model_which_never_answers_is_gone_at_onc
         assert now() == began
 
 
-async def test_a_cancelled_run_keeps_the_words_it_had() -> None:
+async def test_a_cancelled_run_keeps_its_partial_text() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", hangs("It was ", "the pool"))
         handle = await r.retinue.spawn("go")
@@ -80,7 +80,7 @@ async def test_a_cancelled_run_keeps_the_words_it_had() -> None:
         assert now() == 1
 
 
-async def test_a_run_can_be_cancelled_before_it_has_begun() -> None:
+async def test_a_run_can_be_cancelled_before_it_begins() -> None:
     async with Harness(dialects=()) as r:
         handle = await r.retinue.spawn("go")
         await r.retinue.cancel(handle)
@@ -90,7 +90,7 @@ async def test_a_run_can_be_cancelled_before_it_has_begun() -> None:
         assert r.provider.asked == []
 
 
-async def test_a_cancel_reaches_the_whole_subtree_and_nobody_else() -> None:
+async def test_a_cancel_reaches_exactly_the_subtree() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", together(delegates("mid"), delegates("aside")), says("done"))
@@ -120,8 +120,8 @@ async def test_a_cancel_reaches_the_whole_subtree_and_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("store", [None, SlowMemory()])
-async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None:
-    """A tool that ignores its cancellation goes on spawning; every child it asks for is refused."""
+async def test_no_child_is_created_after_a_cancel(store: SlowMemory | None) -> None:
+    """A tool that ignores its cancellation continues to spawn; every child is refused."""
     refused: list[str] = []
 
     @retinue.tool(kind="keyed")
@@ -146,7 +146,7 @@ async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None
                     await spawn(number)
                 except TreeCancelled as refusal:
                     refused.append(refusal.run_id)
-                await asyncio.sleep(0.2)  # in the end even the run itself is gone
+                await asyncio.sleep(0.2)  # finally the run itself has ended
         return "bred"
 
     r = Harness(dialects=(), tools=[breed], store=store)
@@ -158,22 +158,22 @@ async def test_no_child_is_born_after_a_cancel(store: SlowMemory | None) -> None
         concerned = await handle.cancel()
         outcome = await handle.wait()
         await asyncio.sleep(1)
-        everyone = await r.retinue.list(everyone=True)
+        views = await r.retinue.list(everyone=True)
 
         assert refused == [handle.run_id, handle.run_id]
-        assert {view.run_id for view in everyone} == set(concerned)
-        assert {view.state for view in everyone} == {"ended"}
+        assert {view.run_id for view in views} == set(concerned)
+        assert {view.state for view in views} == {"ended"}
         assert outcome.unstopped == ("breed",)
 
 
 @pytest.mark.parametrize("space", [None, "s"])
-async def test_no_child_is_born_after_a_cancel_that_this_process_has_not_heard_of_yet(space: str | None) -> None:
+async def test_no_child_is_created_after_a_cancel_by_another_process(space: str | None) -> None:
     store = SharedMemory()
     second = Harness(store=store, dialects=())
 
     @retinue.tool(kind="pure")
     async def be_cancelled(context: CallContext) -> str:
-        """Be cancelled by somebody else, in the very moment before a child is started."""
+        """Spawn a child just after a cancel by another process."""
         await second.retinue.cancel(context.root_id)
         result = await delegate.call(json.dumps({"agent": "dig", "space": space}), context)
         told.append(result.text)
@@ -194,7 +194,7 @@ async def test_no_child_is_born_after_a_cancel_that_this_process_has_not_heard_o
 
 @pytest.mark.stress
 async def test_a_very_deep_tree_can_be_cancelled() -> None:
-    deep = 1100  # deeper than functions may call each other
+    deep = 1100  # deeper than the recursion limit
 
     def down(request: Request) -> Line:
         return delegates("nest") if request.path.count("/") < 2 * deep else hangs()
@@ -229,7 +229,7 @@ async def test_a_cancel_reaches_children_that_outlived_their_parent() -> None:
         assert leaf.result == "cancelled"
 
 
-async def test_a_cancel_of_an_ended_run_reaches_what_it_left_behind() -> None:
+async def test_a_cancel_of_an_ended_run_reaches_its_remaining_children() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", delegates("leaf", wait=False, lifecycle={"on_parent_end": "keep"}), says("done"))
@@ -244,10 +244,10 @@ async def test_a_cancel_of_an_ended_run_reaches_what_it_left_behind() -> None:
         assert (outcome.result, leaf.result) == ("completed", "cancelled")
 
 
-# ---- what becomes of children ---------------------------------------------------------------------------------------
+# ---- children -------------------------------------------------------------------------------------------------------
 
 
-async def test_children_end_with_their_parent_or_live_on_as_they_were_started() -> None:
+async def test_children_end_or_continue_after_their_parent_as_configured() -> None:
     r, _ = with_delegation(tools=(nap,))
     async with r:
         r.script(
@@ -296,11 +296,11 @@ async def test_the_end_of_a_run_reaches_below_children_that_have_ended() -> None
         }
 
 
-# ---- late, and again ------------------------------------------------------------------------------------------------
+# ---- late and repeated cancels --------------------------------------------------------------------------------------
 
 
-class Stubborn:
-    """A provider that answers although it was cancelled."""
+class UncancellableProvider:
+    """A provider that answers although it is cancelled."""
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
@@ -317,8 +317,8 @@ class Stubborn:
         return Reply(AssistantMessage("too late"), usage=Usage(10, 2))
 
 
-async def test_an_answer_that_comes_after_the_cancel_changes_nothing() -> None:
-    model = Stubborn()
+async def test_a_reply_after_the_cancel_changes_nothing() -> None:
+    model = UncancellableProvider()
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         handle = await r.spawn("go")
         await asyncio.sleep(1)
@@ -365,7 +365,7 @@ async def test_a_tool_that_ignores_its_cancellation_is_reported(caplog: pytest.L
         assert caplog.records == []
 
 
-async def test_a_tool_that_breaks_while_it_is_stopped_disturbs_nobody() -> None:
+async def test_a_tool_that_raises_while_it_is_stopped_has_no_effect() -> None:
     @retinue.tool(kind="pure")
     async def brittle() -> str:
         """Break when touched."""
@@ -408,7 +408,7 @@ async def test_a_thread_cannot_be_stopped_and_is_reported() -> None:
         assert r.results("main") == []
 
 
-async def test_a_second_cancel_concerns_nobody_and_the_first_one_stands() -> None:
+async def test_a_second_cancel_has_no_effect() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", hangs())
         handle = await r.retinue.spawn("go")
@@ -437,10 +437,10 @@ async def test_a_run_that_has_ended_cannot_be_cancelled_any_more() -> None:
         assert await r.retinue.handle(run_id).wait() == outcome
 
 
-# ---- from elsewhere -------------------------------------------------------------------------------------------------
+# ---- from another process -------------------------------------------------------------------------------------------
 
 
-async def test_another_process_can_cancel_a_run_that_nobody_drives() -> None:
+async def test_another_process_can_cancel_a_run_without_a_driver() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", delegates("dig"))
@@ -479,12 +479,12 @@ async def test_another_process_can_cancel_a_run_that_this_one_drives() -> None:
         assert now() < 2
 
 
-async def test_a_cancel_that_a_kill_interrupted_is_still_a_cancel() -> None:
+async def test_a_cancel_interrupted_by_a_kill_still_takes_effect() -> None:
     async with Harness(dialects=()) as r:
-        r.script("main", in_turn(hangs(), says("never")))
+        r.script("main", in_sequence(hangs(), says("never")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(1)
-        await r.retinue.cancel(handle)  # stored; the run's own end is not written any more
+        await r.retinue.cancel(handle)  # stored; the end of the run itself is not written any more
         await r.restart()
         outcome = await r.retinue.handle(handle.run_id).wait()
 

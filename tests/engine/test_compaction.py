@@ -1,4 +1,4 @@
-"""Long runs make their history shorter instead of dying of it: by their own model's window, or when it is refused."""
+"""Long runs compact their history: near the window of their model, or after a context-length error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def read(size: int, name: str = "file") -> str:
 
 
 def harness(*, model: str = "small", script: Script | None = None, **options: object) -> Harness:
-    """A retinue whose models have windows, and a price."""
+    """A retinue whose models have context windows and a price."""
     mind = ScriptedProvider(script or Script(), windows=WINDOWS, prices={"small": (3, 5), "large": (3, 5)})
     return Harness(dialects=(), tools=[read], provider=mind, model=model, **options)  # pyright: ignore[reportArgumentType]
 
@@ -60,8 +60,8 @@ def reads(size: int, words: int = 0) -> ScriptedReply:
     return together(says("w" * words), calls("read", size=size))
 
 
-def hearing(heard: list[Sequence[Message]], line: Line, *, at_most: int | None = None) -> LineFunction:
-    """A line whose speaker keeps what it was told, and refuses more than so many characters."""
+def recording(heard: list[Sequence[Message]], line: Line, *, at_most: int | None = None) -> LineFunction:
+    """A line that records its request, and fails above a number of characters."""
 
     def listen(request: Request) -> Line:
         heard.append(tuple(request.messages))
@@ -76,7 +76,7 @@ def compactions(r: Harness, agent: str = "main") -> list[HistoryCompacted]:
 
 
 def assert_whole(messages: Sequence[Message]) -> None:
-    """Words first, and each call with its result right behind it."""
+    """Assert that the conversation begins with a user message, and each call is followed by its result."""
     assert isinstance(messages[0], UserMessage)
     waiting = 0
     for message in messages:
@@ -91,10 +91,10 @@ def assert_whole(messages: Sequence[Message]) -> None:
 # ---- near the window ------------------------------------------------------------------------------------------------
 
 
-async def test_near_the_window_old_results_are_left_out_before_the_model_is_asked() -> None:
+async def test_near_the_window_old_results_are_dropped_before_the_model_call() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
-        r.script("main", *[hearing(heard, reads(2500)) for _ in range(7)], hearing(heard, says("the valve")))
+        r.script("main", *[recording(heard, reads(2500)) for _ in range(7)], recording(heard, says("the valve")))
         outcome = await r.run(TASK)
 
         assert (outcome.text, outcome.turns) == ("the valve", 8)
@@ -113,10 +113,12 @@ async def test_near_the_window_old_results_are_left_out_before_the_model_is_aske
         assert results == ["file: " + "r" * 2500] * 7, "the originals stay in the store"
 
 
-async def test_where_words_are_what_is_long_the_same_model_sums_up_its_older_turns() -> None:
+async def test_long_replies_are_summarised_by_the_same_model() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
-        r.script("main", *[hearing(heard, reads(10, words=2500)) for _ in range(6)], hearing(heard, says("the valve")))
+        r.script(
+            "main", *[recording(heard, reads(10, words=2500)) for _ in range(6)], recording(heard, says("the valve"))
+        )
         r.provider.script.sums_up("main", says("Six files were read.", usage=Usage(input=700, output=9)))
         outcome = await r.run(TASK)
         (done,) = compactions(r)
@@ -138,7 +140,7 @@ async def test_where_words_are_what_is_long_the_same_model_sums_up_its_older_tur
         assert outcome.cost == sum(reply.cost or 0 for reply in replies) + (done.cost or 0)
 
 
-async def test_each_run_is_judged_by_the_window_of_its_own_model() -> None:
+async def test_each_run_uses_the_window_of_its_own_model() -> None:
     agents = [
         Agent(name="here", model="custom:small", tools=("read",)),
         Agent(name="there", model="custom:large", tools=("read",)),
@@ -151,7 +153,7 @@ async def test_each_run_is_judged_by_the_window_of_its_own_model() -> None:
         assert [len(compactions(r, agent)) > 0 for agent in ("here", "there")] == [True, False]
 
 
-async def test_a_model_that_steps_in_has_its_own_window() -> None:
+async def test_a_fallback_model_has_its_own_window() -> None:
     down = ProviderError("no", fault="auth")
     agents = [Agent(name="main", model="custom:large", fallback=("custom:small",), tools=("read",))]
     sizes: list[tuple[str, int]] = []
@@ -170,7 +172,7 @@ async def test_a_model_that_steps_in_has_its_own_window() -> None:
         assert len(compactions(r)) == 1
 
 
-async def test_what_cannot_be_made_shorter_is_sent_as_it_is() -> None:
+async def test_a_history_that_cannot_be_compacted_is_sent_unchanged() -> None:
     async with harness() as r:
         r.script("main", reads(10), says("done"))
         outcome = await r.run(TASK, system="s" * 15_000)
@@ -178,14 +180,14 @@ async def test_what_cannot_be_made_shorter_is_sent_as_it_is() -> None:
         assert (outcome.text, compactions(r)) == ("done", [])
 
 
-async def test_a_model_without_a_known_window_is_left_to_its_provider() -> None:
+async def test_a_history_is_not_compacted_without_a_known_window() -> None:
     async with harness(model="unheard-of") as r:
         r.script("main", *[reads(50_000)] * 6, says("done"))
 
         assert ((await r.run(TASK)).text, compactions(r)) == ("done", [])
 
 
-async def test_the_latest_input_of_a_run_that_stays_is_repeated_in_its_summary() -> None:
+async def test_the_summary_of_a_keep_alive_run_repeats_its_latest_input() -> None:
     async with harness() as r:
         r.script("main", says("ready"), *[reads(10, words=2500) for _ in range(6)], says("the valve"))
         handle = await r.retinue.spawn(TASK, keep_alive=True)
@@ -197,13 +199,13 @@ async def test_the_latest_input_of_a_run_that_stays_is_repeated_in_its_summary()
         assert f"{TASK}\n\nThe latest input:\nNow look at the valve." in done.messages[0].text
 
 
-# ---- refused as too long --------------------------------------------------------------------------------------------
+# ---- context-length errors ------------------------------------------------------------------------------------------
 
 
-async def test_a_refusal_as_too_long_makes_the_history_shorter_and_asks_again() -> None:
+async def test_a_context_length_error_compacts_the_history_and_retries() -> None:
     heard: list[Sequence[Message]] = []
     async with harness(model="unheard-of") as r:
-        last = hearing(heard, says("the valve"), at_most=9000)
+        last = recording(heard, says("the valve"), at_most=9000)
         r.script("main", *[reads(2500)] * 6, last)
         outcome = await r.run(TASK)
 
@@ -212,10 +214,10 @@ async def test_a_refusal_as_too_long_makes_the_history_shorter_and_asks_again() 
         assert [event.way for event in compactions(r)] == ["shortened"]
 
 
-async def test_a_first_message_that_is_too_long_loses_its_middle() -> None:
+async def test_a_too_long_first_message_is_truncated_in_the_middle() -> None:
     heard: list[Sequence[Message]] = []
     async with harness(model="unheard-of") as r:
-        r.script("main", hearing(heard, says("read"), at_most=3000))
+        r.script("main", recording(heard, says("read"), at_most=3000))
         outcome = await r.run("Read this: " + "x" * 100_000 + " and say what you think.")
 
         assert outcome.text == "read"
@@ -224,7 +226,7 @@ async def test_a_first_message_that_is_too_long_loses_its_middle() -> None:
         assert told.text.endswith("and say what you think.")
 
 
-async def test_who_always_says_too_long_is_believed_in_the_end() -> None:
+async def test_repeated_context_length_errors_end_the_run() -> None:
     async with harness(model="unheard-of") as r:
         r.script("main", *[reads(25_000)] * 6, fails(TOO_LONG))
         outcome = await r.run(TASK)
@@ -237,9 +239,9 @@ async def test_who_always_says_too_long_is_believed_in_the_end() -> None:
         assert len(r.provider.asked) == 6 + 1 + len(compactions(r))
 
 
-async def test_a_summary_that_is_refused_as_too_long_is_asked_for_with_a_shorter_record() -> None:
+async def test_a_too_long_summary_request_is_repeated_with_a_shorter_transcript() -> None:
     async with harness(model="unheard-of") as r:
-        r.script("main", *[reads(10, words=25_000)] * 6, hearing([], says("the valve"), at_most=80_000))
+        r.script("main", *[reads(10, words=25_000)] * 6, recording([], says("the valve"), at_most=80_000))
         sizes: list[int] = []
 
         def sum_up(request: Request) -> Line:
@@ -254,11 +256,11 @@ async def test_a_summary_that_is_refused_as_too_long_is_asked_for_with_a_shorter
         assert sizes[1] < 30_000 < sizes[0]
 
 
-# ---- no summary to be had -------------------------------------------------------------------------------------------
+# ---- no summary -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", [says(" "), says("I would rather not", stop="refusal")], ids=["empty", "refusal"])
-async def test_a_model_that_gives_no_summary_costs_the_run_its_older_turns_and_not_its_life(line: Line) -> None:
+async def test_without_a_summary_the_older_turns_are_dropped_and_the_run_continues(line: Line) -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 6, says("the valve"))
         r.provider.script.sums_up("main", line)
@@ -271,7 +273,7 @@ async def test_a_model_that_gives_no_summary_costs_the_run_its_older_turns_and_n
 
 
 @pytest.mark.parametrize(("fault", "attempts"), [("auth", 1), ("overloaded", MAX_ATTEMPTS)])
-async def test_a_model_that_cannot_be_had_for_a_summary_fails_the_turn(fault: ProviderFault, attempts: int) -> None:
+async def test_an_unavailable_model_for_the_summary_fails_the_turn(fault: ProviderFault, attempts: int) -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)
         r.provider.script.sums_up("main", fails(ProviderError("no", fault=fault)))
@@ -282,7 +284,7 @@ async def test_a_model_that_cannot_be_had_for_a_summary_fails_the_turn(fault: Pr
         assert len(r.provider.summarised) == attempts
 
 
-async def test_a_run_that_is_cancelled_while_it_sums_up_says_nothing_of_the_summary() -> None:
+async def test_a_cancel_during_a_summary_discards_the_summary() -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)
         r.provider.script.sums_up("main", hangs("Six files"))
@@ -295,10 +297,10 @@ async def test_a_run_that_is_cancelled_while_it_sums_up_says_nothing_of_the_summ
         assert (outcome.result, outcome.text, outcome.unstopped) == ("cancelled", "w" * 2500, ())
 
 
-# ---- what it may cost -----------------------------------------------------------------------------------------------
+# ---- budgets --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_summary_that_there_is_no_allowance_for_ends_the_run_as_exhausted() -> None:
+async def test_a_summary_without_budget_ends_the_run_as_exhausted() -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)
         outcome = await r.run(TASK, limits=Limits(max_input_tokens=6600))
@@ -310,7 +312,7 @@ async def test_a_summary_that_there_is_no_allowance_for_ends_the_run_as_exhauste
 async def test_a_wrap_up_turn_spends_nothing_on_a_summary() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
-        r.script("main", *[reads(10, words=2500)] * 5, hearing(heard, says("what I have")))
+        r.script("main", *[reads(10, words=2500)] * 5, recording(heard, says("what I have")))
         outcome = await r.run(TASK, limits=Limits(max_input_tokens=8600, wrap_up=True))
         (done,) = compactions(r)
 
@@ -334,14 +336,14 @@ async def test_a_summary_is_charged_to_the_windows_of_its_run() -> None:
         assert sum(charge.cost for charge in charges) == outcome.cost
 
 
-# ---- going on with it -----------------------------------------------------------------------------------------------
+# ---- forks and crashes ----------------------------------------------------------------------------------------------
 
 
-async def test_a_fork_of_a_run_that_was_compacted_begins_with_what_that_remembers() -> None:
+async def test_a_fork_of_a_compacted_run_begins_with_its_compacted_history() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 6, says("the valve"))
-        r.script("main", hearing(heard, says("forked")), task="and then?")
+        r.script("main", recording(heard, says("forked")), task="and then?")
         handle = await r.retinue.spawn(TASK)
         await handle.wait()
         fork = await r.retinue.fork(handle.run_id, "and then?")
@@ -353,11 +355,11 @@ async def test_a_fork_of_a_run_that_was_compacted_begins_with_what_that_remember
         assert_whole(heard[0])
 
 
-async def test_a_fork_may_have_inherited_more_than_its_own_model_can_read() -> None:
+async def test_a_fork_may_inherit_more_than_the_window_of_its_model() -> None:
     heard: list[Sequence[Message]] = []
     async with harness(model="large") as r:
         r.script("there", *[reads(2500)] * 8, says("the valve"))
-        r.script("here", hearing(heard, says("forked")))
+        r.script("here", recording(heard, says("forked")))
         run_spec = RunSpec(agent="there", offered=("read",), provider="custom", model="large")
         supervisor = r.retinue.supervisor
         origin = await supervisor.spawn(SpawnRequest(agent="there", run_spec=run_spec, task=TASK), session_id="session")
@@ -382,7 +384,7 @@ def story() -> Script:
     return script.sums_up("main", says("Files were read."))
 
 
-async def test_stopped_after_any_write_a_run_that_compacts_ends_with_the_same_answer() -> None:
+async def test_a_compacting_run_gives_the_same_answer_after_a_crash_at_any_write() -> None:
     agents = [Agent(name="main", model="custom:small", tools=("read",))]
     calm = harness(agents=agents, script=story())
     async with calm as r:
@@ -413,7 +415,7 @@ async def test_stopped_after_any_write_a_run_that_compacts_ends_with_the_same_an
 
 
 async def remembered(r: Harness) -> list[Message]:
-    """The history that whoever goes on with the run would find."""
+    """The history that an adopting process would read."""
     (row,) = r.store.runs(RunQuery())
     return list((await r.retinue.supervisor.replay(row.run_id)).history)
 
@@ -424,15 +426,15 @@ async def remembered(r: Harness) -> list[Message]:
     model=st.sampled_from(["small", "unheard-of"]),
     at_most=st.integers(2000, 20_000),
 )
-async def test_whatever_a_run_reads_and_says_it_sends_whole_conversations_and_comes_to_an_end(
+async def test_any_run_sends_valid_conversations_and_ends(
     turns: list[tuple[int, int]], model: str, at_most: int
 ) -> None:
     heard: list[Sequence[Message]] = []
     async with harness(model=model) as r:
-        lines = [hearing(heard, reads(size, words), at_most=at_most) for size, words in turns]
-        r.script("main", *lines, hearing(heard, says("done"), at_most=at_most))
+        lines = [recording(heard, reads(size, words), at_most=at_most) for size, words in turns]
+        r.script("main", *lines, recording(heard, says("done"), at_most=at_most))
         outcome = await r.run(TASK)
-        if outcome.result == "failed":  # what it was told last cannot be made shorter than the provider likes
+        if outcome.result == "failed":  # the latest message cannot be truncated to the limit of the provider
             r.provider.script = Script()
 
         assert (outcome.result, outcome.text) == ("completed", "done") or outcome.error.endswith("a shorter task)")
@@ -442,11 +444,11 @@ async def test_whatever_a_run_reads_and_says_it_sends_whole_conversations_and_co
         assert len(heard) <= (len(turns) + 1) * (1 + MAX_COMPACTIONS_PER_TURN)
 
 
-# ---- a provider of one's own ----------------------------------------------------------------------------------------
+# ---- a custom provider ----------------------------------------------------------------------------------------------
 
 
-class Stubborn:
-    """A provider that says nothing about usage, and refuses what is longer than it likes."""
+class LengthLimitedProvider:
+    """A provider that reports no usage and rejects long requests."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -459,8 +461,8 @@ class Stubborn:
         return Reply(AssistantMessage("short enough"), usage=None)
 
 
-async def test_a_far_too_long_history_is_short_enough_after_a_few_times() -> None:
-    mind = Stubborn()
+async def test_a_far_too_long_history_fits_after_a_few_compactions() -> None:
+    mind = LengthLimitedProvider()
     async with Harness(dialects=(), providers={"own": mind}, model="own:m") as r:
         outcome = await r.run("Read: " + "x" * 900_000, model="own:m")
 

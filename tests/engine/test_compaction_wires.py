@@ -1,4 +1,4 @@
-"""After a compaction every wire sends the new history, over a real connection to a vendor that takes only so much."""
+"""After a compaction every wire sends the new history, over HTTP to a fake vendor with a length limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def read(name: str) -> str:
 
 
 class Script:
-    """A model that reads six files and then says which of them it still knows; it counts its own turns."""
+    """A model that reads six files and then lists those that are still in its history."""
 
     def __init__(self, refuse: Callable[..., FakeResponse], words: int) -> None:
         self.refuse = refuse
@@ -55,7 +55,7 @@ class Script:
         self.last = ""
 
     def __call__(self, heard: ReceivedRequest) -> Line | FakeResponse:
-        """What it says to a request, or that this is too much."""
+        """The reply to a request, or a context-length error."""
         text = msgspec.json.encode(heard.body).decode()
         if SUMMARY_SYSTEM_PROMPT in text:
             self.summaries.append(text)
@@ -83,7 +83,7 @@ async def tell(name: str, words: int) -> tuple[Script, Outcome, list[HistoryComp
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_results_that_were_left_out_are_sent_no_more(name: str) -> None:
+async def test_dropped_results_are_not_sent_any_more(name: str) -> None:
     script, outcome, events = await tell(name, words=5)
 
     assert (outcome.result, outcome.text, outcome.turns) == ("completed", "done", 7)
@@ -96,7 +96,7 @@ async def test_results_that_were_left_out_are_sent_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_a_summary_is_sent_in_the_place_of_what_it_sums_up(name: str) -> None:
+async def test_a_summary_is_sent_instead_of_the_summarised_messages(name: str) -> None:
     script, outcome, events = await tell(name, words=3000)
 
     assert (outcome.result, outcome.text, outcome.turns) == ("completed", "done", 7)

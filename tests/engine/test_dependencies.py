@@ -1,4 +1,4 @@
-"""Runs that wait for others before they begin, and runs that stay and are waited for only while they work."""
+"""Runs with dependencies, and keep-alive children that are waited for only while they work."""
 
 import asyncio
 from contextlib import suppress
@@ -24,7 +24,7 @@ def slowly(**options: Any) -> tuple[Harness, Delegate]:
     return with_delegation(provider=ScriptedProvider(Script(), latency=1.0), **options)
 
 
-async def test_a_run_begins_when_those_it_waits_for_have_completed_and_reads_their_results() -> None:
+async def test_a_run_begins_after_its_dependencies_and_reads_their_results() -> None:
     harness, delegate = slowly()
     async with harness as r:
         r.script(
@@ -45,7 +45,7 @@ async def test_a_run_begins_when_those_it_waits_for_have_completed_and_reads_the
         assert second.started_at < (first.ended_at or 0)
 
 
-async def test_a_run_that_waits_for_others_is_shown_as_waiting_and_does_not_count_as_running() -> None:
+async def test_a_pending_run_is_shown_as_waiting_and_does_not_count_as_running() -> None:
     harness, delegate = slowly()
     async with harness as r:
         r.script(
@@ -71,7 +71,7 @@ async def test_a_run_that_waits_for_others_is_shown_as_waiting_and_does_not_coun
         assert outcome.text == "done"
 
 
-async def test_a_failed_dependency_fails_the_run_that_waits_for_it_with_the_reason() -> None:
+async def test_a_failed_dependency_fails_the_dependent_run_with_the_reason() -> None:
     harness, delegate = slowly()
     async with harness as r:
         r.script(
@@ -80,7 +80,7 @@ async def test_a_failed_dependency_fails_the_run_that_waits_for_it_with_the_reas
             delegates("second", after=["first"], wait=False, lifecycle=WAITED_FOR),
             says("done"),
         )
-        r.script("first", delegates("nobody"))
+        r.script("first", delegates("unknown"))
         await r.run("go")
         second = await r.retinue.handle(delegate.started[1].run_id).look()
 
@@ -89,7 +89,7 @@ async def test_a_failed_dependency_fails_the_run_that_waits_for_it_with_the_reas
         assert second.outcome.error == "Dependency first failed: the tool call budget is spent: used 1, limit 0"
 
 
-async def test_a_run_may_wait_for_one_that_is_over() -> None:
+async def test_a_dependency_may_have_ended_before() -> None:
     harness, delegate = slowly()
     async with harness as r:
         r.script("main", delegates("first"), delegates("second", after=["first"]), says("done"))
@@ -102,7 +102,7 @@ async def test_a_run_may_wait_for_one_that_is_over() -> None:
         assert second.outcome.text == "I was told: You work with:\n[first]\nearly"
 
 
-async def test_stopped_after_any_write_a_run_that_waits_still_begins_once_and_with_the_results() -> None:
+async def test_a_pending_run_begins_once_with_its_results_after_a_crash_at_any_write() -> None:
     for writes in range(1, 40):
         store = MemoryStore()
         harness, _ = slowly(store=store)
@@ -132,7 +132,7 @@ async def test_stopped_after_any_write_a_run_that_waits_still_begins_once_and_wi
             break
 
 
-async def test_what_peers_said_one_after_another_is_read_as_one_message_and_others_words_are_not_joined() -> None:
+async def test_successive_peer_messages_are_joined_and_no_others() -> None:
     heard: list[list[str]] = []
 
     def listening(request: Request) -> ScriptedReply:
@@ -150,7 +150,7 @@ async def test_what_peers_said_one_after_another_is_read_as_one_message_and_othe
         assert heard == [["go", "a\n\nb", "c", "d"]]
 
 
-async def test_a_parent_waits_for_a_child_that_stays_while_it_works_and_takes_it_along_when_it_ends() -> None:
+async def test_a_parent_waits_for_a_working_keep_alive_child_and_ends_it() -> None:
     harness, delegate = slowly()
     async with harness as r:
         r.script(

@@ -1,4 +1,4 @@
-"""Processes that drive runs: they beat, they watch each other, and only those that are told to take over."""
+"""Drivers: heartbeats, watching other drivers, adoption, and inbox items from other processes."""
 
 import asyncio
 import subprocess
@@ -21,7 +21,7 @@ from retinue.core.messages import Delta
 from retinue.core.ports import Store
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.usage import Usage
-from retinue.engine.process_identity import identity_of, this_host, this_process
+from retinue.engine.driver_table import identity_of, this_host, this_process
 from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -33,7 +33,7 @@ LEASE = 10.0
 
 
 class Process(Harness):
-    """A retinue that plays a process; lines that it leaves unasked are for the next one."""
+    """A retinue that stands for a process; unused lines of its script are left for the next one."""
 
     async def __aexit__(self, *_: object) -> None:
         if self._retinue is not None:
@@ -48,7 +48,7 @@ class Host:
         self.path = path
         self.stores: list[SqliteStore] = []
         self.store = self.another_store()
-        """For looking from outside."""
+        """For reading from outside."""
 
     def another_store(self, *, threaded: bool = False) -> SqliteStore:
         self.stores.append(SqliteStore(self.path, threaded=threaded))
@@ -70,7 +70,7 @@ class Host:
         lease: float = LEASE,
         **options: Any,
     ) -> Process:
-        """A process whose `look` tool answers what `look` does, at once or after a while."""
+        """A process whose tool `look` awaits the function `look`."""
 
         @retinue.tool(name="look", kind="pure")
         async def looks() -> str:
@@ -92,7 +92,7 @@ class Host:
         return process
 
     def rows(self) -> dict[str, tuple[DriverId | None, str]]:
-        """Every run by its agent: who drives it, and its phase."""
+        """Driver and phase of each run, by agent."""
         return {row.agent: (row.driver_id, row.progress.phase) for row in self.store.runs(RunQuery())}
 
     def run_of(self, agent: str) -> RunId:
@@ -115,14 +115,14 @@ def driver_of(harness: Harness) -> DriverId:
     return driver_id
 
 
-def stop_the_heart(process: Harness) -> None:
-    """Let a process go on without its heartbeat, as one does whose machine is stopped and continued."""
+def stop_heartbeat(process: Harness) -> None:
+    """Stop the heartbeat of a process, as on a machine that is suspended and resumed."""
     for heart in process.retinue._driver._tasks:
         heart.cancel()
 
 
 async def until(condition: Callable[[], bool], *, within: float) -> float:
-    """Wait, in held time, until something is so; the seconds that took."""
+    """Wait in virtual time until `condition` holds; returns the seconds that took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not condition():
@@ -140,15 +140,15 @@ async def an_hour() -> None:
 
 
 def a_tree(host: Host) -> None:
-    """`main` delegates to `digger`, who looks."""
+    """`main` delegates to `digger`, which calls `look`."""
     host.script("main", delegates("digger", lifecycle=Lifecycle(awaited=True)), says("done"))
     host.script("digger", together(says("Let me look."), calls("look")), says("gold"))
 
 
-# ---- coming and going -----------------------------------------------------------------------------------------------
+# ---- register and leave ---------------------------------------------------------------------------------------------
 
 
-async def test_a_driver_is_on_the_list_while_it_is_open_and_its_counter_grows(host: Host) -> None:
+async def test_an_open_driver_is_listed_and_its_heartbeat_grows(host: Host) -> None:
     async with host.process() as harness:
         me = DriverRow(driver_id=driver_of(harness), host=this_host(), process=this_process())
         assert host.store.drivers() == [me]
@@ -159,7 +159,7 @@ async def test_a_driver_is_on_the_list_while_it_is_open_and_its_counter_grows(ho
     assert host.store.drivers() == []
 
 
-async def test_a_store_that_nobody_shares_needs_no_heart(host: Host) -> None:
+async def test_an_unshared_store_needs_no_heartbeat(host: Host) -> None:
     store = MemoryStore()
     async with host.process(store=store) as harness:
         await asyncio.sleep(1000)
@@ -167,7 +167,7 @@ async def test_a_store_that_nobody_shares_needs_no_heart(host: Host) -> None:
         assert [(row.driver_id, row.beat) for row in store.drivers()] == [(driver_of(harness), 0)]
 
 
-async def test_leaving_in_good_order_sets_unfinished_runs_free_and_another_goes_on_with_them(
+async def test_a_clean_shutdown_releases_unfinished_runs_for_adoption(
     host: Host,
 ) -> None:
     a_tree(host)
@@ -182,7 +182,7 @@ async def test_leaving_in_good_order_sets_unfinished_runs_free_and_another_goes_
         assert (await handle.wait()).text == "done"
 
 
-async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(host: Host) -> None:
+async def test_a_waiter_gets_an_error_when_the_retinue_is_closed(host: Host) -> None:
     host.script("main", calls("look"))
     harness = host.process(look=a_minute)
     await harness.open()
@@ -199,11 +199,11 @@ async def test_whoever_waits_for_a_run_hears_that_its_retinue_was_closed(host: H
     assert host.rows() == {"main": (None, "working")}
 
 
-# ---- looking --------------------------------------------------------------------------------------------------------
+# ---- reading --------------------------------------------------------------------------------------------------------
 
 
 async def interrupted_tree(host: Host) -> None:
-    """A tree whose process was killed while the child looked."""
+    """A tree whose process was killed during a call of the child."""
     a_tree(host)
     harness = host.process(look=a_minute)
     await harness.open()
@@ -212,7 +212,7 @@ async def interrupted_tree(host: Host) -> None:
     await harness.kill()
 
 
-async def test_looking_at_interrupted_runs_starts_nothing(host: Host) -> None:
+async def test_reading_interrupted_runs_starts_nothing(host: Host) -> None:
     await interrupted_tree(host)
     before = (
         host.rows(),
@@ -244,7 +244,7 @@ async def test_looking_at_interrupted_runs_starts_nothing(host: Host) -> None:
         assert host.rows() == {"main": (None, "working"), "digger": (None, "working")}
 
 
-async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said(
+async def test_an_interrupted_run_shows_its_progress_and_text(
     host: Host,
 ) -> None:
     await interrupted_tree(host)
@@ -257,7 +257,7 @@ async def test_an_interrupted_run_shows_how_far_it_had_come_and_what_it_had_said
         assert (run.text, run.outcome) == ("Let me look.", None)
 
 
-async def test_the_runs_of_a_process_that_is_gone_are_shown_as_interrupted_before_anyone_buries_it(
+async def test_runs_of_a_dead_process_are_interrupted_before_it_is_declared_dead(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_tree(host)
@@ -269,10 +269,10 @@ async def test_the_runs_of_a_process_that_is_gone_are_shown_as_interrupted_befor
         await first.kill()
 
 
-# ---- taking over ----------------------------------------------------------------------------------------------------
+# ---- adoption -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_adopts_only_when_it_is_told_to(host: Host) -> None:
+async def test_a_process_adopts_only_when_asked_to(host: Host) -> None:
     await interrupted_tree(host)
     async with host.process():
         await asyncio.sleep(10 * LEASE)
@@ -283,7 +283,7 @@ async def test_a_process_adopts_only_when_it_is_told_to(host: Host) -> None:
         assert [event.driver_id for event in host.events("main") if isinstance(event, RunAdopted)] == [driver_of(third)]
 
 
-async def test_an_adopted_run_goes_on_where_it_was_and_asks_nothing_twice(host: Host) -> None:
+async def test_an_adopted_run_continues_and_repeats_no_model_call(host: Host) -> None:
     await interrupted_tree(host)
     async with host.process(adopt=True) as second:
         await second.retinue.handle(host.run_of("main")).wait()
@@ -359,7 +359,7 @@ async def test_a_tree_is_not_adopted_when_its_provider_is_missing(host: Host) ->
         assert host.rows()["main"] == (None, "working")
 
 
-async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
+async def test_an_unadoptable_tree_does_not_prevent_other_adoptions(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.script("main", calls("look"), says("done"))
@@ -387,7 +387,7 @@ async def test_a_tree_that_cannot_be_adopted_does_not_keep_others_from_being(
 KEPT = Lifecycle(on_parent_end="keep")
 
 
-async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_everything_since(
+async def test_a_reserved_child_is_adopted_although_its_parent_has_overspent(
     host: Host,
 ) -> None:
     host.script(
@@ -408,11 +408,11 @@ async def test_a_carved_child_is_taken_over_although_its_parent_has_overspent_ev
         assert [outcome.reason for outcome in ended.values()] == ["max_tokens", "max_tokens"]
 
 
-# ---- the dead -------------------------------------------------------------------------------------------------------
+# ---- dead drivers ---------------------------------------------------------------------------------------------------
 
 
 async def gone_process(host: Host, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A process that works on a tree, and that the operating system does not know any more."""
+    """A process that drives a tree, and that does not exist any more for the operating system."""
     child = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE)
     process = identity_of(child.pid)
     child.kill()
@@ -426,7 +426,9 @@ async def gone_process(host: Host, monkeypatch: pytest.MonkeyPatch) -> Harness:
     return first
 
 
-async def test_a_driver_whose_process_is_gone_is_buried_at_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_driver_whose_process_is_gone_is_declared_dead_at_once(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a_tree(host)
     first = await gone_process(host, monkeypatch)
     began = asyncio.get_running_loop().time()
@@ -441,7 +443,7 @@ async def test_a_driver_whose_process_is_gone_is_buried_at_once(host: Host, monk
         await first.kill()
 
 
-async def test_a_driver_that_beats_is_left_alone(host: Host) -> None:
+async def test_a_driver_with_a_heartbeat_is_not_declared_dead(host: Host) -> None:
     a_tree(host)
     async with (
         host.process(look=lambda: asyncio.sleep(20 * LEASE)) as first,
@@ -453,26 +455,26 @@ async def test_a_driver_that_beats_is_left_alone(host: Host) -> None:
         assert [event for event in host.events("main") if isinstance(event, RunAdopted)] == []
 
 
-async def test_a_driver_whose_counter_stands_still_for_a_lease_is_buried_by_the_watchers_own_clock(
+async def test_a_driver_without_a_heartbeat_for_a_lease_is_declared_dead(
     host: Host,
 ) -> None:
     a_tree(host)
     first = host.process(look=an_hour)
     await first.open()
-    stop_the_heart(first)
+    stop_heartbeat(first)
     await first.retinue.spawn("dig")
     await asyncio.sleep(50)
 
     async with host.process(adopt=True) as second:
         await asyncio.sleep(LEASE - 0.1)
-        assert host.rows()["main"][0] == driver_of(first), "nobody has watched it for a whole lease"
+        assert host.rows()["main"][0] == driver_of(first), "it was not watched for a whole lease"
         await until(lambda: host.rows()["main"][0] == driver_of(second), within=LEASE + 1)
 
         assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
         await first.kill()
 
 
-async def test_a_driver_whose_heart_stops_later_is_buried_later_and_leaves_quietly(
+async def test_a_driver_that_stops_later_is_declared_dead_later_and_leaves_quietly(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     a_tree(host)
@@ -482,14 +484,14 @@ async def test_a_driver_whose_heart_stops_later_is_buried_later_and_leaves_quiet
         await asyncio.sleep(10 * LEASE)
         assert host.rows()["main"][0] == driver_of(first)
 
-        stop_the_heart(first)
+        stop_heartbeat(first)
 
         await until(lambda: host.rows()["main"][0] == driver_of(second), within=2 * LEASE + 1)
         assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
     assert f"driver {buried} was declared dead" in caplog.text
 
 
-async def test_a_heart_goes_on_beating_whatever_happens_in_it(
+async def test_the_heartbeat_continues_after_errors(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = host.another_store()
@@ -507,13 +509,13 @@ async def test_a_heart_goes_on_beating_whatever_happens_in_it(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_says_so(
+async def test_a_fenced_driver_cannot_write_and_reports_it(
     host: Host,
 ) -> None:
     a_tree(host)
     first = host.process(look=a_minute)
     await first.open()
-    stop_the_heart(first)
+    stop_heartbeat(first)
     handle = await first.retinue.spawn("dig")
     waiting = asyncio.create_task(handle.wait())
     watching = asyncio.create_task(collect(handle.events()))
@@ -523,7 +525,7 @@ async def test_a_buried_driver_gets_no_write_accepted_for_parent_or_child_and_sa
         await second.retinue.handle(host.run_of("main")).wait()
         logs = host.events("main"), host.events("digger")
         assert not waiting.done(), "it has no reason to write yet, so it does not know"
-        await asyncio.sleep(60)  # its tool comes back, and it tries to write that
+        await asyncio.sleep(60)  # its tool returns, and it tries to record that
 
         for task in (waiting, watching):
             with pytest.raises(Fenced, match=driver_of(first)):
@@ -545,13 +547,13 @@ async def collect(events: AsyncIterator[Event | Delta]) -> list[Event | Delta]:
     return [event async for event in events]
 
 
-async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_not_left_waiting(
+async def test_a_fenced_driver_does_not_keep_callers_waiting(
     host: Host,
 ) -> None:
     a_tree(host)
     first = host.process(look=a_minute)
     await first.open()
-    stop_the_heart(first)
+    stop_heartbeat(first)
     handle = await first.retinue.spawn("dig")
     await asyncio.sleep(1)
     async with host.process(look=an_hour, adopt=True) as second:
@@ -563,7 +565,7 @@ async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_
             await handle.wait()
         with pytest.raises(Fenced):
             await handle.answer(1)
-        assert (await handle.look()).state == "working", "as the store has it: somebody else drives it"
+        assert (await handle.look()).state == "working", "as stored: another process drives it"
         assert {view.state for view in await first.retinue.list(everyone=True)} == {"working", "waiting"}
         await first.close()
         await second.retinue.handle(handle.run_id).wait()
@@ -572,7 +574,7 @@ async def test_whoever_asks_a_buried_driver_for_a_run_that_goes_on_elsewhere_is_
 # ---- from another process -------------------------------------------------------------------------------------------
 
 
-async def test_words_from_another_process_are_read_at_the_next_turn(host: Host) -> None:
+async def test_a_message_from_another_process_is_read_at_the_next_turn(host: Host) -> None:
     host.script("main", calls("look"), calls("look"), says("done"))
     async with host.process(look=lambda: asyncio.sleep(1)) as owner, host.process() as other:
         handle = await owner.retinue.spawn("look")
@@ -588,7 +590,7 @@ async def test_words_from_another_process_are_read_at_the_next_turn(host: Host) 
             await other.retinue.send(handle.run_id, "too late")
 
 
-async def test_an_idle_run_hears_another_process_within_a_second(host: Host) -> None:
+async def test_an_idle_run_gets_input_of_another_process_within_a_second(host: Host) -> None:
     host.script("main", says("hello"), says("I am fine"))
     async with host.process() as owner, host.process() as other:
         handle = await owner.retinue.spawn("hi", keep_alive=True)
@@ -621,7 +623,7 @@ async def test_a_cancel_from_another_process_stops_the_whole_tree_within_a_secon
         await until(lambda: host.rows()["digger"][1] == "ended", within=1)
 
 
-async def test_an_approval_from_another_process_lets_the_call_go_on_within_a_second(
+async def test_an_approval_from_another_process_starts_the_call_within_a_second(
     host: Host,
 ) -> None:
     @retinue.tool
@@ -650,7 +652,7 @@ async def test_an_approval_from_another_process_lets_the_call_go_on_within_a_sec
         assert await other.retinue.approvals() == []
 
 
-async def test_another_process_can_wait_for_a_run_and_sees_where_it_stands(host: Host) -> None:
+async def test_another_process_can_wait_for_a_run_and_see_its_state(host: Host) -> None:
     a_tree(host)
     async with host.process(look=a_minute) as owner, host.process() as other:
         handle = await owner.retinue.spawn("dig")
@@ -667,7 +669,7 @@ async def test_another_process_can_wait_for_a_run_and_sees_where_it_stands(host:
 
 
 class ForgetfulReader:
-    """A store that cannot be read once, just when there is mail."""
+    """A store whose inboxes cannot be read once."""
 
     def __init__(self, inner: SqliteStore) -> None:
         self.inner = inner
@@ -683,12 +685,12 @@ class ForgetfulReader:
         return inbox
 
 
-async def test_mail_that_could_not_be_read_the_first_time_is_read_the_second(host: Host) -> None:
+async def test_inbox_items_are_read_again_after_a_failed_read(host: Host) -> None:
     host.script("main", calls("look"))
     store: Any = ForgetfulReader(host.another_store())
     async with host.process(look=a_minute, store=store) as owner:
         handle = await owner.retinue.spawn("look")
-        await asyncio.sleep(1.1)  # between two looks for mail
+        await asyncio.sleep(1.1)  # between two polls of the inboxes
 
         async with host.process() as other:
             await other.retinue.cancel(handle.run_id)
@@ -701,7 +703,7 @@ async def test_mail_that_could_not_be_read_the_first_time_is_read_the_second(hos
 
 
 class FullDisk:
-    """A store on a disk that is full for a while; `before` is told of each write that it accepts."""
+    """A store on a disk that is full for a while; `before` is called for each accepted write."""
 
     def __init__(self, inner: SqliteStore) -> None:
         self.inner = inner
@@ -725,9 +727,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["at once", "in a thread"])
-async def test_a_full_disk_stops_runs_where_they_are_and_they_go_on_by_themselves_when_there_is_room(
-    host: Host, threaded: bool
-) -> None:
+async def test_a_full_disk_stops_runs_and_they_resume_when_there_is_room(host: Host, threaded: bool) -> None:
     a_tree(host)
     disk: Any = FullDisk(host.another_store(threaded=threaded))
     async with host.process(look=lambda: asyncio.sleep(5), store=disk) as harness:
@@ -748,7 +748,7 @@ async def test_a_full_disk_stops_runs_where_they_are_and_they_go_on_by_themselve
             assert reason.value.reason == "no space left on device"
         await asyncio.sleep(100)
         assert (host.events("main"), host.events("digger")) == logs
-        assert host.provider.asked == asked, "nobody works on while nothing can be kept"
+        assert host.provider.asked == asked, "no run continues while nothing can be stored"
 
         disk.full = False
         await until(lambda: engine_of(harness.retinue).journal.broken is None, within=LEASE)
@@ -799,7 +799,7 @@ async def test_a_disk_without_room_for_more_than_a_heartbeat_is_tried_again(host
         assert (await handle.wait()).text == "done"
 
 
-async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(host: Host) -> None:
+async def test_a_run_started_during_recovery_is_driven_once(host: Host) -> None:
     a_tree(host)
     host.script("quick", calls("look"), says("quick"))
     disk: Any = FullDisk(host.another_store())
@@ -827,7 +827,7 @@ async def test_a_run_that_is_started_in_the_moment_of_recovery_is_driven_once(ho
 
 
 class UnreadableOnce(FullDisk):
-    """A store that can be written again before it can be read."""
+    """A store that accepts writes again before it can be read."""
 
     unreadable = False
 
@@ -837,7 +837,7 @@ class UnreadableOnce(FullDisk):
         return self.inner.runs(query)
 
 
-async def test_runs_that_could_not_be_read_when_the_disk_had_room_go_on_a_little_later(
+async def test_runs_that_could_not_be_read_at_recovery_resume_later(
     host: Host,
 ) -> None:
     a_tree(host)
@@ -854,7 +854,7 @@ async def test_runs_that_could_not_be_read_when_the_disk_had_room_go_on_a_little
         assert (await handle.wait(timeout=20)).text == "done"
 
 
-async def test_a_store_that_refuses_the_first_write_is_an_error_of_opening(host: Host) -> None:
+async def test_a_store_that_refuses_the_first_write_fails_to_open(host: Host) -> None:
     disk: Any = FullDisk(host.another_store())
     disk.full = True
 

@@ -1,4 +1,4 @@
-"""Runs that stay: one input after another, each with its answer, and words that are read at the next turn."""
+"""Keep-alive runs: one exchange per input, and messages that are read at the next turn."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from retinue.providers.scripted import (
 )
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import hearing
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
+from tests.engine.script_lines import recording
 
 FREE = Usage()
 
@@ -51,10 +51,10 @@ def words(heard: Sequence[Message]) -> list[str]:
     return [message.text for message in heard if isinstance(message, UserMessage)]
 
 
-# ---- one after another ----------------------------------------------------------------------------------------------
+# ---- exchanges ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_stays_is_idle_after_its_answer_and_takes_the_next_input() -> None:
+async def test_a_keep_alive_run_is_idle_after_its_answer_and_takes_input() -> None:
     async with slow() as r:
         r.script("main", says("one", usage=FREE), says("two", usage=FREE), says("three", usage=FREE))
         handle = await r.retinue.spawn("first", keep_alive=True)
@@ -73,10 +73,10 @@ async def test_a_run_that_stays_is_idle_after_its_answer_and_takes_the_next_inpu
         assert (await handle.look()).state == "ended"
 
 
-async def test_every_exchange_reads_what_was_said_before() -> None:
+async def test_every_exchange_reads_the_earlier_ones() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=1), says("one"), hearing(heard, says("two")))
+        r.script("main", calls("nap", seconds=1), says("one"), recording(heard, says("two")))
         handle = await r.retinue.spawn("first", keep_alive=True)
         first = await handle.answer()
         await handle.ask("second")
@@ -86,7 +86,7 @@ async def test_every_exchange_reads_what_was_said_before() -> None:
         assert [message.text for message in heard[0]] == ["first", "", "slept", "one", "second"]
 
 
-async def test_inputs_that_come_while_the_run_works_are_answered_in_order() -> None:
+async def test_inputs_posted_while_the_run_works_are_answered_in_order() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("two"), says("three"))
         handle = await r.retinue.spawn("first", keep_alive=True)
@@ -96,7 +96,7 @@ async def test_inputs_that_come_while_the_run_works_are_answered_in_order() -> N
         assert (second, third) == (answered("two"), answered("three"))
 
 
-async def test_closing_lets_the_run_finish_what_it_works_on() -> None:
+async def test_close_lets_the_current_exchange_finish() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("two"))
         handle = await r.retinue.spawn("first", keep_alive=True)
@@ -132,7 +132,7 @@ async def test_an_exchange_with_tools_off_offers_none_and_makes_no_call() -> Non
         assert r.results("main") == ["slept"]
 
 
-async def test_an_exchange_that_uses_up_its_turns_ends_exhausted_and_the_run_stays() -> None:
+async def test_an_exchange_out_of_turns_is_exhausted_and_the_run_stays_idle() -> None:
     async with slow() as r:
         r.script(
             "main",
@@ -159,7 +159,7 @@ async def test_an_exchange_that_uses_up_its_turns_ends_exhausted_and_the_run_sta
         assert (outcome.result, outcome.exchanges, outcome.turns) == ("completed", 2, 3)
 
 
-async def test_an_exchange_that_was_wrapped_up_leaves_the_next_one_its_tools_and_turns() -> None:
+async def test_a_wrapped_up_exchange_does_not_affect_the_next() -> None:
     async with slow() as r:
         r.script("main", calls("nap", seconds=1), says("half of it"), calls("nap", seconds=1), says("the rest"))
         limits = Limits(exchange_turns=2, wrap_up=True)
@@ -175,7 +175,7 @@ async def test_an_exchange_that_was_wrapped_up_leaves_the_next_one_its_tools_and
         assert r.results("main") == ["slept", "slept"]
 
 
-async def test_the_turns_of_the_whole_run_end_it_with_the_exchange() -> None:
+async def test_the_turn_limit_of_the_run_ends_it_with_the_exchange() -> None:
     async with slow() as r:
         r.script("main", says("one"), calls("nap", seconds=1))
         handle = await r.retinue.spawn("first", keep_alive=True, limits=Limits(max_turns=2))
@@ -186,7 +186,7 @@ async def test_the_turns_of_the_whole_run_end_it_with_the_exchange() -> None:
         assert (await handle.wait()).reason == "max_turns"
 
 
-async def test_a_run_that_fails_answers_whoever_still_waits() -> None:
+async def test_a_failed_run_answers_pending_inputs() -> None:
     async with slow() as r:
         r.script("main", says("one"), hangs())
         handle = await r.retinue.spawn("first", keep_alive=True)
@@ -200,10 +200,10 @@ async def test_a_run_that_fails_answers_whoever_still_waits() -> None:
         assert await second == await third == cancelled
 
 
-async def test_an_idle_run_survives_a_kill_and_goes_on_with_the_next_input() -> None:
+async def test_an_idle_run_survives_a_kill_and_takes_the_next_input() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", says("one"), hearing(heard, says("two")))
+        r.script("main", says("one"), recording(heard, says("two")))
         first = await r.retinue.spawn("first", keep_alive=True)
         await first.answer()
         await r.restart()
@@ -219,7 +219,7 @@ async def test_an_idle_run_survives_a_kill_and_goes_on_with_the_next_input() -> 
         assert [await handle.answer(1), await handle.answer(2)] == [answered("one"), answered("two")]
 
 
-async def test_another_process_can_ask() -> None:
+async def test_another_process_can_send_input() -> None:
     store = SharedMemory()
     async with slow(store=store) as first, Harness(store=store, dialects=()) as second:
         first.script("main", says("one"), says("two"), says("three"))
@@ -238,13 +238,13 @@ async def test_another_process_can_ask() -> None:
         assert outcome.exchanges == 3
 
 
-# ---- words ----------------------------------------------------------------------------------------------------------
+# ---- messages -------------------------------------------------------------------------------------------------------
 
 
-async def test_words_to_a_working_run_are_read_at_its_next_turn() -> None:
+async def test_a_message_to_a_working_run_is_read_at_its_next_turn() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=10), hearing(heard, says("done")))
+        r.script("main", calls("nap", seconds=10), recording(heard, says("done")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(5)
         await handle.send("hurry")
@@ -256,10 +256,10 @@ async def test_words_to_a_working_run_are_read_at_its_next_turn() -> None:
         assert len([event for event in r.events(handle.run_id) if isinstance(event, MailTaken)]) == 1
 
 
-async def test_words_that_come_while_the_run_gives_its_answer_are_not_lost() -> None:
+async def test_a_message_during_the_final_answer_is_not_lost() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", says("done"), hearing(heard, says("and now really")))
+        r.script("main", says("done"), recording(heard, says("and now really")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(0.5)
         await handle.send("one more thing")
@@ -270,7 +270,7 @@ async def test_words_that_come_while_the_run_gives_its_answer_are_not_lost() -> 
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_words_in_the_very_moment_of_the_answer_are_read_or_refused_and_never_lost(steps: int) -> None:
+async def test_a_message_at_the_moment_of_the_answer_is_read_or_refused(steps: int) -> None:
     model = ScriptedProvider(Script().play("main", says("done"), says("again")))
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         handle = await r.spawn("go")
@@ -286,7 +286,7 @@ async def test_words_in_the_very_moment_of_the_answer_are_read_or_refused_and_ne
         assert words((await r.supervisor.replay(handle.run_id)).history) == expected
 
 
-async def test_words_to_an_idle_run_begin_a_new_exchange() -> None:
+async def test_a_message_to_an_idle_run_begins_a_new_exchange() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("two"))
         handle = await r.retinue.spawn("first", keep_alive=True)
@@ -297,7 +297,7 @@ async def test_words_to_an_idle_run_begin_a_new_exchange() -> None:
         await handle.close()
 
 
-async def test_an_answer_belongs_to_its_own_question_also_when_words_came_just_before() -> None:
+async def test_an_answer_belongs_to_its_input_even_after_a_message() -> None:
     async with slow() as r:
         r.script("main", says("one"), says("to the words"), says("to the question"))
         handle = await r.retinue.spawn("first", keep_alive=True)
@@ -309,10 +309,10 @@ async def test_an_answer_belongs_to_its_own_question_also_when_words_came_just_b
         assert exchange == answered("to the question")
 
 
-async def test_words_said_right_after_a_question_belong_to_its_exchange() -> None:
+async def test_a_message_right_after_an_input_belongs_to_its_exchange() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", says("one"), hearing(heard, says("to both")))
+        r.script("main", says("one"), recording(heard, says("to both")))
         handle = await r.retinue.spawn("first", keep_alive=True)
         await handle.answer()
         question = asyncio.create_task(handle.ask("a question"))
@@ -325,10 +325,10 @@ async def test_words_said_right_after_a_question_belong_to_its_exchange() -> Non
         assert words(heard[0]) == ["first", "a question", "and one more"]
 
 
-async def test_the_same_words_with_the_same_key_are_read_once() -> None:
+async def test_a_message_with_a_repeated_key_is_read_once() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=10), calls("nap", seconds=10), hearing(heard, says("done")))
+        r.script("main", calls("nap", seconds=10), calls("nap", seconds=10), recording(heard, says("done")))
         handle = await r.retinue.spawn("go")
         await handle.send("hurry", key="k")
         await handle.send("hurry", key="k")
@@ -339,7 +339,7 @@ async def test_the_same_words_with_the_same_key_are_read_once() -> None:
         assert words(heard[0]) == ["go", "hurry"]
 
 
-async def test_a_run_that_is_over_takes_no_words_in_this_life_and_the_next() -> None:
+async def test_an_ended_run_takes_no_message_in_this_process_and_the_next() -> None:
     async with slow() as r:
         r.script("main", says("done"))
         handle = await r.retinue.spawn("go")
@@ -352,10 +352,10 @@ async def test_a_run_that_is_over_takes_no_words_in_this_life_and_the_next() -> 
             await r.restart()
 
 
-async def test_words_to_an_interrupted_run_wait_for_whoever_resumes_it() -> None:
+async def test_a_message_to_an_interrupted_run_is_read_after_it_resumes() -> None:
     heard: list[Sequence[Message]] = []
     async with slow() as r:
-        r.script("main", calls("nap", seconds=10), hearing(heard, says("done")))
+        r.script("main", calls("nap", seconds=10), recording(heard, says("done")))
         first = await r.retinue.spawn("go")
         await asyncio.sleep(5)
         await r.kill()
@@ -372,7 +372,7 @@ async def test_words_to_an_interrupted_run_wait_for_whoever_resumes_it() -> None
 # ---- children -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_parent_reads_of_the_end_of_a_child_that_announces_it() -> None:
+async def test_a_parent_reads_the_announced_end_of_a_child() -> None:
     heard: list[Sequence[Message]] = []
     r, _ = with_delegation(tools=(nap,), provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
@@ -380,7 +380,7 @@ async def test_a_parent_reads_of_the_end_of_a_child_that_announces_it() -> None:
             "main",
             delegates("dig", wait=False, lifecycle={"announce": True}),
             calls("nap", seconds=10),
-            hearing(heard, says("done")),
+            recording(heard, says("done")),
         )
         r.script("dig", says("42"))
         await r.run("go")
@@ -388,7 +388,7 @@ async def test_a_parent_reads_of_the_end_of_a_child_that_announces_it() -> None:
         assert heard[0][-1] == UserMessage("[root/dig/1 completed] Task: dig\n42", origin="notice")
 
 
-async def test_the_end_of_a_child_wakes_a_parent_that_is_idle() -> None:
+async def test_the_end_of_a_child_wakes_an_idle_parent() -> None:
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
         r.script(
@@ -406,7 +406,7 @@ async def test_the_end_of_a_child_wakes_a_parent_that_is_idle() -> None:
         assert (first, second) == (answered("started", turns=2), answered("I have read it"))
 
 
-async def test_a_run_waits_for_children_that_it_has_to_wait_for_before_it_ends() -> None:
+async def test_a_run_waits_for_awaited_children_before_it_ends() -> None:
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
         r.script("main", delegates("dig", wait=False, lifecycle={"on_parent_end": "wait"}), says("done"))
@@ -427,7 +427,7 @@ def streams_slowly(*pieces: str) -> ScriptedReply:
     return ScriptedReply(pieces=pieces, every=60.0)
 
 
-async def test_two_who_ask_at_once_each_get_their_own_answer_and_a_repeated_key_the_same() -> None:
+async def test_concurrent_inputs_get_their_own_answers_and_repeated_keys_the_same() -> None:
     async with slow() as r:
         r.script("main", says("hello"), says("one"), says("two"))
         handle = await r.retinue.spawn("first", keep_alive=True)
@@ -438,7 +438,7 @@ async def test_two_who_ask_at_once_each_get_their_own_answer_and_a_repeated_key_
         await handle.close()
 
 
-async def test_a_run_that_does_not_stay_cannot_be_asked() -> None:
+async def test_a_run_without_keep_alive_takes_no_input() -> None:
     async with slow() as r:
         r.script("main", says("done"))
         handle = await r.retinue.spawn("go")

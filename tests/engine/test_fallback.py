@@ -1,4 +1,4 @@
-"""When a model cannot be had the next one is asked; when none can be had, the failure names each of them."""
+"""Fallback models: an unavailable model is followed by the next; if all fail, the error names each."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ from tests.internals import engine_of
 
 
 @dataclass
-class Spare:
-    """A provider that answers whatever is asked, in its own name."""
+class SpareProvider:
+    """A provider that answers every request with its own name."""
 
     text: str = "from the spare"
     replies: list[Reply] = field(default_factory=list[Reply])
@@ -65,8 +65,8 @@ def models(harness: Harness, agent: str = "lead") -> list[str]:
     ],
     ids=lambda value: value.fault if isinstance(value, ProviderError) else "",
 )
-async def test_a_model_that_cannot_be_had_is_followed_by_the_next(failure: ProviderError, attempts: int) -> None:
-    spare = Spare()
+async def test_an_unavailable_model_is_followed_by_the_next(failure: ProviderError, attempts: int) -> None:
+    spare = SpareProvider()
     async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
         r.script("lead", fails(failure))
         outcome = await r.run("go", agent="lead")
@@ -78,8 +78,8 @@ async def test_a_model_that_cannot_be_had_is_followed_by_the_next(failure: Provi
 
 
 @pytest.mark.parametrize("failure", [down("too_long", 400), down("bad_request", 400), down("refused", 400)])
-async def test_what_is_wrong_with_the_question_is_asked_of_nobody_else(failure: ProviderError) -> None:
-    spare = Spare()
+async def test_a_faulty_request_is_not_sent_to_a_fallback(failure: ProviderError) -> None:
+    spare = SpareProvider()
     async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
         r.script("lead", fails(failure))
         outcome = await r.run("go", agent="lead")
@@ -89,21 +89,23 @@ async def test_what_is_wrong_with_the_question_is_asked_of_nobody_else(failure: 
         assert (outcome.result, outcome.error, spare.asked) == ("failed", error, [])
 
 
-async def test_when_all_fail_the_failure_names_each() -> None:
-    async with Harness(dialects=(), agents=[lead("second", "nobody:third", "vertexai-anthropic:fourth")]) as r:
+async def test_if_all_models_fail_the_error_names_each() -> None:
+    async with Harness(dialects=(), agents=[lead("second", "unknown:third", "vertexai-anthropic:fourth")]) as r:
         r.script("lead", fails(down("auth", 401)))
         outcome = await r.run("go", agent="lead")
         (failed,) = [event for event in r.events(r.run_of("lead")) if isinstance(event, TurnFailed)]
 
         first, second, third, fourth = outcome.error.split("; ")
         assert (first, second) == ("custom:first: no: auth", "custom:second: no: auth")
-        assert third == "custom:nobody:third: no: auth", "nobody is no provider, so it is a name at the agent's own"
+        assert third == "custom:unknown:third: no: auth", "unknown is no provider, so it is part of the model name"
         assert fourth.startswith("vertexai-anthropic:fourth: provider 'vertexai-anthropic' cannot be asked: ")
         assert (outcome.result, outcome.reason, failed.fault) == ("failed", "model_error", "bad_request")
 
 
 async def test_every_turn_begins_with_the_first_model_again() -> None:
-    spare = Spare(replies=[Reply(AssistantMessage("", (ToolCall("nothing"),)), stop="calls", model="second-dated")])
+    spare = SpareProvider(
+        replies=[Reply(AssistantMessage("", (ToolCall("nothing"),)), stop="calls", model="second-dated")]
+    )
     async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
         r.script("lead", fails(down("auth"), times=1), says("back"))
         outcome = await r.run("go", agent="lead")
@@ -113,7 +115,7 @@ async def test_every_turn_begins_with_the_first_model_again() -> None:
 
 async def test_a_fallback_has_its_own_price_and_no_temperature_of_another_provider() -> None:
     first = ScriptedProvider(Script(), prices={"first": (1, 1)})
-    spare = Spare(replies=[Reply(AssistantMessage("dear"), usage=Usage(input=10, output=1), cost=700)])
+    spare = SpareProvider(replies=[Reply(AssistantMessage("dear"), usage=Usage(input=10, output=1), cost=700)])
     agent = lead("spare:second", limits=Limits(max_cost=10**9))
     async with Harness(provider=first, dialects=(), agents=[agent], providers={"spare": spare}) as r:
         r.script("lead", fails(down("auth")))
@@ -123,8 +125,8 @@ async def test_a_fallback_has_its_own_price_and_no_temperature_of_another_provid
         assert not engine_of(r.retinue).budgets.is_capped(r.run_of("lead"))
 
 
-async def test_being_cancelled_while_the_first_is_asked_again_and_again_asks_nobody_else() -> None:
-    spare = Spare()
+async def test_a_cancel_during_retries_calls_no_fallback() -> None:
+    spare = SpareProvider()
     async with Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare}) as r:
         r.script("lead", fails(ProviderError("wait", fault="rate_limited", retry_after=60.0)))
         handle = await r.retinue.spawn("go", agent="lead")
@@ -134,8 +136,8 @@ async def test_being_cancelled_while_the_first_is_asked_again_and_again_asks_nob
         assert ((await handle.wait()).result, spare.asked) == ("cancelled", [])
 
 
-async def test_a_child_on_its_callers_model_has_its_callers_fallback_and_one_with_a_model_its_own() -> None:
-    spare = Spare()
+async def test_a_child_inherits_the_fallback_only_with_its_callers_model() -> None:
+    spare = SpareProvider()
     agents = [
         lead("spare:second"),
         Agent(name="same", description="d"),
@@ -167,7 +169,7 @@ async def test_a_child_on_its_callers_model_has_its_callers_fallback_and_one_wit
 
 
 async def test_a_process_without_the_fallbacks_provider_can_still_adopt_the_run() -> None:
-    spare = Spare()
+    spare = SpareProvider()
     first = Harness(dialects=(), agents=[lead("spare:second")], providers={"spare": spare})
     async with first:
         first.script("lead", says("done"))

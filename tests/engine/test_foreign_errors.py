@@ -1,4 +1,4 @@
-"""What leaves the code of others: no tool, model or callback repeats itself, hangs or takes the process with it."""
+"""Exceptions of tools, providers and callbacks: none repeats a call, hangs a run or ends the process."""
 
 import asyncio
 import signal
@@ -19,8 +19,8 @@ from retinue.providers.scripted import calls, says
 from retinue.testing.harness import Harness
 
 
-class Speechless(Exception):
-    """Fails at saying what it is."""
+class UnprintableError(Exception):
+    """An error whose `__str__` and `__repr__` raise."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -28,8 +28,8 @@ class Speechless(Exception):
     __repr__ = __str__
 
 
-class Shouted(Exception):
-    """Says what it is in a text of its own kind."""
+class StrSubclassError(Exception):
+    """An error whose `__str__` returns a subclass of str."""
 
     class Text(str):
         __slots__ = ()
@@ -38,20 +38,20 @@ class Shouted(Exception):
         return self.Text("no such pool")
 
 
-class Leaves(BaseException):
-    """No ordinary error, as the outcomes of test runners are."""
+class NotAnException(BaseException):
+    """A BaseException, like the outcomes of test runners."""
 
 
-# ---- words ----------------------------------------------------------------------------------------------------------
+# ---- messages -------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_that_cannot_say_what_it_is_has_no_words_and_is_called_by_its_kind() -> None:
-    assert (message_of(Speechless()), repr_of(Speechless())) == ("", "Speechless")
+def test_an_error_whose_str_fails_is_described_by_its_type() -> None:
+    assert (message_of(UnprintableError()), repr_of(UnprintableError())) == ("", "UnprintableError")
     assert (message_of(KeyError("a")), repr_of(KeyError("a"))) == ("'a'", "KeyError('a')")
 
 
-def test_words_are_plain_text_whatever_an_error_makes_of_them() -> None:
-    assert type(message_of(Shouted())) is str
+def test_the_message_of_an_error_is_a_plain_str() -> None:
+    assert type(message_of(StrSubclassError())) is str
 
 
 # ---- tools ----------------------------------------------------------------------------------------------------------
@@ -60,14 +60,14 @@ def test_words_are_plain_text_whatever_an_error_makes_of_them() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Speechless(), "broken failed: Speechless"),
-        (Shouted(), "broken failed: Shouted: no such pool"),
+        (UnprintableError(), "broken failed: UnprintableError"),
+        (StrSubclassError(), "broken failed: StrSubclassError: no such pool"),
         (KeyboardInterrupt(), "broken failed: KeyboardInterrupt"),
         (GeneratorExit("gone"), "broken failed: GeneratorExit: gone"),
-        (Leaves("for good"), "broken failed: Leaves: for good"),
+        (NotAnException("for good"), "broken failed: NotAnException: for good"),
     ],
 )
-async def test_whatever_a_tool_raises_it_is_called_once_and_its_run_goes_on(error: BaseException, text: str) -> None:
+async def test_any_exception_of_a_tool_is_a_result_and_the_run_continues(error: BaseException, text: str) -> None:
     times = 0
 
     @retinue.tool
@@ -88,18 +88,18 @@ async def test_whatever_a_tool_raises_it_is_called_once_and_its_run_goes_on(erro
         assert (outcome.result, outcome.text) == ("completed", "done")
 
 
-# ---- models and people ----------------------------------------------------------------------------------------------
+# ---- providers and callbacks ----------------------------------------------------------------------------------------
 
 
-class Broken:
-    """A model whose wire fails in an odd way."""
+class FailingProvider:
+    """A provider that raises the given error."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
         self.asked = 0
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """Fail; asked too often, fail in a way that ends the test."""
+        """Raise; a repeated call fails the test."""
         self.asked += 1
         raise self.error if self.asked == 1 else AssertionError("asked again")
 
@@ -107,81 +107,79 @@ class Broken:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (Speechless(), "Speechless"),
+        (UnprintableError(), "UnprintableError"),
         (GeneratorExit("gone"), "GeneratorExit: gone"),
         (SystemExit(3), "SystemExit: 3"),
-        (Leaves("for good"), "Leaves: for good"),
+        (NotAnException("for good"), "NotAnException: for good"),
     ],
 )
-async def test_whatever_a_model_fails_with_its_run_fails_and_it_is_not_asked_again(
-    error: BaseException, text: str
-) -> None:
-    model = Broken(error)
+async def test_any_exception_of_a_provider_fails_the_run_without_a_retry(error: BaseException, text: str) -> None:
+    model = FailingProvider(error)
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
     assert (outcome.result, outcome.reason, outcome.error, model.asked) == ("failed", "model_error", text, 1)
 
 
-class Hurried:
-    """A model that a provider stops by itself."""
+class TimingOutProvider:
+    """A provider with a timeout of its own."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """Give up."""
         raise TimeoutError("no answer within 5 s")
 
 
-async def test_a_provider_that_gives_up_by_itself_is_not_said_to_have_had_all_the_time_of_the_limits() -> None:
-    async with retinue.open(provider=Hurried(), home=retinue.MEMORY, dialects=()) as r:
+async def test_a_timeout_of_the_provider_itself_is_not_reported_as_the_limit() -> None:
+    async with retinue.open(provider=TimingOutProvider(), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
     told = "TimeoutError: no answer within 5 s (4 attempts were made; try again later)"
     assert (outcome.result, outcome.reason, outcome.error) == ("failed", "model_error", told)
 
 
-async def test_a_callback_that_fails_without_words_is_a_no() -> None:
+async def test_a_callback_that_raises_without_a_message_denies() -> None:
     @retinue.tool(risk="medium")
     async def write() -> str:
         """Write."""
         return "written"
 
     def absent(question: Approval) -> bool:
-        raise Speechless
+        raise UnprintableError
 
     async with Harness(dialects=(), tools=[write], approvals=absent) as r:
         r.script("main", calls("write"), says("done"))
         await r.run("go")
 
-        assert r.results("main") == ["A person refused this call: the approval callback failed: Speechless"]
+        assert r.results("main") == ["A person refused this call: the approval callback failed: UnprintableError"]
 
 
-class Riddle(Tool):
+class UnpreparableTool(Tool):
     """A tool that fails to prepare a call, with an exception that has no text."""
 
     spec = ToolSpec("riddle")
     kind: ToolKind = "pure"
 
     def prepare(self, arguments: str) -> PreparedCall:
-        raise Speechless
+        raise UnprintableError
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         raise AssertionError("its risk is not known")
 
 
-async def test_a_bug_without_words_ends_its_run() -> None:
-    async with Harness(dialects=(), tools=[Riddle()]) as r:
+async def test_a_bug_without_a_message_ends_its_run() -> None:
+    async with Harness(dialects=(), tools=[UnpreparableTool()]) as r:
         r.script("main", calls("riddle"))
         outcome = await r.run("go")
 
-    assert (outcome.result, outcome.reason, outcome.error) == ("failed", "bug", "internal error: Speechless")
+    assert (outcome.result, outcome.reason, outcome.error) == ("failed", "bug", "internal error: UnprintableError")
 
 
-# ---- whose doing ----------------------------------------------------------------------------------------------------
+# ---- interrupts and discarded calls ---------------------------------------------------------------------------------
 
 
 @contextmanager
-def heard_by(handler: object) -> Generator[None]:
-    """Let SIGINT be heard in that way."""
+def sigint_handler(handler: object) -> Generator[None]:
+    """Install a SIGINT handler."""
     before = signal.signal(signal.SIGINT, handler)  # pyright: ignore[reportArgumentType] all kinds of them are tried
     try:
         yield
@@ -190,28 +188,28 @@ def heard_by(handler: object) -> Generator[None]:
 
 
 def interrupts(number: int, frame: FrameType | None) -> None:
-    """A handler as programs have it."""
+    """A handler as programs install it."""
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("handler", [interrupts, signal.default_int_handler])
-def test_the_ctrl_c_of_a_person_travels_on(handler: object) -> None:
-    with heard_by(handler), pytest.raises(KeyboardInterrupt) as pressed:
+def test_a_real_ctrl_c_is_reraised(handler: object) -> None:
+    with sigint_handler(handler), pytest.raises(KeyboardInterrupt) as pressed:
         signal.raise_signal(signal.SIGINT)
 
-    with heard_by(handler):
+    with sigint_handler(handler):
         assert not is_recordable(pressed.value, ())
 
 
-def test_an_interrupt_that_no_handler_raised_is_the_doing_of_whoever_raised_it() -> None:
+def test_a_keyboard_interrupt_not_raised_by_a_handler_is_recorded() -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         raise KeyboardInterrupt
 
-    with heard_by(interrupts):
+    with sigint_handler(interrupts):
         assert is_recordable(raised.value, ())
 
 
-async def test_a_call_that_is_thrown_away_returns_nothing() -> None:
+async def test_a_discarded_call_records_nothing() -> None:
     async def call() -> str:
         try:
             await asyncio.Event().wait()

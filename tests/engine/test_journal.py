@@ -1,4 +1,4 @@
-"""The journal keeps causes before effects, shares commits, and never hides that the store refused."""
+"""The journal: order, group commit, durability, and refusals of the store."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ SPACE = "notes"
 
 
 class RecordingStore(MemoryStore):
-    """Remembers its commits, each as the names it was asked to put; refuses or holds one back when told to."""
+    """Records its commits, each as the names that were put; can be made to refuse or to block one."""
 
     def __init__(self, *, blocking: bool = True) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def _name(write: Write) -> str:
 
 
 def note(name: str) -> Change:
-    """A write that puts a name on a shelf, and answers how many were there before."""
+    """A write that puts a name into a namespace, and answers how many were there before."""
 
     def decide(key_value: Mapping[str, bytes]) -> Decision:
         return Decision(answer=str(len(key_value)).encode(), puts={name: b""})
@@ -72,8 +72,8 @@ def note(name: str) -> Change:
     return Change(space=SPACE, decide=decide, key=name)
 
 
-def a_bug(name: str = "bug") -> Change:
-    """A write whose decision raises what nobody announced."""
+def raising_change(name: str = "bug") -> Change:
+    """A write whose decision raises an unexpected error."""
 
     def decide(key_value: Mapping[str, bytes]) -> Decision:
         raise ZeroDivisionError(name)
@@ -81,8 +81,8 @@ def a_bug(name: str = "bug") -> Change:
     return Change(space=SPACE, decide=decide, key=name)
 
 
-async def a_moment() -> None:
-    """Let everyone do what can be done without time passing; while a thread is at work, none passes."""
+async def run_ready_tasks() -> None:
+    """Run the ready tasks without time passing; virtual time is paused while a thread works."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -110,7 +110,7 @@ async def test_writes_are_committed_in_the_order_in_which_they_were_queued(store
     await journal.close()
 
 
-async def test_each_ticket_gets_the_answers_of_its_own_writes() -> None:
+async def test_each_commit_future_gets_the_answers_of_its_own_writes() -> None:
     store = RecordingStore()
     journal = Journal(store)
 
@@ -124,12 +124,12 @@ async def test_each_ticket_gets_the_answers_of_its_own_writes() -> None:
     await journal.close()
 
 
-async def test_what_is_queued_during_a_commit_goes_together_into_the_next_one() -> None:
+async def test_writes_queued_during_a_commit_share_the_next_one() -> None:
     store = RecordingStore()
     journal = Journal(store)
     store.held.clear()
     first = asyncio.create_task(journal.commit(note("first")))
-    await a_moment()
+    await run_ready_tasks()
 
     for number in range(5):
         journal.write(note(f"later {number}"))
@@ -143,7 +143,7 @@ async def test_what_is_queued_during_a_commit_goes_together_into_the_next_one() 
     await journal.close()
 
 
-async def test_a_write_that_nobody_waits_for_lingers_to_share_a_commit() -> None:
+async def test_a_write_without_a_waiter_is_delayed_to_share_a_commit() -> None:
     store = RecordingStore()
     journal = Journal(store)
     first = journal.write(note("a"))
@@ -158,7 +158,7 @@ async def test_a_write_that_nobody_waits_for_lingers_to_share_a_commit() -> None
     await journal.close()
 
 
-async def test_somebody_who_waits_does_not_linger() -> None:
+async def test_a_waiter_is_not_delayed() -> None:
     store = RecordingStore()
     journal = Journal(store)
     began = asyncio.get_running_loop().time()
@@ -171,7 +171,7 @@ async def test_somebody_who_waits_does_not_linger() -> None:
     await journal.close()
 
 
-async def test_those_who_wait_in_one_moment_share_one_commit() -> None:
+async def test_concurrent_waiters_share_one_commit() -> None:
     store = RecordingStore()
     journal = Journal(store)
 
@@ -181,7 +181,7 @@ async def test_those_who_wait_in_one_moment_share_one_commit() -> None:
     await journal.close()
 
 
-async def test_a_store_that_takes_no_time_has_settled_the_ticket_before_write_returns() -> None:
+async def test_a_nonblocking_store_has_answered_when_write_returns() -> None:
     store = RecordingStore(blocking=False)
     journal = Journal(store)
 
@@ -193,7 +193,7 @@ async def test_a_store_that_takes_no_time_has_settled_the_ticket_before_write_re
 
 
 class PromptStore(RecordingStore):
-    """A store that commits at once, unless somebody else has its turn; remembers how often it did so."""
+    """A store with `commit_at_once`, which fails while it is busy; counts its successes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class PromptStore(RecordingStore):
         return self.commit(driver_id, writes, durable=durable)
 
 
-async def test_a_few_writes_are_committed_at_once_where_the_store_can() -> None:
+async def test_few_writes_are_committed_on_the_loop_if_the_store_can() -> None:
     store = PromptStore()
     journal = Journal(store)
 
@@ -226,7 +226,7 @@ async def test_a_few_writes_are_committed_at_once_where_the_store_can() -> None:
     await journal.close()
 
 
-async def test_a_refusal_at_once_is_a_refusal() -> None:
+async def test_a_refusal_on_the_loop_breaks_the_journal() -> None:
     store = PromptStore()
     journal = Journal(store)
     store.refuse = StoreUnavailable("full")
@@ -238,14 +238,14 @@ async def test_a_refusal_at_once_is_a_refusal() -> None:
     await journal.close()
 
 
-async def test_a_waiter_that_gives_up_takes_nothing_with_it() -> None:
+async def test_a_cancelled_waiter_does_not_affect_the_commit() -> None:
     store = RecordingStore()
     journal = Journal(store)
     store.held.clear()
     commit_future = journal.write(note("a"))
     impatient = asyncio.create_task(commit_future.wait())
     patient = asyncio.create_task(commit_future.wait())
-    await a_moment()
+    await run_ready_tasks()
 
     impatient.cancel()
     store.held.set()
@@ -258,7 +258,7 @@ async def test_a_waiter_that_gives_up_takes_nothing_with_it() -> None:
 # ---- durability -----------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_late_still_finds_it_synced_when_power_may_fail(store: RecordingStore) -> None:
+async def test_a_late_waiter_gets_a_synced_commit_in_durable_mode(store: RecordingStore) -> None:
     journal = Journal(store, durable=True)
     commit_future = journal.write(note("a"))
     await asyncio.sleep(COMMIT_DELAY * 2)
@@ -269,7 +269,7 @@ async def test_whoever_waits_late_still_finds_it_synced_when_power_may_fail(stor
     await journal.close()
 
 
-async def test_nothing_is_synced_when_only_the_process_may_die(store: RecordingStore) -> None:
+async def test_without_durable_nothing_is_synced(store: RecordingStore) -> None:
     journal = Journal(store)
 
     await journal.commit(note("a"))
@@ -297,9 +297,9 @@ async def test_a_read_during_a_commit_waits_for_it() -> None:
     store.held.clear()
     journal.write(note("a"))
     journal.commit_soon()
-    await a_moment()
+    await run_ready_tasks()
     reading = asyncio.create_task(journal.read(store.key_value, SPACE))
-    await a_moment()
+    await run_ready_tasks()
     assert not reading.done()
 
     store.held.set()
@@ -322,7 +322,7 @@ async def test_a_peek_waits_for_nothing() -> None:
 FULL = StoreUnavailable("no space left on device")
 
 
-async def test_a_refusal_breaks_the_journal_and_tells_why_once(store: RecordingStore) -> None:
+async def test_a_refusal_breaks_the_journal_and_is_reported_once(store: RecordingStore) -> None:
     told: list[StoreError] = []
     journal = Journal(store, on_broken=told.append)
     store.refuse = FULL
@@ -336,13 +336,13 @@ async def test_a_refusal_breaks_the_journal_and_tells_why_once(store: RecordingS
     await journal.close()
 
 
-async def test_what_was_queued_behind_a_refused_write_never_reaches_the_store_without_it() -> None:
+async def test_writes_behind_a_refused_write_never_reach_the_store() -> None:
     store = RecordingStore()
     journal = Journal(store)
     store.refuse = FULL
     store.held.clear()
     cause = asyncio.create_task(journal.commit(note("cause")))
-    await a_moment()
+    await run_ready_tasks()
     effect = journal.write(note("effect"))
     store.held.set()
     with pytest.raises(StoreUnavailable):
@@ -360,16 +360,16 @@ async def test_what_was_queued_behind_a_refused_write_never_reaches_the_store_wi
     await journal.close()
 
 
-async def test_a_reader_hears_that_what_it_should_have_seen_was_refused() -> None:
+async def test_a_read_raises_the_refusal_of_earlier_writes() -> None:
     store = RecordingStore()
     journal = Journal(store)
     store.refuse = FULL
     store.held.clear()
     journal.write(note("a"))
     journal.commit_soon()
-    await a_moment()
+    await run_ready_tasks()
     reading = asyncio.create_task(journal.read(store.key_value, SPACE))
-    await a_moment()
+    await run_ready_tasks()
 
     store.held.set()
 
@@ -379,7 +379,7 @@ async def test_a_reader_hears_that_what_it_should_have_seen_was_refused() -> Non
     await journal.close()
 
 
-async def test_a_journal_is_mended_when_a_probe_goes_through(store: RecordingStore) -> None:
+async def test_a_broken_journal_reopens_after_a_successful_probe(store: RecordingStore) -> None:
     journal = Journal(store)
     journal.driver_id = "d"
     await journal.commit(RegisterDriver(driver=DriverRow(driver_id="d", host="h", process="1")))
@@ -399,7 +399,7 @@ async def test_a_journal_is_mended_when_a_probe_goes_through(store: RecordingSto
     await journal.close()
 
 
-async def test_a_whole_journal_needs_no_mending(store: RecordingStore) -> None:
+async def test_an_unbroken_journal_is_not_reopened(store: RecordingStore) -> None:
     journal = Journal(store)
 
     assert await journal.reopen(note("probe")) is True
@@ -408,7 +408,7 @@ async def test_a_whole_journal_needs_no_mending(store: RecordingStore) -> None:
     await journal.close()
 
 
-async def test_a_driver_that_was_declared_dead_is_never_mended(store: RecordingStore) -> None:
+async def test_a_fenced_journal_never_reopens(store: RecordingStore) -> None:
     journal = Journal(store)
     journal.driver_id = "d"
     await journal.commit(RegisterDriver(driver=DriverRow(driver_id="d", host="h", process="1")))
@@ -422,7 +422,7 @@ async def test_a_driver_that_was_declared_dead_is_never_mended(store: RecordingS
     await journal.close()
 
 
-async def test_a_decision_that_raises_fails_alone_and_not_those_who_share_its_commit(store: RecordingStore) -> None:
+async def test_a_raising_decision_fails_alone_in_its_shared_commit(store: RecordingStore) -> None:
     journal = Journal(store)
 
     async def attempt(write: Write) -> list[WriteResult] | str:
@@ -431,18 +431,20 @@ async def test_a_decision_that_raises_fails_alone_and_not_those_who_share_its_co
         except ZeroDivisionError as bug:
             return str(bug)
 
-    answers = await asyncio.gather(*map(attempt, (note("a"), a_bug("one"), note("b"), a_bug("two"), note("c"))))
+    answers = await asyncio.gather(
+        *map(attempt, (note("a"), raising_change("one"), note("b"), raising_change("two"), note("c")))
+    )
 
     assert answers == [[b"0"], "one", [b"1"], "two", [b"2"]]
     assert (journal.broken, names(store)) == (None, ["a", "b", "c"])
     await journal.close()
 
 
-async def test_a_read_behind_a_decision_that_raises_sees_the_rest() -> None:
+async def test_a_read_after_a_raising_decision_sees_the_other_writes() -> None:
     store = RecordingStore()
     journal = Journal(store)
     journal.write(note("a"))
-    bug = journal.write(a_bug())
+    bug = journal.write(raising_change())
 
     assert list(await journal.read(store.key_value, SPACE)) == ["a"]
     with pytest.raises(ZeroDivisionError):
@@ -453,7 +455,7 @@ async def test_a_read_behind_a_decision_that_raises_sees_the_rest() -> None:
 # ---- closing --------------------------------------------------------------------------------------------------------
 
 
-async def test_closing_commits_what_is_queued(store: RecordingStore) -> None:
+async def test_close_commits_queued_writes(store: RecordingStore) -> None:
     journal = Journal(store)
     commit_future = journal.write(note("a"))
 
@@ -463,7 +465,7 @@ async def test_closing_commits_what_is_queued(store: RecordingStore) -> None:
 
 
 @pytest.mark.parametrize("under_way", [False, True], ids=["queued", "under way"])
-async def test_closing_says_that_the_last_writes_were_refused(under_way: bool) -> None:
+async def test_close_raises_the_refusal_of_the_last_writes(under_way: bool) -> None:
     store = RecordingStore()
     store.refuse = FULL
     journal = Journal(store)
@@ -471,9 +473,9 @@ async def test_closing_says_that_the_last_writes_were_refused(under_way: bool) -
     journal.write(note("a"))
     if under_way:
         journal.commit_soon()
-        await a_moment()
+        await run_ready_tasks()
     closing = asyncio.create_task(journal.close())
-    await a_moment()
+    await run_ready_tasks()
 
     store.held.set()
 
@@ -481,7 +483,7 @@ async def test_closing_says_that_the_last_writes_were_refused(under_way: bool) -
         await closing
 
 
-async def test_a_closed_journal_refuses_instead_of_letting_wait_forever(store: RecordingStore) -> None:
+async def test_a_closed_journal_refuses_writes(store: RecordingStore) -> None:
     journal = Journal(store)
     await journal.close()
 
@@ -491,7 +493,7 @@ async def test_a_closed_journal_refuses_instead_of_letting_wait_forever(store: R
     assert names(store) == []
 
 
-# ---- what a turn costs ----------------------------------------------------------------------------------------------
+# ---- commits of a turn ----------------------------------------------------------------------------------------------
 
 TURNS = 10
 
@@ -500,7 +502,7 @@ MakeStore = Callable[[], Store]
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite in a thread"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
-    """Every way to keep runs."""
+    """All stores."""
     if request.param == "memory":
         yield MemoryStore()
     else:
@@ -538,7 +540,7 @@ async def test_a_turn_with_k_calls_stores_one_event_and_k_more(any_store: Store,
         assert harness.written - before == beginning + turns * (1 + width) + last_reply + end
 
 
-async def test_a_run_without_effects_waits_for_its_acceptance_and_its_end_alone(any_store: Store) -> None:
+async def test_a_run_without_effects_waits_only_for_its_acceptance_and_end(any_store: Store) -> None:
     async with Harness(store=any_store, tools=[look], dialects=()) as harness:
         harness.script("main", *[calls("look", at=1)] * TURNS, says("done"))
         journal = engine_of(harness.retinue).journal
@@ -546,7 +548,7 @@ async def test_a_run_without_effects_waits_for_its_acceptance_and_its_end_alone(
 
         await harness.run("look around")
 
-        # The acceptance is awaited by whoever started it and by the run itself, in the same commit.
+        # The acceptance is awaited by the caller and by the run itself, in the same commit.
         assert journal.awaited - before == (3 if any_store.blocking else 0)
 
 

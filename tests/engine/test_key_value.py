@@ -1,4 +1,4 @@
-"""Durable values by name, and the names of runs: each change is one transaction, and the same key answers the same."""
+"""Key-value namespaces and handles: each change is one transaction, and a repeated key returns the same answer."""
 
 import asyncio
 from collections.abc import Generator, Mapping
@@ -19,7 +19,7 @@ from retinue.testing.harness import Harness
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite in a thread"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
-    """Every way to keep things."""
+    """All stores."""
     if request.param == "memory":
         yield MemoryStore()
     else:
@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
 
 
 def count_up(name: str = "count") -> Decide:
-    """A decision that depends on what is there: one more than before."""
+    """A decision that depends on the content: increments a counter."""
 
     def decide(key_value: Mapping[str, bytes]) -> Decision:
         more = str(int(key_value.get(name, b"0")) + 1).encode()
@@ -45,7 +45,7 @@ def drop(name: str) -> Decide:
     return decide
 
 
-async def test_a_change_is_on_the_shelf_when_it_is_answered_and_survives_the_process(store: Store) -> None:
+async def test_a_change_is_stored_when_it_is_answered_and_survives_the_process(store: Store) -> None:
     async with Harness(store=store) as harness:
         key_value = harness.retinue.supervisor.key_value
 
@@ -58,7 +58,7 @@ async def test_a_change_is_on_the_shelf_when_it_is_answered_and_survives_the_pro
         assert await harness.retinue.supervisor.key_value.look("notes") == {"count": b"1"}
 
 
-async def test_changes_at_once_are_decided_one_after_the_other(store: Store) -> None:
+async def test_concurrent_changes_are_decided_in_sequence(store: Store) -> None:
     async with Harness(store=store) as harness:
         key_value = harness.retinue.supervisor.key_value
 
@@ -67,7 +67,7 @@ async def test_changes_at_once_are_decided_one_after_the_other(store: Store) -> 
         assert answers == [str(number).encode() for number in range(1, 21)]
 
 
-async def test_the_same_key_answers_as_it_did_the_first_time_and_changes_nothing(store: Store) -> None:
+async def test_a_repeated_key_returns_the_first_answer_and_changes_nothing(store: Store) -> None:
     async with Harness(store=store) as harness:
         key_value = harness.retinue.supervisor.key_value
         first = await key_value.change("notes", count_up(), key="run/1/0")
@@ -93,7 +93,7 @@ async def test_names_are_dropped_as_decided(store: Store) -> None:
         assert await key_value.look("notes") == {"b": b"1"}
 
 
-async def test_a_shelf_of_a_closed_session_cannot_be_changed(store: Store) -> None:
+async def test_a_namespace_of_a_closed_session_cannot_be_changed(store: Store) -> None:
     async with Harness(store=store) as harness:
         key_value = harness.retinue.supervisor.key_value
         await harness.retinue.sessions.create("old")
@@ -109,7 +109,7 @@ async def test_a_shelf_of_a_closed_session_cannot_be_changed(store: Store) -> No
         assert await key_value.look("notes/old") == {}
 
 
-async def test_a_decision_that_raises_is_heard_by_whoever_asked_and_by_nobody_else(store: Store) -> None:
+async def test_a_raising_decision_raises_only_for_its_caller(store: Store) -> None:
     async with Harness(store=store, dialects=()) as harness:
         key_value = harness.retinue.supervisor.key_value
         harness.script("main", says("fine"))
@@ -128,11 +128,11 @@ async def test_a_decision_that_raises_is_heard_by_whoever_asked_and_by_nobody_el
         assert (outcome.text, type(bug), good) == ("fine", ZeroDivisionError, b"1")
 
 
-# ---- names of runs --------------------------------------------------------------------------------------------------
+# ---- handles --------------------------------------------------------------------------------------------------------
 
 
 async def named_run(harness: Harness) -> StartedRun:
-    """A run that gets a name in the space `tasks`."""
+    """A run with a handle in the space `tasks`."""
     run_spec = RunSpec(agent="main", provider="custom")
     spawn_request = SpawnRequest(
         agent="main", run_spec=run_spec, task="go", handle_space="tasks", handle_format="t_{:02}"
@@ -140,7 +140,7 @@ async def named_run(harness: Harness) -> StartedRun:
     return await harness.retinue.supervisor.spawn(spawn_request, session_id="session")
 
 
-async def test_names_are_counted_up_and_found_in_this_life_and_the_next(store: Store) -> None:
+async def test_handles_are_numbered_and_found_in_this_process_and_the_next(store: Store) -> None:
     async with Harness(store=store, dialects=()) as harness:
         harness.script("main", says("done"))
         first, second = [await named_run(harness) for _ in range(2)]
@@ -157,7 +157,7 @@ async def test_names_are_counted_up_and_found_in_this_life_and_the_next(store: S
             await harness.restart()
 
 
-async def test_a_retired_name_leads_nowhere_except_for_whoever_retired_it(store: Store) -> None:
+async def test_a_retired_handle_is_found_only_with_the_retiring_key(store: Store) -> None:
     async with Harness(store=store, dialects=()) as harness:
         harness.script("main", says("done"))
         run = await named_run(harness)
@@ -177,7 +177,7 @@ async def test_a_retired_name_leads_nowhere_except_for_whoever_retired_it(store:
         assert len(await harness.retinue.list()) == 2, "the runs stay on record"
 
 
-async def test_of_two_who_retire_a_name_at_once_one_gets_it(store: Store) -> None:
+async def test_one_of_two_concurrent_retirements_gets_the_handle(store: Store) -> None:
     async with Harness(store=store, dialects=()) as harness:
         harness.script("main", says("done"))
         run = await named_run(harness)

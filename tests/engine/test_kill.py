@@ -1,4 +1,4 @@
-"""A real process is killed at random instants, and another goes on."""
+"""A real process is killed at random moments, and another continues."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from retinue.engine.tool_calls import INTERRUPTED
 from retinue.providers.scripted import ScriptedProvider, logged_turns
 from retinue.store.sqlite.store import SqliteStore
 from tests.conftest import STRESS
-from tests.engine import story
+from tests.engine import crash_scenario
 
-STORIES = 250 if STRESS else 16
-LIVES_CUT_SHORT = 2
-LONGEST = 0.04
-"""Seconds after which a life is killed at the latest; the story takes more than twice as long."""
+SCENARIOS = 250 if STRESS else 16
+KILLED_PROCESSES = 2
+MAX_SECONDS = 0.04
+"""Most seconds before a process is killed; the scenario takes more than twice as long."""
 
 
-async def live(home: Path, life: int, *, until: float | None) -> str | None:
-    """One life of the owner, in a process of its own, killed `until` seconds after it came alive; its last words."""
+async def run_process(home: Path, number: int, *, until: float | None) -> str | None:
+    """Drive the scenario in a process that is killed after `until` seconds; its answer, if it gave one."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.engine.story", str(home), str(life), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "tests.engine.crash_scenario", str(home), str(number), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"alive\n"
@@ -52,33 +52,33 @@ def stored_replies(store: SqliteStore) -> set[tuple[str, int]]:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("seed", range(STORIES))
-async def test_killed_at_random_instants_the_story_ends_with_the_same_answer(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(SCENARIOS))
+async def test_the_scenario_gives_the_same_answer_after_random_kills(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     store = SqliteStore(tmp_path / "retinue.db")
     outside = open_retinue(
-        provider=ScriptedProvider(story.script()),
+        provider=ScriptedProvider(crash_scenario.script()),
         store=SqliteStore(tmp_path / "retinue.db"),
-        tools=story.tools(lambda _: None),
-        **story.OPTIONS,
+        tools=crash_scenario.tools(lambda _: None),
+        **crash_scenario.OPTIONS,
     )
     async with outside as second:
-        helper = asyncio.create_task(story.be_the_second_process(second, pause=0.02))
+        helper = asyncio.create_task(crash_scenario.act_as_second_process(second, pause=0.02))
         try:
             answer = None
-            for life in range(LIVES_CUT_SHORT + 1):
-                assert answer is None, "the story was over before its process was killed"
+            for number in range(KILLED_PROCESSES + 1):
+                assert answer is None, "the scenario was over before its process was killed"
                 known = stored_replies(store)
-                until = chance.uniform(0.0, LONGEST) if life < LIVES_CUT_SHORT else None
-                answer = await live(tmp_path, life, until=until)
-                asked = set(logged_turns(tmp_path / f"asked-{life}"))
-                assert asked & known == set(), f"asked again in life {life}"
+                until = chance.uniform(0.0, MAX_SECONDS) if number < KILLED_PROCESSES else None
+                answer = await run_process(tmp_path, number, until=until)
+                asked = set(logged_turns(tmp_path / f"asked-{number}"))
+                assert asked & known == set(), f"asked again in process {number}"
         finally:
             helper.cancel()
             with suppress(asyncio.CancelledError):
                 await helper
     rows = store.runs(RunQuery())
-    assert answer == story.ANSWER
+    assert answer == crash_scenario.ANSWER
     assert sorted(row.label for row in rows) == ["", "deeper", "dig", "scan"]
     assert {row.progress.outcome.result for row in rows if row.progress.outcome} == {"completed"}
     effects = (tmp_path / "effects").read_text().splitlines() if (tmp_path / "effects").exists() else []

@@ -1,4 +1,4 @@
-"""Limits that really stop things: turns, calls, tokens, money and time, alone and shared by a whole tree."""
+"""Limits: turns, calls, tokens, cost and time, of one run and shared by a tree."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,11 +30,10 @@ from retinue.providers.scripted import (
     streams,
     together,
 )
-from retinue.testing.harness import Harness
-from retinue.testing.ids import CountedIds
+from retinue.testing.harness import CountedIds, Harness
 from retinue.testing.virtual_time import VirtualClock
 from tests.engine.delegation import Delegate, delegates, with_delegation
-from tests.engine.lines import hearing
+from tests.engine.script_lines import recording
 from tests.internals import engine_of
 
 FREE = Usage()
@@ -53,12 +52,12 @@ async def nap(seconds: float = 0) -> str:
 
 
 def naps(words: str = "", *, usage: Usage = FREE, times: int = 1) -> ScriptedReply:
-    """A turn that uses a tool, and so much."""
+    """A reply that calls `nap`, with this usage."""
     return together(says(words), *[calls("nap")] * times, says("", usage=usage))
 
 
 def asking(heard: list[Request], line: Line) -> LineFunction:
-    """A line whose speaker keeps the question."""
+    """A line that records its request."""
 
     def listen(request: Request) -> Line:
         heard.append(request)
@@ -76,7 +75,7 @@ def harness() -> Harness:
 # ---- turns and calls ------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_uses_up_its_turns_is_exhausted_and_its_last_calls_are_not_made() -> None:
+async def test_a_run_out_of_turns_is_exhausted_and_its_last_calls_are_not_made() -> None:
     async with harness() as r:
         r.script("main", naps("first"), naps("second"))
         outcome = await r.run("go", limits=Limits(max_turns=2))
@@ -99,7 +98,7 @@ async def test_an_answer_in_the_last_turn_is_an_answer() -> None:
         assert (await r.run("go", limits=Limits(max_turns=2))).ok
 
 
-async def test_with_a_wrap_up_turn_the_model_is_asked_once_without_tools_for_what_it_has() -> None:
+async def test_the_wrap_up_turn_asks_once_without_tools_for_an_answer() -> None:
     heard: list[Request] = []
     said: list[Sequence[Message]] = []
     async with harness() as r:
@@ -119,7 +118,7 @@ async def test_with_a_wrap_up_turn_the_model_is_asked_once_without_tools_for_wha
         assert said[0][-2].text == asked.text
 
 
-async def test_calls_beyond_the_limit_are_not_made_not_even_some_of_them() -> None:
+async def test_a_reply_beyond_the_call_limit_makes_no_calls() -> None:
     async with harness() as r:
         r.script("main", naps("one"), naps("three more", times=3))
         outcome = await r.run("go", limits=Limits(max_calls=3))
@@ -129,10 +128,10 @@ async def test_calls_beyond_the_limit_are_not_made_not_even_some_of_them() -> No
         assert r.results("main") == ["slept"]
 
 
-async def test_calls_that_were_not_made_are_told_to_the_model_that_wraps_up() -> None:
+async def test_the_wrap_up_reads_which_calls_were_not_made() -> None:
     heard: list[Sequence[Message]] = []
     async with harness() as r:
-        r.script("main", naps("one", times=2), hearing(heard, says("nothing yet")))
+        r.script("main", naps("one", times=2), recording(heard, says("nothing yet")))
         outcome = await r.run("go", limits=Limits(max_calls=1, wrap_up=True))
 
         assert (outcome.result, outcome.reason, outcome.text) == ("exhausted", "max_calls", "nothing yet")
@@ -141,7 +140,7 @@ async def test_calls_that_were_not_made_are_told_to_the_model_that_wraps_up() ->
         ] * 2
 
 
-async def test_a_model_that_calls_tools_in_its_wrap_up_turn_has_had_its_turn() -> None:
+async def test_tool_calls_in_the_wrap_up_turn_are_not_made() -> None:
     async with harness() as r:
         r.script("main", naps("one", usage=Usage(700, 100)), naps("more, more"))
         outcome = await r.run("go", limits=Limits(max_tokens=1000, wrap_up=True))
@@ -150,10 +149,10 @@ async def test_a_model_that_calls_tools_in_its_wrap_up_turn_has_had_its_turn() -
         assert r.results("main") == ["slept"]
 
 
-# ---- tokens and money -----------------------------------------------------------------------------------------------
+# ---- tokens and cost ------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_ends_exhausted_before_a_call_that_does_not_fit_any_more() -> None:
+async def test_a_run_is_exhausted_before_a_call_that_does_not_fit() -> None:
     async with harness() as r:
         r.script("main", naps("one", usage=Usage(400, 100)), naps("two", usage=Usage(400, 90)))
         outcome = await r.run("go", limits=Limits(max_tokens=1000))
@@ -203,7 +202,7 @@ async def test_a_call_that_would_not_fit_is_shortened() -> None:
         assert outcome.usage.total <= 1000
 
 
-async def test_a_run_without_such_limits_is_asked_without_a_bound() -> None:
+async def test_a_run_without_token_limits_has_no_output_limit() -> None:
     heard: list[Request] = []
     async with harness() as r:
         r.script("main", asking(heard, says("done")))
@@ -212,7 +211,7 @@ async def test_a_run_without_such_limits_is_asked_without_a_bound() -> None:
         assert [request.max_output for request in heard] == [None]
 
 
-async def test_a_fifth_is_set_aside_for_the_wrap_up_turn() -> None:
+async def test_a_fifth_of_the_budget_is_reserved_for_the_wrap_up() -> None:
     async with harness() as r:
         r.script("main", naps("one", usage=Usage(500, 290)), says("all I have", usage=Usage(100, 10)))
         outcome = await r.run("go", limits=Limits(max_tokens=1000, wrap_up=True))
@@ -221,7 +220,7 @@ async def test_a_fifth_is_set_aside_for_the_wrap_up_turn() -> None:
         assert outcome.limit == LimitMet("max_tokens", 790, 1000)
 
 
-async def test_a_run_that_cannot_even_pay_for_its_wrap_up_turn_ends_with_what_it_has() -> None:
+async def test_a_run_without_budget_for_its_wrap_up_ends_with_its_text() -> None:
     async with harness() as r:
         r.script("main", naps("one", usage=Usage(900, 100)))
         outcome = await r.run("go", limits=Limits(max_tokens=1000, wrap_up=True))
@@ -236,7 +235,7 @@ async def test_a_run_that_cannot_even_pay_for_its_wrap_up_turn_ends_with_what_it
 # ---- trees ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_child_and_its_parent_draw_on_one_pot() -> None:
+async def test_a_child_and_its_parent_share_one_budget() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", together(delegates("dig"), says("", usage=Usage(50, 50))))
@@ -248,7 +247,7 @@ async def test_a_child_and_its_parent_draw_on_one_pot() -> None:
         assert r.results("main") == ["completed: 42"]
 
 
-async def test_a_child_that_meets_the_limit_of_its_parent_says_whose_it_was() -> None:
+async def test_a_child_at_the_limit_of_its_parent_reports_that_limit() -> None:
     r, _ = with_delegation(tools=(nap,))
     async with r:
         r.script("main", together(delegates("dig"), says("", usage=Usage(50, 50))))
@@ -259,7 +258,7 @@ async def test_a_child_that_meets_the_limit_of_its_parent_says_whose_it_was() ->
         assert (child.result, child.limit) == ("exhausted", LimitMet("max_tokens", 995, 1000))
 
 
-async def test_a_carved_child_cannot_use_more_than_its_allowance_and_gives_back_the_rest() -> None:
+async def test_a_reserved_child_stays_within_its_allowance_and_returns_the_rest() -> None:
     heard: list[Request] = []
     r, _ = with_delegation(tools=(nap,))
     async with r:
@@ -279,7 +278,7 @@ async def test_a_carved_child_cannot_use_more_than_its_allowance_and_gives_back_
         assert 600 < last.max_output < 710
 
 
-async def test_a_parent_cannot_use_what_it_promised_to_a_child() -> None:
+async def test_a_parent_cannot_use_a_childs_reservation() -> None:
     r, _ = with_delegation(tools=(nap,))
     async with r:
         r.script(
@@ -295,7 +294,7 @@ async def test_a_parent_cannot_use_what_it_promised_to_a_child() -> None:
         assert (outcome.result, outcome.limit) == ("exhausted", LimitMet("max_tokens", 290, 1000))
 
 
-async def test_no_child_is_carved_from_nothing() -> None:
+async def test_a_child_cannot_reserve_from_an_empty_budget() -> None:
     r, _ = with_delegation()
     async with r:
         r.script(
@@ -315,7 +314,7 @@ async def test_no_child_is_carved_from_nothing() -> None:
         assert outcome.result == "exhausted"
 
 
-async def test_a_window_counts_all_who_share_it_and_is_remembered_in_the_next_life() -> None:
+async def test_a_window_counts_all_its_runs_across_processes() -> None:
     window = {"name": "day", "span_seconds": 86400.0, "caps": {"tokens": 1000}}
     r, _ = with_delegation(tools=(nap,))
     async with r:
@@ -333,9 +332,8 @@ async def test_a_window_counts_all_who_share_it_and_is_remembered_in_the_next_li
         assert {end.limit for end in ends} == {None, LimitMet("window", 940, 1000)}
 
 
-class Spender:
-    """A model whose every answer uses a random amount: at most the output it was allowed, and a little more input than
-    anybody expected."""
+class RandomUsageModel:
+    """A model whose replies use a random amount: at most the allowed output, and a little more input than estimated."""
 
     def __init__(self, wishes: list[tuple[int, int, int]], error: int) -> None:
         self._wishes = wishes
@@ -369,10 +367,10 @@ class Spender:
     limit=st.integers(500, 60_000),
     wishes=st.lists(st.tuples(st.integers(0, 9000), st.integers(-40, 40), st.integers(0, 5)), min_size=1, max_size=20),
 )
-async def test_fifty_parallel_children_never_overspend_a_shared_limit_by_more_than_the_error_of_the_estimates(
+async def test_fifty_parallel_children_exceed_a_limit_only_by_estimation_errors(
     limit: int, wishes: list[tuple[int, int, int]], error: int
 ) -> None:
-    model = Spender(wishes, error)
+    model = RandomUsageModel(wishes, error)
     delegate = Delegate()
     tools: list[ToolLike] = [delegate, nap]
     async with retinue.open(
@@ -388,7 +386,7 @@ async def test_fifty_parallel_children_never_overspend_a_shared_limit_by_more_th
 # ---- time -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_ends_at_its_deadline_with_the_words_it_had() -> None:
+async def test_a_run_ends_at_its_deadline_with_its_partial_text() -> None:
     async with harness() as r:
         r.script("main", naps("thinking"), hangs("It was ", "the"))
         outcome = await r.run("go", limits=Limits(seconds=90))
@@ -414,7 +412,7 @@ async def test_a_deadline_stops_the_subtree_of_the_run() -> None:
         assert (outcome.result, child.result, child.reason) == ("timed_out", "cancelled", "parent_ended")
 
 
-async def test_a_child_that_meets_its_deadline_tells_its_parent_what_it_had() -> None:
+async def test_a_parent_reads_the_partial_text_of_a_timed_out_child() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", delegates("dig", limits={"seconds": 30}), says("done"))
@@ -425,7 +423,7 @@ async def test_a_child_that_meets_its_deadline_tells_its_parent_what_it_had() ->
         assert outcome.text == "done"
 
 
-async def test_the_deadline_holds_across_lives() -> None:
+async def test_the_deadline_holds_across_processes() -> None:
     async with harness() as r:
         r.script("main", hangs())
         handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
@@ -437,7 +435,7 @@ async def test_the_deadline_holds_across_lives() -> None:
         assert now() == 90
 
 
-async def test_no_time_passes_while_nobody_drives_a_run_that_was_left_in_good_order() -> None:
+async def test_the_deadline_is_paused_after_a_clean_shutdown() -> None:
     async with harness() as r:
         r.script("main", hangs())
         handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
@@ -451,7 +449,7 @@ async def test_no_time_passes_while_nobody_drives_a_run_that_was_left_in_good_or
         assert now() == 3600 + 90
 
 
-async def test_no_time_passes_for_a_run_that_was_left_before_it_began_to_work() -> None:
+async def test_the_deadline_is_paused_for_a_run_left_before_it_began() -> None:
     async with harness() as r:
         r.script("main", hangs())
         handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
@@ -467,7 +465,7 @@ async def test_no_time_passes_for_a_run_that_was_left_before_it_began_to_work() 
         assert now() == 3600 + 3600 + 90
 
 
-async def test_no_time_passes_for_a_run_that_was_left_while_it_waited_for_another() -> None:
+async def test_the_deadline_is_paused_for_a_pending_run_that_was_left() -> None:
     r, _ = with_delegation()
     async with r:
         then = delegates("then", wait=False, after=["dig"], limits={"seconds": 90})
@@ -484,7 +482,7 @@ async def test_no_time_passes_for_a_run_that_was_left_while_it_waited_for_anothe
         assert now() == 3600 + 90
 
 
-async def test_a_model_that_does_not_answer_in_time_is_asked_again_and_then_given_up() -> None:
+async def test_a_model_that_times_out_is_retried_and_then_given_up() -> None:
     async with harness() as r:
         r.script("main", hangs("Well"))
         outcome = await r.run("go", limits=Limits(model_seconds=30))
@@ -495,7 +493,7 @@ async def test_a_model_that_does_not_answer_in_time_is_asked_again_and_then_give
         assert 120 < now() < 125
 
 
-async def test_a_stream_that_falls_silent_is_given_up_and_its_words_are_kept() -> None:
+async def test_a_silent_stream_is_given_up_and_its_text_kept() -> None:
     async with harness() as r:
         r.script("main", streams("It was", " the pool", every=11))
         outcome = await r.run("go", limits=Limits(idle_seconds=10))
@@ -507,8 +505,8 @@ async def test_a_stream_that_falls_silent_is_given_up_and_its_words_are_kept() -
         )
 
 
-class Pondering:
-    """A model that is silent for a while before each of its words; servers greet at once."""
+class SilentModel:
+    """A model that is silent for a while before each of its deltas, but not before the start."""
 
     def __init__(self, *pauses: float) -> None:
         self.pauses = pauses
@@ -521,16 +519,16 @@ class Pondering:
         return Reply(AssistantMessage("well " * len(self.pauses)))
 
 
-async def test_a_model_may_think_for_longer_before_its_first_word_than_between_words() -> None:
-    async with retinue.open(provider=Pondering(299, 119), home=retinue.MEMORY, dialects=()) as r:
+async def test_the_silence_before_the_first_token_may_be_longer() -> None:
+    async with retinue.open(provider=SilentModel(299, 119), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
         assert (outcome.result, outcome.text) == ("completed", "well well ")
         assert now() == 418
 
 
-async def test_a_model_that_may_not_pause_within_its_answer_may_still_think_before_it() -> None:
-    async with retinue.open(provider=Pondering(299), home=retinue.MEMORY, dialects=()) as r:
+async def test_a_short_idle_limit_does_not_shorten_the_first_silence() -> None:
+    async with retinue.open(provider=SilentModel(299), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go", limits=Limits(idle_seconds=0))
 
         assert (outcome.result, outcome.text) == ("completed", "well ")
@@ -548,10 +546,10 @@ async def test_a_model_that_may_not_pause_within_its_answer_may_still_think_befo
     ],
     ids=str,
 )
-async def test_silence_is_bounded_before_the_first_word_and_after_it(
+async def test_silence_is_limited_before_and_after_the_first_token(
     pauses: tuple[float, ...], limits: Limits, silence: float, text: str
 ) -> None:
-    async with retinue.open(provider=Pondering(*pauses), home=retinue.MEMORY, dialects=()) as r:
+    async with retinue.open(provider=SilentModel(*pauses), home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go", limits=limits)
 
         assert (outcome.result, outcome.text) == ("failed", text)
@@ -562,7 +560,7 @@ async def test_silence_is_bounded_before_the_first_word_and_after_it(
         assert 4 * (spoken + silence) < now() < 4 * (spoken + silence) + 5
 
 
-async def test_a_stream_that_goes_on_slowly_is_not_silent() -> None:
+async def test_a_slow_stream_is_not_silent() -> None:
     async with harness() as r:
         r.script("main", streams("It ", "was ", "the ", "pool", every=9))
         outcome = await r.run("go", limits=Limits(idle_seconds=10))
@@ -571,7 +569,7 @@ async def test_a_stream_that_goes_on_slowly_is_not_silent() -> None:
         assert now() == 27
 
 
-async def test_a_server_that_says_it_is_at_work_is_not_silent() -> None:
+async def test_keep_alive_signals_of_a_server_end_a_silence() -> None:
     class Thinker:
         async def answer(self, request: Request, publish: Publish) -> Reply:
             for _ in range(5):
@@ -586,10 +584,10 @@ async def test_a_server_that_says_it_is_at_work_is_not_silent() -> None:
         assert now() == 45
 
 
-# ---- failures of the model ------------------------------------------------------------------------------------------
+# ---- provider errors ------------------------------------------------------------------------------------------------
 
 
-async def test_a_provider_that_says_when_to_come_back_is_asked_again_then() -> None:
+async def test_a_retry_waits_for_retry_after() -> None:
     busy = ProviderError("slow down", fault="rate_limited", status=429, retry_after=30)
     async with harness() as r:
         r.script("main", fails(busy, times=2, then=says("done")))
@@ -600,7 +598,7 @@ async def test_a_provider_that_says_when_to_come_back_is_asked_again_then() -> N
         assert len(r.provider.asked) == 3
 
 
-async def test_without_a_wish_of_the_provider_each_pause_is_longer_than_the_one_before() -> None:
+async def test_without_retry_after_each_pause_is_longer() -> None:
     at: list[float] = []
 
     def unreachable(request: Request) -> Line:
@@ -622,7 +620,7 @@ async def test_without_a_wish_of_the_provider_each_pause_is_longer_than_the_one_
             assert 0.75 * usual <= pause <= 1.25 * usual
 
 
-async def test_a_throttled_provider_is_asked_by_fewer_at_once_and_by_all_in_the_end() -> None:
+async def test_a_throttled_provider_gets_fewer_concurrent_calls_and_all_finish() -> None:
     busy = ProviderError("slow down", fault="overloaded", retry_after=10)
     provider = ScriptedProvider(Script().play("main", fails(busy, then=says("done"))), latency=1.0)
     async with Harness(dialects=(), provider=provider) as r:
@@ -639,7 +637,7 @@ async def test_a_throttled_provider_is_asked_by_fewer_at_once_and_by_all_in_the_
 
 
 @pytest.mark.parametrize("fault", ["auth", "bad_request", "refused", "internal"])
-async def test_a_failure_that_will_not_go_away_is_not_tried_again(fault: ProviderFault) -> None:
+async def test_a_permanent_failure_is_not_retried(fault: ProviderFault) -> None:
     async with harness() as r:
         r.script("main", naps("I will look"), fails(ProviderError("no", fault=fault, partial="It was")))
         outcome = await r.run("go")
@@ -655,9 +653,7 @@ async def test_a_failure_that_will_not_go_away_is_not_tried_again(fault: Provide
         assert len(r.provider.asked) == 2
 
 
-async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_the_words_of_the_last_attempt_are_kept() -> (
-    None
-):
+async def test_a_broken_stream_is_retried_and_the_last_partial_text_kept() -> None:
     cut = ProviderError("connection reset", fault="cut", partial="It was the")
     async with harness() as r:
         r.script("main", fails(cut))
@@ -678,8 +674,8 @@ async def test_a_provider_with_a_bug_fails_the_run_and_nothing_else() -> None:
         assert (outcome.result, outcome.error) == ("failed", "ZeroDivisionError: division by zero")
 
 
-class Quitter:
-    """A provider whose connection pool is cancelled under it."""
+class SelfCancellingProvider:
+    """A provider whose own task is cancelled."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -690,8 +686,8 @@ class Quitter:
         raise asyncio.CancelledError
 
 
-async def test_a_provider_that_gives_up_by_itself_is_asked_again_a_few_times_and_no_more() -> None:
-    model = Quitter()
+async def test_a_provider_that_cancels_itself_is_retried_a_few_times() -> None:
+    model = SelfCancellingProvider()
     async with retinue.open(provider=model, home=retinue.MEMORY, dialects=()) as r:
         outcome = await r.run("go")
 
@@ -702,7 +698,7 @@ async def test_a_provider_that_gives_up_by_itself_is_asked_again_a_few_times_and
         assert model.asked == MAX_ATTEMPTS
 
 
-async def test_money_is_given_back_when_a_call_fails() -> None:
+async def test_the_hold_of_a_failed_call_is_released() -> None:
     cut = ProviderError("connection reset", fault="cut")
     r, _ = with_delegation()
     async with r:

@@ -1,4 +1,4 @@
-"""Rounds of the event loop, as a task that never waits sees them."""
+"""`LoopTicks`: a task that never blocks yields between turns."""
 
 import asyncio
 from itertools import pairwise
@@ -12,8 +12,8 @@ from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from tests.engine.delegation import delegates, with_delegation
 
 
-class Hasty(ScriptedProvider):
-    """Answers at once, without letting anybody else have a turn."""
+class NonblockingProvider(ScriptedProvider):
+    """Answers without yielding to the event loop."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The line, as a reply."""
@@ -25,7 +25,7 @@ class Hasty(ScriptedProvider):
                 return done.value
 
 
-async def test_a_round_lasts_until_others_had_their_turn() -> None:
+async def test_a_tick_lasts_until_other_tasks_have_run() -> None:
     ticks = LoopTicks()
     first = ticks.current()
 
@@ -34,7 +34,7 @@ async def test_a_round_lasts_until_others_had_their_turn() -> None:
     assert ticks.current() != first
 
 
-async def test_a_wait_for_what_is_there_already_is_no_round() -> None:
+async def test_awaiting_a_completed_future_is_no_tick() -> None:
     ticks, ready = LoopTicks(), asyncio.get_running_loop().create_future()
     ready.set_result(None)
     first = ticks.current()
@@ -44,7 +44,7 @@ async def test_a_wait_for_what_is_there_already_is_no_round() -> None:
     assert ticks.current() == first
 
 
-async def test_a_child_whose_model_never_lets_it_wait_lets_others_have_a_turn_between_its_turns() -> None:
+async def test_a_child_whose_model_never_blocks_yields_between_turns() -> None:
     turns_of_others = 0
     seen: list[int] = []
 
@@ -60,7 +60,7 @@ async def test_a_child_whose_model_never_lets_it_wait_lets_others_have_a_turn_be
             turns_of_others += 1
             await asyncio.sleep(0)
 
-    harness, _ = with_delegation(tools=(look,), provider=Hasty(Script()))
+    harness, _ = with_delegation(tools=(look,), provider=NonblockingProvider(Script()))
     async with harness:
         harness.script("main", delegates("dig", lifecycle=Lifecycle(awaited=True)), says("done"))
         harness.script("dig", *(calls("look") for _ in range(5)), says("42"))

@@ -1,4 +1,4 @@
-"""Many children under a rate limit: all get through, nobody asks too early, and the limit is used to the full."""
+"""Many children under a rate limit: all finish, no request is sent too early, and the limit is used fully."""
 
 import asyncio
 import random
@@ -38,56 +38,56 @@ def now() -> float:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """One request: when it was sent, by whom, and until when its sender was told to wait, if it was refused."""
+class SentRequest:
+    """One request: its time, its agent and, if it was refused, the end of the requested pause."""
 
     at: float
     agent: str
     path: str
-    told_to_wait_until: float | None = None
+    wait_until: float | None = None
 
 
-class Limited(ScriptedProvider):
-    """A model behind a limit: `allows` says, for a request that is sent now, how many seconds it has to wait."""
+class LimitedModel(ScriptedProvider):
+    """A rate-limited model: `allows` returns the seconds that a request sent now has to wait, or None."""
 
     def __init__(self, allows: Callable[[], float | None]) -> None:
         super().__init__(Script(), latency=LATENCY)
-        self.sent: list[Sent] = []
-        self.under_way: list[str] = []
-        self.crowds: list[tuple[str, ...]] = []
-        """Who was under way, agent by agent, each time somebody else came."""
+        self.sent: list[SentRequest] = []
+        self.in_flight: list[str] = []
+        self.concurrent: list[tuple[str, ...]] = []
+        """The agents in flight at each new request."""
         self._allows = allows
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         at, wait = now(), self._allows()
-        self.sent.append(Sent(at, request.agent, request.path, None if wait is None else at + wait))
-        self.under_way.append(request.agent)
-        self.crowds.append(tuple(self.under_way))
+        self.sent.append(SentRequest(at, request.agent, request.path, None if wait is None else at + wait))
+        self.in_flight.append(request.agent)
+        self.concurrent.append(tuple(self.in_flight))
         try:
             if wait is None:
                 return await super().answer(request, publish)
             await asyncio.sleep(LATENCY)
             raise ProviderError("too many requests", fault="rate_limited", status=429, retry_after=wait - LATENCY)
         finally:
-            self.under_way.remove(request.agent)
+            self.in_flight.remove(request.agent)
 
-    def too_early(self) -> list[tuple[Sent, Sent]]:
-        """Refusals, and what was sent after they were heard of and before the time they told."""
-        refusals = [sent for sent in self.sent if sent.told_to_wait_until is not None]
+    def too_early(self) -> list[tuple[SentRequest, SentRequest]]:
+        """Refusals, each with a request that was sent after it and before the end of its pause."""
+        refusals = [sent for sent in self.sent if sent.wait_until is not None]
         return [
             (refusal, sent)
             for refusal in refusals
             for sent in self.sent
-            if refusal.at + LATENCY + 1e-4 < sent.at < (refusal.told_to_wait_until or 0.0) - 1e-4
+            if refusal.at + LATENCY + 1e-4 < sent.at < (refusal.wait_until or 0.0) - 1e-4
         ]
 
     def paused(self) -> float:
-        """For how many seconds nobody was allowed to send anything."""
+        """The seconds in which no request was allowed."""
         total, over = 0.0, 0.0
         for sent in self.sent:
-            if sent.told_to_wait_until is not None:
-                total += max(0.0, sent.told_to_wait_until - max(over, sent.at + LATENCY))
-                over = max(over, sent.told_to_wait_until)
+            if sent.wait_until is not None:
+                total += max(0.0, sent.wait_until - max(over, sent.at + LATENCY))
+                over = max(over, sent.wait_until)
         return total
 
 
@@ -103,13 +103,13 @@ def every_third(wait: float) -> Callable[[], float | None]:
     return allows
 
 
-def at_most(count: int, *, a: float) -> Callable[[], float | None]:
-    """So many requests in each window of `a` seconds; whoever is refused is told when the next one begins."""
+def per_window(count: int, *, a: float) -> Callable[[], float | None]:
+    """Allow `count` requests in each window of `a` seconds; a refused one has to wait for the next window."""
     window, used = 0.0, 0
 
     def allows() -> float | None:
         nonlocal window, used
-        at = now() + 1e-6  # a clock that is set to the beginning of a window is in it
+        at = now() + 1e-6  # the beginning of a window is part of it
         begin = at // a * a
         window, used = (begin, 1) if begin != window else (window, used + 1)
         return None if used <= count else max(begin + a - now(), LATENCY)
@@ -117,8 +117,8 @@ def at_most(count: int, *, a: float) -> Callable[[], float | None]:
     return allows
 
 
-async def two_hundred_children(model: Limited) -> list[str]:
-    """What became of children that one parent started together and waits for; it reads a line of each."""
+async def two_hundred_children(model: LimitedModel) -> list[str]:
+    """The results of two hundred children that one parent starts together, a line each."""
     harness, _ = with_delegation(provider=model)
     async with harness:
         harness.script("main", delegates("dig", times=CHILDREN), says("all of them"))
@@ -130,27 +130,27 @@ async def two_hundred_children(model: Limited) -> list[str]:
         return told.splitlines()
 
 
-async def test_two_hundred_children_get_through_though_every_third_request_is_refused() -> None:
-    model = Limited(every_third(2.0))
+async def test_two_hundred_children_finish_although_every_third_request_is_refused() -> None:
+    model = LimitedModel(every_third(2.0))
 
     assert await two_hundred_children(model) == ["completed: dug"] * CHILDREN
     assert model.too_early() == []
-    refused = sum(sent.told_to_wait_until is not None for sent in model.sent)
+    refused = sum(sent.wait_until is not None for sent in model.sent)
     assert refused == len(model.sent) // 3
-    assert now() <= 1.3 * model.paused(), "nobody waits for anything but the pauses"
-    # If all who were refused came back together each time, a third of them would be refused again.
+    assert now() <= 1.3 * model.paused(), "no run waits for anything but the pauses"
+    # If all refused attempts returned together each time, a third of them would be refused again.
     ticks = ceil(log(CHILDREN, 3)) + 1
     assert now() <= 1.3 * ticks * (2.0 + LATENCY)
-    # Their parent holds nothing while it waits, and is asked as soon as all of them are done and anybody may be.
-    assert {crowd for crowd in model.crowds if "main" in crowd} == {("main",)}
+    # Their parent holds no permit while it waits, and continues as soon as they are done and the pause is over.
+    assert {crowd for crowd in model.concurrent if "main" in crowd} == {("main",)}
     done = max(sent.at for sent in model.sent if sent.agent == "dig") + LATENCY
-    allowed = max([done, *(sent.told_to_wait_until or 0.0 for sent in model.sent if sent.at < done)])
+    allowed = max([done, *(sent.wait_until or 0.0 for sent in model.sent if sent.at < done)])
     asked_again = min(sent.at for sent in model.sent if sent.agent == "main" and sent.at > LATENCY)
     assert done <= asked_again <= allowed + 1e-3
 
 
 async def test_parents_among_waiting_children_are_not_starved_by_the_children_of_others() -> None:
-    model = Limited(every_third(2.0))
+    model = LimitedModel(every_third(2.0))
     harness, _ = with_delegation(provider=model)
     async with harness:
         harness.script("main", delegates("lead", times=10), says("all of them"))
@@ -162,14 +162,14 @@ async def test_parents_among_waiting_children_are_not_starved_by_the_children_of
         assert harness.results("main") == ["\n".join(["completed: led"] * 10)]
     assert model.too_early() == []
     assert now() <= 1.3 * model.paused()
-    # A lead whose children are done does not wait for those of the others to be done as well.
+    # A lead whose children are done does not wait for the children of the others.
     answers = [sent.at for sent in model.sent if sent.agent == "lead"][10:]
     last_child = max(sent.at for sent in model.sent if sent.agent == "dig")
     assert min(answers) < last_child
 
 
-class Watched:
-    """A provider that is watched: what is sent when, and until when everybody was told to wait at what moment."""
+class RecordingProvider:
+    """Wraps a provider and records the times of requests, and the pauses with the times of their refusals."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
@@ -186,11 +186,11 @@ class Watched:
             raise
 
     def too_early(self) -> list[float]:
-        """When something was sent although a refusal that had been heard forbade it."""
+        """Times of requests that were sent during a pause."""
         return [at for at in self.sent if any(heard < at < until - 1e-3 for heard, until in self.pauses)]
 
     def paused(self) -> float:
-        """For how many seconds nobody was allowed to send anything."""
+        """The seconds in which no request was allowed."""
         total, over = 0.0, 0.0
         for heard, until in self.pauses:
             total, over = total + max(0.0, until - max(over, heard)), max(over, until)
@@ -198,17 +198,17 @@ class Watched:
 
 
 @pytest.mark.real_time
-async def test_two_hundred_children_get_through_over_a_real_wire() -> None:
+async def test_two_hundred_children_finish_over_a_real_wire() -> None:
     _, unhindered, _ = await over_a_real_wire(refused_every=1_000_000)
-    watched, took, asked = await over_a_real_wire(refused_every=3)
+    recorded, took, asked = await over_a_real_wire(refused_every=3)
 
-    assert watched.too_early() == []
-    assert len(watched.pauses) == asked // 3
-    assert took <= 1.3 * watched.paused() + 10 * unhindered
+    assert recorded.too_early() == []
+    assert len(recorded.pauses) == asked // 3
+    assert took <= 1.3 * recorded.paused() + 10 * unhindered
 
 
-async def over_a_real_wire(*, refused_every: int) -> tuple[Watched, float, int]:
-    """Two hundred children of a run: what the provider met, the seconds that took, and how often it was asked."""
+async def over_a_real_wire(*, refused_every: int) -> tuple[RecordingProvider, float, int]:
+    """Run two hundred children; the recorded provider, the seconds that took, and the number of requests."""
     asked = 0
 
     def played(heard: ReceivedRequest) -> Line | FakeResponse:
@@ -219,8 +219,8 @@ async def over_a_real_wire(*, refused_every: int) -> tuple[Watched, float, int]:
     script = ChatScript().play(delegates("dig", times=CHILDREN), says("all of them"), words="go").play(says("dug"))
     delegate = Delegate()
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
-        watched = Watched(provider)
-        async with open_retinue(provider=watched, tools=[delegate], dialects=(), home=MEMORY) as opened:
+        recorded = RecordingProvider(provider)
+        async with open_retinue(provider=recorded, tools=[delegate], dialects=(), home=MEMORY) as opened:
             delegate.retinue = lambda: opened
             begun = now()
             outcome = await opened.run("go", limits=Limits(max_turns=5))
@@ -229,12 +229,12 @@ async def over_a_real_wire(*, refused_every: int) -> tuple[Watched, float, int]:
 
     assert outcome.text == "all of them"
     assert [view.outcome and view.outcome.text for view in views if view.agent == "dig"] == ["dug"] * CHILDREN
-    return watched, took, asked
+    return recorded, took, asked
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(20, 1.0), (50, 10.0), (5, 1.0)])
-async def test_a_limit_is_used_to_the_full_and_never_overrun_before_the_next_window(count: int, seconds: float) -> None:
-    model = Limited(at_most(count, a=seconds))
+async def test_a_limit_is_used_fully_and_never_exceeded_within_a_window(count: int, seconds: float) -> None:
+    model = LimitedModel(per_window(count, a=seconds))
 
     assert await two_hundred_children(model) == ["completed: dug"] * CHILDREN
     assert model.too_early() == []
@@ -242,27 +242,27 @@ async def test_a_limit_is_used_to_the_full_and_never_overrun_before_the_next_win
     assert now() <= 1.3 * ideal
 
 
-async def test_after_the_first_refusals_the_crowd_gets_smaller_instead_of_coming_back_together() -> None:
-    model = Limited(at_most(20, a=1.0))
+async def test_refused_attempts_do_not_return_together() -> None:
+    model = LimitedModel(per_window(20, a=1.0))
     await two_hundred_children(model)
 
-    early = [len(crowd) for crowd, sent in zip(model.crowds, model.sent, strict=True) if sent.at < 1.0]
-    late = [len(crowd) for crowd, sent in zip(model.crowds, model.sent, strict=True) if sent.at > 5.0]
+    early = [len(crowd) for crowd, sent in zip(model.concurrent, model.sent, strict=True) if sent.at < 1.0]
+    late = [len(crowd) for crowd, sent in zip(model.concurrent, model.sent, strict=True) if sent.at > 5.0]
     assert (max(early), max(late) <= 20) == (CHILDREN, True)
 
 
-async def test_a_waiting_parent_holds_no_permit_and_is_asked_at_once_when_its_children_are_done() -> None:
-    model = Limited(at_most(20, a=1.0))
+async def test_a_waiting_parent_holds_no_permit_and_continues_after_its_children() -> None:
+    model = LimitedModel(per_window(20, a=1.0))
     await two_hundred_children(model)
 
-    assert {crowd for crowd in model.crowds if "main" in crowd} == {("main",)}
+    assert {crowd for crowd in model.concurrent if "main" in crowd} == {("main",)}
     last_child, last_of_all = model.sent[-2:]
     assert (last_child.agent, last_of_all.agent) == ("dig", "main")
     assert last_of_all.at - last_child.at <= 1.0 + LATENCY + 0.2
 
 
 async def test_a_small_tree_is_not_starved_by_a_big_one() -> None:
-    model = Limited(at_most(10, a=1.0))
+    model = LimitedModel(per_window(10, a=1.0))
     harness, _ = with_delegation(provider=model)
     async with harness:
         harness.script("main", delegates("dig", times=CHILDREN), says("all of them"), task="big")
@@ -278,8 +278,8 @@ async def test_a_small_tree_is_not_starved_by_a_big_one() -> None:
         assert now() > 15
 
 
-async def test_whoever_is_refused_time_after_time_while_nobody_gets_through_is_not_asked_for_ever() -> None:
-    model = Limited(lambda: 5.0)
+async def test_repeated_refusals_without_any_success_end_the_attempts() -> None:
+    model = LimitedModel(lambda: 5.0)
     async with Harness(provider=model, dialects=()) as harness:
         harness.script("main", says("never"))
         outcome = await harness.run("go")
@@ -294,7 +294,7 @@ async def test_whoever_is_refused_time_after_time_while_nobody_gets_through_is_n
         assert all(later.at - sooner.at >= 5.0 for sooner, later in pairwise(model.sent))
 
 
-async def test_a_refusal_is_no_attempt_while_others_get_through_but_not_without_end() -> None:
+async def test_refusals_count_as_attempts_only_if_no_other_call_succeeds() -> None:
     busy = ProviderError("too many requests", fault="rate_limited", status=429, retry_after=1.0)
     provider = ScriptedProvider(Script(), latency=0.1)
     async with Harness(provider=provider, dialects=()) as harness:
@@ -316,7 +316,7 @@ async def test_a_refusal_is_no_attempt_while_others_get_through_but_not_without_
     assert refusals == MAX_THROTTLED + MAX_ATTEMPTS
 
 
-async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> None:
+async def test_server_errors_count_as_attempts_even_if_other_calls_succeed() -> None:
     fire = ProviderError("on fire", fault="overloaded", status=500)
     provider = ScriptedProvider(Script(), latency=0.1)
     async with Harness(provider=provider, dialects=()) as harness:
@@ -336,13 +336,13 @@ async def test_a_server_on_fire_uses_up_attempts_whoever_else_gets_through() -> 
     assert failed == MAX_ATTEMPTS
 
 
-async def test_a_server_that_merely_broke_holds_up_nobody_else() -> None:
+async def test_a_server_error_does_not_throttle_other_calls() -> None:
     fire = ProviderError("on fire", fault="overloaded", status=500)
     async with Harness(dialects=()) as harness:
         harness.script("main", fails(fire, times=3, then=says("at last")), task="unlucky")
         harness.script("main", says("done"), task="lucky")
         unlucky = await harness.retinue.spawn("unlucky")
-        await asyncio.sleep(0.1)  # it was refused, and waits
+        await asyncio.sleep(0.1)  # it was refused and waits
         before = now()
         lucky = await harness.run("lucky")
         waited = now() - before

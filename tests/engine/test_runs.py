@@ -1,4 +1,4 @@
-"""Runs as a program sees them: started, named, watched, listed, found again by key, and told from one another."""
+"""Runs through the public API: start, view, list, events, keys, forks, and failures."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -22,8 +22,8 @@ from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, 
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import NEW_YEAR
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import in_turn
-from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.engine.memory_stores import SharedMemory, SlowMemory
+from tests.engine.script_lines import in_sequence
 from tests.internals import tune
 
 TWO = Usage(input=10, output=2)
@@ -46,7 +46,7 @@ async def look_up(word: str) -> str:
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_ends_with_what_its_model_said() -> None:
+async def test_a_run_ends_with_the_answer_of_its_model() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", says("Four.", usage=TWO))
 
@@ -68,7 +68,7 @@ async def test_usage_and_cost_are_sums_over_all_turns() -> None:
     )
 
 
-async def test_an_empty_answer_is_never_dressed_up_as_a_good_one() -> None:
+async def test_an_empty_answer_is_never_ok() -> None:
     async with Harness(dialects=(), tools=[look_up]) as r:
         r.script("main", together(says("I will look."), calls("look_up", word="a")), says("", usage=TWO))
 
@@ -81,7 +81,7 @@ async def test_an_empty_answer_is_never_dressed_up_as_a_good_one() -> None:
     ("stop", "result", "error"),
     [("length", "completed", ""), ("refusal", "failed", "the model declined to answer")],
 )
-async def test_an_answer_that_was_cut_off_or_declined_says_so(stop: Stop, result: str, error: str) -> None:
+async def test_a_truncated_or_refused_answer_has_its_reason(stop: Stop, result: str, error: str) -> None:
     async with Harness(dialects=()) as r:
         r.script("main", says("I think", usage=TWO, stop=stop))
 
@@ -118,14 +118,12 @@ async def test_the_model_reads_system_text_task_and_tools_of_its_agent() -> None
 @pytest.mark.parametrize(
     ("how", "kind"),
     [
-        ({"agent": "nobody"}, "agent"),
+        ({"agent": "unknown"}, "agent"),
         ({"tools": ["nothing"]}, "tool"),
         ({"dialects": ["x"]}, "dialect"),
     ],
 )
-async def test_a_name_that_nothing_answers_to_is_refused_before_anything_starts(
-    how: dict[str, object], kind: str
-) -> None:
+async def test_an_unknown_name_is_rejected_before_the_start(how: dict[str, object], kind: str) -> None:
     async with Harness(dialects=()) as r:
         with pytest.raises(UnknownName) as refusal:
             await r.run("go", **how)
@@ -134,32 +132,32 @@ async def test_a_name_that_nothing_answers_to_is_refused_before_anything_starts(
         assert await r.retinue.list() == []
 
 
-async def test_a_run_that_nobody_knows_is_unknown_to_every_verb() -> None:
+async def test_an_unknown_run_raises_unknown_name_for_every_verb() -> None:
     async with Harness(dialects=()) as r:
-        nobody = r.retinue.handle("nobody")
+        unknown = r.retinue.handle("unknown")
         with pytest.raises(UnknownName):
-            await nobody.look()
+            await unknown.look()
         with pytest.raises(UnknownName):
-            await nobody.wait()
+            await unknown.wait()
         with pytest.raises(UnknownName):
-            await nobody.send("hello?")
+            await unknown.send("hello?")
         with pytest.raises(UnknownName):
-            await nobody.cancel()
+            await unknown.cancel()
         with pytest.raises(UnknownName):
-            await r.retinue.resume("nobody")
+            await r.retinue.resume("unknown")
         with pytest.raises(UnknownName):
-            await r.retinue.fork("nobody", "go on")
+            await r.retinue.fork("unknown", "go on")
         with pytest.raises(UnknownName):
-            r.retinue.supervisor.fork_point("nobody")
+            r.retinue.supervisor.fork_point("unknown")
         with pytest.raises(UnknownName):
-            await all_of(nobody.events())
+            await all_of(unknown.events())
 
-        assert await r.retinue.tree("nobody") == []
-        assert repr(nobody) == "RunHandle('nobody')"
+        assert await r.retinue.tree("unknown") == []
+        assert repr(unknown) == "RunHandle('unknown')"
 
 
 @pytest.mark.parametrize("how", ["archive", "delete"])
-async def test_no_run_is_started_in_a_session_that_is_closed(how: str) -> None:
+async def test_no_run_is_started_in_a_closed_session(how: str) -> None:
     async with Harness(dialects=()) as r:
         await getattr(r.retinue.sessions, how)("session")
 
@@ -170,10 +168,10 @@ async def test_no_run_is_started_in_a_session_that_is_closed(how: str) -> None:
         assert await r.retinue.list() == []
 
 
-# ---- looking --------------------------------------------------------------------------------------------------------
+# ---- views ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_view_tells_where_a_run_stands_from_its_acceptance_to_its_end() -> None:
+async def test_a_view_shows_the_state_from_acceptance_to_end() -> None:
     provider = ScriptedProvider(Script(), latency=5.0)
     async with Harness(dialects=(), provider=provider) as r:
         r.script("main", says("done", usage=TWO))
@@ -205,7 +203,7 @@ async def test_a_view_tells_where_a_run_stands_from_its_acceptance_to_its_end() 
     assert (ended.started_at, ended.ended_at) == (NEW_YEAR, NEW_YEAR + 5)
 
 
-async def test_an_ended_run_looks_the_same_in_a_later_life() -> None:
+async def test_an_ended_run_has_the_same_view_in_a_later_process() -> None:
     r, _ = with_delegation()
     async with r:
         r.script("main", delegates("dig", space="s"), says("done"))
@@ -223,7 +221,7 @@ async def test_an_ended_run_looks_the_same_in_a_later_life() -> None:
         ]
 
 
-async def test_the_list_has_roots_newest_first_and_everyone_on_demand() -> None:
+async def test_the_list_has_roots_newest_first_and_all_runs_on_demand() -> None:
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
         r.script("main", says("one"), task="first")
@@ -233,19 +231,19 @@ async def test_the_list_has_roots_newest_first_and_everyone_on_demand() -> None:
         await r.run("second")
 
         roots = await r.retinue.list()
-        everyone = await r.retinue.list(everyone=True)
+        all_runs = await r.retinue.list(everyone=True)
         newest = await r.retinue.list(limit=1)
         tree = await r.retinue.tree(roots[0].run_id)
 
         assert [view.outcome and view.outcome.text for view in roots] == ["two", "one"]
-        assert [view.path for view in everyone] == ["root/dig/1", "root", "root"]
+        assert [view.path for view in all_runs] == ["root/dig/1", "root", "root"]
         assert newest == roots[:1]
-        assert tree == everyone[:2]
+        assert tree == all_runs[:2]
         assert await r.retinue.list(session="elsewhere") == []
         assert await r.retinue.list(session="session") == roots
 
 
-async def test_a_run_that_nobody_drives_is_interrupted_and_looking_does_not_start_it() -> None:
+async def test_a_run_without_a_driver_is_interrupted_and_a_view_does_not_start_it() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", hangs())
         handle = await r.retinue.spawn("go")
@@ -261,7 +259,7 @@ async def test_a_run_that_nobody_drives_is_interrupted_and_looking_does_not_star
         assert len(r.provider.asked) == 1
 
 
-async def test_another_process_sees_how_a_run_stands() -> None:
+async def test_another_process_sees_the_state_of_a_run() -> None:
     store = SharedMemory()
     provider = ScriptedProvider(Script(), latency=1.0)
     first, _ = with_delegation(store=store, provider=provider)
@@ -281,7 +279,7 @@ async def test_another_process_sees_how_a_run_stands() -> None:
         assert outcome == await handle.wait()
 
 
-async def test_ended_runs_that_are_no_longer_remembered_are_read_from_the_store(
+async def test_forgotten_ended_runs_are_read_from_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tune(monkeypatch, remembered_runs=1)
@@ -301,7 +299,7 @@ async def test_ended_runs_that_are_no_longer_remembered_are_read_from_the_store(
 # ---- events ---------------------------------------------------------------------------------------------------------
 
 
-async def test_events_tell_a_run_from_its_acceptance_to_its_end_with_deltas_in_between() -> None:
+async def test_events_range_from_acceptance_to_end_with_deltas() -> None:
     async with Harness(dialects=(), tools=[look_up]) as r:
         r.script("main", calls("look_up", word="a"), streams("Hel", "lo", every=1.0))
         handle = await r.retinue.spawn("go")
@@ -322,7 +320,7 @@ async def test_events_tell_a_run_from_its_acceptance_to_its_end_with_deltas_in_b
         assert await all_of(r.retinue.events(handle)) == r.events(handle.run_id)
 
 
-async def test_a_reader_who_joins_late_catches_up_and_reads_each_event_once() -> None:
+async def test_a_late_reader_catches_up_and_reads_each_event_once() -> None:
     provider = ScriptedProvider(Script(), latency=1.0)
     async with Harness(dialects=(), tools=[look_up], provider=provider) as r:
         r.script("main", *(calls("look_up", word=str(n)) for n in range(3)), says("done"))
@@ -334,7 +332,7 @@ async def test_a_reader_who_joins_late_catches_up_and_reads_each_event_once() ->
         assert [what for what in told if isinstance(what, Event)] == r.events(handle.run_id)
 
 
-async def test_a_reader_who_lags_loses_deltas_and_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lagging_reader_loses_deltas_but_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(monkeypatch, reader_capacity=4)
     async with Harness(dialects=(), tools=[look_up]) as r:
         r.script(
@@ -354,7 +352,7 @@ async def test_a_reader_who_lags_loses_deltas_and_no_event(monkeypatch: pytest.M
         assert not [what for what in told if isinstance(what, TextDelta)]
 
 
-async def test_a_reader_who_is_slow_to_catch_up_misses_nothing_that_happens_meanwhile(
+async def test_a_slow_reader_misses_no_event_while_it_catches_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tune(monkeypatch, reader_capacity=2)
@@ -368,12 +366,12 @@ async def test_a_reader_who_is_slow_to_catch_up_misses_nothing_that_happens_mean
             async for what in handle.events():
                 if isinstance(what, Event):
                     told.append(what)
-                    await asyncio.sleep(1.7)  # slower than the run, which ends while the reader still catches up
+                    await asyncio.sleep(1.7)  # slower than the run, which ends while the reader catches up
 
         assert told == r.events(handle.run_id)
 
 
-async def test_readers_come_and_go_without_disturbing_each_other() -> None:
+async def test_readers_join_and_leave_independently() -> None:
     provider = ScriptedProvider(Script(), latency=1.0)
     async with Harness(dialects=(), tools=[look_up], provider=provider) as r:
         r.script("main", calls("look_up", word="a"), says("done"))
@@ -406,7 +404,7 @@ async def test_the_same_key_gives_the_same_run() -> None:
         assert [view.run_id for view in await r.retinue.list()] == [one.run_id]
 
 
-async def test_two_spawns_with_one_key_at_once_are_one_run_also_while_commits_take_time() -> None:
+async def test_two_concurrent_spawns_with_one_key_are_one_run() -> None:
     async with Harness(dialects=(), store=SlowMemory()) as r:
         r.script("main", says("done"))
 
@@ -418,9 +416,9 @@ async def test_two_spawns_with_one_key_at_once_are_one_run_also_while_commits_ta
         assert len(r.provider.asked) == 1
 
 
-async def test_the_same_key_in_a_later_life_goes_on_with_the_interrupted_run() -> None:
+async def test_the_same_key_in_a_later_process_resumes_the_interrupted_run() -> None:
     async with Harness(dialects=(), tools=[look_up]) as r:
-        r.script("main", calls("look_up", word="a"), in_turn(hangs(), says("done")))
+        r.script("main", calls("look_up", word="a"), in_sequence(hangs(), says("done")))
         first = await r.retinue.spawn("go", key="k")
         await asyncio.sleep(1)
         await r.kill()
@@ -440,7 +438,7 @@ async def test_the_same_key_in_a_later_life_goes_on_with_the_interrupted_run() -
         ]
 
 
-async def test_the_same_key_in_a_later_life_answers_with_the_outcome_of_the_ended_run() -> None:
+async def test_the_same_key_in_a_later_process_returns_the_outcome() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", says("done"))
         before = await r.run("go", key="k")
@@ -511,7 +509,7 @@ async def test_a_fork_begins_with_the_history_of_another_run() -> None:
         assert (await r.retinue.handle(fork.run_id).look()).parent_id is None
 
 
-async def test_a_fork_of_a_live_run_begins_where_that_stands_now() -> None:
+async def test_a_fork_of_a_live_run_begins_with_its_current_history() -> None:
     async with Harness(dialects=(), tools=[look_up]) as r:
         r.script("main", calls("look_up", word="a"), hangs(), task="first")
         r.script("main", says("forked"), task="and then?")
@@ -530,7 +528,7 @@ async def test_a_fork_of_a_live_run_begins_where_that_stands_now() -> None:
         assert here == HistoryRef(origin.run_id, 3, 1)
 
 
-# ---- bugs, and stores that refuse -----------------------------------------------------------------------------------
+# ---- bugs and store errors ------------------------------------------------------------------------------------------
 
 
 class _Priced(ScriptedProvider):
@@ -542,7 +540,7 @@ class _Priced(ScriptedProvider):
         return None
 
 
-async def test_a_bug_ends_its_own_run_as_failed_and_nobody_elses() -> None:
+async def test_a_bug_ends_only_its_own_run() -> None:
     async with Harness(dialects=(), provider=_Priced(Script(), latency=1.0)) as r:
         r.script("main", says("done"), task="fine")
         fine = await r.retinue.spawn("fine")
@@ -554,7 +552,7 @@ async def test_a_bug_ends_its_own_run_as_failed_and_nobody_elses() -> None:
         assert (await fine.wait()).text == "done"
 
 
-async def test_a_run_whose_provider_was_taken_away_fails_with_a_reason() -> None:
+async def test_a_run_whose_provider_was_removed_fails_with_a_reason() -> None:
     async with Harness(dialects=()) as r:
         handle = await r.retinue.spawn("go")
         r.retinue._providers._reached.clear()
@@ -568,7 +566,7 @@ async def test_a_run_whose_provider_was_taken_away_fails_with_a_reason() -> None
     )
 
 
-async def test_a_store_that_refuses_stops_runs_where_they_are_and_tells_whoever_waits() -> None:
+async def test_a_store_refusal_stops_runs_and_raises_in_waiters() -> None:
     async with Harness(dialects=(), tools=[look_up]) as r:
         r.script("main", calls("look_up", word="a"), says("done"))
         await r.close()
@@ -611,13 +609,13 @@ async def test_a_turn_with_calls_stores_one_event_for_the_reply_and_one_for_each
         ]
 
 
-# ---- without await --------------------------------------------------------------------------------------------------
+# ---- sync wrapper ---------------------------------------------------------------------------------------------------
 
 
 def test_the_sync_wrapper_has_the_same_verbs_without_await() -> None:
     @retinue.tool(kind="pure", risk="medium")
     def careful() -> str:
-        """Do something that a person has to allow."""
+        """Do something that needs an approval."""
         return "was allowed"
 
     script = (
@@ -659,7 +657,7 @@ def test_the_sync_wrapper_has_the_same_verbs_without_await() -> None:
         assert [view.state for view in r.list(everyone=True)] == ["ended"] * 5
 
 
-def test_the_sync_wrapper_says_when_it_is_not_open_and_closes_when_it_cannot_open() -> None:
+def test_the_sync_wrapper_reports_when_it_is_not_open_and_closes_on_failure() -> None:
     closed = retinue.open_sync(provider=ScriptedProvider(Script()), home=retinue.MEMORY)
     with pytest.raises(RuntimeError, match="not open"):
         closed.list()

@@ -1,4 +1,4 @@
-"""Answers that are data: checked, asked for again with what is wrong, and never taken for good when they are not."""
+"""Structured output: validated, requested again with the error, and never accepted when invalid."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def repairs(r: Harness) -> list[str]:
     return [event.error for event in r.events(r.run_of("main")) if isinstance(event, RepairAsked)]
 
 
-# ---- good and bad answers -------------------------------------------------------------------------------------------
+# ---- valid and invalid answers --------------------------------------------------------------------------------------
 
 
-async def test_a_good_answer_is_the_outcome_as_a_plain_value() -> None:
+async def test_a_valid_answer_is_the_structured_outcome() -> None:
     async with plain() as r:
         r.script("main", says(PARIS))
         outcome = await r.run("Capital of France?", output=Place)
@@ -63,7 +63,7 @@ async def test_a_good_answer_is_the_outcome_as_a_plain_value() -> None:
         assert repairs(r) == []
 
 
-async def test_every_question_says_what_is_demanded() -> None:
+async def test_every_request_has_the_required_output() -> None:
     heard: list[Output | None] = []
 
     def hears(request: Request) -> Line:
@@ -78,7 +78,7 @@ async def test_every_question_says_what_is_demanded() -> None:
     assert heard == [output, output]
 
 
-async def test_a_bad_answer_is_asked_for_again_with_what_is_wrong_with_it() -> None:
+async def test_an_invalid_answer_is_requested_again_with_its_error() -> None:
     told: list[UserMessage] = []
 
     def repaired(request: Request) -> Line:
@@ -108,7 +108,7 @@ async def test_two_repairs_may_be_needed() -> None:
         assert (outcome.ok, outcome.structured, outcome.turns, len(repairs(r))) == (True, VALUE, 3, 2)
 
 
-async def test_after_the_second_repair_a_bad_answer_is_a_failure_and_its_words_are_kept() -> None:
+async def test_after_two_repairs_an_invalid_answer_fails_and_keeps_its_text() -> None:
     async with plain() as r:
         r.script("main", says("Paris."), says("Paris!"), says("Paris, I said."))
         outcome = await r.run("Capital of France?", output=dict)
@@ -118,7 +118,7 @@ async def test_after_the_second_repair_a_bad_answer_is_a_failure_and_its_words_a
         assert outcome.error.startswith("the answer is not of the form that was demanded: it is not JSON: ")
 
 
-async def test_an_empty_answer_is_repaired_like_any_other_and_never_a_success() -> None:
+async def test_an_empty_answer_is_repaired_and_never_a_success() -> None:
     async with plain() as r:
         r.script("main", says(""), says(" "), says(""))
         outcome = await r.run("Capital of France?", output=dict)
@@ -128,7 +128,7 @@ async def test_an_empty_answer_is_repaired_like_any_other_and_never_a_success() 
         assert repairs(r) == ["it is empty", "it is empty"]
 
 
-async def test_words_before_a_call_are_not_judged_and_a_repair_may_use_tools() -> None:
+async def test_text_before_a_call_is_not_validated_and_a_repair_may_use_tools() -> None:
     async with plain(tools=[look]) as r:
         r.script("main", calls("look"), says("Paris."), calls("look"), says(PARIS))
         outcome = await r.run("Capital of France?", output=Place)
@@ -136,7 +136,7 @@ async def test_words_before_a_call_are_not_judged_and_a_repair_may_use_tools() -
         assert (outcome.ok, outcome.structured, outcome.turns, len(repairs(r))) == (True, VALUE, 4, 1)
 
 
-async def test_without_a_demand_nothing_is_judged() -> None:
+async def test_without_a_required_output_nothing_is_validated() -> None:
     async with plain() as r:
         r.script("main", says(PARIS))
         outcome = await r.run("Capital of France?")
@@ -144,7 +144,7 @@ async def test_without_a_demand_nothing_is_judged() -> None:
         assert (outcome.text, outcome.structured) == (PARIS, None)
 
 
-async def test_turns_for_repairs_count_like_others() -> None:
+async def test_repair_turns_count_as_turns() -> None:
     async with plain() as r:
         r.script("main", says("Paris."), says("Paris!"))
         outcome = await r.run("Capital of France?", output=dict, limits=Limits(max_turns=2))
@@ -152,10 +152,10 @@ async def test_turns_for_repairs_count_like_others() -> None:
         assert (outcome.reason, outcome.turns, len(repairs(r))) == ("bad_output", 2, 1)
 
 
-# ---- runs that stay, children, crashes ------------------------------------------------------------------------------
+# ---- keep-alive runs, children, crashes -----------------------------------------------------------------------------
 
 
-async def test_a_run_that_stays_owes_the_form_to_every_input_and_may_fail_at_one() -> None:
+async def test_a_keep_alive_run_validates_every_exchange_and_may_fail_one() -> None:
     async with plain() as r:
         r.script("main", says("{}"), says("no"), says("no"), says("no"), says("no"), says('{"n":3}'))
         handle = await r.retinue.spawn("one", keep_alive=True, output=dict)
@@ -168,7 +168,7 @@ async def test_a_run_that_stays_owes_the_form_to_every_input_and_may_fail_at_one
         assert (outcome.ok, outcome.structured, outcome.exchanges) == (True, {"n": 3}, 3)
 
 
-async def test_children_answer_in_words() -> None:
+async def test_children_need_no_structured_output() -> None:
     async with Harness(dialects=("xzatoma",)) as r:
         r.script("main", calls("subagent", label="dig", task_prompt="Dig."), says(PARIS))
         r.script("main", says("It is Paris."), says("Said enough."), task="Dig.")
@@ -178,7 +178,7 @@ async def test_children_answer_in_words() -> None:
 
 
 @pytest.mark.parametrize("writes", range(1, 9))
-async def test_a_run_goes_on_with_its_repair_after_a_crash_wherever_it_stopped(writes: int) -> None:
+async def test_a_repair_continues_after_a_crash_at_any_write(writes: int) -> None:
     async with plain() as r:
         r.script("main", says("Paris."), says(PARIS))
         await r.close()
@@ -186,7 +186,7 @@ async def test_a_run_goes_on_with_its_repair_after_a_crash_wherever_it_stopped(w
             life = await r.open(killed_after=writes)
             await life.run("Capital of France?", key="once", output=Place)
         except RetinueError:
-            pass  # this life ended too early
+            pass  # this process ended too early
         life = await r.restart()
         outcome = await life.run("Capital of France?", key="once", output=Place)
 
@@ -195,7 +195,7 @@ async def test_a_run_goes_on_with_its_repair_after_a_crash_wherever_it_stopped(w
         assert [reply.reply.message.text for reply in replies] == ["Paris.", PARIS]
 
 
-# ---- what may be demanded -------------------------------------------------------------------------------------------
+# ---- output requirements --------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -244,7 +244,7 @@ def test_types_that_refer_to_themselves_and_fixed_lists_are_checked() -> None:
     assert validate_output(output, good.replace('"c"', "3")).error != ""
 
 
-def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_schema_may_be_a_file(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_bytes(msgspec.json.encode(SCHEMA))
 
@@ -267,7 +267,7 @@ def test_a_schema_may_stand_in_a_file(tmp_path: Path) -> None:
         ({"type": "string", "format": "int64"}, '"x"', "1"),
     ],
 )
-def test_newer_words_of_json_schema_are_understood(schema: dict[str, Any], good: str, bad: str) -> None:
+def test_newer_keywords_of_json_schema_are_supported(schema: dict[str, Any], good: str, bad: str) -> None:
     output = make_output(schema)
 
     assert validate_output(output, good).error == ""
@@ -281,7 +281,7 @@ def test_a_default_is_not_put_into_an_answer() -> None:
 
 
 @pytest.mark.parametrize("fence", ["```json\n{}\n```", "```\n{}\n```\n", "\n{}\n", " {} "])
-def test_a_fence_around_an_answer_is_forgiven(fence: str) -> None:
+def test_a_code_fence_around_an_answer_is_removed(fence: str) -> None:
     assert validate_output(Output(), fence).value == {}
 
 
@@ -293,7 +293,7 @@ DEEP = '{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1)
     ["{} and more", "NaN", "{'a': 1}", "[" * 100_000, "\ud800", DEEP],
     ids=["more", "nan", "quotes", "unclosed", "half a character", "deep"],
 )
-def test_what_is_no_json_or_could_not_be_kept_is_an_error_and_no_crash(text: str) -> None:
+def test_invalid_or_unstorable_json_is_an_output_error(text: str) -> None:
     assert validate_output(Output(), text).error != ""
     assert validate_output(make_output({}), text).error != ""
 
@@ -312,7 +312,7 @@ def test_what_is_no_json_or_could_not_be_kept_is_an_error_and_no_crash(text: str
         "capital",
     ],
 )
-async def test_a_demand_that_nothing_could_be_held_against_is_refused_before_anything_starts(demand: Any) -> None:
+async def test_an_invalid_output_requirement_is_rejected_before_the_start(demand: Any) -> None:
     async with plain() as r:
         with pytest.raises(BadSchema) as refused:
             await r.run("Capital of France?", output=demand)

@@ -1,4 +1,4 @@
-"""Live readers: they may lag, they lose deltas first, and they never miss an event."""
+"""Live readers may lag: they lose deltas first and never miss an event."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,8 +24,8 @@ CAPACITY = Tuning().reader_capacity
 END = RunEnded(at=0.0, outcome=Outcome(result="completed", reason="answered"))
 
 
-class Log:
-    """A run's driver and its store in one: what is recorded is stored and told."""
+class RecordedRun:
+    """Records events of a run, stores them and publishes them."""
 
     def __init__(self) -> None:
         self.feed = Subscriptions(CAPACITY)
@@ -34,29 +34,29 @@ class Log:
         self.slow = False
 
     def record(self, event: Event | None = None) -> int:
-        """Let something happen; its number."""
+        """Record an event; returns its number."""
         seq = len(self.stored) + 1
         event = event or MailTaken(at=float(seq), items=())
         self.stored.append((seq, event))
         self.feed.publish_event(seq, event)
         return seq
 
-    def say(self, *texts: str) -> None:
-        """Let something stream."""
+    def stream(self, *texts: str) -> None:
+        """Publish deltas."""
         for text in texts:
             self.feed.publish_delta(TextDelta(text))
 
-    async def catch_up(self, told: int) -> list[tuple[int, Event]]:
-        """What is stored after `told`; a slow store answers what it knew when it was asked."""
-        self.asked.append(told)
-        answer = self.stored[told:]
+    async def catch_up(self, after: int) -> list[tuple[int, Event]]:
+        """Stored events after `after`; a slow store answers as of the time of the query."""
+        self.asked.append(after)
+        answer = self.stored[after:]
         if self.slow:
             await asyncio.sleep(1)
         return answer
 
 
 def number(what: Event | Delta) -> int | str:
-    """Events by their number, deltas by their text."""
+    """The number of an event, or the text of a delta."""
     return what.text if isinstance(what, TextDelta) else int(getattr(what, "at", 0)) if what is not END else "end"
 
 
@@ -68,22 +68,22 @@ async def take(stream: AsyncIterator[Event | Delta], count: int) -> list[int | s
     return [number(await anext(stream)) for _ in range(count)]
 
 
-async def test_a_reader_hears_what_was_before_and_what_happens_then_in_order() -> None:
-    log = Log()
+async def test_a_reader_gets_stored_and_new_events_in_order() -> None:
+    log = RecordedRun()
     log.record()
     log.record()
     reading = asyncio.create_task(heard(log.feed.join(0), log.catch_up))
     await asyncio.sleep(1)
-    log.say("a", "b")
+    log.stream("a", "b")
     log.record()
-    log.say("c")
+    log.stream("c")
     log.record(END)
 
     assert await reading == [1, 2, "a", "b", 3, "c", "end"]
 
 
-async def test_a_reader_that_has_seen_something_hears_the_rest() -> None:
-    log = Log()
+async def test_a_reader_continues_after_the_given_event() -> None:
+    log = RecordedRun()
     for _ in range(4):
         log.record()
     log.record(END)
@@ -91,83 +91,83 @@ async def test_a_reader_that_has_seen_something_hears_the_rest() -> None:
     assert await heard(log.feed.join(3), log.catch_up) == [4, "end"]
 
 
-async def test_nothing_is_told_twice_when_it_happens_while_the_store_is_asked() -> None:
-    log = Log()
+async def test_an_event_recorded_during_the_store_read_is_delivered_once() -> None:
+    log = RecordedRun()
     log.record()
     reader = log.feed.join(0)
-    log.record()  # told to the reader, and in the store before it asks
+    log.record()  # published, and stored before the reader queries
     log.slow = True
     reading = asyncio.create_task(heard(reader, log.catch_up))
     await asyncio.sleep(0.5)
-    log.record()  # told while the store is being asked, which does not know it yet
+    log.record()  # published during the query, which does not include it yet
     log.record(END)
 
     assert await reading == [1, 2, 3, "end"]
 
 
-async def test_deltas_before_an_event_that_the_store_has_told_are_not_told_after_it() -> None:
-    log = Log()
+async def test_deltas_before_a_stored_event_are_not_delivered_after_it() -> None:
+    log = RecordedRun()
     reader = log.feed.join(0)
-    log.say("streamed before ")
+    log.stream("streamed before ")
     log.record()
-    log.say("streamed after")
+    log.stream("streamed after")
     log.record(END)
     log.stored.pop()  # not on disk yet
 
     assert await heard(reader, log.catch_up) == [1, "streamed after", "end"]
 
 
-async def test_a_reader_that_lags_loses_deltas_and_no_event() -> None:
-    log = Log()
+async def test_a_lagging_reader_loses_deltas_and_no_event() -> None:
+    log = RecordedRun()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
 
-    log.say(*(str(n) for n in range(CAPACITY * 2)))
+    log.stream(*(str(n) for n in range(CAPACITY * 2)))
     log.record()
-    log.say("fresh")
+    log.stream("fresh")
     log.record(END)
 
     assert [number(what) async for what in stream] == [2, "fresh", "end"]
     assert log.asked == [0], "it was not so far behind that the store had to be asked"
 
 
-async def test_a_reader_that_lost_a_delta_hears_no_more_of_that_attempt() -> None:
-    log = Log()
+async def test_a_reader_that_lost_a_delta_gets_no_more_of_that_attempt() -> None:
+    log = RecordedRun()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
 
     log.feed.publish_delta(StartDelta("first"))
-    log.say(*(str(n) for n in range(CAPACITY)))
+    log.stream(*(str(n) for n in range(CAPACITY)))
     assert await anext(stream) == StartDelta("first")
-    # What it began with, and the event that it has just been told of, had a place as well.
+    # The first item and the event that was just read had a place in the queue as well.
     assert await take(stream, CAPACITY - 2) == [str(n) for n in range(CAPACITY - 2)]
-    log.say("after the gap")
+    log.stream("after the gap")
     log.feed.publish_delta(StartDelta("second"))
-    log.say("from the beginning")
+    log.stream("from the beginning")
     log.record()
-    log.say("of the next reply")
+    log.stream("of the next reply")
     log.record(END)
 
     assert await anext(stream) == StartDelta("second")
     assert [number(what) async for what in stream] == ["from the beginning", 2, "of the next reply", "end"]
 
 
-async def test_what_streams_while_a_reader_catches_up_is_heard_from_its_beginning_or_not_at_all() -> None:
-    log = Log()
+async def test_an_attempt_during_catch_up_is_delivered_from_its_start_or_not_at_all() -> None:
+    log = RecordedRun()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
     for _ in range(CAPACITY + 1):
         log.record()
-    log.say("lost")
+    log.stream("lost")
     assert await take(stream, CAPACITY + 1) == list(range(2, CAPACITY + 3))
     reading = asyncio.create_task(heard_rest(stream))
     await asyncio.sleep(1)
-    log.say("the rest of it")
+    log.stream("the rest of it")
     log.record()
-    log.say("something new")
+    log.stream("something new")
     log.record(END)
 
     assert await reading == [CAPACITY + 3, "something new", "end"]
@@ -178,12 +178,12 @@ async def heard_rest(stream: AsyncIterator[Event | Delta]) -> list[int | str]:
 
 
 async def test_a_reader_that_is_too_far_behind_catches_up_from_the_store() -> None:
-    log = Log()
+    log = RecordedRun()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
     for _ in range(CAPACITY * 3):
-        log.say("lost")
+        log.stream("lost")
         log.record()
     log.record(END)
 
@@ -191,15 +191,15 @@ async def test_a_reader_that_is_too_far_behind_catches_up_from_the_store() -> No
     assert log.asked == [0, CAPACITY], "what was queued first, and the rest from the store, once"
 
 
-async def test_what_happens_while_a_reader_catches_up_is_not_lost() -> None:
-    log = Log()
+async def test_events_during_catch_up_are_not_lost() -> None:
+    log = RecordedRun()
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
     assert await take(stream, 1) == [1]
     for _ in range(CAPACITY + 10):
         log.record()
     assert await take(stream, CAPACITY + 5) == list(range(2, CAPACITY + 7))
-    # Now it reads what the store told, slowly; meanwhile the run goes on, and ends.
+    # Now it reads the stored events slowly; meanwhile the run continues and ends.
     log.record()
     log.record(END)
 
@@ -208,8 +208,8 @@ async def test_what_happens_while_a_reader_catches_up_is_not_lost() -> None:
 
 
 @given(st.lists(st.sampled_from(["event", "delta", "read"]), max_size=60), st.booleans())
-async def test_however_it_is_mixed_every_event_is_heard_once_and_in_order(doings: list[str], slow: bool) -> None:
-    log = Log()
+async def test_every_event_is_delivered_once_and_in_order_in_any_interleaving(doings: list[str], slow: bool) -> None:
+    log = RecordedRun()
     log.slow = slow
     got: list[int | str] = []
     steps = asyncio.Semaphore(0)
@@ -226,7 +226,7 @@ async def test_however_it_is_mixed_every_event_is_heard_once_and_in_order(doings
                 for _ in range(CAPACITY // 4):
                     log.record()
             case "delta":
-                log.say(*["~"] * (CAPACITY // 3))
+                log.stream(*["~"] * (CAPACITY // 3))
             case _:
                 for _ in range(CAPACITY // 2):
                     steps.release()
@@ -240,8 +240,8 @@ async def test_however_it_is_mixed_every_event_is_heard_once_and_in_order(doings
     assert [what for what in got if what != "~"] == [*range(1, len(log.stored)), "end"]
 
 
-async def test_a_feed_forgets_a_reader_that_goes_and_costs_nothing_without_one() -> None:
-    log = Log()
+async def test_a_reader_that_leaves_is_removed() -> None:
+    log = RecordedRun()
     reader = log.feed.join(0)
     staying = log.feed.join(0)
 
@@ -251,11 +251,11 @@ async def test_a_feed_forgets_a_reader_that_goes_and_costs_nothing_without_one()
 
     assert await heard(staying, log.catch_up) == ["end"]
     log.feed.leave(staying)
-    log.say("nobody hears this")
+    log.stream("without a reader")
 
 
-async def test_a_reader_hears_the_rest_and_then_why_there_will_be_no_end() -> None:
-    log = Log()
+async def test_a_reader_gets_the_queued_events_and_then_the_error() -> None:
+    log = RecordedRun()
     closed = StoreUnavailable("no space left")
     stream = log.feed.join(0).read(log.catch_up)
     log.record()
@@ -272,8 +272,8 @@ async def test_a_reader_hears_the_rest_and_then_why_there_will_be_no_end() -> No
         await anext(late)
 
 
-async def test_a_reader_that_waits_is_told_at_once() -> None:
-    log = Log()
+async def test_a_waiting_reader_is_woken_at_once() -> None:
+    log = RecordedRun()
     reading = asyncio.create_task(heard(log.feed.join(0), log.catch_up))
     await asyncio.sleep(1)
 
@@ -295,13 +295,13 @@ async def look() -> str:
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite in a thread"])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore | SqliteStore:
-    """Every way to keep runs."""
+    """All stores."""
     if request.param == "memory":
         return MemoryStore()
     return SqliteStore(tmp_path / "r.db", threaded=request.param != "sqlite")
 
 
-async def test_watching_a_run_shows_its_events_and_deltas_until_its_end(stored: MemoryStore | SqliteStore) -> None:
+async def test_a_watched_run_yields_events_and_deltas_until_its_end(stored: MemoryStore | SqliteStore) -> None:
     async with Harness(store=stored, tools=[look], dialects=()) as harness:
         harness.script("main", calls("look"), streams("It is ", "here.", every=1.0))
         handle = await harness.retinue.spawn("where is it?")
@@ -315,7 +315,7 @@ async def test_watching_a_run_shows_its_events_and_deltas_until_its_end(stored: 
     stored.close()
 
 
-async def test_whoever_watches_a_run_hears_that_its_retinue_was_closed(stored: MemoryStore | SqliteStore) -> None:
+async def test_a_watcher_gets_an_error_when_the_retinue_is_closed(stored: MemoryStore | SqliteStore) -> None:
     harness = Harness(store=stored, dialects=())
     await harness.open()
     harness.script("main", hangs("Hm."))
@@ -336,7 +336,7 @@ async def test_whoever_watches_a_run_hears_that_its_retinue_was_closed(stored: M
     stored.close()
 
 
-async def test_a_late_and_slow_watcher_misses_no_event(stored: MemoryStore | SqliteStore) -> None:
+async def test_a_late_and_slow_reader_misses_no_event(stored: MemoryStore | SqliteStore) -> None:
     async with Harness(store=stored, tools=[look], dialects=()) as harness:
         harness.script("main", *[calls("look")] * 40, says("done"))
         handle = await harness.retinue.spawn("look", limits=retinue.Limits(max_turns=100))

@@ -13,11 +13,11 @@ from retinue.core.usage import Usage
 from retinue.providers.scripted import Script, ScriptedProvider, calls, hangs, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.shared_memory import SharedMemory
+from tests.engine.memory_stores import SharedMemory
 from tests.internals import engine_of
 
 
-async def test_live_runs_are_seen_with_their_state_and_ended_ones_as_views() -> None:
+async def test_live_runs_have_their_state_and_ended_runs_are_views() -> None:
     r, _ = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
         r.script("main", delegates("dig"), hangs())
@@ -51,7 +51,7 @@ async def test_live_runs_are_seen_with_their_state_and_ended_ones_as_views() -> 
         assert [view.run_id for view in supervisor.recent_ends()] == [root.run_id, child_id]
 
 
-async def test_what_is_left_is_without_the_call_in_flight_and_what_is_unspent_is_with_it() -> None:
+async def test_left_excludes_the_call_in_flight_and_unspent_includes_it() -> None:
     async with Harness(dialects=(), provider=ScriptedProvider(Script(), latency=1.0)) as r:
         r.script("main", together(calls("nothing"), says("", usage=Usage(10, 5))), hangs())
         limited = await r.retinue.spawn("go", limits=Limits(max_tokens=1000))

@@ -12,64 +12,64 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def waits(deadlines: Deadlines, bound: float | None, seconds: float) -> str:
-    """What becomes of a wait under a bound, and when."""
+async def wait_within(deadlines: Deadlines, limit: float | None, seconds: float) -> str:
+    """The result of a sleep within a time limit."""
     began = now()
     try:
-        with deadlines.within(bound):
+        with deadlines.within(limit):
             await asyncio.sleep(seconds)
     except TimeoutError:
         return f"stopped after {now() - began:g} s"
     return f"done after {now() - began:g} s"
 
 
-async def test_a_wait_that_takes_too_long_is_stopped_when_its_time_is_up() -> None:
-    assert await waits(Deadlines(), 2.0, 10.0) == "stopped after 2 s"
+async def test_a_block_is_stopped_at_its_timeout() -> None:
+    assert await wait_within(Deadlines(), 2.0, 10.0) == "stopped after 2 s"
 
 
-async def test_a_wait_that_is_over_in_time_is_left_alone() -> None:
+async def test_a_block_that_ends_in_time_is_not_stopped() -> None:
     deadlines = Deadlines()
 
-    assert await waits(deadlines, 2.0, 1.0) == "done after 1 s"
+    assert await wait_within(deadlines, 2.0, 1.0) == "done after 1 s"
     await asyncio.sleep(5.0)
 
 
-async def test_without_a_bound_nothing_is_stopped() -> None:
-    assert await waits(Deadlines(), None, 10_000.0) == "done after 10000 s"
+async def test_without_a_timeout_nothing_is_stopped() -> None:
+    assert await wait_within(Deadlines(), None, 10_000.0) == "done after 10000 s"
 
 
-async def test_a_bound_of_nothing_stops_the_first_wait() -> None:
-    assert await waits(Deadlines(), 0.0, 1.0) == "stopped after 0 s"
+async def test_a_timeout_of_zero_stops_the_first_await() -> None:
+    assert await wait_within(Deadlines(), 0.0, 1.0) == "stopped after 0 s"
 
 
-async def test_everyone_is_stopped_at_their_own_time_whoever_began_first() -> None:
+async def test_each_block_is_stopped_at_its_own_timeout_in_any_order() -> None:
     deadlines = Deadlines()
     bounds = (9.0, 3.0, 6.0, 3.0, 1.0)
 
-    ends = await asyncio.gather(*(waits(deadlines, bound, 5.0) for bound in bounds))
+    ends = await asyncio.gather(*(wait_within(deadlines, limit, 5.0) for limit in bounds))
 
     assert ends == ["done after 5 s", "stopped after 3 s", "done after 5 s", "stopped after 3 s", "stopped after 1 s"]
 
 
-async def test_a_deadline_is_met_although_a_clock_rounds() -> None:
+async def test_a_deadline_fires_despite_clock_rounding() -> None:
     deadlines = Deadlines()
 
     await asyncio.sleep(0.1)
 
-    assert 0.1 + 0.05 > 0.15  # as floats have it, while the timer fires at 0.15
-    assert await waits(deadlines, 0.05, 1.0) == "stopped after 0.05 s"
+    assert 0.1 + 0.05 > 0.15  # by float arithmetic, while the timer fires at 0.15
+    assert await wait_within(deadlines, 0.05, 1.0) == "stopped after 0.05 s"
 
 
-async def test_a_bound_inside_another_ends_only_its_own_block() -> None:
+async def test_an_inner_timeout_ends_only_its_own_block() -> None:
     deadlines = Deadlines()
 
     with deadlines.within(5.0) as outer:
-        inner = await waits(deadlines, 2.0, 10.0)
+        inner = await wait_within(deadlines, 2.0, 10.0)
 
     assert (inner, outer.expired) == ("stopped after 2 s", False)
 
 
-async def test_a_bound_around_another_ends_both() -> None:
+async def test_an_outer_timeout_ends_both_blocks() -> None:
     deadlines = Deadlines()
 
     with pytest.raises(TimeoutError), deadlines.within(2.0) as outer, deadlines.within(5.0) as inner:
@@ -78,8 +78,8 @@ async def test_a_bound_around_another_ends_both() -> None:
     assert (outer.expired, inner.expired, now()) == (True, False, 2.0)
 
 
-async def test_who_is_cancelled_by_somebody_else_is_cancelled() -> None:
-    task = asyncio.create_task(waits(Deadlines(), 5.0, 10.0))
+async def test_a_cancellation_by_other_code_stays_a_cancellation() -> None:
+    task = asyncio.create_task(wait_within(Deadlines(), 5.0, 10.0))
     await asyncio.sleep(1.0)
     task.cancel()
 
@@ -87,9 +87,9 @@ async def test_who_is_cancelled_by_somebody_else_is_cancelled() -> None:
         await task
 
 
-async def test_who_is_cancelled_in_the_moment_of_its_deadline_is_cancelled() -> None:
+async def test_a_cancellation_at_the_moment_of_the_deadline_stays_a_cancellation() -> None:
     deadlines = Deadlines()
-    task = asyncio.create_task(waits(deadlines, 5.0, 10.0))
+    task = asyncio.create_task(wait_within(deadlines, 5.0, 10.0))
     asyncio.get_running_loop().call_at(5.0, task.cancel)
 
     with pytest.raises(asyncio.CancelledError):
@@ -112,24 +112,24 @@ async def test_an_error_of_the_block_is_not_a_timeout() -> None:
     assert task.cancelling() == 0
 
 
-class Stubborn(asyncio.Future[None]):
-    """Does not let itself be cancelled, and is loud about it."""
+class Uncancellable(asyncio.Future[None]):
+    """A task whose `cancel` raises."""
 
     def cancel(self, msg: object = None) -> bool:
         raise RuntimeError("never")
 
 
-async def test_who_waits_for_what_cannot_be_cancelled_keeps_nobody_elses_deadline_away() -> None:
+async def test_an_uncancellable_block_does_not_delay_other_deadlines() -> None:
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context.get("exception"))))
-    deadlines, future = Deadlines(), Stubborn()
+    deadlines, future = Deadlines(), Uncancellable()
 
     async def waits_in_vain() -> None:
         with deadlines.within(1.0):
             await future
 
     stuck = asyncio.create_task(waits_in_vain())
-    ends = await asyncio.gather(waits(deadlines, 1.0, 5.0), waits(deadlines, 2.0, 5.0))
+    ends = await asyncio.gather(wait_within(deadlines, 1.0, 5.0), wait_within(deadlines, 2.0, 5.0))
     future.set_result(None)
     await stuck
 

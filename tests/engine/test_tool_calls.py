@@ -1,4 +1,4 @@
-"""Calls of tools: side by side and answered in order, stopped in time, refused with a reason, and never made twice."""
+"""Tool calls: concurrent with ordered results, timeouts, refusals with a reason, and no repetition after a crash."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ from retinue.engine.tool_calls import INTERRUPTED
 from retinue.providers.scripted import calls, calls_verbatim, hangs, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.lines import hearing, in_turn
-from tests.engine.shared_memory import SlowMemory
+from tests.engine.memory_stores import SlowMemory
+from tests.engine.script_lines import in_sequence, recording
 
 KINDS: tuple[ToolKind, ...] = ("pure", "idempotent", "keyed", "once")
 
@@ -36,16 +36,16 @@ def tool_messages(heard: Sequence[Message]) -> list[ToolMessage]:
     return [message for message in heard if isinstance(message, ToolMessage)]
 
 
-# ---- side by side ---------------------------------------------------------------------------------------------------
+# ---- concurrency ----------------------------------------------------------------------------------------------------
 
 
-async def test_calls_of_one_turn_run_side_by_side_and_their_results_keep_the_order_of_the_calls() -> None:
+async def test_calls_of_one_turn_run_concurrently_and_results_keep_their_order() -> None:
     heard: list[Sequence[Message]] = []
     async with Harness(dialects=(), tools=[nap]) as r:
         r.script(
             "main",
             together(calls("nap", seconds=3), calls("nap", seconds=1), calls("nap", seconds=2)),
-            hearing(heard, says("done")),
+            recording(heard, says("done")),
         )
         began = asyncio.get_running_loop().time()
 
@@ -56,7 +56,7 @@ async def test_calls_of_one_turn_run_side_by_side_and_their_results_keep_the_ord
         assert [message.text for message in tool_messages(heard[0])] == ["slept 3", "slept 1", "slept 2"]
 
 
-async def test_a_call_knows_who_makes_it_and_under_which_rights() -> None:
+async def test_a_call_context_has_the_caller_and_its_policy() -> None:
     contexts: list[CallContext] = []
 
     @retinue.tool(kind="pure")
@@ -104,13 +104,13 @@ async def test_a_call_knows_who_makes_it_and_under_which_rights() -> None:
     assert (of_child.handle.space, of_child.handle.name) == ("s", "t_01")
 
 
-async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_the_loop() -> None:
+async def test_a_plain_function_runs_in_a_thread_and_does_not_block_the_loop() -> None:
     threads: list[threading.Thread] = []
     met = threading.Barrier(2, timeout=10)
 
     @retinue.tool(kind="pure")
     def meet() -> str:
-        """Wait for the other call; alone this would never return."""
+        """Wait for the other call; alone it would never return."""
         threads.append(threading.current_thread())
         met.wait()
         return "met"
@@ -125,10 +125,10 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_the_loop()
         assert threading.main_thread() not in threads
 
 
-# ---- what goes wrong ------------------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_tool_that_is_not_there_is_told_to_the_model_with_those_that_are() -> None:
+async def test_the_model_reads_that_a_tool_is_unknown_and_which_exist() -> None:
     async with Harness(dialects=(), tools=[nap]) as r:
         r.script("main", calls("sing"), says("done"))
         outcome = await r.run("go")
@@ -137,7 +137,7 @@ async def test_a_tool_that_is_not_there_is_told_to_the_model_with_those_that_are
         assert outcome.text == "done"
 
 
-async def test_an_agent_without_tools_is_told_that_it_has_none() -> None:
+async def test_the_model_of_an_agent_without_tools_reads_that_there_are_none() -> None:
     async with Harness(dialects=(), tools=[nap]) as r:
         r.script("main", calls("nap", seconds=1), says("done"))
         await r.run("go", tools=[])
@@ -154,13 +154,13 @@ async def test_a_tool_error_is_read_by_the_model() -> None:
         raise ToolError("the file is locked; try another")
 
     async with Harness(dialects=(), tools=[strict]) as r:
-        r.script("main", calls("strict"), hearing(heard, says("done")))
+        r.script("main", calls("strict"), recording(heard, says("done")))
         await r.run("go")
 
     assert tool_messages(heard[0]) == [ToolMessage("strict", "the file is locked; try another", failed=True)]
 
 
-async def test_arguments_that_are_not_json_are_told_to_the_model() -> None:
+async def test_the_model_reads_that_its_arguments_are_not_json() -> None:
     async with Harness(dialects=(), tools=[nap]) as r:
         r.script("main", calls_verbatim("nap", "{seconds: 1"), says("done"))
         await r.run("go")
@@ -193,12 +193,12 @@ async def test_an_unexpected_exception_is_a_result_and_marked_as_a_crash(error: 
         assert outcome.text == "done"
 
 
-async def test_a_tool_that_gives_up_because_something_it_waited_for_was_cancelled_is_not_called_again() -> None:
+async def test_a_tool_whose_awaited_task_is_cancelled_is_not_called_again() -> None:
     times = 0
 
     @retinue.tool
     async def waits_for_a_task() -> str:
-        """Wait for something that somebody else cancels."""
+        """Wait for a task that other code cancels."""
         nonlocal times
         times += 1
         other = asyncio.ensure_future(asyncio.sleep(10))
@@ -215,7 +215,7 @@ async def test_a_tool_that_gives_up_because_something_it_waited_for_was_cancelle
         assert outcome.text == "done"
 
 
-async def test_a_run_with_that_manner_fails_when_a_tool_crashes() -> None:
+async def test_a_run_with_crash_fails_ends_when_a_tool_crashes() -> None:
     @retinue.tool(kind="pure")
     async def broken() -> str:
         """Break."""
@@ -248,7 +248,7 @@ class Odd(Tool):
         raise AssertionError("its risk is not known")
 
 
-async def test_a_bug_around_a_call_ends_the_run_and_the_call_is_not_tried_again() -> None:
+async def test_a_bug_around_a_call_ends_the_run_without_a_retry() -> None:
     odd = Odd()
     async with Harness(dialects=(), tools=[odd]) as r:
         r.script("main", together(says("Let me see."), calls("odd")))
@@ -259,7 +259,7 @@ async def test_a_bug_around_a_call_ends_the_run_and_the_call_is_not_tried_again(
     assert odd.prepared == 1
 
 
-async def test_a_store_that_cannot_be_read_during_a_call_ends_the_run_instead_of_repeating_the_call() -> None:
+async def test_a_store_error_during_a_call_ends_the_run_without_a_retry() -> None:
     times = 0
 
     @retinue.tool(kind="pure")
@@ -291,7 +291,7 @@ async def test_a_call_is_stopped_at_the_deadline_of_its_run() -> None:
         assert outcome.text == "done"
 
 
-async def test_a_tools_own_deadline_goes_before_that_of_the_run() -> None:
+async def test_a_timeout_of_the_tool_overrides_that_of_the_run() -> None:
     @retinue.tool(kind="pure", timeout=2.5)
     async def hasty() -> str:
         """Take too long."""
@@ -306,7 +306,7 @@ async def test_a_tools_own_deadline_goes_before_that_of_the_run() -> None:
 
 
 @pytest.mark.real_time
-async def test_a_thread_that_does_not_finish_in_time_is_left_behind_and_the_model_reads_so() -> None:
+async def test_the_model_reads_that_a_timed_out_thread_cannot_be_stopped() -> None:
     go_on = threading.Event()
 
     @retinue.tool(kind="pure", timeout=0.01)
@@ -363,7 +363,7 @@ async def test_a_call_that_the_policy_refuses_is_not_made_and_the_model_reads_wh
         assert made == []
 
 
-async def test_a_tool_that_the_policy_takes_away_is_not_shown_and_not_there() -> None:
+async def test_a_tool_excluded_by_the_policy_is_not_offered_and_unknown() -> None:
     async with Harness(dialects=(), tools=[nap], policy=Policy(excluded_tools=("nap",))) as r:
         r.script("main", calls("nap", seconds=1), says("done"))
         await r.run("go")
@@ -384,7 +384,7 @@ async def test_the_ceiling_of_a_retinue_cannot_be_widened_by_a_run() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_becomes_of_an_interrupted_call_depends_on_the_kind_of_its_tool(kind: ToolKind) -> None:
+async def test_the_tool_kind_decides_about_an_interrupted_call(kind: ToolKind) -> None:
     entered: list[bool] = []
 
     @retinue.tool(kind=kind)
@@ -407,7 +407,7 @@ async def test_what_becomes_of_an_interrupted_call_depends_on_the_kind_of_its_to
         assert r.results("main") == [INTERRUPTED if kind == "once" else "worked"]
 
 
-async def test_a_call_that_had_returned_before_the_crash_is_not_made_again() -> None:
+async def test_a_call_that_returned_before_the_crash_is_not_repeated() -> None:
     made: list[str] = []
 
     @retinue.tool
@@ -429,11 +429,11 @@ async def test_a_call_that_had_returned_before_the_crash_is_not_made_again() -> 
         assert r.results("main") == ["noted quick", INTERRUPTED]
 
 
-async def test_a_delegation_that_was_interrupted_finds_its_child_and_goes_on_waiting() -> None:
+async def test_an_interrupted_delegation_finds_its_child_and_waits_again() -> None:
     r, delegate = with_delegation()
     async with r:
         r.script("main", delegates("dig"), says("done"))
-        r.script("dig", in_turn(hangs(), says("42")))
+        r.script("dig", in_sequence(hangs(), says("42")))
         handle = await r.retinue.spawn("go")
         await asyncio.sleep(1)
         await r.restart()
@@ -447,7 +447,7 @@ async def test_a_delegation_that_was_interrupted_finds_its_child_and_goes_on_wai
         ]
 
 
-async def test_a_call_with_effects_starts_after_its_intent_is_on_disk_and_others_at_once() -> None:
+async def test_a_call_with_effects_waits_until_its_intent_is_on_disk() -> None:
     store = SlowMemory()
     on_disk: dict[str, bool] = {}
 

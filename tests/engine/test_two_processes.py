@@ -1,4 +1,4 @@
-"""Two real processes on one file: the second looks, sends, cancels and approves, or takes over what the first lost."""
+"""Two real processes on one store: the second reads, sends, cancels and approves, or adopts the runs of the first."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ import pytest
 import retinue
 from retinue.core.commands import RunQuery
 from retinue.core.events import CallReturned, Event, MailTaken, RunAdopted, RunEnded
-from tests.engine.owner import open_here
+from tests.engine.driver_program import open_here
 from tests.internals import engine_of
 
 pytestmark = [
@@ -26,40 +26,40 @@ pytestmark = [
 PATIENCE = 30.0
 
 
-class Owner:
-    """The other process: what it is told to do, and what it tells."""
+class DriverProgram:
+    """The other process, with its commands and reports."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
 
-    async def hears(self, **news: object) -> dict[str, Any]:
-        """Its next line that says so; an Ellipsis stands for anything."""
+    async def next_report(self, **fields: object) -> dict[str, Any]:
+        """The next report with these fields; an Ellipsis matches any value."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             while line := await self.process.stdout.readline():
-                told = msgspec.json.decode(line, type=dict[str, Any])
-                if all(key in told and value in (..., told[key]) for key, value in news.items()):
-                    return told
-        raise AssertionError(f"it ended without a word about {news}")
+                report = msgspec.json.decode(line, type=dict[str, Any])
+                if all(key in report and value in (..., report[key]) for key, value in fields.items()):
+                    return report
+        raise AssertionError(f"it ended without a report of {fields}")
 
 
 @asynccontextmanager
-async def owner(home: Path) -> AsyncGenerator[Owner]:
-    """A process that drives runs in that folder."""
+async def driver_program(home: Path) -> AsyncGenerator[DriverProgram]:
+    """A process that drives runs in the folder."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.engine.owner", str(home)),
+        *(sys.executable, "-m", "tests.engine.driver_program", str(home)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )
     try:
-        there = Owner(process)
-        await there.hears(ready=True)
-        yield there
+        program = DriverProgram(process)
+        await program.next_report(ready=True)
+        yield program
     finally:
         if process.returncode is None:
             process.kill()
@@ -68,7 +68,7 @@ async def owner(home: Path) -> AsyncGenerator[Owner]:
 
 @asynccontextmanager
 async def other(home: Path, **options: object) -> AsyncGenerator[retinue.Retinue]:
-    """This process, as one that has the same tools and whose looking takes no time."""
+    """A retinue of this process with the same tools, in which `look` returns at once."""
     async with open_here(str(home), None, **options) as opened:
         yield opened
 
@@ -80,10 +80,10 @@ def log(r: retinue.Retinue, agent: str) -> list[Event]:
     return [event for _, event in store.events(row.run_id)]
 
 
-async def test_a_second_process_sees_what_the_first_is_doing_and_how_it_ends(tmp_path: Path) -> None:
-    async with owner(tmp_path) as there, other(tmp_path) as r:
-        there.tell("start dig")
-        await there.hears(looking=...)
+async def test_a_second_process_sees_the_runs_of_the_first_and_their_ends(tmp_path: Path) -> None:
+    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+        program.send("start dig")
+        await program.next_report(looking=...)
 
         views = {view.agent: (view.state, view.waiting_for) for view in await r.list(everyone=True)}
         assert views == {"main": ("waiting", "child"), "digger": ("working", None)}
@@ -92,23 +92,27 @@ async def test_a_second_process_sees_what_the_first_is_doing_and_how_it_ends(tmp
         async for event in r.events(root.run_id):
             seen.append(type(event).__name__)
             if seen == ["RunAccepted", "ReplyReceived"]:
-                there.tell("release")
+                program.send("release")
         assert seen == ["RunAccepted", "ReplyReceived", "CallReturned", "ReplyReceived", "RunEnded"]
         outcome = await r.handle(root.run_id).wait(timeout=PATIENCE)
 
         assert (outcome.result, outcome.text) == ("completed", "done")
-        assert await there.hears(ended=root.run_id) == {"ended": root.run_id, "result": "completed", "text": "done"}
+        assert await program.next_report(ended=root.run_id) == {
+            "ended": root.run_id,
+            "result": "completed",
+            "text": "done",
+        }
         assert not any(isinstance(event, RunAdopted) for event in log(r, "main") + log(r, "digger"))
 
 
-async def test_a_second_process_talks_to_a_run_of_the_first(tmp_path: Path) -> None:
-    async with owner(tmp_path) as there, other(tmp_path) as r:
-        there.tell("start chat")
-        run_id: str = (await there.hears(event="ExchangeEnded"))["run"]
+async def test_a_second_process_sends_a_message_to_a_run_of_the_first(tmp_path: Path) -> None:
+    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+        program.send("start chat")
+        run_id: str = (await program.next_report(event="ExchangeEnded"))["run"]
         assert (await r.handle(run_id).look()).state == "idle"
 
         await r.send(run_id, "how are you?")
-        await there.hears(event="ExchangeEnded")
+        await program.next_report(event="ExchangeEnded")
         closed = await r.handle(run_id).close()
 
         assert (closed.text, closed.exchanges) == ("I am fine", 2)
@@ -117,13 +121,13 @@ async def test_a_second_process_talks_to_a_run_of_the_first(tmp_path: Path) -> N
 
 
 async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -> None:
-    async with owner(tmp_path) as there, other(tmp_path) as r:
-        there.tell("start dig")
-        digger: str = (await there.hears(looking=...))["looking"]
+    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+        program.send("start dig")
+        digger: str = (await program.next_report(looking=...))["looking"]
         (root,) = await r.list()
 
         assert set(await r.cancel(root.run_id, note="enough")) == {root.run_id, digger}
-        ended = await there.hears(ended=root.run_id)
+        ended = await program.next_report(ended=root.run_id)
 
         assert ended["result"] == "cancelled"
         for run_id in (root.run_id, digger):
@@ -135,48 +139,48 @@ async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -
             assert row.progress.ended_at - row.cancelled_at < 1.0
 
 
-async def test_a_second_process_allows_a_call_that_the_first_waits_to_make(tmp_path: Path) -> None:
-    async with owner(tmp_path) as there, other(tmp_path) as r:
-        there.tell("start press")
-        await there.hears(event="CallParked")
+async def test_a_second_process_approves_a_parked_call_of_the_first(tmp_path: Path) -> None:
+    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+        program.send("start press")
+        await program.next_report(event="CallParked")
         (question,) = await r.approvals()
         assert (question.tool, (await r.handle(question.run_id).look()).waiting_for) == ("press", "approval")
 
         await r.approve(question.id)
 
-        assert (await there.hears(ended=question.run_id))["text"] == "done"
+        assert (await program.next_report(ended=question.run_id))["text"] == "done"
         assert [event.text for event in log(r, "main") if isinstance(event, CallReturned)] == ["pressed"]
         assert await r.approvals() == []
 
 
-async def test_a_process_that_was_stopped_for_too_long_finds_its_tree_finished_and_can_write_nothing(
+async def test_a_process_suspended_beyond_its_lease_is_fenced_and_its_tree_finished(
     tmp_path: Path,
 ) -> None:
-    async with owner(tmp_path) as there:
-        there.tell("start dig")
-        await there.hears(looking=...)
-        there.process.send_signal(signal.SIGSTOP)
+    async with driver_program(tmp_path) as program:
+        program.send("start dig")
+        await program.next_report(looking=...)
+        program.process.send_signal(signal.SIGSTOP)
 
         async with other(tmp_path, lease=0.5, adopt=True) as r:
             (root,) = await r.list()
             outcome = await r.handle(root.run_id).wait(timeout=PATIENCE)
             logs = log(r, "main"), log(r, "digger")
 
-            there.process.send_signal(signal.SIGCONT)
-            there.tell("release")
-            lost = await there.hears(lost=root.run_id)
-            there.tell(f"try {root.run_id}")
-            refused = await there.hears(errors=...)
-            assert there.process.stdin is not None
-            there.process.stdin.close()
+            program.process.send_signal(signal.SIGCONT)
+            program.send("release")
+            lost = await program.next_report(lost=root.run_id)
+            program.send(f"try {root.run_id}")
+            refused = await program.next_report(errors=...)
+            assert program.process.stdin is not None
+            program.process.stdin.close()
             async with asyncio.timeout(PATIENCE):
-                await there.process.wait()
+                await program.process.wait()
 
             assert (outcome.result, outcome.text) == ("completed", "done")
             assert [[type(event) for event in events].count(RunAdopted) for events in logs] == [1, 1]
             assert [isinstance(events[-1], RunEnded) for events in logs] == [True, True]
             assert lost == {"lost": root.run_id, "error": "Fenced"}
             assert refused == {"errors": ["Fenced", "Fenced", "Fenced"]}
-            assert there.process.returncode == 0, "it goes quietly, and leaves what is not its own any more"
+            assert program.process.returncode == 0, "it goes quietly, and leaves what is not its own any more"
             assert (log(r, "main"), log(r, "digger")) == logs
             assert len(await r.list(everyone=True)) == 2

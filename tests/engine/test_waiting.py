@@ -1,4 +1,4 @@
-"""Waiting for runs: for one, any, all or the first few, without holding anything that others need."""
+"""Waiting for runs: for one, any, all or the first few, without holding a permit."""
 
 import asyncio
 from typing import Literal
@@ -13,7 +13,7 @@ from retinue.engine.rate_limiter import RateLimiters
 from retinue.providers.scripted import Line, Script, ScriptedProvider, says, streams, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
-from tests.engine.shared_memory import SharedMemory, SlowMemory
+from tests.engine.memory_stores import SharedMemory, SlowMemory
 from tests.internals import engine_of
 
 
@@ -46,7 +46,7 @@ def texts(ended: dict[str, Outcome]) -> list[str]:
         (9, ["it is b", "it is c", "it is a"], 3),
     ],
 )
-async def test_waiting_for_all_any_or_the_first_few_gives_their_outcomes_in_the_order_of_their_ends(
+async def test_wait_returns_the_requested_number_of_outcomes_in_order_of_end(
     mode: Literal["all", "any"] | int, ended: list[str], at: float
 ) -> None:
     async with Harness(dialects=()) as r:
@@ -58,7 +58,7 @@ async def test_waiting_for_all_any_or_the_first_few_gives_their_outcomes_in_the_
         assert now() == at
 
 
-async def test_the_order_is_that_of_the_ends_also_when_all_have_ended_before() -> None:
+async def test_outcomes_are_in_order_of_end_even_if_all_ended_before() -> None:
     async with Harness(dialects=()) as r:
         runs = await three(r)
         await asyncio.sleep(10)
@@ -71,7 +71,7 @@ async def test_the_order_is_that_of_the_ends_also_when_all_have_ended_before() -
         assert texts(await r.retinue.wait(*later)) == ["it is b", "it is c", "it is a"]
 
 
-async def test_a_timeout_gives_those_that_have_ended_and_lets_the_others_go_on() -> None:
+async def test_a_timeout_returns_the_ended_runs_and_leaves_the_others() -> None:
     async with Harness(dialects=()) as r:
         runs = await three(r)
 
@@ -94,14 +94,14 @@ async def test_waiting_for_the_same_run_twice_is_waiting_for_it_once() -> None:
         await r.retinue.wait(*runs.values())
 
 
-async def test_waiting_for_nobody_is_over_at_once_and_for_somebody_unknown_is_an_error() -> None:
+async def test_waiting_for_no_run_returns_and_for_an_unknown_run_raises() -> None:
     async with Harness(dialects=()) as r:
         assert await r.retinue.wait() == {}
         with pytest.raises(UnknownName):
-            await r.retinue.wait("nobody")
+            await r.retinue.wait("unknown")
 
 
-async def test_whoever_stops_waiting_leaves_the_run_alone() -> None:
+async def test_a_cancelled_wait_does_not_affect_the_run() -> None:
     async with Harness(dialects=()) as r:
         runs = await three(r)
         waiting = asyncio.create_task(runs["a"].wait())
@@ -113,7 +113,7 @@ async def test_whoever_stops_waiting_leaves_the_run_alone() -> None:
         await r.retinue.wait(*runs.values())
 
 
-async def test_a_caller_from_outside_hears_of_an_end_when_it_is_on_disk() -> None:
+async def test_an_outside_caller_gets_an_outcome_once_it_is_on_disk() -> None:
     store = SlowMemory()
     async with Harness(dialects=(), store=store) as r:
         r.script("main", says("done"))
@@ -125,7 +125,7 @@ async def test_a_caller_from_outside_hears_of_an_end_when_it_is_on_disk() -> Non
         assert row.progress.outcome == outcome
 
 
-async def test_another_process_hears_of_the_end() -> None:
+async def test_another_process_gets_the_outcome() -> None:
     store = SharedMemory()
     async with Harness(store=store, dialects=()) as first, Harness(store=store, dialects=()) as second:
         runs = await three(first)
@@ -174,10 +174,10 @@ async def test_two_hundred_nested_runs_share_one_permit_and_do_not_deadlock() ->
         assert len(tree) == depth + 1
         assert max(view.depth for view in tree) == depth
         assert r.results("main") == ["completed: and up"]
-        assert now() == 2 * depth + 1  # one question at a time: two for each run, one for the deepest
+        assert now() == 2 * depth + 1  # one model call at a time: two for each run, one for the deepest
 
 
-async def test_two_hundred_children_side_by_side_share_one_permit() -> None:
+async def test_two_hundred_concurrent_children_share_one_permit() -> None:
     r, delegate = with_delegation(provider=ScriptedProvider(Script(), latency=1.0))
     async with r:
         engine_of(r.retinue).rate_limiters = RateLimiters(ceiling=1)
@@ -191,7 +191,7 @@ async def test_two_hundred_children_side_by_side_share_one_permit() -> None:
         assert now() == 202
 
 
-async def test_waiting_for_a_permit_does_not_use_up_the_time_of_the_call() -> None:
+async def test_waiting_for_a_permit_does_not_count_towards_the_timeout() -> None:
     async with Harness(dialects=(), provider=ScriptedProvider(Script(), latency=5.0)) as r:
         engine_of(r.retinue).rate_limiters = RateLimiters(ceiling=1)
         r.script("main", says("done"))
@@ -202,7 +202,7 @@ async def test_waiting_for_a_permit_does_not_use_up_the_time_of_the_call() -> No
         assert now() == 25
 
 
-# ---- what may be started --------------------------------------------------------------------------------------------
+# ---- limits on spawns -----------------------------------------------------------------------------------------------
 
 
 async def test_a_run_may_not_delegate_deeper_than_its_tree_allows() -> None:

@@ -1,4 +1,4 @@
-"""A limit on a stretch of time is kept in the store: it outlives processes, and everyone who names it shares it."""
+"""Windows are kept in the store: they outlive processes, and all runs that name one share it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def ended(harness: Harness, run_id: str) -> Outcome:
     return await harness.retinue.handle(run_id).wait()
 
 
-async def test_runs_that_name_a_window_use_it_up_together_and_time_frees_it() -> None:
+async def test_runs_share_a_named_window_and_time_frees_it() -> None:
     async with Harness(dialects=(), tools=[look]) as r:
         r.script("main", says("one", usage=Usage(80, 5)), task="first")
         r.script("main", says("three"), task="third")
@@ -47,7 +47,7 @@ async def test_runs_that_name_a_window_use_it_up_together_and_time_frees_it() ->
     assert (second.limit.used, second.limit.limit) == (85, 100)
 
 
-async def test_a_window_remembers_across_processes_and_counts_nothing_twice() -> None:
+async def test_a_window_is_kept_across_processes_and_counts_once() -> None:
     async with Harness(dialects=(), tools=[look]) as r:
         r.script("main", calls("look", where="here"), hangs(), task="first")
         r.script("main", says("fits", usage=Usage(10, 5)), task="second")
@@ -64,7 +64,7 @@ async def test_a_window_remembers_across_processes_and_counts_nothing_twice() ->
     assert second.text == "fits"
 
 
-async def test_a_window_is_known_to_a_process_that_never_saw_its_runs() -> None:
+async def test_a_window_is_loaded_by_a_process_without_its_runs() -> None:
     async with Harness(dialects=(), tools=[look]) as r:
         r.script("main", says("one", usage=Usage(80, 5)), task="first")
         await ended(r, await start(r, "first"))

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from retinue.tools.web import ddgs, extract
+from retinue.tools.web import extract, search
 from tests.project.repository import ROOT, extras, git_files, pyproject
 
 NAMED_EXTRA = re.compile(r"""["'](?:retinue|\.)\[([a-z, ]+)\]["']|\bextras? `([a-z]+)`""")
@@ -62,7 +62,7 @@ def test_the_extra_web_is_fetch_and_search() -> None:
 
 @pytest.mark.parametrize(
     ("message", "extra", "package"),
-    [(extract.MISSING, "fetch", "trafilatura"), (ddgs.MISSING, "search", "ddgs")],
+    [(extract.MISSING, "fetch", "trafilatura"), (search.MISSING, "search", "ddgs")],
     ids=["fetch", "search"],
 )
 def test_the_message_about_a_missing_package_names_the_extra_that_brings_it(

@@ -27,8 +27,7 @@ from retinue.providers.anthropic.response import AnthropicProvider
 from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
 from retinue.providers.scripted import Line, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, sample_request
-from retinue.testing.fake_chat import EVENTS
-from retinue.testing.fake_prompts import Prompt
+from retinue.testing.fake_chat import EVENTS, Prompt
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.anthropic import FakeAnthropic, answer_of, event, failed, replies
 from tests.providers.fakes.anthropic_rules import signature_of

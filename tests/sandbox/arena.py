@@ -1,10 +1,10 @@
-"""What attempts to get out aim at: a folder with secrets, sockets that listen, a process next door.
+"""Targets of escape attempts: a folder with secrets, listening sockets, a neighbouring process.
 
 Run as a program (`python -m tests.sandbox.arena user`) it makes every attempt twice, without and within the sandbox, as
-the user who is named, and prints a `Report`. If it fails, its exit code is not 0 and standard error says why.
+the named user, and prints a `Report`. If it fails, its exit code is not 0 and standard error has the reason.
 
-The ordinary user need not be able to read the checkout, its environment or our Python: what it needs is read before
-root's rights are dropped.
+The ordinary user need not be able to read the checkout, its environment or this Python: what it needs is read before
+root's privileges are dropped.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 
 
 class Result(Struct, frozen=True):
-    """What came of one attempt: whether it got out, and what was seen."""
+    """The result of one attempt: whether it escaped, and the evidence."""
 
     out: bool
     seen: str
@@ -82,14 +82,14 @@ class Pair(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, tag=True):
-    """The attempts of one user by name, or why none could be made."""
+    """The attempts of one user by name, or the reason why none could be made."""
 
     pairs: dict[str, Pair] = {}
     skipped: str = ""
 
 
 class Arena:
-    """One set of things that must not be reached; `evidence` says which of them were."""
+    """One set of targets; `evidence` says which of them were reached."""
 
     def __init__(self, name: str, resources: ExitStack, python: str, set_uid: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="retinue-arena-", dir=BASE))
@@ -127,7 +127,7 @@ class Arena:
             "hidden_file": str(self.folder / "read" / "keys.db"),
             "state": str(self.folder / "work" / "deep" / "state"),
             "hostname": socket.gethostname(),
-            # The beginning: what an attempt prints of the rest, it found.
+            # Only the beginning is passed on: an attempt that prints the rest has found it.
             "marker": TOKEN[:5],
             "sibling": self._sibling.pid if self._sibling else None,
             "address": int(self._sibling.stdout.readline()) if self._sibling and self._sibling.stdout else 0,
@@ -135,7 +135,7 @@ class Arena:
             "much": 512 * MEGABYTE,
             "long": 1.4,
             "full": 24,
-            # Each of these processes is far below the limit, all of them are not.
+            # Each of these processes is far below the limit; together they exceed it.
             "together": 6,
             "part": 28 * MEGABYTE,
             "empty_files": 33_000,
@@ -151,7 +151,7 @@ class Arena:
         self._before = self._state()
 
     def program(self, name: str, python: str, set_uid: str) -> Program:
-        """The attempt of this name, with what it is granted."""
+        """The program of the attempt with this name."""
         program = Program(
             argv=(python, "-I", "-S", "-", name, repr(self.facts)),
             folder=str(self.folder / "work"),
@@ -168,7 +168,7 @@ class Arena:
         return replace(program, **SPECIAL.get(name, {}))
 
     def evidence(self, stdout: bytes) -> Iterator[str]:
-        """Everything that shows that a program got out."""
+        """The evidence that a program escaped."""
         if b"GOT OUT" in stdout or TOKEN.encode() in stdout:
             yield "it says so"
         if self._state() != self._before:
@@ -185,13 +185,13 @@ class Arena:
                 yield "its daemon lives on"
 
     def end_daemons(self) -> None:
-        """End what an attempt without a sandbox left behind."""
+        """End processes that an attempt without a sandbox left behind."""
         with suppress(OSError, ValueError):
             os.kill(int((self.folder / "work" / "daemon").read_text()), signal.SIGKILL)
 
     @staticmethod
     def _dies(process: subprocess.Popen[bytes]) -> bool:
-        """Whether a process is dead, or dies of what was just done to it."""
+        """Whether a process is dead or dies within a moment."""
         try:
             process.wait(0.2)
         except subprocess.TimeoutExpired:
@@ -215,11 +215,11 @@ def _neighbour(resources: ExitStack, python: str) -> subprocess.Popen[bytes]:
 
 
 async def attempted(name: str, sandbox: Sandbox | None, python: str, set_uid: str) -> Result:
-    """Make one attempt in an arena of its own, within a sandbox or without."""
+    """Make one attempt in an arena of its own, with or without a sandbox."""
     with ExitStack() as resources:
         arena = Arena(name, resources, python, set_uid)
         resources.callback(arena.end_daemons)
-        # A file that we happen to have open, and that a careless start would hand on.
+        # An open file that a careless start would pass on.
         ours = os.open(arena.folder / "outside" / "secret", os.O_RDONLY)
         resources.callback(os.close, ours)
         os.set_inheritable(ours, True)
@@ -230,7 +230,7 @@ async def attempted(name: str, sandbox: Sandbox | None, python: str, set_uid: st
             try:
                 ended = await sandbox.run(program)
             except RetinueError as error:
-                # No attempt was made, so nothing is proved.
+                # No attempt was made, so nothing is proven.
                 return Result(True, f"the program did not start: {error}")
             stdout, words = ended.stdout, _last_line(ended.stderr) or f"exit code {ended.code}"
             if b"Traceback" not in ended.stderr and ended.stderr:
@@ -240,7 +240,7 @@ async def attempted(name: str, sandbox: Sandbox | None, python: str, set_uid: st
 
 
 def _bare(program: Program) -> tuple[bytes, str]:
-    """As a program starts that nobody fences in."""
+    """Run a program without a sandbox."""
     process = subprocess.Popen(
         program.argv,
         stdin=subprocess.PIPE,
@@ -259,7 +259,7 @@ def _bare(program: Program) -> tuple[bytes, str]:
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """A slow machine may need more than its time to get where the attempt begins; then it has it."""
+    """Wait longer on a slow machine, until the attempt begins."""
     for _ in range(40):
         if path.exists():
             return
@@ -275,9 +275,9 @@ def _last_line(text: bytes) -> str:
 async def besieged(names: list[str], sandbox: Sandbox, python: str, set_uid: str) -> Report:
     """Every attempt, without and within the sandbox."""
     try:
-        _, complaint = await probe.attacked(sandbox, python)
+        _, complaint = await probe.attack(sandbox, python)
     except ToolError as error:
-        if "could not be set up" in str(error):  # this system does not let every user have one
+        if "could not be set up" in str(error):  # this system does not allow it for every user
             return Report(skipped=f"no sandbox for this user: {error}")
         raise
     assert not complaint, complaint
@@ -288,12 +288,12 @@ async def besieged(names: list[str], sandbox: Sandbox, python: str, set_uid: str
             bare = await attempted(name, None, python, set_uid)
             return name, Pair(bare, await attempted(name, sandbox, python, set_uid))
 
-    # Those that mostly wait come first, and the others meanwhile.
+    # Attempts that mostly wait come first; the others run meanwhile.
     return Report(dict(await asyncio.gather(*map(pair, sorted(names, key=lambda name: name not in SPECIAL)))))
 
 
 def interpreter(*, drops_rights: bool) -> str | None:
-    """Our Python, or if another user has to start it and may not, one of the system's that all users may start."""
+    """This Python, or one of the system if another user may not execute this one."""
     ours = os.path.realpath(sys.executable)
     if not drops_rights:
         return ours
@@ -307,7 +307,7 @@ def _is_open_to_all(file: Path) -> bool:
 
 
 def main() -> None:
-    """Become the user that was named, make all attempts, print the results."""
+    """Become the named user, make all attempts, print the results."""
     drops_rights = sys.argv[1] == "user" and os.geteuid() == 0
     python = interpreter(drops_rights=drops_rights)
     if python is None:
@@ -321,10 +321,10 @@ def main() -> None:
         set_uid = os.path.join(folder, "id")
         shutil.copyfile(shutil.which("id") or "/usr/bin/id", set_uid)
         os.chmod(set_uid, 0o4755)
-        probe.INTRUDER = Path(shutil.copyfile(probe.INTRUDER, os.path.join(folder, "intruder.py")))
-        os.chmod(probe.INTRUDER, 0o644)
+        probe.ESCAPE_PROBE = Path(shutil.copyfile(probe.ESCAPE_PROBE, os.path.join(folder, "intruder.py")))
+        os.chmod(probe.ESCAPE_PROBE, 0o644)
         reading, writing = os.pipe()
-        # The child becomes an ordinary user for good, and we have to clear up behind it.
+        # The child drops its privileges for good, so the parent has to clean up.
         child = os.fork()
         if child == 0:
             _besiege(writing, found.sandbox, python, set_uid, drops_rights=drops_rights)
@@ -336,7 +336,7 @@ def main() -> None:
         sys.exit(f"the process that makes the attempts ended with exit code {os.waitstatus_to_exitcode(status)}")
 
 
-# These are imported late by others, and an ordinary user may not see our Python: named here, they are there.
+# Imported here, because other modules import them later, when an ordinary user may not read this Python.
 _ = (ThreadPoolExecutor, Bubblewrap)
 
 
@@ -344,7 +344,7 @@ def _besiege(answers: int, sandbox: Sandbox, python: str, set_uid: str, *, drops
     code = 1
     try:
         if drops_rights:
-            tempfile.tempdir = BASE  # the folder that root would use may be closed to others
+            tempfile.tempdir = BASE  # the temporary folder of root may be closed to others
             os.setgroups([])
             os.setresgid(ORDINARY, ORDINARY, ORDINARY)
             os.setresuid(ORDINARY, ORDINARY, ORDINARY)

@@ -1,10 +1,10 @@
-"""Attempts to get out of a sandbox: a program of its own, handed to a bare interpreter with a name and some facts.
+"""Attempts to escape from a sandbox: a program for a bare interpreter, with the name of an attempt and some facts.
 
-Each function is one attempt. It returns True if it saw for itself that it got somewhere it must not be, or whatever it
-could read; effects outside (a changed file, a connection, a process that lives on) are looked for by the arena. None
-does harm where it succeeds: the same code runs without a sandbox to show that it works.
+Each function is one attempt. It returns True if it noticed that it escaped, or the data that it could read; the arena
+checks for effects outside (a changed file, a connection, a remaining process). A successful attempt does no harm: the
+same code runs without a sandbox to show that it works.
 
-It is started some hundred times in a test run, so what is slow to import is imported where it is needed.
+The program is started about a hundred times in a test run, so slow imports are made where they are needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OWN_SETTINGS = tuple(
     f"/proc/sys/{name}"
     for name in ("fs/mqueue/", "kernel/auto_msgmni", "kernel/msg", "kernel/pid_max", "kernel/sem", "kernel/shm")
 )
-"""Settings of a namespace for processes or their messages: whoever has one of his own may change them."""
+"""Settings of a namespace for processes or their messages, which the owner of a namespace may change."""
 NEW_USER, NEW_MOUNTS = 0x10000000, 0x00020000
 
 
@@ -95,7 +95,7 @@ def write_in_a_read_only_folder_through_an_open_file(facts: Facts) -> object:
 
 
 def write_somewhere_on_the_system(facts: Facts) -> object:
-    """Anywhere but in what was granted and the two places for scratch."""
+    """Anywhere but in the granted folders and the two scratch folders."""
     import tempfile
 
     done: list[str] = []
@@ -126,7 +126,7 @@ def read_outside_through_another_process_root(facts: Facts) -> object:
 
 
 def read_outside_through_whatever_a_process_holds(facts: Facts) -> object:
-    """By the root, the working folder and the open folders of every process that it sees, the first one included."""
+    """Through the root, working folder and open folders of every visible process, including the first."""
     for process in filter(str.isdigit, os.listdir("/proc")):
         ways = [f"/proc/{process}/root{facts['secret']}", f"/proc/{process}/cwd/../outside/secret"]
         try:
@@ -166,7 +166,7 @@ def read_the_state_folder_through_a_hard_link(facts: Facts) -> object:
 
 
 def read_the_state_folder_by_a_file_handle(facts: Facts) -> object:
-    """The handle of a file is asked for by its path outside; where that is covered, by guessing its number."""
+    """Get the handle of a file by its path outside; if that is covered, by guessing its inode number."""
     handle = ctypes.create_string_buffer(8 + 128)
     ctypes.cast(handle, ctypes.POINTER(ctypes.c_uint))[0] = 128
     mount = ctypes.c_int()
@@ -192,7 +192,7 @@ def see_the_hardware(facts: Facts) -> object:
 
 
 def change_the_kernel_by_proc(facts: Facts) -> object:
-    """Opens for writing what its owner alone may write below /proc, what is its own apart; writes nothing."""
+    """Open files below /proc for writing that only their owner may write, except its own; writes nothing."""
     opened: list[str] = []
     for folder, folders, files in os.walk("/proc"):
         if folder == "/proc":
@@ -208,7 +208,7 @@ def change_the_kernel_by_proc(facts: Facts) -> object:
     return bool(opened)
 
 
-# ---- what a program is told and handed ------------------------------------------------------------------------------
+# ---- environment and descriptors ------------------------------------------------------------------------------
 
 
 def read_our_environment(facts: Facts) -> object:
@@ -234,10 +234,10 @@ def read_from_files_that_we_have_open(facts: Facts) -> object:
 
 
 def find_our_environment_in_memory(facts: Facts) -> object:
-    """In its own memory and in that of the process that started it."""
+    """In its own memory and that of its parent process."""
     import re
 
-    # Written so that it does not find itself.
+    # Split, so that the search does not find itself.
     secret = re.compile(facts["marker"].encode() + rb"[e]cret-of-the-arena")
     for process in (os.getpid(), os.getppid()):
         try:
@@ -298,7 +298,7 @@ def take_a_file_of_another_process(facts: Facts) -> object:
 
 
 def find_another_process_without_limits(facts: Facts) -> object:
-    """Whoever can write into a process has its limits; looks for one that may have more processes than itself may."""
+    """Look for a process with a higher process limit: a process that can write into it could use that limit."""
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{process}/limits") as limits:
@@ -322,7 +322,7 @@ def leave_a_daemon_behind_when_its_time_is_over(facts: Facts) -> object:
     signal.pause()
 
 
-# ---- more than was allowed ------------------------------------------------------------------------------------------
+# ---- resource limits ------------------------------------------------------------------------------------------
 
 
 def have_many_processes(facts: Facts) -> object:
@@ -381,7 +381,7 @@ def have_much_memory_in_many_processes(facts: Facts) -> object:
 
 
 def have_much_memory_behind_threads_that_have_ended(facts: Facts) -> object:
-    """A process whose first thread has ended looks as if it had nothing."""
+    """A process whose first thread has ended reports no memory."""
     import signal
     import threading
 
@@ -435,7 +435,7 @@ def have_much_memory_in_empty_files(facts: Facts) -> object:
 
 
 def have_much_memory_in_page_tables(facts: Facts) -> object:
-    """Single pages, so far from each other that the kernel needs another page to say where each one is."""
+    """Single pages so far apart that the kernel needs a page table for each."""
     _declare_maps()
     for number in range(facts["pages"]):
         place = 0x1000000000 + number * 2 * len(MEGABYTE)
@@ -453,7 +453,7 @@ def have_memory_in_rules_of_its_own(facts: Facts) -> object:
 
 
 def have_memory_that_is_no_longer_mapped(facts: Facts) -> object:
-    """Of a shared piece all is kept as long as one page of it is mapped, and only that page counts."""
+    """Shared memory is kept as a whole while one page of it is mapped, and only that page counts."""
     return _shared_memory(-1, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
 
 
@@ -472,14 +472,14 @@ def have_memory_in_message_queues(facts: Facts) -> object:
 
 
 def have_pages_in_a_pipe(facts: Facts) -> object:
-    """They stay there when they are no longer mapped, and a huge one for the sake of a few bytes."""
+    """Pages stay there when they are no longer mapped, and a huge page for a few bytes."""
     page = ctypes.create_string_buffer(4096)
     part = (ctypes.c_size_t * 2)(ctypes.addressof(page), 4096)
     return LIBC.vmsplice(os.pipe()[1], ctypes.byref(part), ctypes.c_size_t(1), 0) == 4096
 
 
 def have_pages_of_a_file_in_a_pipe(facts: Facts) -> object:
-    """They stay there when the file is gone."""
+    """Pages stay there when the file is gone."""
     with open(facts["readable_file"]) as file:
         return LIBC.splice(file.fileno(), None, os.pipe()[1], None, ctypes.c_size_t(1), 0) == 1
 
@@ -500,7 +500,7 @@ def have_large_buffers_in_a_socket(facts: Facts) -> object:
 
 
 def have_files_that_only_a_thread_knows(facts: Facts) -> object:
-    """What is counted are the open files of a process; a thread can have others."""
+    """The open files of a process are counted; a thread can have others."""
     unshare = 2
     return LIBC.syscall(436, 5000, 5001, unshare) == 0
 
@@ -538,7 +538,7 @@ def fill_the_shared_memory_folder(facts: Facts) -> object:
 
 
 def let_others_wait_for_a_read_only_file(facts: Facts) -> object:
-    """Whoever opens the file for writing then waits until the kernel loses its patience."""
+    """A process that opens the file for writing then waits for the lease to be broken by the kernel."""
     with open(facts["readable_file"]) as file:
         return fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0
 
@@ -560,7 +560,7 @@ def send_a_datagram_to_this_machine(facts: Facts) -> object:
 
 
 def reach_the_world(facts: Facts) -> object:
-    """An address of the documentation: to have a route there is all it takes, nothing is sent."""
+    """A documentation address: a route to it is enough, nothing is sent."""
     import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
@@ -650,7 +650,7 @@ def make_namespaces_by_clone3(facts: Facts) -> object:
 
 
 def enter_namespaces(facts: Facts) -> object:
-    """With a descriptor that is no namespace: a kernel that looks at it says so, and changes nothing."""
+    """With a descriptor that is no namespace: a kernel that handles the call reports that and changes nothing."""
     with open(os.devnull) as nothing:
         return _looked_at(LIBC.setns(nothing.fileno(), 0))
 
@@ -664,7 +664,7 @@ def stop_the_kernel_at_a_page(facts: Facts) -> object:
 
 
 def change_how_a_terminal_speaks(facts: Facts) -> object:
-    """To what it is already: others are parts of the kernel that are loaded on demand."""
+    """To the current line discipline: others are kernel modules that are loaded on demand."""
     set_discipline, usual = 0x5423, ctypes.c_int(0)
     _, terminal = os.openpty()
     return LIBC.ioctl(terminal, ctypes.c_ulong(set_discipline), ctypes.byref(usual)) == 0
@@ -679,7 +679,7 @@ def compare_processes_in_the_kernel(facts: Facts) -> object:
 
 
 def call_the_kernel_as_a_32_bit_program(facts: Facts) -> object:
-    """`int 0x80` with number 20, which is getpid there and a call that no filter expects here."""
+    """`int 0x80` with number 20, which is getpid in the 32-bit ABI."""
     code = bytes.fromhex("b814000000cd80c3")
     page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)
@@ -688,12 +688,12 @@ def call_the_kernel_as_a_32_bit_program(facts: Facts) -> object:
 
 
 def call_the_kernel_by_x32_numbers(facts: Facts) -> object:
-    """A call with the x32 bit: a kernel that knows none says so, and that it was asked is what matters."""
+    """A call with the x32 bit: a kernel without that ABI reports that, but it must not be reached at all."""
     LIBC.syscall(0x40000000 + 39)
     return True
 
 
-# ---- other rights ---------------------------------------------------------------------------------------------------
+# ---- privileges ---------------------------------------------------------------------------------------------------
 
 
 def run_a_set_uid_program(facts: Facts) -> object:
@@ -714,7 +714,7 @@ def make_a_file_with_the_set_uid_bit(facts: Facts) -> object:
 
 
 def leave_a_file_behind_that_only_root_can_make(facts: Facts) -> object:
-    """One of another owner, one that has rights, one that is a device."""
+    """A file of another owner, a set-id file, and a device."""
     _make("tool")
     rights = bytes.fromhex("0100000200200000000000000000000000000000")
     ways: list[Callable[[], None]] = [
@@ -739,7 +739,7 @@ ATTEMPTS: dict[str, Attempt] = {
 }
 
 
-# ---- how they do it -------------------------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------------------
 
 
 def _read(path: str) -> str:
@@ -768,7 +768,7 @@ def _fill(folder: str, megabytes: int) -> bool:
 
 
 def _together(facts: Facts, hoard: Callable[[], object]) -> bool:
-    """Whether several processes can each have what they hoard, all at the same time and for a while."""
+    """Whether several processes can each hold what `hoard` takes, at the same time."""
     import signal
 
     reading, facts["filled"] = os.pipe()
@@ -816,7 +816,7 @@ def _connect(family: int, address: str | tuple[str, int]) -> None:
 
 
 def _daemon() -> None:
-    """A process that leaves session and group, lets go of its parents and holds a lock as long as it lives."""
+    """A daemon in a session of its own that holds a lock as long as it runs."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -848,7 +848,7 @@ def _in_a_child(does: Callable[[], bool]) -> bool:
 
 
 def _looked_at(result: int) -> bool:
-    """Whether the kernel looked at the call at all."""
+    """Whether the kernel handled the call at all."""
     return result >= 0 or ctypes.get_errno() not in (EPERM, ENOSYS)
 
 

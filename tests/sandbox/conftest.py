@@ -1,4 +1,4 @@
-"""What tests of the sandbox share: programs, and a pipe that they can write to."""
+"""Fixtures of the sandbox tests: programs, and a pipe that they can write to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinue.core.ports import Program
 
 
 class Calls(Protocol):
-    """Makes a program that may write in the test's folder."""
+    """Makes a program that may write to the folder of the test."""
 
     def __call__(self, *argv: str, **grants: Any) -> Program: ...
 
@@ -37,14 +37,14 @@ def program(work: Path) -> Calls:
 
 
 class Line:
-    """A pipe in a folder: what a program writes there, and its end when the last who could write is gone."""
+    """A named pipe in a folder; it ends when its last writer has closed it."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path, 0o666)
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
     async def read(self) -> bytes:
-        """The next words, or nothing if nobody holds the other end any more."""
+        """The next data; empty if no process has the pipe open for writing."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         loop.add_reader(self._descriptor, lambda: ready.done() or ready.set_result(None))

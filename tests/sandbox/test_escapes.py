@@ -1,7 +1,7 @@
-"""Nothing gets out of the sandbox: every attempt, as root and as an ordinary user, next to the same one without it.
+"""No escape from the sandbox: every attempt, as root and as an ordinary user, next to the same one without it.
 
-The attempts are in `attempts.py`, what they aim at in `arena.py`. An attempt that does not work without the sandbox
-proves nothing, so each has to, but for the few in `NOT_APPLICABLE`.
+The attempts are in `attempts.py`, their targets in `arena.py`. An attempt that fails without the sandbox proves
+nothing, so each has to succeed there, except for the few in `NOT_APPLICABLE`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.sandbox.attempts import ATTEMPTS
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """What the arena of one user said when it failed."""
+    """The output of the arena of one user when it failed."""
 
     stderr: str
 
@@ -50,7 +50,7 @@ if platform.machine() != "x86_64":
 
 @pytest.fixture(scope="session")
 def siege(tmp_path_factory: pytest.TempPathFactory) -> Siege:
-    """What came of all attempts, made once for all processes that run these tests."""
+    """The results of all attempts, made once for all test processes."""
     found = asyncio.run(verdict())
     if found.sandbox is None:
         pytest.skip(f"no sandbox to attack: {found.text.partition(';')[0]}")
@@ -72,7 +72,7 @@ def _laid(shared: Path) -> bytes:
 
 
 def _begun(user: User) -> subprocess.Popen[bytes]:
-    # In a session of its own: what goes wrong in there must not hit the process that runs the tests.
+    # In a session of its own, so that errors in there do not affect the test process.
     return subprocess.Popen(
         [sys.executable, "-m", "tests.sandbox.arena", user],
         cwd=Path(__file__).parents[2],
@@ -102,7 +102,7 @@ def test_the_arena_makes_every_attempt(siege: Siege, user: User) -> None:
 
 @pytest.mark.parametrize("name", ATTEMPTS)
 @pytest.mark.parametrize("user", ["root", "user"])
-def test_an_attempt_gets_out_without_the_sandbox_and_not_out_of_it(siege: Siege, user: User, name: str) -> None:
+def test_an_attempt_succeeds_outside_the_sandbox_and_fails_inside(siege: Siege, user: User, name: str) -> None:
     report = siege[user]
     if isinstance(report, Failed) or name not in report.pairs:
         pytest.skip("the attempt was not made: see test_the_arena_makes_every_attempt")
@@ -113,7 +113,7 @@ def test_an_attempt_gets_out_without_the_sandbox_and_not_out_of_it(siege: Siege,
     assert pair.bare.out or (name, user) in NOT_APPLICABLE, f"without a sandbox: {pair.bare.seen}"
 
 
-def test_there_are_many_attempts_and_few_that_prove_nothing() -> None:
+def test_there_are_many_attempts_and_few_are_inconclusive() -> None:
     assert len(ATTEMPTS) >= 40
     assert len(NOT_APPLICABLE) <= 6
     assert {name for name, _ in NOT_APPLICABLE} <= set(ATTEMPTS)

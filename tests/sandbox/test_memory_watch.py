@@ -1,4 +1,4 @@
-"""Whoever watches the memory of a sandbox kills what it cannot see, and lets alone what has just ended."""
+"""The memory watch kills a program that it cannot read, and not one that has just ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from retinue.core.ports import Sandbox
 from retinue.sandbox import memory_watch
-from retinue.sandbox.memory_watch import outgrown
+from retinue.sandbox.memory_watch import wait_for_excess
 from tests.sandbox.conftest import Calls, Line
 
 pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="there is none but on Linux")]
@@ -22,7 +22,7 @@ MUCH = 1024 * 1024 * 1024
 
 @pytest.fixture
 def ended() -> Iterator[int]:
-    """A process that has ended, and for which nobody has waited yet."""
+    """A process that has ended and was not reaped."""
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         yield process.pid
@@ -32,19 +32,17 @@ def unseen(*_: object) -> None:
     raise FileNotFoundError(2, "No such file or directory")
 
 
-async def test_a_program_that_ends_while_it_is_looked_at_is_not_killed(
-    ended: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_watch, "_entered", unseen)
+async def test_a_program_that_ends_during_a_check_is_not_killed(ended: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_watch, "_enter", unseen)
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(outgrown(ended, MUCH, 1), 0.5)
+        await asyncio.wait_for(wait_for_excess(ended, MUCH, 1), 0.5)
 
 
-async def test_a_program_that_lives_and_cannot_be_seen_is_killed(
+async def test_a_live_program_that_cannot_be_read_is_killed(
     sandbox: Sandbox, program: Calls, work: Path, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_watch, "_entered", unseen)
+    monkeypatch.setattr(memory_watch, "_enter", unseen)
 
     ended = await sandbox.run(program("sh", "-c", "exec 3>line; sleep 20"))
 

@@ -1,4 +1,4 @@
-"""The probe takes a sandbox only if it holds, and says what to do where there is none."""
+"""The probe accepts only a working sandbox, and says what to do if there is none."""
 
 from __future__ import annotations
 
@@ -14,28 +14,37 @@ from retinue.core.errors import SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
 from retinue.sandbox import probe
 from retinue.sandbox.none import NoSandbox
-from retinue.sandbox.probe import HOW_TO_ALLOW, HOW_TO_INSTALL, Required, Verdict, attacked, choose, examined, verdict
+from retinue.sandbox.probe import (
+    HOW_TO_ALLOW,
+    HOW_TO_INSTALL,
+    ProbeResult,
+    RequiredSandbox,
+    attack,
+    choose,
+    examine,
+    verdict,
+)
 from tests.sandbox.conftest import Calls
 
 pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="there is none but on Linux")]
 
 
-async def test_a_sandbox_that_holds_is_taken(sandbox: Sandbox, program: Calls) -> None:
-    found = await examined()
+async def test_a_working_sandbox_is_used(sandbox: Sandbox, program: Calls) -> None:
+    found = await examine()
 
     assert found.text == "bubblewrap holds: none of 16 attempts to get out succeeded"
     assert found.sandbox is not None
     assert await found.sandbox.run(program("echo", "hello")) == Ended(code=0, stdout=b"hello\n")
 
 
-async def test_no_sandbox_at_all_is_seen_through() -> None:
-    tried, complaint = await attacked(NoSandbox())
+async def test_the_probe_detects_a_missing_sandbox() -> None:
+    tried, complaint = await attack(NoSandbox())
 
     assert tried == 16
     assert complaint.startswith("a program could read a file outside its folders, write a file outside its folders, ")
 
 
-async def test_a_sandbox_that_lets_one_attempt_out_is_refused(sandbox: Sandbox) -> None:
+async def test_a_sandbox_with_one_escape_is_refused(sandbox: Sandbox) -> None:
     class WithNetwork:
         async def run(self, program: Program) -> Ended:
             return await sandbox.run(
@@ -52,7 +61,7 @@ async def test_a_sandbox_that_lets_one_attempt_out_is_refused(sandbox: Sandbox) 
                 )
             )
 
-    assert await attacked(WithNetwork()) == (16, "a program could reach a port of this machine")
+    assert await attack(WithNetwork()) == (16, "a program could reach a port of this machine")
 
 
 async def test_a_sandbox_in_which_nothing_works_is_refused() -> None:
@@ -60,15 +69,15 @@ async def test_a_sandbox_in_which_nothing_works_is_refused() -> None:
         async def run(self, program: Program) -> Ended:
             return Ended(code=1, stderr=b"no such luck\n")
 
-    assert await attacked(Dead()) == (0, "a program could not do what it may (no such luck)")
+    assert await attack(Dead()) == (0, "a program could not do what it may (no such luck)")
 
 
-async def test_where_bubblewrap_is_missing_it_says_how_to_install_it_and_what_else_to_do(
+async def test_without_bubblewrap_the_message_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "/no/such/folder")
 
-    assert await examined() == Verdict(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
+    assert await examine() == ProbeResult(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
 
 
 def a_broken_one(folder: Path) -> str:
@@ -79,10 +88,10 @@ def a_broken_one(folder: Path) -> str:
     return str(program)
 
 
-async def test_where_bubblewrap_does_not_work_it_says_why() -> None:
-    # Not in the test's folder: as root, we start bubblewrap as a user who may not look in there.
+async def test_with_a_broken_bubblewrap_the_message_says_why() -> None:
+    # Not in the folder of the test: root starts bubblewrap as a user that may not read it.
     with TemporaryDirectory(dir="/var/tmp") as folder:
-        found = await examined(bwrap=a_broken_one(Path(folder)))
+        found = await examine(bwrap=a_broken_one(Path(folder)))
 
     assert found.sandbox is None
     assert found.text.startswith(
@@ -91,8 +100,8 @@ async def test_where_bubblewrap_does_not_work_it_says_why() -> None:
     )
 
 
-async def test_a_program_is_refused_where_nothing_holds(monkeypatch: pytest.MonkeyPatch, program: Calls) -> None:
-    monkeypatch.setattr(probe, "_verdicts", [Verdict("there is none; install one")])
+async def test_a_program_is_refused_without_a_working_sandbox(monkeypatch: pytest.MonkeyPatch, program: Calls) -> None:
+    monkeypatch.setattr(probe, "_verdicts", [ProbeResult("there is none; install one")])
 
     with pytest.raises(SandboxUnavailable) as refused:
         await choose("required").run(program("true"))
@@ -100,24 +109,24 @@ async def test_a_program_is_refused_where_nothing_holds(monkeypatch: pytest.Monk
     assert str(refused.value) == "nothing fences programs in here: there is none; install one"
 
 
-async def test_the_verdict_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def once() -> Verdict:
+async def test_the_sandbox_is_probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def once() -> ProbeResult:
         asked.append("asked")
-        return Verdict("none")
+        return ProbeResult("none")
 
     asked: list[str] = []
     monkeypatch.setattr(probe, "_verdicts", [])
-    monkeypatch.setattr(probe, "examined", once)
+    monkeypatch.setattr(probe, "examine", once)
 
-    assert (await verdict(), await verdict(), asked) == (Verdict("none"), Verdict("none"), ["asked"])
+    assert (await verdict(), await verdict(), asked) == (ProbeResult("none"), ProbeResult("none"), ["asked"])
 
 
-def test_the_settings_choose() -> None:
-    assert isinstance(choose("required"), Required)
+def test_the_setting_selects_the_sandbox() -> None:
+    assert isinstance(choose("required"), RequiredSandbox)
     assert isinstance(choose("off"), NoSandbox)
 
 
-def test_a_system_without_the_means_to_start_programs_can_still_ask() -> None:
+def test_the_probe_can_be_imported_on_every_system() -> None:
     ask = "import sys; sys.modules['resource'] = sys.modules['pwd'] = None; import retinue.sandbox.probe"
 
     assert subprocess.run([sys.executable, "-c", ask]).returncode == 0
@@ -126,13 +135,13 @@ def test_a_system_without_the_means_to_start_programs_can_still_ask() -> None:
 # ---- without a sandbox ----------------------------------------------------------------------------------------------
 
 
-async def test_without_a_sandbox_programs_still_have_their_variables_output_and_end(program: Calls, work: Path) -> None:
+async def test_without_a_sandbox_variables_output_and_exit_code_work(program: Calls, work: Path) -> None:
     ended = await NoSandbox().run(program("sh", "-c", "pwd; echo $A >&2; cat", environment={"A": "b"}, stdin=b"in"))
 
     assert ended == Ended(code=0, stdout=f"{work}\nin".encode(), stderr=b"b\n")
 
 
-async def test_without_a_sandbox_a_program_and_its_group_end_when_their_time_is_over(program: Calls) -> None:
+async def test_without_a_sandbox_a_timeout_kills_the_process_group(program: Calls) -> None:
     ended = await NoSandbox().run(program("sh", "-c", "echo begun; sleep 30 & sleep 30", seconds=1.0))
 
     assert ended == Ended(code=-9, stdout=b"begun\n", timed_out=True)
@@ -144,16 +153,16 @@ async def test_without_a_sandbox_files_are_still_limited(program: Calls, work: P
     assert (ended.code != 0, (work / "file").stat().st_size) == (True, 2048)
 
 
-async def test_programs_that_start_at_once_wait_for_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials: list[Verdict] = []
+async def test_concurrent_programs_wait_for_one_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials: list[ProbeResult] = []
 
-    async def tried() -> Verdict:
+    async def tried() -> ProbeResult:
         await asyncio.sleep(0)
-        trials.append(Verdict("tried"))
+        trials.append(ProbeResult("tried"))
         return trials[-1]
 
     monkeypatch.setattr(probe, "_verdicts", [])
-    monkeypatch.setattr(probe, "examined", tried)
+    monkeypatch.setattr(probe, "examine", tried)
 
-    assert await asyncio.gather(*(verdict() for _ in range(3))) == [Verdict("tried")] * 3
+    assert await asyncio.gather(*(verdict() for _ in range(3))) == [ProbeResult("tried")] * 3
     assert len(trials) == 1

@@ -1,4 +1,4 @@
-"""The system call filter says what it should: its bytes, run by a small interpreter, for both machines."""
+"""The system call filter: its bytes, run by a small interpreter, for both machines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ THREAD = 0x003D0F00
 
 
 def answer(machine: Machine, number: int, *arguments: int, arch: int | None = None) -> int:
-    """What the kernel would be told about a call: the filter's bytes, run as the kernel runs them."""
+    """The result of the filter for a call, run as the kernel runs it."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     call = struct.pack("<IIQ6Q", number, AUDIT_ARCH[machine] if arch is None else arch, 0, *padded)
     code = filter_for(machine)
@@ -86,7 +86,7 @@ def arguments_that_hit(rule: Rule) -> Sequence[int]:
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_what_is_denied_fails_with_its_error(machine: Machine, rule: Rule) -> None:
+def test_a_denied_call_fails_with_its_error(machine: Machine, rule: Rule) -> None:
     number = rule.number(machine)
     if number is None:
         assert machine == "aarch64"
@@ -118,7 +118,7 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("mmap", [0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS], ALLOW),
         ("mmap", [0, 4096, 3, MAP_SHARED], ALLOW),
         ("mmap", [0, 4096, 3, MAP_SHARED | MAP_ANONYMOUS], ERRNO | errno.EPERM),
-        # Done, as far as the program is told.
+        # The program gets no error.
         ("setsockopt", [3, 1, 7], ERRNO),
         ("setsockopt", [3, 1, 2], ALLOW),
         ("setsockopt", [3, 6, 7], ALLOW),
@@ -127,7 +127,7 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("socket", [AF_INET, SOCK_STREAM], ALLOW),
         ("socket", [AF_UNIX, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
         ("socket", [AF_VSOCK, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
-        # The kernel takes half of the argument, and so must the filter.
+        # The kernel uses half of the argument, and so must the filter.
         ("socket", [1 << 32 | AF_UNIX, SOCK_STREAM], ERRNO | errno.EAFNOSUPPORT),
         ("socketpair", [AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC], ALLOW),
         ("socketpair", [AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC], ERRNO | errno.EOPNOTSUPP),
@@ -139,18 +139,18 @@ def test_every_other_call_is_allowed(machine: Machine) -> None:
         ("fchmodat", [0, 0, 0o4755], ERRNO | errno.EPERM),
         ("fchmodat", [0, 0, 0o2755], ERRNO | errno.EPERM),
         ("openat", [0, 0, O_CREAT, 0o644], ALLOW),
-        # Without a file to make, the place of the mode holds whatever was left there.
+        # Without a file to create, the mode argument is undefined.
         ("openat", [0, 0, O_CLOEXEC, 0o6777], ALLOW),
         ("openat", [0, 0, O_CREAT | O_CLOEXEC, 0o4755], ERRNO | errno.EPERM),
         ("openat", [0, 0, O_TMPFILE, 0o2755], ERRNO | errno.EPERM),
     ],
 )
-def test_a_call_is_judged_by_its_arguments(machine: Machine, name: str, arguments: list[int], expected: int) -> None:
+def test_conditions_on_arguments_decide(machine: Machine, name: str, arguments: list[int], expected: int) -> None:
     assert answer(machine, NUMBERS[machine][name], *arguments) == expected
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_of_a_foreign_kind_kill(machine: Machine) -> None:
+def test_calls_of_a_foreign_abi_kill(machine: Machine) -> None:
     i386 = 0x40000003
     (other,) = (AUDIT_ARCH[each] for each in MACHINES if each != machine)
 
@@ -162,11 +162,11 @@ def test_calls_by_x32_numbers_kill() -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_kernel_takes_a_filter_of_this_size(machine: Machine) -> None:
+def test_the_filter_is_within_the_kernel_limit(machine: Machine) -> None:
     assert len(filter_for(machine)) // 8 < 4096
 
 
-def test_each_call_is_named_once_and_says_why() -> None:
+def test_each_rule_is_unique_and_has_a_reason() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
     for machine in MACHINES:
         numbers = [rule.number(machine) for rule in RULES if rule.number(machine) is not None]

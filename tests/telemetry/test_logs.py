@@ -21,7 +21,7 @@ def loggers_as_they_were() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def test_a_level_alone_is_for_everything_and_a_target_has_its_own() -> None:
+def test_a_bare_level_is_for_all_loggers_and_a_target_has_its_own() -> None:
     assert parse("info") == {"retinue": logging.INFO}
     assert parse("retinue.tools.subagent=debug,warn") == {
         "retinue.tools.subagent": logging.DEBUG,
@@ -38,12 +38,12 @@ def test_a_level_alone_is_for_everything_and_a_target_has_its_own() -> None:
         ("asyncio=debug", "'asyncio' is no logger of retinue"),
     ],
 )
-def test_a_filter_that_means_nothing_is_refused_with_the_variable_named(filters: str, complaint: str) -> None:
+def test_an_invalid_filter_raises_an_error_with_the_variable(filters: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=f"RETINUE_LOG: {complaint}"):
         parse(filters)
 
 
-def test_only_what_was_asked_for_is_written() -> None:
+def test_only_selected_records_are_written() -> None:
     stream = io.StringIO()
     turn_on("retinue.tools.subagent=info", stream)
 
@@ -58,7 +58,7 @@ def test_only_what_was_asked_for_is_written() -> None:
     ]
 
 
-def test_turned_on_twice_each_line_is_written_once() -> None:
+def test_after_two_calls_of_turn_on_each_line_is_written_once() -> None:
     first, second = io.StringIO(), io.StringIO()
     turn_on("info", first)
     turn_on("info", second)
@@ -69,7 +69,7 @@ def test_turned_on_twice_each_line_is_written_once() -> None:
 
 
 @pytest.mark.parametrize("tracebacks", [False, True])
-def test_a_traceback_is_written_for_those_who_look_for_a_bug(tracebacks: bool) -> None:
+def test_tracebacks_are_written_on_request(tracebacks: bool) -> None:
     stream = io.StringIO()
     turn_on("", stream, tracebacks=tracebacks)
     try:

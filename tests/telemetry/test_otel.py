@@ -1,4 +1,4 @@
-"""Metrics as an application's own OpenTelemetry SDK hears them."""
+"""Metrics as an OpenTelemetry SDK receives them."""
 
 import sys
 from typing import Any
@@ -13,8 +13,8 @@ from retinue.telemetry import otel
 from retinue.telemetry.otel import OtelMeter
 
 
-def heard(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:
-    """Every point by the name of its metric: its attributes, and its value or the number and sum of its values."""
+def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:
+    """All points by metric name: attributes, and the value or the count and sum of values."""
     data = reader.get_metrics_data()
     assert data is not None
     (resource,) = data.resource_metrics
@@ -32,7 +32,7 @@ def heard(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], 
     }
 
 
-def test_what_is_counted_and_measured_reaches_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_and_measurements_reach_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
@@ -47,7 +47,7 @@ def test_what_is_counted_and_measured_reaches_the_sdk(monkeypatch: pytest.Monkey
     meter.measure("subagent_duration_seconds", 2.5, depth="1", status="complete")
     meter.measure("subagent_turns_used", 3)
 
-    assert heard(reader) == {
+    assert points(reader) == {
         "subagent_completions_total": [
             ({"depth": "1", "status": "complete"}, 2),
             ({"depth": "1", "status": "incomplete"}, 1),
@@ -59,7 +59,7 @@ def test_what_is_counted_and_measured_reaches_the_sdk(monkeypatch: pytest.Monkey
     provider.shutdown()
 
 
-def test_where_it_is_not_installed_nobody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opentelemetry_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(otel.meter(), OtelMeter)
 
     for name in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:

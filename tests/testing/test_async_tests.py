@@ -1,4 +1,4 @@
-"""What the plugin in `tests/conftest.py` promises to whoever writes an `async def` test."""
+"""The plugin in `tests/conftest.py` for `async def` tests."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
 on_both_loops = pytest.mark.parametrize("loop_factory", [VirtualTimeLoop, None], ids=["held", "real"])
 
 
-async def test_an_async_test_runs_on_a_held_loop_and_gets_its_fixtures(stress: bool) -> None:
+async def test_an_async_test_runs_on_a_virtual_time_loop_with_its_fixtures(stress: bool) -> None:
     assert (type(asyncio.get_running_loop()), type(stress)) == (VirtualTimeLoop, bool)
 
 
@@ -42,7 +42,7 @@ def test_a_task_left_behind_fails_the_test_by_name_and_is_cancelled(loop_factory
 
 
 @on_both_loops
-def test_an_error_that_nobody_looked_at_fails_the_test(loop_factory: LoopFactory) -> None:
+def test_an_unretrieved_task_exception_fails_the_test(loop_factory: LoopFactory) -> None:
     async def forget_an_error() -> None:
         asyncio.get_running_loop().call_soon(int, "no number")
         await asyncio.sleep(0.001)
@@ -52,7 +52,7 @@ def test_an_error_that_nobody_looked_at_fails_the_test(loop_factory: LoopFactory
 
 
 @on_both_loops
-def test_the_tests_own_failure_is_told_and_not_what_it_left_behind(loop_factory: LoopFactory) -> None:
+def test_the_failure_of_the_test_itself_is_reported(loop_factory: LoopFactory) -> None:
     async def fail_and_leave_a_task() -> None:
         task = asyncio.create_task(asyncio.sleep(3600))
         assert task.done(), "it is not done"

@@ -1,4 +1,4 @@
-"""The fake vendor plays its lines as a real one would, in a test and as a program, and is as strict."""
+"""The fake chat server plays its lines like a vendor, in a test and as a program, and is as strict."""
 
 import json
 import signal
@@ -60,7 +60,7 @@ def result(call_id: str = "a") -> dict[str, Any]:
         ([{"role": "judge", "content": "x"}], "messages[0]: unknown role 'judge'"),
     ],
 )
-def test_a_conversation_that_vendors_refuse_is_refused(messages: list[dict[str, Any]], complaint: str | None) -> None:
+def test_a_conversation_that_vendors_reject_is_rejected(messages: list[dict[str, Any]], complaint: str | None) -> None:
     assert request_error({"model": "m", "messages": messages}) == complaint
 
 
@@ -71,11 +71,11 @@ def test_a_call_needs_an_id_and_its_arguments_as_text(made: dict[str, Any]) -> N
     )
 
 
-def test_an_empty_list_of_tools_is_refused() -> None:
+def test_an_empty_list_of_tools_is_rejected() -> None:
     assert request_error({"model": "m", "messages": [USER], "tools": []}) == "[] is too short - 'tools'"
 
 
-async def test_a_refused_request_is_remembered() -> None:
+async def test_a_rejected_request_is_recorded() -> None:
     async with FakeChat(says("hi")) as vendor, aiohttp.ClientSession() as session:
         for path, body in (("/chat/completions", b"{}"), ("/models", b"{}")):
             async with session.post(vendor.base_url + path, data=body) as response:
@@ -84,7 +84,7 @@ async def test_a_refused_request_is_remembered() -> None:
         assert [heard.path for heard in vendor.requests] == ["/v1/chat/completions", "/v1/models"]
 
 
-async def test_who_does_not_ask_for_a_stream_gets_the_whole_answer_at_once() -> None:
+async def test_without_stream_the_answer_is_one_json_body() -> None:
     line = together(says("Let me look."), calling("ls", path="/"))
     async with FakeChat(line) as vendor, aiohttp.ClientSession() as session:
         body = {"model": "m", "messages": [USER]}
@@ -118,7 +118,7 @@ async def said(base_url: str, *messages: Message, system: str = "") -> str:
         return str(error).rpartition("fake_chat: ")[2]
 
 
-async def test_lines_are_chosen_by_words_and_turn() -> None:
+async def test_lines_are_selected_by_words_and_turn() -> None:
     def improvise(heard: ReceivedRequest) -> Line | FakeResponse:
         return says(f"you said {heard.body['messages'][-1]['content']}")
 
@@ -136,7 +136,7 @@ async def test_lines_are_chosen_by_words_and_turn() -> None:
         assert await said(vendor.base_url, *again, AssistantMessage("b"), go) == "asked for line 3 of '', which has 2"
 
 
-async def test_a_conversation_without_lines_is_refused() -> None:
+async def test_a_conversation_without_lines_is_rejected() -> None:
     async with FakeChat(ChatScript().play(says("x"), words="find")) as vendor:
         assert await said(vendor.base_url, UserMessage("hi")) == (
             "no lines for this conversation; there are some for: ['find']"
@@ -182,14 +182,14 @@ async def test_the_lines_of_a_file_are_played() -> None:
         ),
     ],
 )
-def test_a_mistake_in_a_script_is_told_with_its_place(script: bytes, complaint: str) -> None:
+def test_a_script_error_is_reported_with_its_position(script: bytes, complaint: str) -> None:
     with pytest.raises(BadInput) as refused:
         read_script(script)
 
     assert str(refused.value) == complaint
 
 
-def test_a_script_that_is_not_there_is_told() -> None:
+def test_a_missing_script_is_reported() -> None:
     with pytest.raises(SystemExit, match=r"fake_chat: nowhere\.json: "):
         run_in_virtual_time(main(["--script", "nowhere.json"]))
 
@@ -210,7 +210,7 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., tup
 
 
 @pytest.mark.real_time
-async def test_the_program_prints_its_address_answers_and_ends_when_told(
+async def test_the_program_prints_its_url_responds_and_ends_on_sigterm(
     program: Callable[..., tuple[subprocess.Popen[str], str]], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

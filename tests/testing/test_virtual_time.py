@@ -1,4 +1,4 @@
-"""What a loop promises whose time the test holds."""
+"""The event loop with virtual time."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ def loop_time() -> float:
 
 async def never() -> NoReturn:
     await asyncio.Event().wait()
-    raise AssertionError("nobody sets the event")
+    raise AssertionError("the event is never set")
 
 
 def after_a_moment(answer: str) -> str:
@@ -54,7 +54,7 @@ def set_by_a_thread_after_a_moment() -> tuple[asyncio.Event, threading.Thread]:
 # Timers
 
 
-async def test_a_day_passes_at_once() -> None:
+async def test_a_day_of_virtual_time_passes_at_once() -> None:
     began = time.monotonic()
     await asyncio.sleep(86400)
     assert loop_time() == 86400
@@ -123,7 +123,7 @@ async def test_a_cancelled_timer_leaves_no_trace_in_the_time_of_the_next() -> No
     assert loop_time() == 5
 
 
-async def test_what_is_ready_runs_before_time_moves() -> None:
+async def test_ready_callbacks_run_before_time_moves() -> None:
     seen: list[float] = []
 
     async def take_many_small_steps() -> None:
@@ -138,7 +138,7 @@ async def test_what_is_ready_runs_before_time_moves() -> None:
 # Deadlocks
 
 
-def test_waiting_for_what_never_comes_is_an_error_that_names_the_tasks_and_their_lines() -> None:
+def test_a_deadlock_error_names_the_tasks_and_their_lines() -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(never(), name="left")
@@ -151,7 +151,7 @@ def test_waiting_for_what_never_comes_is_an_error_that_names_the_tasks_and_their
     assert ("main at" in group, members) == (True, [f"left: {line}", f"right: {line}"])
 
 
-def test_two_tasks_that_hold_what_the_other_wants_are_found_out() -> None:
+def test_two_tasks_that_wait_for_each_other_are_a_deadlock() -> None:
     async def main() -> None:
         fork, knife = asyncio.Lock(), asyncio.Lock()
 
@@ -168,7 +168,7 @@ def test_two_tasks_that_hold_what_the_other_wants_are_found_out() -> None:
     assert len(caught.value.waiting) == 3
 
 
-def test_tasks_that_are_found_stuck_still_clean_up() -> None:
+def test_deadlocked_tasks_still_clean_up() -> None:
     seen: list[str] = []
 
     async def main() -> None:
@@ -186,13 +186,13 @@ def test_tasks_that_are_found_stuck_still_clean_up() -> None:
 # Threads
 
 
-async def test_time_stands_still_while_a_thread_works() -> None:
+async def test_time_is_paused_while_a_thread_works() -> None:
     async with asyncio.timeout(0.001):
         answer = await asyncio.to_thread(after_a_moment, "done")
     assert (answer, loop_time()) == ("done", 0.0)
 
 
-async def test_time_stands_still_for_an_executor_of_ones_own_too() -> None:
+async def test_time_is_paused_for_a_custom_executor_too() -> None:
     with ThreadPoolExecutor(1) as pool:
         async with asyncio.timeout(0.001):
             answer = await asyncio.get_running_loop().run_in_executor(pool, after_a_moment, "done")
@@ -229,7 +229,7 @@ async def test_a_thread_whose_waiter_was_cancelled_does_not_hold_time() -> None:
     assert loop_time() == 3600
 
 
-def test_a_thread_that_nobody_waits_for_is_let_finish_before_the_loop_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_without_a_waiter_finishes_before_the_loop_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_time, "INPUT_WAIT", 0.0)
     seen: list[str] = []
 
@@ -243,7 +243,7 @@ def test_a_thread_that_nobody_waits_for_is_let_finish_before_the_loop_closes(mon
     assert (seen, loop.time()) == (["finished"], 0.0)
 
 
-async def test_a_thread_that_waits_for_the_loops_time_gets_it_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_waits_for_virtual_time_gets_it_eventually(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_time, "MAX_WAIT", A_MOMENT)
     loop = asyncio.get_running_loop()
 
@@ -254,7 +254,7 @@ async def test_a_thread_that_waits_for_the_loops_time_gets_it_in_the_end(monkeyp
     assert loop_time() == 60
 
 
-async def test_a_thread_that_the_loop_did_not_start_is_heard_before_time_jumps() -> None:
+async def test_input_of_a_foreign_thread_is_handled_before_time_jumps() -> None:
     heard, thread = set_by_a_thread_after_a_moment()
     async with asyncio.timeout(60):
         await heard.wait()
@@ -262,7 +262,7 @@ async def test_a_thread_that_the_loop_did_not_start_is_heard_before_time_jumps()
     assert loop_time() == 0
 
 
-async def test_time_stands_still_for_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_is_paused_in_a_paused_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_time, "INPUT_WAIT", 0.0)
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
@@ -274,7 +274,7 @@ async def test_time_stands_still_for_whoever_asks_for_it(monkeypatch: pytest.Mon
     assert loop_time() == 0
 
 
-# The outside
+# External input
 
 
 async def test_a_child_process_is_waited_for_although_a_deadline_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ async def test_a_child_that_hangs_meets_its_deadline(monkeypatch: pytest.MonkeyP
     await child.wait()
 
 
-async def test_a_child_that_never_stops_talking_meets_its_deadline_in_real_time() -> None:
+async def test_a_child_that_floods_a_pipe_meets_its_deadline_in_real_time() -> None:
     child = await asyncio.create_subprocess_shell("while :; do echo word; sleep 0.01; done", stdout=-1)
 
     async def listen(words: asyncio.StreamReader | None) -> None:
@@ -320,7 +320,7 @@ async def test_a_child_that_never_stops_talking_meets_its_deadline_in_real_time(
     await child.wait()
 
 
-async def test_a_word_over_a_socket_arrives_before_time_jumps() -> None:
+async def test_socket_data_arrives_before_time_jumps() -> None:
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     answering = asyncio.create_task(asyncio.to_thread(theirs.send, b"hello\n"))
@@ -333,7 +333,7 @@ async def test_a_word_over_a_socket_arrives_before_time_jumps() -> None:
     theirs.close()
 
 
-def test_a_socket_on_which_nobody_speaks_is_a_deadlock_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_socket_is_a_deadlock_eventually(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_time, "MAX_WAIT", A_MOMENT)
     ours, theirs = socket.socketpair()
 
@@ -367,7 +367,7 @@ def test_a_clock_that_knows_its_loop_can_be_read_from_outside() -> None:
         assert clock.monotonic() == 7
 
 
-def test_run_held_returns_the_answer_and_raises_the_error() -> None:
+def test_run_in_virtual_time_returns_the_result_and_raises_errors() -> None:
     async def fail() -> None:
         await asyncio.sleep(1)
         raise LookupError("nothing there")

@@ -77,15 +77,11 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     no_tools: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance] callers pass lists
-            msgspec.structs.force_setattr(self, "tools", tuple(self.tools))
-        if not isinstance(self.fallback, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            msgspec.structs.force_setattr(self, "fallback", tuple(self.fallback))
-        if not isinstance(self.memory_from, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            msgspec.structs.force_setattr(self, "memory_from", tuple(self.memory_from))
+        for name in ("tools", "fallback", "memory_from"):
+            if not isinstance(value := getattr(self, name), tuple):  # callers pass lists
+                msgspec.structs.force_setattr(self, name, tuple(value))
 
     def limits_with(self, max_turns: int | None) -> Limits:
-        """The agent's limits with `max_turns` replaced."""
         return msgspec.structs.replace(self.limits, max_turns=max_turns)
 
 

@@ -40,7 +40,6 @@ class Amount(Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def tokens(self) -> int:
-        """Input plus output tokens."""
         return self.input + self.output
 
 
@@ -72,7 +71,6 @@ class Window(Struct, frozen=True, omit_defaults=True):
 
     @property
     def limits_calls(self) -> bool:
-        """Whether the window limits tool calls."""
         return self.caps.calls is not None
 
     @property

@@ -120,7 +120,6 @@ def characters(message: Message) -> int:
 
 
 def total(messages: Iterable[Message]) -> int:
-    """Total size of `messages` in characters."""
     return sum(map(characters, messages))
 
 
@@ -303,7 +302,6 @@ def _start_of_newest(messages: Sequence[Message], limit: int) -> int:
 
 
 def _text_lengths(message: Message) -> list[int]:
-    """Lengths of the texts of a message that can be cut."""
     lengths = [len(message.text)]
     if isinstance(message, AssistantMessage):
         lengths += [len(call.arguments) for call in message.calls]
@@ -327,7 +325,6 @@ def _without_arguments(call: ToolCall) -> ToolCall:
 
 
 def _transcript_entries(message: Message) -> list[tuple[str, str]]:
-    """(speaker, text) for each part of a message."""
     match message:
         case UserMessage(text=text, origin=origin):
             return [(f"words from {origin}", text)]

@@ -47,7 +47,6 @@ class History(Sequence[Message]):
 
     @property
     def inherited(self) -> int:
-        """Number of inherited messages."""
         return self._inherited
 
     def __len__(self) -> int:
@@ -103,7 +102,6 @@ def unanswered(history: Sequence[Message], text: str) -> list[ToolMessage]:
 
 
 def not_made(calls: Sequence[ToolCall], text: str) -> list[ToolMessage]:
-    """A failed result with `text` for each of `calls`."""
     return [ToolMessage(name=call.name, call_id=call.id, text=text, failed=True) for call in calls]
 
 

@@ -40,7 +40,6 @@ class RandomIds:
         self._last = 0
 
     def new(self) -> str:
-        """A new id."""
         # Two ids of one millisecond would sort at random; a borrowed millisecond keeps them in creation order.
         self._last = max(time.time_ns() // 1_000_000, self._last + 1)
         return uuid7(self._last, os.urandom(10))

@@ -101,7 +101,6 @@ class _WindowLog:
         add(self.spent, numbers)
 
     def expire(self, now: float) -> None:
-        """Remove the charges that no longer count at `now`."""
         while self.charges and self.charges[0][0] + self.span <= now:
             add(self.spent, negative(vector(self.charges.popleft()[1])))
 
@@ -153,7 +152,6 @@ def _headroom(
 def _blocking_limit(
     account: _Account, worst: Numbers, spare: Numbers
 ) -> tuple[_Account | _WindowLimit, int, int] | None:
-    """The first limit that has too little room for `worst` now."""
     for limit, d, room in _headroom(account, spare, alone=False, actions=worst[CALLS] > 0):
         if _required(limit, worst[d]) > room:
             return limit, d, room
@@ -175,7 +173,6 @@ def _change_held(account: _Account, change: Numbers) -> None:
 
 
 def _spend(account: _Account, amount: Amount, now: float, *, in_windows: bool = True) -> None:
-    """Charge `amount` to the account, its ancestors and its windows."""
     numbers = vector(amount)
     add(account.spent, numbers)
     for each in account.ancestors:
@@ -441,22 +438,13 @@ class Ledger:
         (True, 3600.0, True)
         """
         account = self._account(account_id)
-        for limit in account.windows:
-            if CALLS in limit.capped:
-                limit.log.expire(now)
-                if (room := limit.limit[CALLS] - limit.spent[CALLS]) < 1:
-                    return _exhausted(limit, CALLS, 1, room)
-        _spend(account, Amount(calls=1), now)
-        return None
+        if (full := _without_calls_left(account, 1, now)) is None:
+            _spend(account, Amount(calls=1), now)
+        return full
 
     def overdrawn(self, account_id: AccountId, now: float) -> Exhausted | None:
         """The first window of the account in which more calls were made than allowed, if any."""
-        for limit in self._account(account_id).windows:
-            if CALLS in limit.capped:
-                limit.log.expire(now)
-                if (room := limit.limit[CALLS] - limit.spent[CALLS]) < 0:
-                    return _exhausted(limit, CALLS, 0, room)
-        return None
+        return _without_calls_left(self._account(account_id), 0, now)
 
     def charge_window(self, window: Window, amount: Amount, at: float) -> None:
         """Charge a window for a run that has no account here: one of another process, or of an earlier one."""
@@ -490,7 +478,6 @@ class Ledger:
         return caps_of(least)
 
     def spent(self, account_id: AccountId) -> Amount:
-        """What the account and its descendants used."""
         return amount_of(self._account(account_id).spent)
 
     def account_state(self, account_id: AccountId) -> AccountState:
@@ -547,8 +534,16 @@ def _exhausted(limit: _Account | _WindowLimit, d: int, asked: int, room: int) ->
     return replace(answer, window=True, until=limit.log.free_at(d, asked - room))
 
 
+def _without_calls_left(account: _Account, calls: int, now: float) -> Exhausted | None:
+    for limit in account.windows:
+        if CALLS in limit.capped:
+            limit.log.expire(now)
+            if (room := limit.limit[CALLS] - limit.spent[CALLS]) < calls:
+                return _exhausted(limit, CALLS, calls, room)
+    return None
+
+
 def _worst(input: int, output: int, price: Price | None, turns: int, calls: int) -> Numbers:
-    """The worst case of a call as a vector."""
     cost = input * price[0] + output * price[1] if price else 0
     return (input, output, input + output, cost, turns, calls)
 

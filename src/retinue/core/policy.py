@@ -290,7 +290,6 @@ def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> Pol
 
 
 def _refusal(policy: Policy, tool: str, risk: Risk, acts: bool) -> str | None:
-    """Why the call is refused regardless of approvals, or None."""
     if tool in policy.excluded_tools:
         return f"Security policy: '{tool}' is excluded (excluded_tools); do without it"
     ceiling = policy.tool_ceiling
@@ -312,23 +311,11 @@ def _violations(parent: Policy, asked: Policy) -> Iterator[PolicyError]:
         yield PolicyError(message, field="autonomy", asked=asked.autonomy, allowed=parent.autonomy)
 
     yield from _outside(
-        "allowed_roots",
-        asked.allowed_roots,
-        parent.allowed_roots,
-        "any of the parent's allowed_roots entries",
+        "allowed_roots", asked.allowed_roots, parent.allowed_roots, "any of the parent's allowed_roots entries"
     )
-    yield from _outside(
-        "allowed_roots_read_only",
-        asked.allowed_roots_read_only,
-        parent.allowed_roots + parent.allowed_roots_read_only,
-        "the parent's allowed_roots or allowed_roots_read_only",
-    )
-    yield from _outside(
-        "allowed_roots_write_only",
-        asked.allowed_roots_write_only,
-        parent.allowed_roots + parent.allowed_roots_write_only,
-        "the parent's allowed_roots or allowed_roots_write_only",
-    )
+    for field in ("allowed_roots_read_only", "allowed_roots_write_only"):
+        allowed = parent.allowed_roots + getattr(parent, field)
+        yield from _outside(field, getattr(asked, field), allowed, f"the parent's allowed_roots or {field}")
     yield from _added("allowed_commands", asked.allowed_commands, parent.allowed_commands, "allowed_commands")
     if parent.workspace_only and not asked.workspace_only:
         yield _switched_off("workspace_only", "disable workspace_only")

@@ -71,45 +71,15 @@ class OpenCall:
 class Run:
     """State of a run after the events applied so far."""
 
+    # fmt: off
     __slots__ = (
-        "accepted",
-        "adopted_seq",
-        "calls_made",
-        "closing",
-        "compactions",
-        "context",
-        "cost",
-        "counted_messages",
-        "dependencies",
-        "exchange_turns",
-        "exchanges",
-        "failure",
-        "final",
-        "history",
-        "in_exchange",
-        "inputs",
-        "latest_input",
-        "left_at",
-        "open",
-        "outcome",
-        "parked_seconds",
-        "parked_since",
-        "policy",
-        "repairs",
-        "run_spec",
-        "seen",
-        "seq",
-        "stop",
-        "system",
-        "taken",
-        "text",
-        "tool_crash",
-        "tools_on",
-        "turns",
-        "unreturned",
-        "usage",
-        "wrap_up_limit",
+        "accepted", "adopted_seq", "calls_made", "closing", "compactions", "context", "cost", "counted_messages",
+        "dependencies", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs",
+        "latest_input", "left_at", "open", "outcome", "parked_seconds", "parked_since", "policy", "repairs",
+        "run_spec", "seen", "seq", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns",
+        "unreturned", "usage", "wrap_up_limit",
     )
+    # fmt: on
 
     def __init__(self, accepted: RunAccepted, run_spec: RunSpec, inherited: History | None = None) -> None:
         self.accepted = accepted
@@ -120,7 +90,9 @@ class Run:
         """The system text as sent: that of the run spec, with the results of the run's dependencies."""
         self.dependencies: dict[RunId, DependencyEnded] = {}
         """The ended ones of the runs that must complete before this one begins."""
-        self.history = self._initial_history(accepted, inherited)
+        last_turns = accepted.inherits.last_turns if accepted.inherits else None
+        self.history = History() if inherited is None else forked(inherited, last_turns=last_turns)
+        self.history.append(UserMessage(text=accepted.task))
         self.seq = 1
         self.turns = 0
         self.exchange_turns = 0
@@ -166,13 +138,6 @@ class Run:
         """Keys of taken inbox items, to recognise repeated ones."""
         self.outcome: Outcome | None = None
 
-    @staticmethod
-    def _initial_history(accepted: RunAccepted, inherited: History | None) -> History:
-        last_turns = accepted.inherits.last_turns if accepted.inherits else None
-        history = History() if inherited is None else forked(inherited, last_turns=last_turns)
-        history.append(UserMessage(text=accepted.task))
-        return history
-
     @property
     def run_id(self) -> RunId:
         return self.accepted.run_id
@@ -195,7 +160,6 @@ class Run:
         ]
 
     def is_stale(self, call: OpenCall) -> bool:
-        """Whether the call may have been started by an earlier driver."""
         return call.since < self.adopted_seq
 
     @property

@@ -313,15 +313,7 @@ def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
 
 def _exhausted(run: Run, limit: LimitMet, structured: object = None) -> Exchange:
     error = f"{LIMIT_MESSAGES[limit.reason]}: used {limit.used}, limit {limit.limit}"
-    return Exchange(
-        result="exhausted",
-        reason=limit.reason,
-        text=run.text,
-        error=error,
-        structured=structured,
-        turns=run.exchange_turns,
-        limit=limit,
-    )
+    return _exchange(run, "exhausted", limit.reason, error, structured=structured, limit=limit)
 
 
 def _exchange(
@@ -332,6 +324,7 @@ def _exchange(
     *,
     text: str | None = None,
     structured: object = None,
+    limit: LimitMet | None = None,
 ) -> Exchange:
     return Exchange(
         result=result,
@@ -340,4 +333,5 @@ def _exchange(
         error=error,
         structured=structured,
         turns=run.exchange_turns,
+        limit=limit,
     )

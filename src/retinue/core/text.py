@@ -28,7 +28,6 @@ class Cut(NamedTuple):
 
     @property
     def shortened(self) -> bool:
-        """Whether a part was left out."""
         return self.kept < self.size
 
 

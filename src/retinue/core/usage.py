@@ -25,7 +25,6 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def total(self) -> int:
-        """Input plus output tokens."""
         return self.input + self.output
 
     def __add__(self, other: Usage) -> Usage:

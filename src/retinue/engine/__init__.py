@@ -4,13 +4,12 @@
 """
 
 from retinue.engine.admission import SpawnRequest
-from retinue.engine.approvals import Unanswered
-from retinue.engine.build import build_engine
 from retinue.engine.context import Approver, PlainOutcomeTexts, Tuning
-from retinue.engine.driver import Driver
-from retinue.engine.process_identity import is_gone, this_host, this_process
+from retinue.engine.driver import Driver, build_engine
+from retinue.engine.driver_table import is_gone, this_host, this_process
 from retinue.engine.run_view import LiveView, RunView
 from retinue.engine.supervisor import StartedRun, Supervisor
+from retinue.engine.tool_calls import Unanswered
 
 __all__ = [
     "Approver",

@@ -91,7 +91,6 @@ class Budgets:
             self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
 
     def close(self, run_id: RunId) -> None:
-        """Close a run's account, and give back what the run did not use."""
         if run_id in self._windows:
             self.ledger.forget(run_id)
             del self._windows[run_id]
@@ -142,7 +141,9 @@ class Budgets:
                 case Exhausted():
                     return _limit_met(answer)
                 case MustWait():
-                    await self._wait_for_room()
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiter)
+                    await waiter
 
     def settle(self, held: Held, reply: Reply) -> tuple[Charge, ...]:
         """Replace a hold by what the call used; the charges to store in its windows."""
@@ -155,10 +156,7 @@ class Budgets:
             if window.limits_replies
         )
 
-    # Actions
-
     def counts_actions(self, run_id: RunId) -> bool:
-        """Whether a window limits the number of the run's actions."""
         return any(window.limits_calls for window in self._windows.get(run_id, ()))
 
     async def refresh_actions(self, run_id: RunId) -> None:
@@ -195,11 +193,6 @@ class Budgets:
         if run_id in self._windows:
             self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
 
-    async def _wait_for_room(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        await waiter
-
     def _freed(self) -> None:
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -221,7 +214,6 @@ class _KnownCharges:
         self.charges: Counter[Charge] = Counter()
 
     def add(self, charges: Sequence[Charge], since: float) -> list[Charge]:
-        """Add stored charges to the known ones; those that were not counted yet."""
         found = Counter(charges)
         new = list((found - self.charges).elements())
         # Own charges that are still queued stay known; what is too old to be read again is dropped.
@@ -232,10 +224,7 @@ class _KnownCharges:
 def caps_of(limits: Limits) -> Caps:
     """The limits that a run shares with its descendants: tokens and cost. Turns and calls are counted for each run."""
     return Caps(
-        input=limits.max_input_tokens,
-        output=limits.max_output_tokens,
-        tokens=limits.max_tokens,
-        cost=limits.max_cost,
+        input=limits.max_input_tokens, output=limits.max_output_tokens, tokens=limits.max_tokens, cost=limits.max_cost
     )
 
 

@@ -155,7 +155,6 @@ def _discard(delta: Delta) -> None:
 
 
 def _task_of(live: LiveRun) -> str:
-    """The task of the run, and its latest input."""
     run = live.run
     latest = run.latest_input
     return f"{run.accepted.task}\n\nThe latest input:\n{latest}" if latest else run.accepted.task

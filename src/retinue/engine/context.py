@@ -57,12 +57,10 @@ class PlainOutcomeTexts:
     """The texts for runs whose dialect has none of its own."""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        """The name and result of the run, its task, and its answer or error."""
         name = accepted.label or accepted.path
         return f"[{name} {outcome.result}] Task: {accepted.task[:200]}\n{outcome.text or outcome.error}"
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
-        """The whole answer, or the error."""
         return (True, outcome.text) if outcome.ok else (False, outcome.error or outcome.result)
 
 
@@ -98,7 +96,6 @@ class EngineContext:
     """Small tasks that belong to no run; cancelled when the driver leaves."""
 
     def start_background(self, work: Coroutine[None, None, None]) -> None:
-        """Run a small task that belongs to no run."""
         task = asyncio.get_running_loop().create_task(work)
         self.background_tasks.add(task)
         task.add_done_callback(self.background_tasks.discard)

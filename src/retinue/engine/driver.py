@@ -1,7 +1,7 @@
-"""This process as a driver: its heartbeat, its inbox poll, the watch over other drivers, and adoption of their runs.
+"""This process as a driver: heartbeat, inbox poll, watch over other drivers, adoption; and `build_engine`.
 
 Every run points to its driver. A driver that is declared dead loses all its runs at once, and none of its later writes
-is accepted. Reading runs never starts any: a process adopts runs only when it is told to.
+is accepted. Reading runs never starts any: a process adopts runs only on request.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from collections.abc import Awaitable, Callable
 from retinue.core.commands import DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
-from retinue.engine.context import EngineContext
-from retinue.engine.executor import Executor
+from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
+from retinue.core.profiles import Rules
+from retinue.engine.budgets import Budgets
+from retinue.engine.context import Approver, EngineContext, Tuning
+from retinue.engine.driver_table import DriverTable, this_host, this_process
+from retinue.engine.journal import Journal
 from retinue.engine.key_value import Handles
-from retinue.engine.process_identity import this_host, this_process
+from retinue.engine.loop import Executor
+from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.recovery import Recovery
 from retinue.engine.registry import RunRegistry
 from retinue.engine.replay import Replay
+from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.engine")
 
@@ -59,7 +65,6 @@ class Driver:
         """The refusal since which memory may be ahead of the store, until the runs continue from what is stored."""
 
     async def register(self) -> None:
-        """Begin to drive."""
         journal = self._engine.journal
         journal.driver_id = self.driver_id
         row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)
@@ -140,8 +145,6 @@ class Driver:
             if run_id not in registry.live and run_id not in registry.ended:
                 registry.notify(run_id)
 
-    # Other drivers
-
     async def _watch(self) -> None:
         """Declare drivers dead whose counter has not changed for their whole lease by our own clock, and adopt."""
         now = asyncio.get_running_loop().time()
@@ -163,3 +166,49 @@ class Driver:
         """Adopt unfinished trees without a driver: all of them, or one."""
         await self._engine.drivers.reap()
         return await self._recovery.adopt(root_id)
+
+
+def build_engine(
+    store: Store,
+    toolbox: Toolbox,
+    providers: Providers,
+    *,
+    clock: Clock,
+    ids: Ids,
+    validate_output: OutputValidator,
+    rules: Rules | None = None,
+    approver: Approver = "deny",
+    durable: bool = False,
+    adopts: bool = False,
+    lease: float = 10.0,
+    tuning: Tuning | None = None,
+) -> tuple[Supervisor, Driver]:
+    """The supervisor and the driver of this process; the driver has to be registered before runs are started.
+
+    With `durable`, every commit is synced to the disk. With `adopts`, the driver adopts runs whose driver is gone;
+    `lease` is the number of seconds without a heartbeat after which other processes may declare it dead.
+    """
+    tuning = tuning or Tuning()
+    journal = Journal(store, durable=durable, commit_delay=tuning.commit_delay)
+    engine = EngineContext(
+        store=store,
+        journal=journal,
+        budgets=Budgets(clock, journal, store),
+        drivers=DriverTable(journal, store),
+        rate_limiters=RateLimiters(),
+        toolbox=toolbox,
+        providers=providers,
+        clock=clock,
+        ids=ids,
+        rules=rules or Rules(),
+        validate_output=validate_output,
+        approver=approver,
+        tuning=tuning,
+    )
+    registry = RunRegistry(tuning.remembered_runs)
+    replay = Replay(engine, registry)
+    executor = Executor(engine, registry, replay)
+    journal.on_broken = executor.journal_broken
+    handles = Handles(engine)
+    driver = Driver(engine, registry, executor, replay, handles, adopts=adopts, lease=lease)
+    return Supervisor(engine, registry, executor, replay, handles), driver

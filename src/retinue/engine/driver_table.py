@@ -1,12 +1,17 @@
-"""The drivers that are registered in the store: which of them are alive, and declaring dead those that are not."""
+"""Drivers registered in the store, and whether their processes still exist."""
 
 from __future__ import annotations
+
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
 
 from retinue.core.commands import DeclareDead, DriverRow
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
 from retinue.engine.journal import Journal
-from retinue.engine.process_identity import is_gone
 
 
 class DriverTable:
@@ -17,11 +22,9 @@ class DriverTable:
         self._store = store
 
     async def rows(self) -> list[DriverRow]:
-        """Every driver that has not left, dead ones included as long as they own unfinished runs."""
         return await self._journal.peek(self._store.drivers)
 
     async def find(self, driver_id: DriverId | None) -> DriverRow | None:
-        """The row of a driver, dead or alive."""
         return next((row for row in await self.rows() if row.driver_id == driver_id), None)
 
     async def living(self) -> frozenset[DriverId]:
@@ -40,3 +43,73 @@ class DriverTable:
         for row in await self.rows():
             if row.driver_id != self._journal.driver_id and not row.dead and is_gone(row.host, row.process):
                 await self.declare_dead(row.driver_id)
+
+
+@cache
+def this_host() -> str:
+    """A name for the scope in which process numbers are comparable: the machine since its last boot.
+
+    Containers have process numbers of their own, so the PID namespace is part of the name.
+    """
+    boot = _read("/proc/sys/kernel/random/boot_id")
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return "/".join(filter(None, (platform.node(), boot, space)))
+
+
+def this_process() -> str:
+    """The number of this process and its start time, because process numbers are reused."""
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> str:
+    """A name of a process on this host that no later process with the same number has."""
+    return f"{pid}:{_start_time(pid)}"
+
+
+def is_gone(host: str, process: str) -> bool:
+    """Whether a process has certainly ended; nothing is certain about a process of another host."""
+    if host != this_host():
+        return _is_earlier_boot(host)
+    pid = process.partition(":")[0]
+    if not pid.isdecimal():
+        return False  # written by a retinue version with another format
+    return not _exists(int(pid)) or identity_of(int(pid)) != process
+
+
+def _is_earlier_boot(host: str) -> bool:
+    node, _, rest = host.partition("/")
+    here, _, rest_here = this_host().partition("/")
+    boot, boot_here = rest.partition("/")[0], rest_here.partition("/")[0]
+    return node == here and bool(boot and boot_here) and boot != boot_here
+
+
+def _exists(pid: int) -> bool:
+    if sys.platform == "win32":  # pragma: no cover
+        return True  # os.kill would end the process on Windows; the lease decides instead
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _start_time(pid: int) -> str:
+    """The start time of a process in kernel ticks; empty where the kernel does not provide it."""
+    stat = _read(f"/proc/{pid}/stat")
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < 20:
+        return ""
+    # A zombie has ended; only its parent has not collected its exit status yet.
+    return "ended" if fields[0] == "Z" else fields[19]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

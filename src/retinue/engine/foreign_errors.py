@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Collection
 from functools import partial
-from types import TracebackType
+from traceback import walk_tb
 
 
 def message_of(error: BaseException) -> str:
@@ -61,7 +61,7 @@ def _is_current(tasks: Collection[asyncio.Task[None]]) -> bool:
 
 
 def _may_be_ctrl_c(interrupt: KeyboardInterrupt) -> bool:
-    """Whether the SIGINT handler raised this, as far as that can be told."""
+    """Whether the SIGINT handler raised this, as far as that can be determined."""
     if threading.current_thread() is not threading.main_thread():
         return False
     handler = signal.getsignal(signal.SIGINT)
@@ -70,12 +70,5 @@ def _may_be_ctrl_c(interrupt: KeyboardInterrupt) -> bool:
     while isinstance(handler, partial):  # as asyncio's own handler is
         handler = handler.func
     code = getattr(handler, "__code__", None)
-    return code is not None and code in _codes(interrupt.__traceback__)
-
-
-def _codes(traceback: TracebackType | None) -> list[object]:
-    found: list[object] = []
-    while traceback is not None:
-        found.append(traceback.tb_frame.f_code)
-        traceback = traceback.tb_next
-    return found
+    frames = (frame for frame, _ in walk_tb(interrupt.__traceback__))
+    return code is not None and any(frame.f_code is code for frame in frames)

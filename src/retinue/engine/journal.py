@@ -42,7 +42,6 @@ class CommitFuture:
 
     @property
     def is_done(self) -> bool:
-        """Whether the store has answered."""
         return self._answers is not None or self._error is not None
 
     async def wait(self) -> list[WriteResult]:
@@ -53,7 +52,6 @@ class CommitFuture:
         return self._answers or []
 
     async def wait_done(self) -> None:
-        """Wait until the store has answered or refused."""
         if not self.is_done:
             self._journal.commit_soon()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,7 +117,6 @@ class Journal:
         return commit_future
 
     async def commit(self, *writes: Write) -> list[WriteResult]:
-        """Queue writes and wait for their answers."""
         return await self.write(*writes).wait()
 
     def commit_soon(self) -> None:
@@ -194,7 +191,6 @@ class Journal:
             self._urgent = False
 
     def _commit_queue(self) -> None:
-        """Commit what is queued: on the loop if the store can do so at once, else in the writer's thread."""
         size = 1 if self._singly else len(self._queue)
         batch, self._queue = self._queue[:size], self._queue[size:]
         self._singly = max(0, self._singly - 1)
@@ -245,9 +241,7 @@ class Journal:
             self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(self._commit_delay, self._flush)
 
     def _isolate(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], bug: Exception) -> None:
-        """A write raised, for example the decision about a key-value change: repeat the groups of its commit one by
-        one, so that only its own group fails.
-        """
+        """A write raised, such as a key-value decision: commit the groups one by one, so that only its own fails."""
         if len(batch) == 1:
             ((_, commit_future),) = batch
             commit_future._resolve(None, bug)  # pyright: ignore[reportPrivateUsage]

@@ -16,13 +16,11 @@ class JournalKeyValue:
         self._engine = engine
 
     async def look(self, space: str) -> Mapping[str, bytes]:
-        """All values of a namespace, by name."""
         return await self._engine.journal.read(self._engine.store.key_value, space)
 
     async def change(
         self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
     ) -> WriteResult:
-        """Change a namespace by a pure decision; the same key gives the same answer again."""
         change = Change(space=space, decide=decide, key=key, session_id=session_id)
         (answer,) = await self._engine.journal.commit(change)
         return answer
@@ -40,7 +38,6 @@ class Handles:
         self._known: dict[tuple[SessionId, str, str], RunId] = {}
 
     def add(self, session_id: SessionId, space: str, name: str, run_id: RunId) -> None:
-        """Remember the name that a run was given."""
         self._known[session_id, space, name] = run_id
 
     def clear(self) -> None:

@@ -56,48 +56,21 @@ class ToolSet:
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
     def missing(self, offered: tuple[str, ...]) -> list[str]:
-        """Offered names for which this process has no tool."""
         return [name for name in offered if name not in self.tools]
 
 
 class LiveRun:
     """One live run."""
 
+    # fmt: off
     __slots__ = (
-        "_context_windows",
-        "_counted",
-        "_delivered",
-        "_engine",
-        "_prepared",
-        "_size",
-        "_stopping",
-        "_validated",
-        "_wake",
-        "acceptance",
-        "ancestor",
-        "cancelled",
-        "children",
-        "children_by_key",
-        "children_created",
-        "deadline",
-        "dependents",
-        "error",
-        "fixed_size",
-        "in_flight",
-        "inbox",
-        "last_write",
-        "limit_met",
-        "memo",
-        "needs_slot",
-        "not_compactable_at",
-        "overflow",
-        "partial",
-        "run",
-        "subscriptions",
-        "task",
-        "tool_set",
+        "_context_windows", "_counted", "_delivered", "_engine", "_prepared", "_size", "_stopping", "_validated",
+        "_wake", "acceptance", "ancestor", "cancelled", "children", "children_by_key", "children_created",
+        "deadline", "dependents", "error", "fixed_size", "in_flight", "inbox", "last_write", "limit_met", "memo",
+        "needs_slot", "not_compactable_at", "overflow", "partial", "run", "subscriptions", "task", "tool_set",
         "waiting_for",
     )
+    # fmt: on
 
     def __init__(
         self, run: Run, tool_set: ToolSet, engine: EngineContext, acceptance: CommitFuture | None = None
@@ -153,12 +126,10 @@ class LiveRun:
 
     @property
     def run_id(self) -> RunId:
-        """The id of the run."""
         return self.run.accepted.run_id
 
     @property
     def state(self) -> State:
-        """The state of the run, for display."""
         if self.run.outcome is not None:
             return "ended"
         if not self.run.in_exchange:
@@ -168,7 +139,6 @@ class LiveRun:
         return "working" if self.run.turns or self.in_flight else "queued"
 
     def view(self, *, ended_at: float | None = None) -> RunView:
-        """The run as a value."""
         run = self.run
         accepted = run.accepted
         return RunView(
@@ -202,7 +172,6 @@ class LiveRun:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has not started yet, because it waits for other runs or for a slot."""
         return self.needs_slot or self.run.is_pending
 
     def _validate_answer(self) -> ValidatedOutput | None:
@@ -213,8 +182,6 @@ class LiveRun:
         if self._validated is None or self._validated[0] is not text:
             self._validated = text, self._engine.validate_output(output, text)
         return self._validated[1]
-
-    # Inbox
 
     def deliver(self, item: Item) -> bool:
         """Put an item into the inbox and wake the loop; False for a key that was delivered before."""
@@ -228,17 +195,13 @@ class LiveRun:
         return True
 
     def take(self, items: tuple[Item, ...]) -> CommitFuture:
-        """Move items from the inbox into the run, in one transaction."""
         self.drop(items)
         now = self._engine.clock.now()
         return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
 
     def drop(self, items: tuple[Item, ...]) -> None:
-        """Remove items from the inbox in memory."""
         gone = {item.key for item in items}
         self.inbox = [item for item in self.inbox if item.key not in gone]
-
-    # Recording
 
     def record(
         self,
@@ -253,7 +216,8 @@ class LiveRun:
         seq = run.seq + 1
         apply(run, seq, event)
         if type(event) is HistoryCompacted:
-            self._forget_history()
+            # What was counted and encoded is void, even if the new history has the same length and end.
+            self.memo, self._counted, self._size = {}, 0, self.fixed_size
         # A returned call changes nothing in the row, unless a call of the reply was parked.
         moves = type(event) is not CallReturned or run.parked_since is not None
         self.last_write = self._engine.journal.write(
@@ -270,13 +234,7 @@ class LiveRun:
         self.subscriptions.publish_event(seq, event)
         return self.last_write
 
-    def _forget_history(self) -> None:
-        """Discard what was counted and encoded of the history, even if the new one has the same length and end."""
-        self.memo = {}
-        self._counted, self._size = 0, self.fixed_size
-
     def progress(self, at: float) -> Progress:
-        """The changing part of the run's row."""
         run = self.run
         over = run.outcome is not None
         phase: Phase = (
@@ -299,8 +257,6 @@ class LiveRun:
             ended_at=at if over else None,
         )
 
-    # Acceptance
-
     def apply_acceptance(self, answers: list[WriteResult]) -> bool:
         """Apply the store's answer to the acceptance: the handle of the run. False if the run was not created."""
         self.acceptance = None
@@ -314,9 +270,7 @@ class LiveRun:
     # Calls in flight
 
     def start(self, index: int, work: Work, next_work: NextWork) -> None:
-        """Start a tool call, or with MODEL the model call; `next_work` gives the work that the same task continues
-        with.
-        """
+        """Start a tool call, or with MODEL the model call; the task continues with what `next_work` returns."""
         self.in_flight[index] = asyncio.get_running_loop().create_task(self._perform(index, work, next_work))
 
     async def _perform(self, index: int, work: Work, next_work: NextWork) -> None:
@@ -367,11 +321,9 @@ class LiveRun:
         return prepared
 
     def forget_prepared(self, index: int) -> None:
-        """Drop what `prepared` keeps of a call that has returned or is parked."""
         self._prepared.pop(index, None)
 
     def wake(self) -> None:
-        """Let the loop take the next step."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -407,7 +359,6 @@ class LiveRun:
 
     @property
     def stopping(self) -> bool:
-        """Whether results that still arrive are discarded."""
         return self._stopping
 
     # Streaming and sizes

@@ -1,18 +1,24 @@
-"""The loop of a run: ask `next_step` what comes next, do it, record the facts, repeat."""
+"""The loop of a run (ask `next_step`, act, record the facts, repeat), and the executor of all loops of a process.
+
+Memory is ahead of the store, never beside it: decisions are queued in the journal in the order in which they are made.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol, TypeAlias, assert_never
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from retinue.core.errors import StoreError
-from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
+from retinue.core.commands import CancelTree, Post
+from retinue.core.errors import StoreError, UnknownName
+from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
 from retinue.core.ids import RunId
-from retinue.core.inbox import ChildEnded, Deadline, DependencyEnded, Item
-from retinue.core.run import Exchange, Outcome, WaitingFor
+from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Item
+from retinue.core.run import EndReason, Exchange, Outcome, WaitingFor
+from retinue.core.state import Run
 from retinue.core.step import (
     MODEL,
     AlreadyEnded,
@@ -28,13 +34,15 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
-from retinue.engine.approvals import request_approvals
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
-from retinue.engine.live_run import LiveRun, Work
+from retinue.engine.journal import CommitFuture
+from retinue.engine.live_run import LiveRun, ToolSet, Work
 from retinue.engine.model_call import ask
-from retinue.engine.tool_calls import perform
+from retinue.engine.registry import RunRegistry
+from retinue.engine.replay import Replay
+from retinue.engine.tool_calls import perform, request_approvals
 
 log = logging.getLogger("retinue.engine")
 
@@ -51,35 +59,19 @@ REPAIR = (
 Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 
 
-class Hooks(Protocol):
-    """Called by the loop when something changes that concerns other runs."""
-
-    def request_slot(self, live: LiveRun) -> None:
-        """The dependencies of a run have ended; afterwards `live.needs_slot` says whether it has to wait for a slot."""
-        ...
-
-    def exchange_ended(self, live: LiveRun) -> None:
-        """A kept-alive run has answered."""
-        ...
-
-    def run_ended(self, live: LiveRun, outcome: Outcome, posts: Posts) -> None:
-        """A run has ended; `posts` are inbox items of other runs that were recorded with its end."""
-        ...
-
-
-async def drive(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
+async def drive(live: LiveRun, engine: EngineContext, executor: Executor) -> None:
     """Work on a run until it has ended; an unexpected error ends this run as failed and no other."""
     try:
-        await _take_steps(live, engine, hooks)
+        await _take_steps(live, engine, executor)
     except Exception as bug:
         if isinstance(bug, StoreError) and engine.journal.broken is not None:
             raise  # not a bug: the run stays as the store knows it
         log.exception("run %s ended by a bug", live.run_id)
         failed = Exchange(result="failed", reason="bug", error=f"internal error: {repr_of(bug)}", text=live.run.text)
-        await _end(live, EndRun(failed), engine, hooks)
+        await _end(live, EndRun(failed), engine, executor)
 
 
-async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> None:
+async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) -> None:
     _arm_deadline(live, engine)
     while True:
         if live.error is not None:
@@ -88,7 +80,7 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
         match step:
             case CallModel():
                 if live.acceptance is not None and not await _is_accepted(live):
-                    await _end(live, _cancelled_before_start(), engine, hooks)
+                    await _end(live, _cancelled_before_start(), engine, executor)
                     return
                 live.start(MODEL, ask(live, step, engine), _next_work)
             case Compact():
@@ -97,7 +89,7 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
                 for index in indices:
                     live.start(index, perform(live, index, engine), _next_work)
             case Wait(why="dependency") if live.needs_slot and not live.run.is_pending:
-                hooks.request_slot(live)
+                executor.request_slot(live)
                 if live.needs_slot:
                     await live.wait("dependency")
             case Wait(why=why):
@@ -112,9 +104,9 @@ async def _take_steps(live: LiveRun, engine: EngineContext, hooks: Hooks) -> Non
                 live.record(RepairAsked(at=engine.clock.now(), error=error, text=REPAIR.format(error=error)))
             case EndExchange(exchange=exchange):
                 live.record(ExchangeEnded(at=engine.clock.now(), exchange=exchange))
-                hooks.exchange_ended(live)
+                executor.exchange_ended(live)
             case EndRun():
-                await _end(live, step, engine, hooks)
+                await _end(live, step, engine, executor)
                 return
             case AlreadyEnded():
                 return
@@ -147,12 +139,8 @@ def _waiting_for(live: LiveRun, why: WaitsFor, engine: EngineContext) -> Waiting
     if why == "model":
         return None
     if why == "calls":
-        return "child" if _only_waits_for_children(live) else None
+        return "child" if all(_waits(live, index) for index in live.in_flight) else None
     return why
-
-
-def _only_waits_for_children(live: LiveRun) -> bool:
-    return all(_waits(live, index) for index in live.in_flight)
 
 
 def _waits(live: LiveRun, index: int) -> bool:
@@ -171,7 +159,7 @@ def _cancelled_before_start() -> EndRun:
     return EndRun(Exchange(result="cancelled", reason="cancelled", error=error))
 
 
-async def _end(live: LiveRun, end: EndRun, engine: EngineContext, hooks: Hooks) -> None:
+async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Executor) -> None:
     """Stop the calls in flight, then record how the run ended; nothing is recorded after that."""
     unstopped = await live.stop()
     accepted = live.acceptance is None or await _is_accepted(live)
@@ -187,7 +175,7 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, hooks: Hooks) 
         taken = tuple(item.key for item in end.taken)
         posts = (*_announcement(live, outcome, engine), *_handovers(live, outcome, engine))
         live.record(RunEnded(at=at, outcome=outcome), taken=taken, posts=posts)
-    hooks.run_ended(live, outcome, posts)
+    executor.run_ended(live, outcome, posts)
 
 
 def _announcement(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Posts:
@@ -200,7 +188,6 @@ def _announcement(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Pos
 
 
 def _handovers(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Posts:
-    """The items for the runs that depend on this one."""
     if not live.dependents:
         return ()
     return tuple((waiting, handover(live.run.accepted, outcome, name, engine)) for waiting, name in live.dependents)
@@ -231,3 +218,162 @@ def _arm_deadline(live: LiveRun, engine: EngineContext) -> None:
             live.deadline = loop.call_later(max(left, 1.0) if thinking else left, check)
 
     check()
+
+
+class Executor:
+    """Starts, ends, cancels and stops the live runs of this process, each in an asyncio task."""
+
+    def __init__(self, engine: EngineContext, registry: RunRegistry, replay: Replay) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._replay = replay
+        self._tool_sets: dict[tuple[tuple[str, ...], tuple[str, ...]], ToolSet] = {}
+
+    def prepare(self, run: Run, acceptance: CommitFuture | None = None) -> LiveRun:
+        """A live run for a folded run; it is not started yet."""
+        tools = run.run_spec.offered, run.run_spec.dialects
+        tool_set = self._tool_sets.get(tools)
+        if tool_set is None:
+            tool_set = self._tool_sets[tools] = ToolSet(*tools, self._engine)
+        return LiveRun(run, tool_set, self._engine, acceptance)
+
+    def start(self, live: LiveRun, *, handle_space: str | None) -> None:
+        self._registry.add(live, handle_space)
+        live.task = asyncio.get_running_loop().create_task(self._drive(live), name=f"run {live.run_id}")
+
+    async def _drive(self, live: LiveRun) -> None:
+        try:
+            await drive(live, self._engine, self)
+        except StoreError:
+            pass  # the journal has reported the error already; the run stays as the store knows it
+        finally:
+            if live.run.outcome is None:
+                await live.stop()
+
+    async def discard(self, live: LiveRun) -> None:
+        """End a run that the store did not create, so that it takes no slot; whatever it waits for."""
+        live.deliver(_cancel_item("cancelled", ""))
+        if live.task is not None:
+            await asyncio.wait((live.task,))
+
+    async def ended_dependencies(self, after: Sequence[tuple[RunId, str]]) -> dict[RunId, tuple[RunAccepted, Outcome]]:
+        """The stored ends of those runs that are not live here; raises for one that has not ended."""
+        return {run_id: await self._ended(run_id) for run_id, _ in after if run_id not in self._registry.live}
+
+    async def _ended(self, run_id: RunId) -> tuple[RunAccepted, Outcome]:
+        run = await self._replay.run(run_id)
+        if run.outcome is None:
+            raise UnknownName("run", run_id)
+        return run.accepted, run.outcome
+
+    def await_dependencies(self, accepted: RunAccepted, ended: Mapping[RunId, tuple[RunAccepted, Outcome]]) -> None:
+        """Deliver to a run the ends of the runs that it depends on: of ended ones now, of live ones when they end."""
+        for run_id, name in accepted.after:
+            if (live := self._registry.live.get(run_id)) is not None:
+                live.dependents.append((accepted.run_id, name))
+                continue
+            remembered = self._registry.ended.get(run_id)
+            known = ended.get(run_id) or (
+                remembered and remembered.accepted and (remembered.accepted, remembered.outcome)
+            )
+            assert known  # it was live a moment ago, or it was read from the store
+            item = handover(*known, name, self._engine)
+            self._registry.live[accepted.run_id].deliver(item)
+            self._engine.journal.write(Post(run_id=accepted.run_id, item=item))
+
+    async def await_missing_dependencies(self, live: LiveRun) -> None:
+        """The same for an adopted run, for the dependencies whose end has not reached it yet."""
+        accepted = live.run.accepted
+        items = (item.run_id for item in live.inbox if isinstance(item, DependencyEnded))
+        delivered = {*live.run.dependencies, *items}
+        missing = tuple((run_id, name) for run_id, name in accepted.after if run_id not in delivered)
+        ended = await self.ended_dependencies(missing)
+        self.await_dependencies(replace(accepted, after=missing), ended)
+
+    async def cancel(self, run_id: RunId, reason: EndReason, note: str) -> tuple[RunId, ...]:
+        """Cancel a run and all below it; the ids of those that were neither ended nor cancelled before."""
+        (answer,) = await self.queue_cancel(run_id, reason, note).wait()
+        if answer is None:
+            raise UnknownName("run", run_id)
+        assert isinstance(answer, tuple)
+        for concerned in answer:
+            # Also runs that memory does not know to be below `run_id`: children of an ended run.
+            if (live := self._registry.live.get(concerned)) is not None:
+                live.deliver(_cancel_item(reason, note))
+        return answer
+
+    def queue_cancel(self, run_id: RunId, reason: EndReason, note: str) -> CommitFuture:
+        """Cancel a run and all below it without waiting for the store."""
+        item = _cancel_item(reason, note)
+        # Queued before any run receives it: in the store the cancel stands before the ends that it causes.
+        commit_future = self._engine.journal.write(CancelTree(run_id=run_id, item=item, at=self._engine.clock.now()))
+        for live in tuple(self._registry.subtree(run_id)):
+            live.deliver(item)
+        return commit_future
+
+    # Called by the loop
+
+    def request_slot(self, live: LiveRun) -> None:
+        """The dependencies of a run have ended; afterwards `live.needs_slot` says whether it has to wait for a slot."""
+        self._registry.request_slot(live)
+
+    def exchange_ended(self, live: LiveRun) -> None:
+        self._registry.update_parent(live)
+        self._registry.notify(live.run_id)
+
+    def run_ended(self, live: LiveRun, outcome: Outcome, posts: Posts) -> None:
+        """A run has ended: close its account, deliver its posts, cancel its children, notify those that wait."""
+        accepted = live.run.accepted
+        self._engine.budgets.close(accepted.run_id)
+        for run_id, item in posts:
+            if (receiver := self._registry.live.get(run_id)) is not None:
+                receiver.deliver(item)
+        for child_id in tuple(live.children):
+            child = self._registry.live.get(child_id)
+            # A child that is being stopped already needs no second cancel, and neither do the runs below it.
+            if child is not None and not child.cancelled and child.run.accepted.lifecycle.on_parent_end != "keep":
+                self.queue_cancel(child_id, "parent_ended", "its parent has ended")
+        self._registry.remove(live, outcome, self._engine.clock.now())
+        for callback in self._engine.on_end:
+            callback(accepted, outcome)
+
+    async def stop_all(self, error: StoreError, *, leaving: bool = False) -> None:
+        """Stop all work without ending any run: the runs stay as the store knows them and can be resumed."""
+        # Not those that are started meanwhile: they are driven already, and must not be driven twice.
+        stopped = tuple(self._registry.live.values())
+        tasks = [live.task for live in stopped if live.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for live in stopped:
+            if live.deadline is not None:
+                live.deadline.cancel()
+            if leaving:
+                await self._record_leave(live)
+            self._engine.budgets.close(live.run_id)
+            self._registry.drop(live)
+            live.subscriptions.stop(error)
+
+    async def _record_leave(self, live: LiveRun) -> None:
+        """Pause the time limit of a run until it is adopted; also if it has not started to work."""
+        run = live.run
+        if run.accepted.limits.seconds is None or run.outcome is not None or self._engine.journal.broken is not None:
+            return
+        try:
+            if live.acceptance is None or live.apply_acceptance(await live.acceptance.wait()):
+                live.record(RunLeft(at=self._engine.clock.now()))
+        except StoreError:
+            pass  # the journal has reported the error already
+
+    def journal_broken(self, error: StoreError) -> None:
+        """The store refused a commit: stop all work, and raise the error in everything that waits."""
+        for live in tuple(self._registry.live.values()):
+            if live.task is not None:
+                live.task.cancel()
+            live.subscriptions.stop(error)
+        self._registry.fail(error)
+
+
+def _cancel_item(reason: EndReason, note: str) -> Cancel:
+    """A run is cancelled once: every cancel has the same key."""
+    return Cancel(key="cancel", reason=reason, note=note)

@@ -65,17 +65,14 @@ class NoReply(Struct, frozen=True):
 
     @property
     def used(self) -> Usage:
-        """What the failed calls used."""
         return sum((error.usage for _, error in self.failures), NO_USAGE)
 
     @property
     def cost(self) -> int | None:
-        """What the failed calls cost."""
         return reduce(add_cost, (error.cost for _, error in self.failures), 0)
 
     @property
     def last(self) -> ProviderError:
-        """The error of the last model."""
         return self.failures[-1][1]
 
     def __str__(self) -> str:
@@ -142,7 +139,6 @@ def _too_long(live: LiveRun, answer: NoReply, partial: str, engine: EngineContex
 
 
 def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: EngineContext) -> None:
-    """Record a turn without a reply."""
     live.record(
         TurnFailed(
             at=engine.clock.now(),
@@ -158,7 +154,6 @@ def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: Engin
 
 
 def models_of(run_spec: RunSpec) -> tuple[tuple[str, str], ...]:
-    """The provider and model of a run spec, followed by its fallbacks."""
     return ((run_spec.provider, run_spec.model), *run_spec.fallback)
 
 
@@ -212,7 +207,13 @@ async def _reply(
     held: Held | None = None
     try:
         if engine.budgets.is_capped(run.run_id):
-            room = await _hold(provider, call, live, engine)
+            room = await engine.budgets.hold(
+                run.run_id,
+                input=call.size(),
+                output=request.max_output,
+                price=price_of(provider, request.model),
+                wrap_up=call.wrap_up,
+            )
             if isinstance(room, LimitMet):
                 return room
             held, request = room, replace_in(request, max_output=room.output)
@@ -254,18 +255,6 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
             return False
         case _:
             assert_never(failure.fault)
-
-
-async def _hold(provider: Provider, call: ModelCall, live: LiveRun, engine: EngineContext) -> Held | LimitMet:
-    """Hold the worst case of the call under every limit of the run."""
-    request = call.request
-    return await engine.budgets.hold(
-        live.run_id,
-        input=call.size(),
-        output=request.max_output,
-        price=price_of(provider, request.model),
-        wrap_up=call.wrap_up,
-    )
 
 
 def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Request:
@@ -412,7 +401,6 @@ class _AttemptTimeout(Deadline):
         self.fell_silent = False
 
     def publish(self, delta: Delta) -> None:
-        """Pass a delta on; it ends a silence."""
         self._heard = self._time()
         if self.silence != self._idle and not isinstance(delta, StartDelta):
             self.silence = self._idle

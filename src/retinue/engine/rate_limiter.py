@@ -10,7 +10,6 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Generator
-from types import TracebackType
 from typing import TypeAlias, cast
 
 from retinue.core.ids import RunId
@@ -20,8 +19,6 @@ _Waiting: TypeAlias = tuple[int, int, "asyncio.Future[None]"]
 
 
 class SharedCapacity:
-    """The number of attempts that all rate limiters of a process may have in flight together."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.used = 0
@@ -30,7 +27,6 @@ class SharedCapacity:
 
     @property
     def is_full(self) -> bool:
-        """Whether no other attempt may start."""
         return self.used >= self.size
 
     def block(self, rate_limiter: RateLimiter) -> None:
@@ -55,8 +51,7 @@ class RateLimiter:
         self._limit: float = ceiling
         self._active = 0
         self._peak = 0
-        """Most attempts in flight since the limit was last narrowed. The number at the moment of a refusal is no
-        measure: it may be small."""
+        """Most attempts in flight since the limit was last narrowed; the number at a refusal may be small."""
         self.successes = 0
         """How many attempts were not throttled."""
         self._not_before = 0.0
@@ -67,17 +62,14 @@ class RateLimiter:
 
     @property
     def limit(self) -> int:
-        """How many attempts may be in flight now."""
         return max(1, int(self._limit))
 
     @property
     def active(self) -> int:
-        """How many attempts are in flight."""
         return self._active
 
     @property
     def waiting(self) -> int:
-        """How many attempts wait for a permit."""
         return sum(not turn.cancelled() for queue in self._queues.values() for _, _, turn in queue)
 
     def permit(self, *, tree: RunId, depth: int) -> Permit:
@@ -126,7 +118,6 @@ class RateLimiter:
         self._capacity.used += 1
 
     def leave(self) -> None:
-        """Give a permit back."""
         self._active -= 1
         self._capacity.used -= 1
         if self._capacity.blocked:
@@ -179,8 +170,6 @@ class RateLimiter:
 
 
 class Permit:
-    """Permission for one attempt."""
-
     __slots__ = ("_depth", "_rate_limiter", "_tree")
 
     def __init__(self, rate_limiter: RateLimiter, tree: RunId, depth: int) -> None:
@@ -191,9 +180,7 @@ class Permit:
     def __aenter__(self) -> Awaitable[None]:
         return _DONE if self._rate_limiter.try_enter() else self._rate_limiter.enter(self._tree, self._depth)
 
-    def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> Awaitable[None]:
+    def __aexit__(self, *_: object) -> Awaitable[None]:
         self._rate_limiter.leave()
         return _DONE
 
@@ -216,7 +203,6 @@ class RateLimiters:
         self._rate_limiters: dict[tuple[str, str], RateLimiter] = {}
 
     def at(self, provider: str, model: str) -> RateLimiter:
-        """The rate limiter of a provider's model."""
         rate_limiter = self._rate_limiters.get((provider, model))
         if rate_limiter is None:
             rate_limiter = self._rate_limiters[provider, model] = RateLimiter(self._capacity.size, self._capacity)

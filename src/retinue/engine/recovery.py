@@ -15,13 +15,12 @@ from retinue.core.errors import BadInput, NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.core.ids import DriverId, RandomIds, RunId
 from retinue.core.policy import Policy
-from retinue.engine.admission import with_readable_memory
+from retinue.engine.admission import current_policy, current_windows, with_readable_memory
 from retinue.engine.context import EngineContext
-from retinue.engine.executor import Executor
 from retinue.engine.live_run import LiveRun, ToolSet
+from retinue.engine.loop import Executor
 from retinue.engine.registry import EndedRun, RunRegistry
 from retinue.engine.replay import Replay
-from retinue.engine.rights import current_policy, current_windows
 from retinue.engine.run_view import view_of_row
 
 log = logging.getLogger("retinue.engine")
@@ -76,7 +75,6 @@ class Recovery:
         return [run_id for run_id in ids if run_id in mine]
 
     async def _check(self, row: RunRow) -> None:
-        """Raise `NotAdoptable` if this process cannot drive a run."""
         if row.format > FORMAT:
             raise NotAdoptable(row.run_id, f"its events have format {row.format}; this retinue knows up to {FORMAT}")
         run_spec = await self._engine.journal.read(self._engine.store.run_spec, row.run_spec)
@@ -133,7 +131,6 @@ class Recovery:
             await callback([live.run for live in continued])
 
     def _remember(self, ended: dict[RunId, RunRow]) -> None:
-        """Remember runs that ended before the adoption as if they had ended here."""
         latest = sorted(ended.values(), key=lambda row: (row.progress.ended_at or 0.0, row.run_id))
         for row in latest[-REMEMBERED_IN_TREE:]:
             outcome = row.progress.outcome
@@ -156,7 +153,6 @@ class Recovery:
 
 
 def _live_ancestor(row: RunRow, ended: dict[RunId, RunRow]) -> RunId | None:
-    """The nearest ancestor of a run that has not ended."""
     parent_id = row.parent_id
     while parent_id in ended:
         parent_id = ended[parent_id].parent_id

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from types import TracebackType
 
 from retinue.core.errors import StoreError
 from retinue.core.events import RunAccepted
@@ -35,7 +34,6 @@ class EndedRun:
 
     @property
     def outcome(self) -> Outcome:
-        """How the run ended."""
         assert self.view.outcome is not None
         return self.view.outcome
 
@@ -57,7 +55,6 @@ class RunRegistry:
         self._watches: dict[RunId, list[Watch]] = {}
 
     def add(self, live: LiveRun, handle_space: str | None) -> None:
-        """Register a run that starts here."""
         accepted = live.run.accepted
         self.live[accepted.run_id] = live
         if handle_space is not None:
@@ -126,7 +123,6 @@ class RunRegistry:
             del self._ended_views[tree]
 
     def drop(self, live: LiveRun) -> None:
-        """Unregister a run that is no longer driven here."""
         accepted = live.run.accepted
         self.live.pop(accepted.run_id, None)
         space = self._spaces.pop(accepted.run_id, None)
@@ -135,14 +131,11 @@ class RunRegistry:
             if self._pending:
                 self._grant_slots(accepted.session_id, space)
 
-    # Slots of runs with dependencies
-
     def limit_running(self, handle_space: str, count: int) -> None:
         """Let a run with dependencies and a handle in that space start only while fewer runs of its session run."""
         self._max_running[handle_space] = count
 
     def request_slot(self, live: LiveRun) -> None:
-        """Grant slots after the dependencies of a run have ended."""
         self._grant_slots(live.run.accepted.session_id, self._spaces[live.run_id])
 
     def _grant_slots(self, session_id: SessionId, handle_space: str) -> None:
@@ -177,14 +170,11 @@ class RunRegistry:
                 yield live
                 below.extend(live.children)
 
-    # Waiting
-
     def watch(self, run_ids: Iterable[RunId]) -> Watch:
         """Receive every end of an exchange or of one of these runs, for the length of a `with` block."""
         return Watch(self._watches, tuple(dict.fromkeys(run_ids)))
 
     def notify(self, run_id: RunId) -> None:
-        """Wake those that watch a run."""
         for watch in self._watches.get(run_id, ()):
             watch.notify(run_id)
 
@@ -196,7 +186,6 @@ class RunRegistry:
 
     @property
     def watched(self) -> tuple[RunId, ...]:
-        """The runs that are watched here."""
         return tuple(self._watches)
 
 
@@ -221,9 +210,7 @@ class Watch:
             self._all.setdefault(run_id, []).append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for run_id in self._run_ids:
             watches = self._all[run_id]
             watches.remove(self)
@@ -231,7 +218,6 @@ class Watch:
                 del self._all[run_id]
 
     def notify(self, run_id: RunId) -> None:
-        """An exchange of that run, or the run itself, has ended."""
         self._changed.append(run_id)
         self._wake()
 

@@ -1,19 +1,59 @@
-"""Rebuild runs from their stored events, together with the histories that they inherited; starts nothing."""
+"""Read what is stored, through the journal: rows, and runs rebuilt from their events. Starts and changes nothing."""
 
 from __future__ import annotations
 
+from retinue.core.agent import RunSpec
+from retinue.core.commands import Charge, RunQuery, RunRow, SessionRow
 from retinue.core.errors import NotKept, UnknownName
 from retinue.core.events import Event, RunAccepted
 from retinue.core.history import History
-from retinue.core.ids import RunId
+from retinue.core.ids import Key, RunId, SessionId
+from retinue.core.inbox import Item
+from retinue.core.ports import Store
 from retinue.core.run import HistoryRef
 from retinue.core.state import Run, fold
 from retinue.engine.context import EngineContext
+from retinue.engine.journal import Journal
 from retinue.engine.registry import RunRegistry
 
 
+class StoreReader:
+    """Queries of the store; an answer includes everything that this process has queued in the journal."""
+
+    def __init__(self, journal: Journal, store: Store) -> None:
+        self._journal = journal
+        self._store = store
+
+    async def run(self, run_id: RunId) -> RunRow | None:
+        return await self._journal.read(self._store.run, run_id)
+
+    async def runs(self, query: RunQuery) -> list[RunRow]:
+        return await self._journal.read(self._store.runs, query)
+
+    async def run_by_key(self, key: Key) -> RunRow | None:
+        return await self._journal.read(self._store.run_by_key, key)
+
+    async def run_spec(self, digest: str) -> RunSpec:
+        return await self._journal.read(self._store.run_spec, digest)
+
+    async def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
+        return await self._journal.read(self._store.events, run_id, after)
+
+    async def inbox(self, run_id: RunId) -> list[Item]:
+        return await self._journal.read(self._store.inbox, run_id)
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        return await self._journal.read(self._store.session, session_id)
+
+    async def sessions(self) -> list[SessionRow]:
+        return await self._journal.read(self._store.sessions)
+
+    async def charges(self, window: str, since: float) -> list[Charge]:
+        return await self._journal.read(self._store.charges, window, since)
+
+
 class Replay:
-    """Folds stored events into runs."""
+    """Folds stored events into runs, together with the histories that they inherited."""
 
     def __init__(self, engine: EngineContext, registry: RunRegistry) -> None:
         self._engine = engine

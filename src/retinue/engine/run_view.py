@@ -54,48 +54,29 @@ class RunView(Struct, frozen=True, kw_only=True):
 
 
 class LiveView(Protocol):
-    """A run that this process drives. Read it at once: it changes with every event, and must not be changed."""
+    """A run that this process drives. Read it at once: it changes with every event, and must not be changed.
+
+    `run` is the folded state, `inbox` has the untaken items, `in_flight` the indices of the calls in progress (`MODEL`
+    is the model call), `partial` the text streamed in the current attempt. `children` are the live children, those of
+    ended children included. A pending run waits for other runs or for a slot; a cancelled one has been asked to stop.
+    """
 
     @property
-    def run(self) -> Run:
-        """The folded state."""
-        ...
-
+    def run(self) -> Run: ...
     @property
-    def run_id(self) -> RunId:
-        """The id of the run."""
-        ...
-
+    def run_id(self) -> RunId: ...
     @property
-    def is_pending(self) -> bool:
-        """Whether the run has not started yet, because it waits for other runs or for a slot."""
-        ...
-
+    def is_pending(self) -> bool: ...
     @property
-    def cancelled(self) -> bool:
-        """Whether the run was told to stop."""
-        ...
-
+    def cancelled(self) -> bool: ...
     @property
-    def inbox(self) -> Sequence[Item]:
-        """The items that the run has not taken yet."""
-        ...
-
+    def inbox(self) -> Sequence[Item]: ...
     @property
-    def in_flight(self) -> Collection[int]:
-        """The indices of the calls in progress; `MODEL` is the model call."""
-        ...
-
+    def in_flight(self) -> Collection[int]: ...
     @property
-    def partial(self) -> Sequence[str]:
-        """The text that the model has streamed in the current attempt."""
-        ...
-
+    def partial(self) -> Sequence[str]: ...
     @property
-    def children(self) -> Collection[RunId]:
-        """The live children, those of ended children included."""
-        ...
-
+    def children(self) -> Collection[RunId]: ...
     def view(self) -> RunView:
         """The run as a value."""
         ...

@@ -42,7 +42,7 @@ class Reader:
             if self._skips_deltas:
                 return
         elif len(self._queue) >= self._capacity:
-            self._drop_deltas()
+            self._queue = deque(item for item in self._queue if item[0])  # drop the deltas
         if self._lagging or len(self._queue) >= self._capacity:
             self._lagging = True  # full even without deltas: the rest is read from the store
         else:
@@ -54,9 +54,6 @@ class Reader:
         """Nothing more will be offered, although the run has not ended."""
         self._error = error
         self._ready.set()
-
-    def _drop_deltas(self) -> None:
-        self._queue = deque(item for item in self._queue if item[0])
 
     def _drop_read(self) -> None:
         """Drop the events that were read from the store, and the deltas before them."""
@@ -104,13 +101,11 @@ class Subscriptions:
         self._error: StoreError | None = None
 
     def publish_event(self, seq: int, event: Event) -> None:
-        """Offer a recorded event to all readers."""
         if self._readers:
             for reader in self._readers:
                 reader.offer(seq, event)
 
     def publish_delta(self, delta: Delta) -> None:
-        """Offer streamed characters to all readers."""
         if self._readers:
             for reader in self._readers:
                 reader.offer(0, delta)
@@ -125,7 +120,6 @@ class Subscriptions:
         return reader
 
     def leave(self, reader: Reader) -> None:
-        """Remove a reader."""
         self._readers = [other for other in self._readers or () if other is not reader] or None
         self.has_readers = self._readers is not None
 

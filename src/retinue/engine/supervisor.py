@@ -35,19 +35,16 @@ from retinue.core.ports import CallContext, Clock
 from retinue.core.profiles import Rules
 from retinue.core.run import Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
-from retinue.engine.admission import SpawnRequest, admit, with_visible_tools
-from retinue.engine.approvals import answer_to
+from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
-from retinue.engine.executor import Executor
 from retinue.engine.key_value import Handles, JournalKeyValue
 from retinue.engine.live_run import LiveRun
+from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
-from retinue.engine.replay import Replay
-from retinue.engine.rights import current_policy
+from retinue.engine.replay import Replay, StoreReader
 from retinue.engine.run_view import LiveView, RunView, view_of_row
-from retinue.engine.store_reader import StoreReader
-from retinue.engine.tool_calls import take_action
+from retinue.engine.tool_calls import answer_to, take_action
 
 
 class StartedRun(Struct, frozen=True):
@@ -179,7 +176,6 @@ class Supervisor:
         return StartedRun(answer.run_id, answer.handle, answer.existed)
 
     async def _known(self, key: Key, caller: CallContext | None) -> StartedRun | None:
-        """The run that a spawn with this key created, in this process or an earlier one."""
         parent = self._registry.live.get(caller.run_id) if caller is not None else None
         run_id = parent.children_by_key.get(key) if parent is not None else None
         if run_id is not None and (view := await self.look(run_id)) is not None:
@@ -335,7 +331,6 @@ class Supervisor:
         return row
 
     async def is_driven(self, row: RunRow) -> bool:
-        """Whether the driver of a run is alive."""
         return row.driver_id in await self.drivers.living()
 
     async def replay(self, run_id: RunId) -> Run:
@@ -431,7 +426,6 @@ class Supervisor:
         return None if end is None else end[1]
 
     async def _end(self, run_id: RunId, *, durable: bool) -> tuple[float, Outcome] | None:
-        """When and how a run ended."""
         if self._driven(run_id) is not None:
             return None
         if (ended := self._registry.ended.get(run_id)) is not None:
@@ -469,7 +463,6 @@ class Supervisor:
                 await watch.changed()
 
     async def _stored_exchange(self, run_id: RunId, number: int) -> Exchange | None:
-        """An exchange of a run that has ended or that another process drives."""
         if (outcome := await self.outcome(run_id)) is not None:
             return await self._past_exchange(run_id, number, outcome)
         exchanges = (await self.replay(run_id)).exchanges
@@ -546,7 +539,6 @@ class Supervisor:
         return isinstance(self._engine.journal.broken, Fenced)
 
     def new_id(self) -> str:
-        """A new unique id."""
         return self._engine.ids.new()
 
     def start_background(self, work: Coroutine[None, None, None]) -> None:
@@ -574,7 +566,6 @@ class Supervisor:
         self._engine.on_leave.append(callback)
 
     async def close(self) -> None:
-        """Close the journal and the store."""
         try:
             await self._engine.journal.close()
         finally:

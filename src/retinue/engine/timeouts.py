@@ -12,9 +12,7 @@ from types import TracebackType
 from typing import Self
 
 RESOLUTION = 1e-5
-"""Seconds by which a timer may fire early, because of the resolution of the loop's clock; such a timer counts as due
-and is not set again.
-"""
+"""Seconds by which a timer may fire early, by the resolution of the loop's clock; it counts as due then."""
 
 
 class Deadlines:
@@ -33,7 +31,6 @@ class Deadlines:
         return self._unbounded if seconds is None else Deadline(self, seconds)
 
     def add(self, deadline: Deadline) -> None:
-        """Register a deadline whose block was entered."""
         self._pending[deadline] = None
         if deadline.due < self._timer_at:
             self._set_timer(deadline.due)

@@ -1,4 +1,4 @@
-"""One tool call of a reply: policy, approval, timeout, and what to do after a crash in the middle of it.
+"""One tool call of a reply: policy, approvals, timeout, and what to do after a crash in the middle of it.
 
 A call never raises: it ends with one `CallReturned`. The stored reply is the intent of all its calls, so a call whose
 effects cannot be undone starts only after the reply is on disk.
@@ -7,16 +7,20 @@ effects cannot be undone starts only after the reply is on disk.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+from typing import cast
 
-from retinue.core.commands import Record
+from retinue.core.commands import Post, Record
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
+from retinue.core.inbox import ApprovalAnswer
 from retinue.core.policy import NO_ACTIONS_LEFT, Risk, Verdict, verdict
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
+from retinue.core.run import Approval
 from retinue.core.state import OpenCall
-from retinue.engine.context import EngineContext
+from retinue.engine.context import Approver, EngineContext
 from retinue.engine.foreign_errors import is_recordable, message_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
 
@@ -109,7 +113,7 @@ async def take_action(live: LiveRun, engine: EngineContext) -> bool:
 
 
 def _is_excluded(live: LiveRun, name: str) -> bool:
-    """Whether the run's policy excludes a tool that was offered: the settings may have changed since."""
+    """Whether the run's policy excludes an offered tool: the settings may have changed since."""
     return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
@@ -195,3 +199,52 @@ def _context(live: LiveRun, call: OpenCall, stale: bool) -> CallContext:
         identity=run.run_spec.identity or accepted.agent,
         memory_from=run.run_spec.memory_from,
     )
+
+
+class Unanswered(Exception):
+    """Raised by an approver that leaves its question open, for another terminal or a later process."""
+
+
+def answer_to(question: Approval, *, allow: bool, note: str = "") -> ApprovalAnswer:
+    """The inbox item that answers a question; a second answer to the same question has the same key."""
+    return ApprovalAnswer(
+        key=f"answer/{question.turn}/{question.index}", turn=question.turn, index=question.index, allow=allow, note=note
+    )
+
+
+def request_approvals(live: LiveRun, engine: EngineContext) -> None:
+    """Ask the approver the open questions of a run, each once; with `wait` the answers come through the inbox.
+
+    Without an approver, a question that an earlier process has left is refused.
+    """
+    if engine.approver != "wait":
+        for question in live.run.open_questions():
+            mark = f"asked/{question.turn}/{question.index}"
+            if mark not in live.memo:
+                live.memo[mark] = True
+                engine.start_background(_ask(live, question, engine.approver, engine))
+
+
+async def _ask(live: LiveRun, question: Approval, approver: Approver, engine: EngineContext) -> None:
+    try:
+        if live.last_write is not None:
+            await live.last_write.wait()  # the approver can find its question in the store
+        allow, note = await _decision(question, approver)
+    except (Unanswered, StoreError):
+        return
+    except Exception as error:
+        log.exception("the approval callback failed")
+        allow, note = False, f"the approval callback failed: {message_of(error) or type(error).__name__}"
+    answer = answer_to(question, allow=allow, note=note)
+    if live.deliver(answer):
+        engine.journal.write(Post(run_id=live.run_id, item=answer))
+
+
+async def _decision(question: Approval, approver: Approver) -> tuple[bool, str]:
+    if not callable(approver):
+        return False, NO_APPROVER
+    returned = approver(question)
+    answer = cast("object", await returned if inspect.isawaitable(returned) else returned)
+    if not isinstance(answer, bool):
+        raise TypeError(f"it answered {answer!r}; expected True or False")  # a non-empty "no" would count as true
+    return answer, ""

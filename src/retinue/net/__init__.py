@@ -1,3 +1,3 @@
-"""How bytes travel: one HTTP session, one reader of event streams."""
+"""HTTP client for model APIs, server-sent events, and guarded web fetches."""
 
 __all__ = ["fetcher", "guard", "http", "sse"]

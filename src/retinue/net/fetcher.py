@@ -1,8 +1,7 @@
-"""Reads one page of the web for somebody who is not trusted: how long, how much, of what kind, and never with a name.
+"""Fetch one web page for an untrusted caller, with limits on time, size and content type.
 
-Where it may go is decided by `retinue.net.guard`, for the address that was asked and for every redirect after it. No
-cookies, no passwords, no proxy from the environment; headers of its own only where the caller gives them, and then no
-redirect is followed, so that a key never travels to another host.
+`retinue.net.guard` checks the URL and every redirect. No cookies, no credentials, no proxy from the environment. With
+headers from the caller no redirect is followed, so that a key is never sent to another host.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from retinue.version import __version__
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEXT = re.compile(r"text/[\w.+-]+|application/(?:json|xml|[\w.-]+\+(?:json|xml)|(?:x-)?javascript|x-ndjson|yaml|toml)")
-_PIECE = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _HEADERS = {
     "User-Agent": f"Mozilla/5.0 (compatible; retinue/{__version__})",
     "Accept": "text/html,application/xhtml+xml,text/*;q=0.9,application/json;q=0.9,*/*;q=0.1",
@@ -55,7 +54,7 @@ class Fetched:
 
 
 class TooSlow(FetchFailed):
-    """The page took longer than it may."""
+    """The fetch exceeded its time limit."""
 
     def __init__(self, url: str, *, seconds: float) -> None:
         super().__init__(url, f"no whole answer within {seconds:g} seconds")
@@ -63,7 +62,7 @@ class TooSlow(FetchFailed):
 
 
 class TooLarge(FetchFailed):
-    """The page is larger than it may be."""
+    """The page exceeds the size limit."""
 
     def __init__(self, url: str, *, limit: int) -> None:
         super().__init__(url, f"the answer is larger than {limit} bytes")
@@ -71,7 +70,7 @@ class TooLarge(FetchFailed):
 
 
 class NotText(FetchFailed):
-    """The answer is nothing that can be read as text."""
+    """The response is not text."""
 
     def __init__(self, url: str, *, content_type: str) -> None:
         super().__init__(url, f"the answer is not text but {content_type}")
@@ -79,7 +78,7 @@ class NotText(FetchFailed):
 
 
 class BadStatus(FetchFailed):
-    """The server answered, and not with a page."""
+    """The server responded with a status other than 200."""
 
     def __init__(self, url: str, *, status: int) -> None:
         super().__init__(url, f"the server answered {status}{_phrase(status)}")
@@ -87,7 +86,7 @@ class BadStatus(FetchFailed):
 
 
 class TooManyRedirects(FetchFailed):
-    """One redirect led to the next, again and again."""
+    """The limit on redirects was reached."""
 
     def __init__(self, url: str, *, limit: int) -> None:
         super().__init__(url, f"more than {limit} redirects")
@@ -140,7 +139,7 @@ class Fetcher:
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                     cookie_jar=aiohttp.DummyCookieJar(),
                     headers=_HEADERS,
-                    auto_decompress=False,  # it would unpack a piece to any size before we could count
+                    auto_decompress=False,  # it would decompress a chunk to any size before it can be counted
                     trust_env=False,
                     max_field_size=1 << 15,
                 ) as session,
@@ -157,9 +156,8 @@ class Fetcher:
     async def _read(self, url: URL, response: aiohttp.ClientResponse) -> Fetched:
         if response.status != 200:
             raise BadStatus(str(url), status=response.status)
-        said = "Content-Type" in response.headers
-        content_type = response.content_type.lower() if said else ""
-        if said and not _TEXT.fullmatch(content_type):
+        content_type = response.content_type.lower() if "Content-Type" in response.headers else ""
+        if content_type and not _TEXT.fullmatch(content_type):
             raise NotText(str(url), content_type=content_type[:100])
         body = await self._body(url, response)
         return Fetched(url=str(url), content_type=content_type, charset=response.charset, body=body)
@@ -168,37 +166,37 @@ class Fetcher:
         limit = self._bounds.bytes
         if (response.content_length or 0) > limit:
             raise TooLarge(str(url), limit=limit)
-        unpack, is_whole = _unpacking(url, response.headers.get("Content-Encoding", ""))
-        whole, travelled = bytearray(), 0
-        async for piece in response.content.iter_chunked(_PIECE):
-            travelled += len(piece)
-            whole += unpack(piece, limit - len(whole) + 1)
-            # What travelled is counted too: packed emptiness may go on forever and unpack to nothing.
-            if len(whole) > limit or travelled > limit:
+        decompress, is_complete = _decompressor(url, response.headers.get("Content-Encoding", ""))
+        body, received = bytearray(), 0
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            received += len(chunk)
+            body += decompress(chunk, limit - len(body) + 1)
+            # Received bytes count too: an endless compressed stream may decompress to nothing.
+            if len(body) > limit or received > limit:
                 raise TooLarge(str(url), limit=limit)
-        if not is_whole():
+        if not is_complete():
             raise Unreachable(str(url), "the answer broke off")
-        return bytes(whole)
+        return bytes(body)
 
 
-_Unpack: TypeAlias = Callable[[bytes, int], bytes]
+_Decompress: TypeAlias = Callable[[bytes, int], bytes]
 
 
-def _unpacking(url: URL, encoding: str) -> tuple[_Unpack, Callable[[], bool]]:
-    """What makes the sent bytes the page's own, never more than asked for, and says at the end whether all came."""
+def _decompressor(url: URL, encoding: str) -> tuple[_Decompress, Callable[[], bool]]:
+    """A function that decompresses a chunk to a limited size, and one that says whether the stream is complete."""
     match encoding.strip().lower():
         case "" | "identity":
-            return (lambda piece, _: piece), (lambda: True)
+            return (lambda chunk, _: chunk), (lambda: True)
         case "gzip" | "x-gzip":
-            unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+            gzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
 
-            def unpack(piece: bytes, room: int) -> bytes:
+            def decompress(chunk: bytes, room: int) -> bytes:
                 try:
-                    return unpacker.decompress(piece, room)
+                    return gzip.decompress(chunk, room)
                 except zlib.error as broken:
                     raise Unreachable(str(url), "the answer is not packed as it says") from broken
 
-            return unpack, lambda: unpacker.eof
+            return decompress, lambda: gzip.eof
         case other:
             raise NotText(str(url), content_type=f"packed as {other[:40]!r}")
 

@@ -1,10 +1,7 @@
-"""Where a request may go when others choose the address: the public web, and nothing of this machine or its network.
+"""Protection against server-side request forgery: only public web addresses are reached, nothing private or local.
 
-A model reads addresses on pages that strangers write, so an address is an attack until it is proven harmless. One
-parser reads it, the name is looked up once, *every* answer has to be public, and the socket is opened to exactly what
-was checked: a second lookup that says something else is never made.
-
-This module decides and connects; what is asked and how much is read is the business of `retinue.net.fetcher`.
+A model takes URLs from untrusted pages. A URL is parsed once, its host is looked up once, *every* address found must be
+public, and the socket connects only to a checked address, so a second lookup cannot change the target.
 """
 
 from __future__ import annotations
@@ -25,36 +22,25 @@ from yarl import URL
 from retinue.core.errors import ToolError
 
 PORTS = frozenset({80, 443, 8080, 8443})
-"""Where web servers listen. Other ports belong to mail, databases and the like, even on public addresses."""
+"""Ports of web servers; others belong to mail, databases and the like, even on public addresses."""
 
 MAX_URL_CHARS = 4096
 
 Lookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host, for a connection to this port; raises `OSError` when there are none."""
+"""Looks up the addresses of a host for a port; raises `OSError` if there are none."""
 
 _NAME = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?\.?")
-_NAMES_AT_HOME = ("localhost", "local", "internal", "intranet", "lan", "home", "corp", "home.arpa")
-_UNFIT = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029\ud800-\udfff]")
+_LOCAL_NAMES = ("localhost", "local", "internal", "intranet", "lan", "home", "corp", "home.arpa")
+_FORBIDDEN_CHARS = re.compile(r"[\x00-\x20\x7f-\xa0\\\u2028\u2029\ud800-\udfff]")
 
-# Listed here, because what `is_global` says of some of these has changed between versions of Python.
+# Listed here, because `is_global` differs for some of these between versions of Python.
 _NOT_PUBLIC_4 = tuple(
     ip_network(block)
     for block in (
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",  # shared by providers' own networks; some clouds keep their metadata here
-        "127.0.0.0/8",
+        *("0.0.0.0/8", "10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24"),
+        *("192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        "100.64.0.0/10",  # carrier-grade NAT; some clouds keep their metadata here
         "169.254.0.0/16",  # link-local; most clouds keep their metadata here
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
     )
 )
 _PUBLIC_6 = IPv6Network("2000::/3")
@@ -79,14 +65,13 @@ class FetchFailed(ToolError):
 
 
 class UrlRefused(FetchFailed):
-    """An address that is not asked at all, by the look of it."""
+    """The URL itself is not allowed; no request was made."""
 
 
 class AddressRefused(FetchFailed):
-    """A host that is not on the public web.
+    """The host is not on the public web; `address` is what its name resolved to.
 
-    `address` is what its name led to. The message does not tell: it is for a model, and what is in a private network
-    is none of its business.
+    The message, which a model reads, does not name the address: it would reveal the private network.
     """
 
     def __init__(self, url: str, *, host: str, address: str) -> None:
@@ -96,14 +81,13 @@ class AddressRefused(FetchFailed):
 
 
 class Unreachable(FetchFailed):
-    """No connection, no valid certificate, or an answer that broke off."""
+    """No connection, no valid certificate, or an incomplete response."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an address, as a lookup gives it, belongs to the public internet.
+    """Whether an IP address belongs to the public internet.
 
-    An IPv6 address that carries an IPv4 address inside is not, except where a network translates (NAT64): there every
-    server without IPv6 looks like that, and the address inside decides.
+    An IPv6 address with an embedded IPv4 address does not, except for NAT64, where the embedded address decides.
 
     >>> [is_public(address) for address in ("8.8.8.8", "10.0.0.1", "::ffff:8.8.8.8", "2606:4700::1111", "fe80::1%eth0")]
     [True, False, False, True, False]
@@ -124,9 +108,9 @@ def is_public(address: str) -> bool:
 
 
 async def system_lookup(host: str, port: int) -> list[str]:
-    """The addresses that this machine's own resolver knows, each once, in its order."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(where[0]) for *_, where in found))
+    """The addresses that the system's resolver returns, in its order, without repetitions."""
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
 class Guard:
@@ -158,18 +142,18 @@ class Guard:
         shown = address[:200]
         if not address or len(address) > MAX_URL_CHARS:
             raise UrlRefused(shown, f"the address has {len(address)} characters; expected 1 to {MAX_URL_CHARS}")
-        if _UNFIT.search(address):
+        if _FORBIDDEN_CHARS.search(address):
             raise UrlRefused(shown, "the address has spaces, backslashes or control characters in it")
         try:
             url = URL(address).with_fragment(None)
             url = base.join(url) if base else url
-            _ = url.port  # refuses what is no number
-        except ValueError as wrong:
-            raise UrlRefused(shown, "the address cannot be understood") from wrong
-        self._judge(url, base)
+            _ = url.port  # raises if it is not a number
+        except ValueError as error:
+            raise UrlRefused(shown, "the address cannot be understood") from error
+        self._check(url, base)
         return url
 
-    def _judge(self, url: URL, base: URL | None) -> None:
+    def _check(self, url: URL, base: URL | None) -> None:
         if url.scheme not in ("http", "https"):
             raise UrlRefused(str(url), "expected an address that begins with http:// or https://")
         if base is not None and (base.scheme, url.scheme) == ("https", "http"):
@@ -187,8 +171,8 @@ class Guard:
         if _literal(host) is not None:
             if not is_public(host):
                 raise AddressRefused(str(url), host=host, address=host)
-        elif not _NAME.fullmatch(host) or len(host) > 253 or _is_at_home(host.rstrip(".")):
-            # Also 2130706433, 0x7f.1, 0177.0.0.1 and 127.1: resolvers read them as addresses, each in its own way.
+        elif not _NAME.fullmatch(host) or len(host) > 253 or _is_local(host.rstrip(".")):
+            # Also 2130706433, 0x7f.1, 0177.0.0.1 and 127.1, which resolvers take for addresses in different ways.
             raise AddressRefused(str(url), host=host, address="")
 
     async def addresses(self, url: URL) -> tuple[str, ...]:
@@ -198,35 +182,35 @@ class Guard:
         """
         host = url.raw_host or ""
         if _literal(host) is not None:
-            return (host,)  # judged when the address was read
+            return (host,)  # checked by `checked`
         try:
-            found = tuple(await self._lookup(host, url.port or 0))
+            addresses = tuple(await self._lookup(host, url.port or 0))
         except (OSError, UnicodeError) as unknown:
             raise Unreachable(str(url), f"no address is known for {host}") from unknown
         if url.origin() not in self._trusted:
-            for address in found:
+            for address in addresses:
                 if not is_public(address):
                     raise AddressRefused(str(url), host=host, address=address)
-        if not found:
+        if not addresses:
             raise Unreachable(str(url), f"no address is known for {host}")
-        return found
+        return addresses
 
     def connector(self, url: URL, addresses: Collection[str]) -> aiohttp.TCPConnector:
         """A connector to these addresses at the port of `url`, and to no others.
 
         Certificates are verified against the name in `url`.
         """
-        vetted = frozenset((ip_address(address), url.port) for address in addresses)
+        allowed = frozenset((ip_address(address), url.port) for address in addresses)
 
-        def socket_to(where: _AddressInfo) -> socket.socket:
-            family, kind, protocol, _, address = where
-            if (ip_address(str(address[0])), address[1]) not in vetted:
+        def open_socket(info: _AddressInfo) -> socket.socket:
+            family, kind, protocol, _, address = info
+            if (ip_address(str(address[0])), address[1]) not in allowed:
                 raise PermissionError(errno.EPERM, f"{address[0]} port {address[1]} was not checked")
             return socket.socket(family=family, type=kind, proto=protocol)
 
         return aiohttp.TCPConnector(
-            resolver=_Pinned(addresses),
-            socket_factory=socket_to,
+            resolver=_PinnedResolver(addresses),
+            socket_factory=open_socket,
             use_dns_cache=False,
             force_close=True,
             ssl=self._tls or True,
@@ -238,8 +222,8 @@ _AddressInfo: TypeAlias = tuple[
 ]
 
 
-class _Pinned(AbstractResolver):
-    """Answers with addresses that were judged, and asks nobody."""
+class _PinnedResolver(AbstractResolver):
+    """Returns the checked addresses without a lookup."""
 
     def __init__(self, addresses: Collection[str]) -> None:
         self._addresses = tuple(addresses)
@@ -259,8 +243,7 @@ class _Pinned(AbstractResolver):
             for address in self._addresses
         ]
 
-    async def close(self) -> None:
-        """There is nothing to let go of."""
+    async def close(self) -> None: ...
 
 
 def _literal(host: str) -> IPv4Address | IPv6Address | None:
@@ -270,5 +253,5 @@ def _literal(host: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _is_at_home(name: str) -> bool:
-    return any(name == home or name.endswith(f".{home}") for home in _NAMES_AT_HOME)
+def _is_local(name: str) -> bool:
+    return any(name == local or name.endswith(f".{local}") for local in _LOCAL_NAMES)

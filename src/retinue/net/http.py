@@ -1,7 +1,7 @@
-"""One HTTP session for all requests to models: opened when first needed, closed by whoever owns it.
+"""HTTP sessions for requests to models: opened on first use, closed by their owner.
 
-There is no deadline here and no limit on connections: the engine has deadlines, and its rate gate decides how many
-requests are under way. Redirects are not followed, so that a key never travels to a host nobody chose.
+Deadlines and the number of concurrent requests are the engine's concern (`engine/rate_limiter.py`). Redirects are not
+followed, so that a key is never sent to a host that was not configured.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CONNECT_SECONDS = 15.0
 KEEPALIVE_SECONDS = 30.0
 
 _LARGE = 1 << 20
-_EVERYWHERE = {"User-Agent": f"retinue/{__version__}", "Accept-Encoding": "identity"}
+_DEFAULT_HEADERS = {"User-Agent": f"retinue/{__version__}", "Accept-Encoding": "identity"}
 
 
 class Http:
-    """A client session for each event loop that uses it; `close` closes them all, and the next request opens a new one.
+    """One client session per event loop; `close` closes them all, and the next request opens a new one.
 
-    Proxies are taken from the environment (`HTTPS_PROXY`, `NO_PROXY` and so on), except for addresses of this machine.
-    A request that would have to go through a proxy of an unknown kind is not made: `post` raises `UnknownProxy`.
+    Proxies come from the environment (`HTTPS_PROXY`, `NO_PROXY`, ...), except for addresses of this machine. `post`
+    raises `UnknownProxy` instead of bypassing a proxy of an unsupported scheme.
     """
 
     __slots__ = ("_proxies", "_sessions")
@@ -42,14 +42,13 @@ class Http:
     def post(
         self, url: URL, body: bytes, headers: Mapping[str, str]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Send `body` with its length; the block has the response, and leaving it early closes the connection."""
-        # aiohttp cuts a large body into pieces if it is a file, and warns if it is bytes.
+        """Send `body`; the `async with` block has the response, and leaving it early closes the connection."""
+        # aiohttp sends a large body in chunks if it is a file, and warns if it is bytes.
         data = body if len(body) <= _LARGE else io.BytesIO(body)
         session = self._sessions.get(asyncio.get_running_loop()) or self._open()
         return session.post(url, data=data, headers=headers, proxy=self.proxy(url), allow_redirects=False)
 
     async def close(self) -> None:
-        """Close every connection."""
         here = asyncio.get_running_loop()
         sessions, self._sessions = self._sessions, {}
         for loop, session in sessions.items():
@@ -63,15 +62,15 @@ class Http:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=_EVERYWHERE,
+            headers=_DEFAULT_HEADERS,
         )
         self._sessions[asyncio.get_running_loop()] = session
         return session
 
     def proxy(self, url: URL) -> str | None:
-        """The proxy that requests to this address go through; raises `UnknownProxy` if that cannot be."""
-        # aiohttp's own `trust_env` would ask two threads for each request, and send the password that ~/.netrc has for
-        # the host where no key, or another, was to be sent.
+        """The proxy for requests to this URL; raises `UnknownProxy` if its scheme is not supported."""
+        # aiohttp's own `trust_env` would use two threads for each request, and send the password that ~/.netrc has for
+        # the host instead of the configured key.
         place = (url.scheme, url.host or "")
         if place not in self._proxies:
             self._proxies[place] = environment_proxy(*place)
@@ -79,26 +78,26 @@ class Http:
 
 
 class UnknownProxy(RetinueError):
-    """The environment names a proxy of a kind that is not spoken here, or none that there could be (`kind` is empty).
+    """The environment names a proxy with an unsupported scheme, or an invalid address (`kind` is empty).
 
-    Going round it is nothing to do unasked: it may be the only way that is allowed.
+    It is not bypassed, because it may be the only permitted route.
     """
 
     def __init__(self, *, variable: str, kind: str, host: str = "") -> None:
-        wrong = (
+        error = (
             f"{variable} names a proxy of the kind {kind}://, and only http:// and https:// are known"
             if kind
             else f"{variable} is not the address of a proxy, such as http://host:3128"
         )
-        otherwise = f"add {host} to NO_PROXY" if host else "name in NO_PROXY what is reached without it"
-        super().__init__(f"{wrong}; set another, or {otherwise}")
+        remedy = f"add {host} to NO_PROXY" if host else "name in NO_PROXY what is reached without it"
+        super().__init__(f"{error}; set another, or {remedy}")
         self.variable = variable
         self.kind = kind
         self.host = host
 
 
 def environment_proxy(scheme: str, host: str) -> str | None:
-    """The proxy that the environment names for this host; raises `UnknownProxy` for one of a kind that is not known."""
+    """The proxy that the environment names for this host; raises `UnknownProxy` for an unsupported scheme."""
     proxies = getproxies_environment()
     name = scheme if proxies.get(scheme) else "all"
     proxy = proxies.get(name)
@@ -109,10 +108,7 @@ def environment_proxy(scheme: str, host: str) -> str | None:
 
 
 def named_proxies() -> dict[str, str]:
-    """The proxies of the environment that requests to models may go through, without passwords, by their variables.
-
-    Raises `UnknownProxy` if one of them is of a kind that is not known.
-    """
+    """The proxies of the environment by variable, without passwords; raises `UnknownProxy` for an unknown scheme."""
     proxies = getproxies_environment()
     named: dict[str, str] = {}
     for scheme in ("https", "http"):
@@ -135,7 +131,7 @@ def _check(name: str, proxy: str, host: str = "") -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its very name.
+    """Whether a host name or address means this machine.
 
     >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "example.org")]
     [True, True, True, False]

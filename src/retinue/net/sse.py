@@ -1,7 +1,7 @@
-"""Reads a stream of server-sent events, however the network cut it into pieces.
+"""Parser of server-sent event streams, independent of how the network splits them.
 
-Only the data of events is handed on: every wire of ours repeats in it what the other fields (`event`, `id`, `retry`)
-would say. What the data means is not known here.
+Only the data of events is returned: in every supported wire it repeats what the other fields (`event`, `id`, `retry`)
+say.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _BOM = b"\xef\xbb\xbf"
 _CR = ord("\r")
 
 _one_event = re.compile(rb"(?:event: .*+\n)?data: (.*+)\n\n").fullmatch
-"""An event with one line of data and perhaps a name, and nothing else."""
+"""An event with one line of data, an optional name, and nothing else."""
 
 
 class EventTooLarge(RetinueError):
-    """One event of a stream is larger than anyone should send, or the stream never ends an event."""
+    """One event of a stream exceeds the size limit, or never ends."""
 
     def __init__(self, *, size: int, limit: int) -> None:
         super().__init__(f"an event of the stream has {size} bytes or more; the limit is {limit}")
@@ -29,10 +29,10 @@ class EventTooLarge(RetinueError):
 
 
 class EventReader:
-    r"""Takes a stream piece by piece and gives the data of each event that is complete.
+    r"""Takes a stream in chunks and returns the data of each complete event.
 
-    Lines may end in LF, CRLF or CR; comments, unknown fields and events without data are passed over; an event's
-    several data lines are joined by a newline.
+    Lines may end in LF, CRLF or CR; comments, unknown fields and events without data are skipped; several data lines of
+    one event are joined by a newline.
 
     >>> reader = EventReader()
     >>> reader.feed(b': hello\n\ndata: {"a"')
@@ -55,8 +55,8 @@ class EventReader:
         if self._after_cr or _CR in chunk or not self._begun:
             chunk = self._with_plain_newlines(chunk if self._begun else self._begin(chunk))
         elif not rest and (event := _one_event(chunk)) and len(chunk) <= self._limit:
-            return [event[1]]  # nearly always, from a model that takes its time
-        # An event in many pieces is put together once, when its end is there; only the new piece is searched for it.
+            return [event[1]]  # the usual case: a slow model sends one event at a time
+        # An event in many chunks is joined once, when its end has arrived; only the new chunk is searched for the end.
         end = chunk.rfind(b"\n\n") + 2
         if end < 2:
             if not (rest and chunk.startswith(b"\n") and rest.endswith(b"\n")):
@@ -76,13 +76,13 @@ class EventReader:
         return found
 
     def end(self) -> list[bytes]:
-        """The data of a last event that the stream ended without ending it, as careless servers do."""
+        """The data of a last event without the final empty line, which some servers omit."""
         data = _data_of(bytes(self._rest))
         self._rest.clear()
         return [] if data is None else [data]
 
     def _begin(self, chunk: bytes) -> bytes:
-        """The stream's first bytes without a byte order mark, or nothing as long as they may become one."""
+        """The first bytes of the stream without a byte order mark; empty while they may still become one."""
         chunk = bytes(self._rest) + chunk
         self._rest.clear()
         if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
@@ -94,7 +94,7 @@ class EventReader:
     def _with_plain_newlines(self, chunk: bytes) -> bytes:
         if not chunk:
             return chunk
-        if self._after_cr:  # a CR ended the line at once; an LF that follows it belongs to it
+        if self._after_cr:  # the CR has ended the line already; an LF after it belongs to it
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
         if _CR in chunk:
@@ -103,7 +103,6 @@ class EventReader:
         return chunk
 
     def _keep(self, beginning: bytes) -> list[bytes]:
-        """Nothing yet, but this for later."""
         self._rest += beginning
         self._check(len(self._rest))
         return []
@@ -114,9 +113,9 @@ class EventReader:
 
 
 def _plain(chunk: bytes) -> list[bytes]:
-    r"""The data of events that all have one line of it, or all a name and then one line, as vendors have it throughout.
+    r"""The data of events that all have exactly one data line, or all a name and one data line, as vendors send them.
 
-    Anything else shows in the number of newlines: it gives an empty list, and has to be read with more care.
+    For anything else, which the number of newlines shows, an empty list: it needs the general parser.
 
     >>> _plain(b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n"), _plain(b": hello\n\n")
     ([b'1', b'2'], [])

@@ -1,3 +1,3 @@
-"""Where programs run that nobody vouches for: fenced in by bubblewrap, or in the open if the user said so."""
+"""Sandboxes for programs of agents: bubblewrap, or none if the user allows that."""
 
 __all__ = ["probe", "subprocess"]

@@ -1,8 +1,8 @@
-"""Programs fenced in by bubblewrap: namespaces of their own, a view of granted folders, limits, a system call filter.
+"""Run programs in bubblewrap: own namespaces, mounts of granted folders only, resource limits, a system call filter.
 
-One chain of execs and no Python in between: `prlimit`, `bwrap`, the program. Everything about the view goes to bwrap by
-a descriptor and not on its command line, where other users of the machine could read it. bwrap itself starts with an
-empty environment: the program's variables (`LD_PRELOAD`, say) must not work on what fences it in.
+One chain of execs without Python in between: `prlimit`, `bwrap`, the program. bwrap reads its arguments from a
+descriptor, because other users of the machine can read command lines. It starts with an empty environment, so that the
+program's variables (such as `LD_PRELOAD`) do not affect the sandbox itself.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
-from retinue.sandbox.memory_watch import look_into, outgrown
-from retinue.sandbox.mounts import Root, covered, for_root_alone, links, roots_of, system, within
-from retinue.sandbox.rlimits import limit_processes, limited
+from retinue.sandbox.memory_watch import check_readable, wait_for_excess
+from retinue.sandbox.mounts import Root, root_only_covers, roots_of, symlinks, system_mounts, top_mounts, within
+from retinue.sandbox.rlimits import limit_processes, prlimit_command
 from retinue.sandbox.seccomp import Machine, filter_for
-from retinue.sandbox.subprocess import end_group, finish, gone
+from retinue.sandbox.subprocess import end_group, finish, start, wait_for_exit
 from retinue.sandbox.uid import CAPABILITIES, Users, map_ids
 
 HOSTNAME = "sandbox"
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ANY_REPOSITORY = b"[safe]\n\tdirectory = *\n"
-"""Git distrusts folders of other owners; the unused user owns none, and everything it sees was granted to it."""
-ITSELF = {
+"""Git configuration: git distrusts folders of other owners, and the unused uid owns none of the granted ones."""
+LOCALHOST_FILES = {
     "/etc/hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost {HOSTNAME}\n".encode(),
     "/etc/nsswitch.conf": b"hosts: files\n",
 }
-"""Without a network a program still finds itself: what tests a server asks for localhost."""
+"""Files that resolve localhost without a network, as tests of servers need it."""
 FIRST_SIGNAL, LAST_SIGNAL = 128 + 1, 128 + 64
 NOT_FOUND = 127
 
@@ -43,16 +43,13 @@ NOT_FOUND = 127
 class Bubblewrap:
     """A `Sandbox` that starts `bwrap`.
 
-    Nothing outlives a program's end, its timeout, a cancellation, or the death of this process: all its processes live
-    in a process namespace whose first process dies with bwrap, and bwrap dies with us. Without a grant there is no
-    network but an empty one with its own loopback.
+    No process outlives the program's end, its timeout, a cancellation, or the death of this process: all are in a
+    process namespace whose first process dies with bwrap, and bwrap dies with this process. Without a grant the network
+    is an empty one with its own loopback. With `by_descriptor`, bwrap gets folders as open descriptors: the start then
+    fails if a folder is replaced by a link after it was checked.
     """
 
     def __init__(self, *, bwrap: str, prlimit: str, machine: Machine, by_descriptor: bool) -> None:
-        """`by_descriptor` says that this bwrap takes folders as open descriptors.
-
-        Then a folder that is exchanged for a link between the check and the start makes the start fail.
-        """
         self._bwrap = bwrap
         self._prlimit = prlimit
         self._filter = filter_for(machine)
@@ -60,84 +57,83 @@ class Bubblewrap:
         self._users = Users()
 
     async def run(self, program: Program) -> Ended:
-        """Start the program, wait, and say how it ended; see `Sandbox`."""
         with self._users.one() as user, ExitStack() as resources:
-            start = _Start(resources, user)
-            words = self._words(program, start)
-            # The dropped user's processes are this program's, and bwrap's own two; other users have more.
+            launch = _Launch(resources, user)
+            args = self._args(program, launch)
+            # An unused uid has the processes of this program and two of bwrap; other uids have more.
             processes = program.processes + 2 if user is not None else None
-            limits = limited(program, prlimit=self._prlimit, processes=processes, reserved=program.reserved)
-            process = start.process([*limits, self._bwrap], words, program)
-            ended = await start.watched(process, program)
-        return _understood(ended)
+            limits = prlimit_command(program, prlimit=self._prlimit, processes=processes, reserved=program.reserved)
+            process = launch.start([*limits, self._bwrap], args, program)
+            ended = await launch.supervise(process, program)
+        return _program_result(ended)
 
-    def _words(self, program: Program, start: _Start) -> list[str]:
+    def _args(self, program: Program, launch: _Launch) -> list[str]:
         roots = roots_of(program)
-        words = [*NAMESPACES, *([] if program.network else ["--unshare-net"])]
-        words += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session"]
+        args = [*NAMESPACES, *([] if program.network else ["--unshare-net"])]
+        args += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session"]
         if roots[0].path == "/":
-            words += self._bound(roots[0], start)
-        words += system(program, roots)
+            args += self._bind(roots[0], launch)
+        args += system_mounts(program, roots)
         for root in roots:
-            words += self._bound(root, start) if root.path != "/" else []
-        words += links(program, roots)
-        words += _made_up(start, roots, network=program.network)
-        words += for_root_alone() if start.user is not None else ()
-        words += covered(program, roots)
+            args += self._bind(root, launch) if root.path != "/" else []
+        args += symlinks(program, roots)
+        args += _etc_files(launch, roots, network=program.network)
+        args += root_only_covers() if launch.user is not None else ()
+        args += top_mounts(program, roots)
         for name, value in program.environment.items():
-            words += ["--setenv", name, value]
-        words += ["--chdir", os.path.realpath(program.folder), "--seccomp", start.given(self._filter)]
-        return words + start.identity()
+            args += ["--setenv", name, value]
+        args += ["--chdir", os.path.realpath(program.folder), "--seccomp", launch.data_fd(self._filter)]
+        return args + launch.identity_args()
 
-    def _bound(self, root: Root, start: _Start) -> list[str]:
+    def _bind(self, root: Root, launch: _Launch) -> list[str]:
         kind = "--bind" if root.writable else "--ro-bind"
         if not self._by_descriptor:
             return [kind, root.path, root.path]
-        return [f"{kind}-fd", start.opened(root.path), root.path]
+        return [f"{kind}-fd", launch.folder_fd(root.path), root.path]
 
 
-def _made_up(start: _Start, roots: Iterable[Root], *, network: bool) -> list[str]:
-    """Files of /etc that tell a program who it is, and nothing about who else there is."""
+def _etc_files(launch: _Launch, roots: Iterable[Root], *, network: bool) -> list[str]:
+    """Generated files of /etc that name the program's own user and no other."""
     granted = [root.path for root in roots]
     if any(within("/etc", path) for path in granted):
         return []
-    user, group = (os.getuid(), os.getgid()) if start.user is None else (start.user, start.user)
+    user, group = (os.getuid(), os.getgid()) if launch.user is None else (launch.user, launch.user)
     files = {
         "/etc/passwd": f"agent:x:{user}:{group}:agent:/tmp:/bin/sh\n".encode(),
         "/etc/group": f"agent:x:{group}:\n".encode(),
     }
-    if start.user is not None:
+    if launch.user is not None:
         files["/etc/gitconfig"] = ANY_REPOSITORY
     if not network:
-        files |= {path: text for path, text in ITSELF.items() if path not in granted}
-    return [word for path, text in files.items() for word in ("--ro-bind-data", start.given(text), path)]
+        files |= {path: text for path, text in LOCALHOST_FILES.items() if path not in granted}
+    return [arg for path, text in files.items() for arg in ("--ro-bind-data", launch.data_fd(text), path)]
 
 
-class _Start:
-    """What one start hands to bwrap by descriptors, and the first words between the two."""
+class _Launch:
+    """One launch of bwrap: the descriptors passed to it, and the exchange with it before the program begins."""
 
     def __init__(self, resources: ExitStack, user: int | None) -> None:
         self.user = user
         self._resources = resources
         self._passed: list[int] = []
-        self._told, tells = os.pipe()
-        self._own(self._told)
-        self._tells = resources.enter_context(os.fdopen(tells, "wb", buffering=0))
-        self._waits, self._go = (self._own(end) for end in os.pipe())
-        # Both ends go along: should we be killed before bwrap ties its life to ours, it must wait for ever rather than
-        # take the closed pipe for the word to go on. The program inherits them, and can speak to itself there.
-        self._passed += [tells, self._waits, self._go]
+        self._info, info_end = os.pipe()
+        self._own(self._info)
+        self._info_end = resources.enter_context(os.fdopen(info_end, "wb", buffering=0))
+        self._blocked, self._unblock = (self._own(end) for end in os.pipe())
+        # Both ends are passed on: if this process is killed before bwrap has asked to die with it, bwrap must block for
+        # ever and not take the closed pipe for the signal to go on. The program inherits them, which is harmless.
+        self._passed += [info_end, self._blocked, self._unblock]
 
-    def given(self, content: bytes) -> str:
-        """A descriptor, as a word, from which bwrap reads this."""
+    def data_fd(self, content: bytes) -> str:
+        """The number of a descriptor from which bwrap reads `content`."""
         descriptor = self._own(os.memfd_create("retinue"))
         os.write(descriptor, content)
         os.lseek(descriptor, 0, os.SEEK_SET)
         self._passed.append(descriptor)
         return str(descriptor)
 
-    def opened(self, path: str) -> str:
-        """A descriptor, as a word, of exactly this folder: not of something that a link in the path leads to."""
+    def folder_fd(self, path: str) -> str:
+        """The number of a descriptor of exactly this folder, without following a link in the path."""
         try:
             descriptor = self._own(os.open(path, os.O_PATH | os.O_NOFOLLOW))
         except OSError as error:
@@ -148,77 +144,64 @@ class _Start:
         self._passed.append(descriptor)
         return str(descriptor)
 
-    def identity(self) -> list[str]:
-        """The words about who the program is, and how bwrap tells us its process."""
-        words = ["--info-fd", str(self._tells.fileno())]
+    def identity_args(self) -> list[str]:
+        """Arguments for the user of the program, and for the pipe on which bwrap reports its process."""
+        args = ["--info-fd", str(self._info_end.fileno())]
         if self.user is None:
-            return [*words, "--block-fd", str(self._waits)]
-        words += ["--userns-block-fd", str(self._waits), "--uid", str(self.user), "--gid", str(self.user)]
-        return words + [word for capability in CAPABILITIES for word in ("--cap-add", capability)]
+            return [*args, "--block-fd", str(self._blocked)]
+        args += ["--userns-block-fd", str(self._blocked), "--uid", str(self.user), "--gid", str(self.user)]
+        return args + [arg for capability in CAPABILITIES for arg in ("--cap-add", capability)]
 
-    def process(self, bwrap: list[str], words: list[str], program: Program) -> subprocess.Popen[bytes]:
-        """bwrap, started."""
-        if any("\0" in word for word in (*words, *program.argv)):
+    def start(self, bwrap: list[str], args: list[str], program: Program) -> subprocess.Popen[bytes]:
+        if any("\0" in arg for arg in (*args, *program.argv)):
             raise ToolError("a program's words and variables cannot contain a zero byte")
-        arguments = self.given(b"".join(os.fsencode(word) + b"\0" for word in words))
+        arguments = self.data_fd(b"".join(os.fsencode(arg) + b"\0" for arg in args))
         try:
-            return subprocess.Popen(
-                [*bwrap, "--args", arguments, "--", *program.argv],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={},
-                cwd="/",
-                pass_fds=self._passed,
-                start_new_session=True,
-                user=self.user,
-                group=self.user,
-                extra_groups=None if self.user is None else (),
-            )
+            command = [*bwrap, "--args", arguments, "--", *program.argv]
+            return start(command, env={}, cwd="/", pass_fds=self._passed, user=self.user)
         except OSError as error:
             raise ToolError(f"the program could not be started: {error.strerror}") from error
         finally:
-            # From now on the pipe ends when bwrap has said all, or has ended.
-            self._tells.close()
+            self._info_end.close()  # from now on the pipe ends when bwrap has closed it, or has ended
 
-    async def watched(self, process: subprocess.Popen[bytes], program: Program) -> Ended:
-        """Bring the process to its end and see that nothing of it is left."""
+    async def supervise(self, process: subprocess.Popen[bytes], program: Program) -> Ended:
+        """Let the program begin, wait for its end, and make sure that none of its processes is left."""
         first: list[int] = []
         watching: list[asyncio.Task[str]] = []
 
         def kill() -> None:
-            # bwrap and what it has not yet tied to its own life are one group; what has left it, is tied.
+            # Processes outside the group of bwrap die with bwrap.
             end_group(process)
             for descriptor in first:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
-        async def too_large(pid: int) -> str:
+        async def kill_on_excess(pid: int) -> str:
             try:
-                return await outgrown(pid, program.memory, program.processes)
+                return await wait_for_excess(pid, program.memory, program.processes)
             finally:
                 kill()
 
-        async def begun() -> None:
+        async def begin() -> None:
             pid = await self._first_process()
             if pid is None:
                 return
             try:
                 first.append(self._own(os.pidfd_open(pid)))
-                look_into(pid)
+                check_readable(pid)
                 if self.user is None:
                     limit_processes(pid, program.processes + 1)
                 else:
                     map_ids(pid)
-                watching.append(asyncio.ensure_future(too_large(pid)))
-                os.write(self._go, b"x")
+                watching.append(asyncio.ensure_future(kill_on_excess(pid)))
+                os.write(self._unblock, b"x")
             except OSError as error:
                 kill()
-                # If it was gone already, it says itself why.
+                # If it has ended already, its own error message says why.
                 if not isinstance(error, ProcessLookupError | FileNotFoundError):
                     raise ToolError(f"the sandbox could not be set up: {error}") from error
 
-        beginning = asyncio.ensure_future(begun())
+        beginning = asyncio.ensure_future(begin())
         try:
             ended = await finish(process, program, kill)
             await beginning
@@ -231,44 +214,44 @@ class _Start:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             kill()
-            # The first process of a process namespace takes all others with it before it is gone itself.
+            # The first process of a process namespace ends only after all others.
             for descriptor in first:
-                await gone(descriptor)
-                _bury(descriptor)
+                await wait_for_exit(descriptor)
+                _reap(descriptor)
         return ended
 
     async def _first_process(self) -> int | None:
         loop = asyncio.get_running_loop()
-        said = b""
-        while not (found := re.search(rb'"child-pid": (\d+)', said)):
+        info = b""
+        while not (match := re.search(rb'"child-pid": (\d+)', info)):
             ready = loop.create_future()
-            loop.add_reader(self._told, ready.set_result, None)
+            loop.add_reader(self._info, ready.set_result, None)
             try:
                 await ready
             finally:
-                loop.remove_reader(self._told)
-            more = os.read(self._told, 4096)
+                loop.remove_reader(self._info)
+            more = os.read(self._info, 4096)
             if not more:
                 return None
-            said += more
-        return int(found[1])
+            info += more
+        return int(match[1])
 
     def _own(self, descriptor: int) -> int:
         self._resources.callback(os.close, descriptor)
         return descriptor
 
 
-def _bury(descriptor: int) -> None:
-    """Wait for a process that outlived its parent for a moment: where orphans come to us, nobody else will."""
+def _reap(descriptor: int) -> None:
+    """Reap a process that outlived its parent, if this process is the reaper of orphans."""
     with suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG)
 
 
-def _understood(ended: Ended) -> Ended:
-    """How the program ended, out of how bwrap did, which says 128 and the signal, as shells do."""
-    complaint = ended.stderr.decode("utf-8", "replace").strip()
-    if ended.code == 1 and complaint.startswith("bwrap: execvp "):
+def _program_result(ended: Ended) -> Ended:
+    """How the program ended, from how bwrap did: like a shell, bwrap reports a signal as 128 plus its number."""
+    message = ended.stderr.decode("utf-8", "replace").strip()
+    if ended.code == 1 and message.startswith("bwrap: execvp "):
         return replace(ended, code=NOT_FOUND, stderr=ended.stderr.removeprefix(b"bwrap: execvp "))
-    if ended.code == 1 and complaint.startswith("bwrap: "):
-        raise ToolError(f"the sandbox could not be set up: {complaint.removeprefix('bwrap: ')}")
+    if ended.code == 1 and message.startswith("bwrap: "):
+        raise ToolError(f"the sandbox could not be set up: {message.removeprefix('bwrap: ')}")
     return replace(ended, code=128 - ended.code) if FIRST_SIGNAL <= ended.code <= LAST_SIGNAL else ended

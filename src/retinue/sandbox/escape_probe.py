@@ -1,7 +1,7 @@
-"""A program that tries to get out of the sandbox it is started in; it prints what it managed.
+"""A program that tries to escape from the sandbox it runs in, and prints which attempts succeeded.
 
-Its source is handed to a bare interpreter (`python -I -S -`), so it uses nothing but the standard library and knows
-nothing of retinue. Nothing in it does harm where it succeeds.
+Its source is piped to a bare interpreter (`python -I -S -`), so it uses only the standard library and nothing of
+retinue. A successful attempt does no harm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
         "leave its folder by ..": lambda: _reads(facts["up"]),
         "read what is hidden in its folder": lambda: _reads(facts["hidden"]),
         "write a file in a read-only folder": lambda: _writes(facts["read_only"]),
-        # The two are set by bubblewrap and by Python itself.
+        # These two are set by bubblewrap and by Python itself.
         "see our variables": lambda: bool(set(os.environ) - {"PWD", "LC_CTYPE"}),
         "see our process": lambda: _sees(facts["pid"], facts["command"]),
         "reach a port of this machine": lambda: _connects(socket.AF_INET, ("127.0.0.1", facts["port"])),
@@ -62,7 +62,7 @@ def _reads(path: str) -> bool:
 
 
 def _writes(path: str) -> bool:
-    # Never makes one: a new file would lie in the sandbox's own /tmp and prove nothing.
+    # Never creates a file: a new one would be in the sandbox's own /tmp and prove nothing.
     with open(path, "r+b") as file:
         file.write(b"!")
     return True
@@ -108,7 +108,7 @@ def _traces() -> bool:
 
 
 def _allowed(result: int) -> bool:
-    """Whether the kernel looked at the call at all."""
+    """Whether the kernel handled the call at all."""
     return result >= 0 or ctypes.get_errno() not in (1, 38)
 
 

@@ -1,6 +1,6 @@
-"""What a program sees of the machine: its folders, a read-only system, a /proc, /dev and /tmp of its own, and no more.
+"""The mounts of a sandbox, as arguments of bubblewrap in mount order.
 
-Pure but for looking at what exists. The answer is words for bubblewrap, in the order in which it mounts.
+A program sees its granted folders, a read-only system, a /proc, /dev and /tmp of its own, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,42 +15,31 @@ from retinue.core.ports import Program
 from retinue.sandbox.rlimits import SHARED_MEMORY
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
-SETTINGS = ("alternatives", "ld.so.cache", "localtime")
-"""What programs need of /etc to start at all; each costs a fifth of a millisecond."""
-FOR_THE_NETWORK = (
-    "ca-certificates/extracted",
-    "crypto-policies",
-    "gai.conf",
-    "hosts",
-    "nsswitch.conf",
-    "pki/ca-trust/extracted",
-    "pki/tls/certs",
-    "protocols",
-    "resolv.conf",
-    "services",
-    "ssl/cert.pem",
-    "ssl/certs",
-    "ssl/openssl.cnf",
+ETC_FILES = ("alternatives", "ld.so.cache", "localtime")
+"""Files of /etc that programs need to start; each costs a fifth of a millisecond."""
+NETWORK_ETC_FILES = (
+    *("ca-certificates/extracted", "crypto-policies", "gai.conf", "hosts", "nsswitch.conf", "pki/ca-trust/extracted"),
+    *("pki/tls/certs", "protocols", "resolv.conf", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf"),
 )
-OWN = ("/proc", "/dev", "/sys")
-"""Never granted: the kernel speaks there, and it speaks to whoever can open a file."""
+KERNEL_FOLDERS = ("/proc", "/dev", "/sys")
+"""Never granted: these are interfaces of the kernel, open to every process that can open a file there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A granted folder or file, where it really is."""
+    """A granted folder or file, with its real path."""
 
     path: str
     writable: bool
 
 
 def roots_of(program: Program) -> tuple[Root, ...]:
-    """The granted folders, outer ones first; of two grants of one folder the wider holds, of nested ones the inner."""
-    granted = dict.fromkeys((_real(path) for path in program.readable), False)
-    granted |= dict.fromkeys((_real(path) for path in program.writable), True)
+    """The granted folders, outer ones first. Of two grants of one folder the wider holds, of nested ones the inner."""
+    granted = dict.fromkeys((_existing(path) for path in program.readable), False)
+    granted |= dict.fromkeys((_existing(path) for path in program.writable), True)
     covers = hidden_in(program)
     for path in granted:
-        if any(within(path, own) for own in OWN) and not path.startswith("/dev/shm/"):
+        if any(within(path, own) for own in KERNEL_FOLDERS) and not path.startswith("/dev/shm/"):
             raise ToolError(f"{path} belongs to the system and cannot be granted to a program")
         for cover in covers:
             if within(path, cover):
@@ -60,16 +49,16 @@ def roots_of(program: Program) -> tuple[Root, ...]:
         raise ToolError(f"the folder {program.folder} is not there")
     if not any(within(folder, path) for path in granted):
         raise ToolError(f"a program cannot start in {program.folder}, which is in none of its folders")
-    pinned = [folder for path in (*granted, *covers) for folder in _pinned(path, granted)]
+    pinned = [folder for path in (*granted, *covers) for folder in _folders_between(path, granted)]
     granted |= dict.fromkeys(pinned, True)
     return tuple(Root(path, granted[path]) for path in sorted(granted))
 
 
-def _pinned(path: str, granted: dict[str, bool]) -> list[str]:
-    """The folders between a path and the writable folder that it lies in.
+def _folders_between(path: str, granted: dict[str, bool]) -> list[str]:
+    """The folders between a path and the writable folder that contains it.
 
-    Mounted on themselves they cannot be moved. Otherwise a program could move one of them, with what is hidden or
-    read-only in it, and the next program would find it under a name for which nothing was said.
+    They are mounted on themselves, so that they cannot be moved. Otherwise a program could move one of them, with
+    hidden or read-only content, and the next program would find that content under a name without restrictions.
     """
     between: list[str] = []
     folder = os.path.dirname(path)
@@ -80,7 +69,6 @@ def _pinned(path: str, granted: dict[str, bool]) -> list[str]:
 
 
 def hidden_in(program: Program) -> tuple[str, ...]:
-    """What is hidden, where it really is."""
     return tuple(sorted({os.path.realpath(path) for path in program.hidden}))
 
 
@@ -93,42 +81,42 @@ def within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def system(program: Program, roots: tuple[Root, ...]) -> list[str]:
+def system_mounts(program: Program, roots: tuple[Root, ...]) -> list[str]:
     """The mounts below the granted folders: the system, and the program's own /proc, /dev and /tmp."""
     whole = roots[0].path == "/"
-    words = [] if whole else [*_installed(), *_settings(program.network)]
-    # /dev/full reads as /dev/zero does. Mapped, /dev/zero is memory that no limit counts; /dev/full cannot be mapped.
-    words += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
-    words += ["--perms", "1777", "--size", str(SHARED_MEMORY)]
-    words += ["--tmpfs", "/dev/shm", "--perms", "1777", "--size", str(max(program.scratch, 4096)), "--tmpfs", "/tmp"]
-    return words
+    args = [] if whole else [*_system_folders(), *_etc_files(program.network)]
+    # A mapped /dev/zero is memory that no limit counts; /dev/full reads like it and cannot be mapped.
+    args += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
+    args += ["--perms", "1777", "--size", str(SHARED_MEMORY)]
+    args += ["--tmpfs", "/dev/shm", "--perms", "1777", "--size", str(max(program.scratch, 4096)), "--tmpfs", "/tmp"]
+    return args
 
 
-def covered(program: Program, roots: tuple[Root, ...]) -> list[str]:
-    """The mounts on top: nothing in place of what is hidden, and no place to write but what was granted."""
-    words: list[str] = []
+def top_mounts(program: Program, roots: tuple[Root, ...]) -> list[str]:
+    """The mounts on top: covers over what is hidden, and everything read-only that was not granted for writing."""
+    args: list[str] = []
     for path in hidden_in(program):
         if any(within(path, root.path) for root in roots) or any(within(path, each) for each in SYSTEM):
-            words += cover(path)
-    words += ["--remount-ro", "/dev"]
+            args += cover(path)
+    args += ["--remount-ro", "/dev"]
     if roots[0] != Root("/", writable=True):
-        words += ["--remount-ro", "/"]
-    return words
+        args += ["--remount-ro", "/"]
+    return args
 
 
-def links(program: Program, roots: tuple[Root, ...]) -> list[str]:
-    """Links by which folders are found under the names that the caller used for them."""
-    words: list[str] = []
-    seen = [root.path for root in roots] + [*SYSTEM, *OWN, "/etc"]
+def symlinks(program: Program, roots: tuple[Root, ...]) -> list[str]:
+    """Symbolic symlinks from the names that the caller used for folders to their real paths."""
+    args: list[str] = []
+    seen = [root.path for root in roots] + [*SYSTEM, *KERNEL_FOLDERS, "/etc"]
     for named in sorted({os.path.normpath(each) for each in (program.folder, *program.readable, *program.writable)}):
         if not any(within(named, path) for path in seen):
-            words += ["--symlink", os.path.realpath(named), named]
+            args += ["--symlink", os.path.realpath(named), named]
             seen.append(named)
-    return words
+    return args
 
 
 def cover(path: str) -> list[str]:
-    """Nothing in the place of a folder or file; also nothing if there is nothing."""
+    """Mount an empty folder or file over a path, if it exists."""
     if os.path.isdir(path):
         return ["--perms", "0500", "--size", "4096", "--tmpfs", path, "--remount-ro", path]
     # Mounted without devices, as everything is, /dev/null cannot even be opened.
@@ -136,23 +124,22 @@ def cover(path: str) -> list[str]:
 
 
 @cache
-def for_root_alone() -> tuple[str, ...]:
-    """Covers for what root alone may read or write in /proc.
+def root_only_covers() -> tuple[str, ...]:
+    """Covers for files of /proc that only root may read or write.
 
-    A program that may open any owner's files (see `identity`) would find those open too.
+    A program that may open files of any owner (see `uid.py`) could open those too.
     """
-    words: list[str] = []
+    args: list[str] = []
     for entry in sorted(os.scandir("/proc"), key=lambda each: each.name):
         if entry.name.isdigit() or entry.is_symlink() or entry.name in ("sys", "pressure", "sysvipc"):
-            # What is in there asks who wants it, or is the same for everybody.
-            continue
+            continue  # checked by the kernel for each reader, or the same for all of them
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode) or mode & 0o222 or not mode & 0o004:
-            words += cover(entry.path)
-    return tuple(words)
+            args += cover(entry.path)
+    return tuple(args)
 
 
-def _real(path: str) -> str:
+def _existing(path: str) -> str:
     real = os.path.realpath(path)
     if not os.path.lexists(real):
         raise ToolError(f"the folder {path} is not there")
@@ -160,18 +147,18 @@ def _real(path: str) -> str:
 
 
 @cache
-def _installed() -> tuple[str, ...]:
-    words: list[str] = []
+def _system_folders() -> tuple[str, ...]:
+    args: list[str] = []
     for path in SYSTEM:
         if os.path.islink(path):
-            words += ["--symlink", os.readlink(path), path]
+            args += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
-            words += ["--ro-bind", path, path]
-    return tuple(words)
+            args += ["--ro-bind", path, path]
+    return tuple(args)
 
 
 @cache
-def _settings(network: bool) -> tuple[str, ...]:
-    names = SETTINGS + FOR_THE_NETWORK if network else SETTINGS
+def _etc_files(network: bool) -> tuple[str, ...]:
+    names = ETC_FILES + NETWORK_ETC_FILES if network else ETC_FILES
     paths = [f"/etc/{name}" for name in sorted(names)]
     return tuple(word for path in paths if os.path.exists(path) for word in ("--ro-bind", path, path))

@@ -1,4 +1,4 @@
-"""Programs in the open, for users who said so: with their limits and their end, and with every right of ours."""
+"""Run programs without a sandbox, if the user allows it: with resource limits, and with all rights of this process."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import partial
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
-from retinue.sandbox.rlimits import limited
-from retinue.sandbox.subprocess import end_group, finish
+from retinue.sandbox.rlimits import prlimit_command
+from retinue.sandbox.subprocess import end_group, finish, start
 
-PATIENCE = 1.0
-"""Seconds in which a program that has ended may still be heard."""
+DRAIN_SECONDS = 1.0
+"""Seconds to wait for the output pipes of a program that has ended."""
 
 
 class NoSandbox:
-    """A `Sandbox` that is none: only where the user allowed it.
+    """A `Sandbox` without isolation.
 
-    Folders, hidden paths, the network and the size of /tmp mean nothing here; variables, wall time, the bound on output
-    and, where `prlimit` is installed, CPU time, file size and memory of each process do. A program's process group is
+    Folders, hidden paths, network and the size of /tmp are ignored. Variables, wall time and the limit on output apply;
+    so do CPU time, file size and memory of each process where `prlimit` is installed. The program's process group is
     killed with it; a process that left the group lives on.
     """
 
@@ -27,22 +27,13 @@ class NoSandbox:
         self._prlimit = shutil.which("prlimit")
 
     async def run(self, program: Program) -> Ended:
-        """Start the program, wait, and say how it ended; see `Sandbox`."""
-        process = self._started(program)
-        return await finish(process, program, partial(end_group, process), patience=PATIENCE)
+        process = self._start(program)
+        return await finish(process, program, partial(end_group, process), drain_seconds=DRAIN_SECONDS)
 
-    def _started(self, program: Program) -> subprocess.Popen[bytes]:
-        # The kernel would count all of the user's processes, so their number is left alone.
-        limits = limited(program, prlimit=self._prlimit, processes=None) if self._prlimit else ()
+    def _start(self, program: Program) -> subprocess.Popen[bytes]:
+        # The number of processes is not limited: the kernel would count all processes of the user.
+        limits = prlimit_command(program, prlimit=self._prlimit, processes=None) if self._prlimit else ()
         try:
-            return subprocess.Popen(
-                [*limits, *program.argv],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(program.environment),
-                cwd=program.folder,
-                start_new_session=True,
-            )
+            return start([*limits, *program.argv], env=program.environment, cwd=program.folder)
         except (OSError, ValueError) as error:
             raise ToolError(f"{program.argv[0]} could not be started: {error}") from error

@@ -1,6 +1,6 @@
-"""Which sandbox this machine has, found out by trying to get out of it; refuses if there is none that holds.
+"""Find out whether the sandbox of this machine works, by trying to escape from it.
 
-What starts programs is imported when it is needed, because it cannot be imported on every system.
+Modules that start programs are imported when they are needed, because some systems cannot import them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import platform
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
@@ -26,8 +25,8 @@ from msgspec import Struct
 
 from retinue.core.errors import RetinueError, SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
-from retinue.sandbox.seccomp import MACHINES, Machine
-from retinue.sandbox.subprocess import end_group, finish
+from retinue.sandbox.seccomp import MACHINES
+from retinue.sandbox.subprocess import end_group, finish, start
 
 HOW_TO_INSTALL = (
     "install bubblewrap (apt install bubblewrap, dnf install bubblewrap, pacman -S bubblewrap, "
@@ -37,28 +36,28 @@ HOW_TO_ALLOW = (
     'allow programs to run without a sandbox, with every right of yours: sandbox = "off" in the section [tools] of '
     "the settings, or --no-sandbox"
 )
-INTRUDER = Path(__file__).with_name("escape_probe.py")
-"""Read and never imported: it is a program for the inside."""
+ESCAPE_PROBE = Path(__file__).with_name("escape_probe.py")
+"""Read and never imported: it is a program that runs inside the sandbox."""
 PROCESSES = 16
 MEMORY = 256 * 1024 * 1024
 SECONDS = 20.0
 
 
-class Verdict(Struct, frozen=True):
-    """What was found: a sandbox that holds, or why there is none. `text` is for people."""
+class ProbeResult(Struct, frozen=True):
+    """A working sandbox, or None with the reason; `text` is the message for users."""
 
     text: str
     sandbox: Sandbox | None = None
 
 
 def choose(setting: Literal["required", "off"]) -> Sandbox:
-    """The sandbox that the settings ask for; whether there is one is found out when the first program starts."""
+    """The configured sandbox; a required one is probed when the first program starts."""
     match setting:
         case "required":
-            return Required()
+            return RequiredSandbox()
         case "off":
             if sys.platform == "win32":
-                return Required()
+                return RequiredSandbox()
             from retinue.sandbox.none import NoSandbox
 
             return NoSandbox()
@@ -66,80 +65,79 @@ def choose(setting: Literal["required", "off"]) -> Sandbox:
             assert_never(setting)
 
 
-class Required:
-    """A `Sandbox` that starts programs in whatever holds on this machine, and refuses if nothing does."""
+class RequiredSandbox:
+    """A `Sandbox` that uses the one that works on this machine, and raises `SandboxUnavailable` if none does."""
 
     async def run(self, program: Program) -> Ended:
-        """Start the program, wait, and say how it ended; see `Sandbox`."""
-        found = await verdict()
-        if found.sandbox is None:
-            raise SandboxUnavailable(f"nothing fences programs in here: {found.text}")
-        return await found.sandbox.run(program)
+        probed = await verdict()
+        if probed.sandbox is None:
+            raise SandboxUnavailable(f"nothing fences programs in here: {probed.text}")
+        return await probed.sandbox.run(program)
 
 
-_verdicts: list[Verdict] = []
+_verdicts: list[ProbeResult] = []
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-async def verdict() -> Verdict:
-    """What this machine has, tried once in the life of this process."""
-    # One at a time: side by side, trials get in each other's way, and a sandbox that holds would be called broken.
+async def verdict() -> ProbeResult:
+    """The sandbox of this machine, probed once per process."""
+    # One at a time: concurrent probes disturb each other, and a working sandbox would be reported as broken.
     async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         if not _verdicts:
-            _verdicts.append(await examined())
+            _verdicts.append(await examine())
     return _verdicts[0]
 
 
-async def examined(*, bwrap: str | None = None, python: str = sys.executable) -> Verdict:
-    """What this machine has, tried now: `bwrap` where it is named or else found, attacked from within by `python`."""
+async def examine(*, bwrap: str | None = None, python: str = sys.executable) -> ProbeResult:
+    """Probe the sandbox of this machine with the escape probe, run by `python`; `bwrap` defaults to the one in PATH."""
     if sys.platform == "win32":
-        return Verdict("programs for agents cannot be started on Windows, with or without a sandbox")
-    machine = _machine()
+        return ProbeResult("programs for agents cannot be started on Windows, with or without a sandbox")
+    machine = next((machine for machine in MACHINES if machine == platform.machine()), None)
     if sys.platform != "linux" or machine is None:
-        return Verdict(f"retinue knows none for {platform.system()} on {platform.machine()}; {HOW_TO_ALLOW}")
+        return ProbeResult(f"retinue knows none for {platform.system()} on {platform.machine()}; {HOW_TO_ALLOW}")
     bwrap, prlimit = bwrap or shutil.which("bwrap"), shutil.which("prlimit")
     if bwrap is None:
-        return Verdict(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
+        return ProbeResult(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
     if prlimit is None:
-        return Verdict(f"prlimit, a part of util-linux, is not installed; install it, or {HOW_TO_ALLOW}")
+        return ProbeResult(f"prlimit, a part of util-linux, is not installed; install it, or {HOW_TO_ALLOW}")
     from retinue.sandbox.bubblewrap import Bubblewrap
 
     try:
         by_descriptor = "--ro-bind-fd" in await _help(bwrap)
         sandbox = Bubblewrap(bwrap=bwrap, prlimit=prlimit, machine=machine, by_descriptor=by_descriptor)
-        tried, complaint = await attacked(sandbox, python)
-    except (RetinueError, OSError) as error:
-        return _broken(f"{error}; it needs user namespaces, which this system may have switched off")
-    if complaint:
-        return _broken(complaint)
-    return Verdict(f"bubblewrap holds: none of {tried} attempts to get out succeeded", sandbox)
+        tried, error = await attack(sandbox, python)
+    except (RetinueError, OSError) as failure:
+        return _broken(f"{failure}; it needs user namespaces, which this system may have switched off")
+    if error:
+        return _broken(error)
+    return ProbeResult(f"bubblewrap holds: none of {tried} attempts to get out succeeded", sandbox)
 
 
-def _broken(complaint: str) -> Verdict:
-    return Verdict(f"bubblewrap is installed and does not hold: {complaint}. Mend that, or {HOW_TO_ALLOW}")
+def _broken(error: str) -> ProbeResult:
+    return ProbeResult(f"bubblewrap is installed and does not hold: {error}. Mend that, or {HOW_TO_ALLOW}")
 
 
-async def attacked(sandbox: Sandbox, python: str = sys.executable) -> tuple[int, str]:
-    """How many attempts to get out of a sandbox were made, and what is wrong with it; no words if it holds."""
+async def attack(sandbox: Sandbox, python: str = sys.executable) -> tuple[int, str]:
+    """The number of escape attempts made in a sandbox, and its defects; empty if there are none."""
     with _arena() as (folder, facts):
-        ended = await sandbox.run(_intrusion(folder, facts, python))
+        ended = await sandbox.run(_escape_program(folder, facts, python))
         if not (folder / "work" / "allowed").exists():
-            words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-            return 0, f"a program could not do what it may ({words[-1] if words else f'exit code {ended.code}'})"
+            lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+            return 0, f"a program could not do what it may ({lines[-1] if lines else f'exit code {ended.code}'})"
         if ended.code != 0:
             return 0, f"the attempts ended with exit code {ended.code}"
     report = json.loads(ended.stdout)
     return report["tried"], f"a program could {', '.join(report['done'])}" if report["done"] else ""
 
 
-def _intrusion(folder: Path, facts: dict[str, str | int], python: str) -> Program:
+def _escape_program(folder: Path, facts: dict[str, str | int], python: str) -> Program:
     return Program(
         argv=(os.path.realpath(python), "-I", "-S", "-", json.dumps(facts)),
         folder=str(folder / "work"),
         readable=(_installation(python), str(folder / "read")),
         writable=(str(folder / "work"),),
         hidden=(str(folder / "work" / "state"),),
-        stdin=INTRUDER.read_bytes(),
+        stdin=ESCAPE_PROBE.read_bytes(),
         seconds=SECONDS,
         processes=PROCESSES,
         memory=MEMORY,
@@ -148,7 +146,7 @@ def _intrusion(folder: Path, facts: dict[str, str | int], python: str) -> Progra
 
 @contextmanager
 def _arena() -> Generator[tuple[Path, dict[str, str | int]]]:
-    """Things that a program must not reach, and what it has to know to try."""
+    """A folder with things that a program must not reach, and the facts that the escape probe needs to try."""
     with (
         tempfile.TemporaryDirectory(prefix="retinue-probe-") as name,
         socket.create_server(("127.0.0.1", 0)) as port,
@@ -180,23 +178,11 @@ def _arena() -> Generator[tuple[Path, dict[str, str | int]]]:
 
 
 async def _help(bwrap: str) -> str:
-    process = await asyncio.to_thread(
-        subprocess.Popen,
-        [bwrap, "--help"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={},
-        start_new_session=True,
-    )
+    process = await asyncio.to_thread(start, [bwrap, "--help"], env={})
     ended = await finish(process, Program(argv=(bwrap,), folder="/", seconds=SECONDS), partial(end_group, process))
     return ended.stdout.decode("utf-8", "replace")
 
 
 def _installation(python: str) -> str:
-    """The folder that an interpreter needs to start: the one above its `bin`, also for one behind a virtualenv."""
+    """The installation folder of an interpreter, also of one behind a virtualenv."""
     return str(Path(os.path.realpath(python)).parent.parent)
-
-
-def _machine() -> Machine | None:
-    return next((each for each in MACHINES if each == platform.machine()), None)

@@ -1,7 +1,7 @@
-"""How much a program may use, as words for `prlimit`, which sets it and becomes what fences the program in.
+"""Resource limits of a program, as a command line for `prlimit`, which sets them and executes the sandbox.
 
-Everything in the sandbox has the limits, and not only the program: it can write into the memory of every process that
-it sees, and one without limits would be a way around them. No Python runs between fork and exec.
+All processes of the sandbox have the limits, not only the program: the program can write into the memory of every
+process that it sees, so one without limits would be a way around them. No Python runs between fork and exec.
 """
 
 from __future__ import annotations
@@ -13,33 +13,35 @@ from retinue.core.ports import Program
 
 OPEN_FILES = 1024
 LOCKED_MEMORY = 64 * 1024
-"""Bytes that stay in memory whatever happens."""
+"""Bytes that a process may lock in memory."""
 SHARED_MEMORY = 16 * 1024 * 1024
 """Bytes of /dev/shm."""
 
 
-def limited(program: Program, *, prlimit: str, processes: int | None, reserved: int | None = None) -> tuple[str, ...]:
-    """The words in front of those that start something within the program's limits.
+def prlimit_command(
+    program: Program, *, prlimit: str, processes: int | None, reserved: int | None = None
+) -> tuple[str, ...]:
+    """The beginning of a command line that starts something within the program's limits.
 
-    `processes` is None where the kernel would count those of others too; then their number is not limited here.
-    `reserved` are bytes of address space where somebody else watches the memory that is used.
+    `processes` is None if the kernel would also count processes of others; their number is not limited then.
+    `reserved` limits the address space instead of `program.memory`, if the memory use is watched elsewhere.
 
-    >>> limited(Program(argv=("true",), folder="/"), prlimit="prlimit", processes=9)[-3:]
+    >>> prlimit_command(Program(argv=("true",), folder="/"), prlimit="prlimit", processes=9)[-3:]
     ('--msgqueue=0', '--nproc=9', '--')
     """
-    # A program that may run for a minute cannot use more than that on one core; more cores need more processes.
+    # By default the wall time: the limit holds for each process.
     cpu = program.cpu_seconds if program.cpu_seconds is not None else math.ceil(program.seconds) + 1
     limits = {
         "as": _within(resource.RLIMIT_AS, program.memory if reserved is None else reserved),
         "cpu": _within(resource.RLIMIT_CPU, cpu),
-        # Less, and the few lines that the sandbox makes up for itself would not fit.
+        # With less, the small files that the sandbox creates would not fit.
         "fsize": _within(resource.RLIMIT_FSIZE, max(program.file_size, 1024)),
         "nofile": _within(resource.RLIMIT_NOFILE, OPEN_FILES),
-        # Not 0: where a program of the machine collects what is left of crashed ones, only 1 keeps it from coming.
+        # Not 0: if the machine pipes core dumps to a program, only a limit of 1 prevents that.
         "core": _within(resource.RLIMIT_CORE, 1),
-        # What is sent without being copied counts here, a huge page as a small one.
+        # Data that is sent without a copy counts here, a huge page like a small one.
         "memlock": _within(resource.RLIMIT_MEMLOCK, LOCKED_MEMORY),
-        # No precedence over anybody else's processes, also where the user may have it.
+        # No priority over other processes, even if the user may have it.
         "rtprio": 0,
         "nice": 0,
         "msgqueue": 0,
@@ -50,15 +52,15 @@ def limited(program: Program, *, prlimit: str, processes: int | None, reserved: 
 
 
 def limit_processes(pid: int, processes: int) -> None:
-    """Limit the number of processes of a namespace, by its first one, which waits.
+    """Limit the number of processes of a user namespace through its first process, which is blocked meanwhile.
 
-    Only there, in a user namespace of its own, does the kernel (5.14 and newer) count these alone.
+    The kernel (5.14 and newer) counts processes per user namespace.
     """
     allowed = _within(resource.RLIMIT_NPROC, processes)
     resource.prlimit(pid, resource.RLIMIT_NPROC, (allowed, allowed))
 
 
 def _within(kind: int, amount: int) -> int:
-    """Our own limit where that is lower: nobody may raise it."""
+    """`amount`, or the limit of this process if that is lower: it cannot be raised."""
     _, ours = resource.getrlimit(kind)
     return amount if ours == resource.RLIM_INFINITY else min(amount, ours)

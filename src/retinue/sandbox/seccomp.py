@@ -1,8 +1,8 @@
-"""Which system calls a fenced program may not make, as the bytes of a filter that the kernel runs; pure, no library.
+"""The seccomp filter of the sandbox: system calls that a program may not make, as BPF bytes; pure, without a library.
 
-The filter is a deny list on top of namespaces, read-only mounts and no privileges: it closes what those leave open
-(kernel interfaces with a record of holes, memory that no limit counts, ways to talk to processes outside by a socket
-in a folder). A call of a foreign kind (32-bit or x32 on x86_64, where the same numbers mean other calls) kills the
+The filter is a deny list on top of namespaces, read-only mounts and missing privileges. It closes what those leave
+open: kernel interfaces with a record of vulnerabilities, memory that no limit counts, and sockets in folders, which
+reach processes outside. A call of a foreign ABI (32-bit or x32 on x86_64, where numbers mean other calls) kills the
 program.
 """
 
@@ -20,7 +20,7 @@ MACHINES: tuple[Machine, ...] = ("x86_64", "aarch64")
 
 AUDIT_ARCH: dict[Machine, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32 = 0x40000000
-"""The bit that marks a call of the x32 kind on x86_64."""
+"""The bit that marks a call of the x32 ABI on x86_64."""
 
 ALLOW = 0x7FFF0000
 ERRNO = 0x00050000
@@ -29,7 +29,7 @@ KILL = 0x80000000
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """The argument has one of these bits."""
+    """The argument has at least one of these bits."""
 
     argument: int
     bits: int
@@ -37,7 +37,7 @@ class Bits:
 
 @dataclass(frozen=True, slots=True)
 class NotOneOf:
-    """The argument, as far as the mask covers it, is none of these values."""
+    """The argument, masked, is none of these values."""
 
     argument: int
     values: tuple[int, ...]
@@ -57,7 +57,7 @@ Condition: TypeAlias = Bits | NotOneOf | OneOf
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A call that fails with `error` where all conditions hold; a number is None where the machine has no such call."""
+    """A call that fails with `error` if all conditions hold; a number is None if the machine has no such call."""
 
     name: str
     x86_64: int | None
@@ -67,37 +67,40 @@ class Rule:
     when: tuple[Condition, ...] = ()
 
     def number(self, machine: Machine) -> int | None:
-        """The call's number there."""
         return self.x86_64 if machine == "x86_64" else self.aarch64
 
 
 NEW_NAMESPACES = 0x02000000 | 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00000080
 """CLONE_NEWCGROUP, NS, UTS, IPC, USER, PID, NET and TIME."""
 CLONE_FILES, CLONE_THREAD = 0x00000400, 0x00010000
+USUAL_CLONES, CLONE_MASK = (0, CLONE_FILES, CLONE_FILES | CLONE_THREAD), NEW_NAMESPACES | CLONE_FILES | CLONE_THREAD
 CLOSE_RANGE_UNSHARE = 2
 SET_ID_BITS = 0o6000
 MAKES_A_FILE = 0o100 | 0o20000000
-"""O_CREAT and the own bit of O_TMPFILE: with neither, `open` has no mode."""
+"""O_CREAT and the distinct bit of O_TMPFILE: without these, `open` has no mode."""
 AF_INET, AF_INET6, AF_NETLINK = 2, 10, 16
-SOCK_STREAM, SOCK_SEQPACKET = 1, 5
-TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+STREAMS = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET."""
+TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)
+"""TIOCSTI, TIOCLINUX and TIOCSETD."""
 F_SETLEASE = 1024
 MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
 SOL_SOCKET, BUFFERS = 1, (7, 8, 32, 33)
-"""The level of a socket itself, and what sets the sizes of its buffers: SO_SNDBUF, SO_RCVBUF and what forces them."""
+"""The socket level, and the options for buffer sizes: SO_SNDBUF, SO_RCVBUF and their FORCE variants."""
 IGNORED = 0
-"""No error: the caller is told that it was done."""
+"""No error: the call does nothing and reports success."""
 
-_URING = "asks the kernel to do things that this filter does not see, and has a record of holes"
+_URING = "makes the kernel do things that this filter does not see, and has a record of vulnerabilities"
 _KEYS = "keyrings are not in a namespace"
-_PEEK = "looks into other processes"
-_MOUNT = "changes what is mounted where, and so what is hidden and what is read-only"
-_SPACE = "makes or enters namespaces, where a program has powers that reach untested corners of the kernel"
-_FILES = "hides open files of a thread from whoever looks at its process"
-_UNSEEN = "lets a program reach a file by other ways than a path"
-_KERNEL = "belongs to who runs the machine"
+_PEEK = "reads other processes"
+_MOUNT = "changes mounts, and so what is hidden and what is read-only"
+_SPACE = "creates or enters namespaces, where a program has privileges that reach untested parts of the kernel"
+_FILES = "hides open files of a thread from the check of its process"
+_UNSEEN = "opens a file without a path"
+_KERNEL = "administrates the machine"
+_OUTSIDE = "reaches processes outside by other ways than the granted network"
 _MEMORY = "memory that no limit of a process counts"
-_SET_ID = "leaves a file behind with which others take on its owner's rights"
+_SET_ID = "creates a set-id file, with which others get the rights of its owner"
 
 RULES: tuple[Rule, ...] = (
     Rule("io_uring_setup", 425, 425, _URING, errno.ENOSYS),
@@ -126,22 +129,10 @@ RULES: tuple[Rule, ...] = (
     Rule("open_tree_attr", 467, 467, _MOUNT, errno.ENOSYS),
     Rule("unshare", 272, 97, _SPACE),
     Rule("setns", 308, 268, _SPACE),
-    # The allowed are processes, with files of their own or not, and threads that have the files of their process.
-    Rule(
-        "clone",
-        56,
-        220,
-        f"{_SPACE}; or {_FILES}",
-        when=(
-            NotOneOf(
-                0,
-                (0, CLONE_FILES, CLONE_FILES | CLONE_THREAD),
-                mask=NEW_NAMESPACES | CLONE_FILES | CLONE_THREAD,
-            ),
-        ),
-    ),
+    # Allowed: processes with or without shared files, and threads that share the files of their process.
+    Rule("clone", 56, 220, f"{_SPACE}; or {_FILES}", when=(NotOneOf(0, USUAL_CLONES, mask=CLONE_MASK),)),
     Rule("close_range", 436, 436, _FILES, errno.EINVAL, when=(Bits(2, CLOSE_RANGE_UNSHARE),)),
-    # Its flags lie behind a pointer, where no filter can look; libraries then take clone.
+    # Its flags are behind a pointer, which a filter cannot follow; libraries fall back to clone.
     Rule("clone3", 435, 435, _SPACE, errno.ENOSYS),
     Rule("bpf", 321, 280, _KERNEL),
     Rule("userfaultfd", 323, 282, "stops the kernel in the middle of its work", errno.ENOSYS),
@@ -163,7 +154,7 @@ RULES: tuple[Rule, ...] = (
     Rule("setdomainname", 171, 162, _KERNEL),
     Rule("iopl", 172, None, _KERNEL),
     Rule("ioperm", 173, None, _KERNEL),
-    Rule("modify_ldt", 154, None, "has a record of holes; only 16-bit programs need it"),
+    Rule("modify_ldt", 154, None, "has a record of vulnerabilities; only 16-bit programs need it"),
     Rule("vhangup", 153, 58, _KERNEL),
     Rule("fanotify_init", 300, 262, "watches files of others"),
     Rule("lookup_dcookie", 212, 18, _UNSEEN),
@@ -175,45 +166,26 @@ RULES: tuple[Rule, ...] = (
     Rule("msgget", 68, 186, _MEMORY, errno.ENOSYS),
     Rule("semget", 64, 190, _MEMORY, errno.ENOSYS),
     Rule("mq_open", 240, 180, _MEMORY, errno.ENOSYS),
-    # Of a shared piece without a name all is kept as long as one page of it is mapped.
+    # Anonymous shared memory is kept as a whole as long as one page of it is mapped.
     Rule("mmap", 9, 222, _MEMORY, when=(Bits(3, MAP_ANONYMOUS), Bits(3, MAP_SHARED))),
-    # A pipe or a socket keeps a huge page for the few bytes of it that were put in, also when its file is gone.
-    # Programs copy instead.
+    # A pipe or socket keeps a whole huge page for a few bytes of it, even when its file is gone. Programs fall back to
+    # copying.
     Rule("vmsplice", 278, 75, _MEMORY, errno.ENOSYS),
     Rule("splice", 275, 76, _MEMORY, errno.EINVAL),
     Rule("sendfile", 40, 71, _MEMORY, errno.EINVAL),
     Rule("landlock_create_ruleset", 444, 444, _MEMORY, errno.ENOSYS),
-    Rule("io_setup", 206, 0, "takes from a store that the whole machine has only once", errno.ENOSYS),
-    # The kernel, too, gives less than was asked for, and does not say so.
+    Rule("io_setup", 206, 0, "uses a resource that the whole machine shares", errno.ENOSYS),
+    # The kernel itself also gives less than requested without an error.
     Rule("setsockopt", 54, 208, _MEMORY, IGNORED, when=(OneOf(1, (SOL_SOCKET,)), OneOf(2, BUFFERS))),
     Rule("migrate_pages", 256, 238, _KERNEL),
     Rule("move_pages", 279, 239, _KERNEL),
-    Rule(
-        "socket",
-        41,
-        198,
-        # A socket in a folder works through a read-only mount; vsock reaches the host of a virtual machine, past
-        # every network namespace.
-        "talks to processes outside by other ways than the network that was granted",
-        errno.EAFNOSUPPORT,
-        when=(NotOneOf(0, (AF_INET, AF_INET6, AF_NETLINK)),),
-    ),
-    Rule(
-        "socketpair",
-        53,
-        199,
-        "a datagram pair can send to any socket in a folder",
-        errno.EOPNOTSUPP,
-        when=(NotOneOf(1, (SOCK_STREAM, SOCK_SEQPACKET), mask=0xF),),
-    ),
-    Rule(
-        "ioctl",
-        16,
-        29,
-        "types into somebody's terminal, or loads a part of the kernel that speaks for one",
-        when=(OneOf(1, (TIOCSTI, TIOCLINUX, TIOCSETD)),),
-    ),
-    Rule("fcntl", 72, 25, "lets others wait who want to open a file", when=(OneOf(1, (F_SETLEASE,)),)),
+    # A socket in a folder works through a read-only mount; vsock reaches the host of a virtual machine from any network
+    # namespace.
+    Rule("socket", 41, 198, _OUTSIDE, errno.EAFNOSUPPORT, when=(NotOneOf(0, (AF_INET, AF_INET6, AF_NETLINK)),)),
+    # A pair of datagram sockets can send to any socket in a folder.
+    Rule("socketpair", 53, 199, _OUTSIDE, errno.EOPNOTSUPP, when=(NotOneOf(1, STREAMS, mask=0xF),)),
+    Rule("ioctl", 16, 29, "types into a terminal, or loads a line discipline", when=(OneOf(1, TERMINAL_REQUESTS),)),
+    Rule("fcntl", 72, 25, "blocks other processes that open a file", when=(OneOf(1, (F_SETLEASE,)),)),
     Rule("chmod", 90, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("fchmod", 91, 52, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("fchmodat", 268, 53, _SET_ID, when=(Bits(2, SET_ID_BITS),)),
@@ -221,14 +193,14 @@ RULES: tuple[Rule, ...] = (
     Rule("open", 2, None, _SET_ID, when=(Bits(1, MAKES_A_FILE), Bits(2, SET_ID_BITS))),
     Rule("creat", 85, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("openat", 257, 56, _SET_ID, when=(Bits(2, MAKES_A_FILE), Bits(3, SET_ID_BITS))),
-    # Flags and mode behind a pointer, as with clone3; libraries then take openat.
+    # Flags and mode are behind a pointer, as with clone3; libraries fall back to openat.
     Rule("openat2", 437, 437, _SET_ID, errno.ENOSYS),
     Rule("mknod", 133, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("mknodat", 259, 33, _SET_ID, when=(Bits(2, SET_ID_BITS),)),
 )
-"""Everything that is denied, and why."""
+"""All denied calls, with reasons."""
 
-# Instructions of classic BPF: what to do, and how far to jump if a comparison holds or fails.
+# Instructions of classic BPF: operation, and the jump distances if a comparison holds or fails.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 Instruction: TypeAlias = tuple[int, int, int, int]
@@ -236,7 +208,7 @@ Instruction: TypeAlias = tuple[int, int, int, int]
 
 @cache
 def filter_for(machine: Machine) -> bytes:
-    """The whole filter, as the kernel takes it: 8 bytes an instruction.
+    """The filter as the kernel expects it: 8 bytes per instruction.
 
     >>> len(filter_for("x86_64")) % 8
     0
@@ -247,36 +219,36 @@ def filter_for(machine: Machine) -> bytes:
 def _instructions(machine: Machine) -> Iterator[Instruction]:
     yield _load(_ARCH_AT)
     yield (_EQUAL, 1, 0, AUDIT_ARCH[machine])
-    yield _answer(KILL)
+    yield _return(KILL)
     yield _load(_NUMBER_AT)
     if machine == "x86_64":
         yield (_AT_LEAST, 0, 1, X32)
-        yield _answer(KILL)
+        yield _return(KILL)
     for rule in RULES:
         number = rule.number(machine)
         if number is not None:
-            checked = _checked(rule)
-            yield (_EQUAL, 0, len(checked), number)
-            yield from checked
-    yield _answer(ALLOW)
+            body = _rule_instructions(rule)
+            yield (_EQUAL, 0, len(body), number)
+            yield from body
+    yield _return(ALLOW)
 
 
-def _checked(rule: Rule) -> Sequence[Instruction]:
-    """What is done with a call whose number fits: it ends in an answer on every path."""
-    denied: list[Instruction] = [_answer(ERRNO | rule.error)]
+def _rule_instructions(rule: Rule) -> Sequence[Instruction]:
+    """The instructions for a call with the number of `rule`; every path ends in a return."""
+    denied: list[Instruction] = [_return(ERRNO | rule.error)]
     if not rule.when:
         return denied
-    # Built from the end: each condition that holds runs into what follows, and jumps to the last line if not.
-    body = [*denied, _answer(ALLOW)]
+    # Built from the end: a condition that holds continues with the next instruction; one that fails jumps to the last.
+    body = [*denied, _return(ALLOW)]
     for condition in reversed(rule.when):
         body = [*_condition(condition, past=len(body) - 1), *body]
     return body
 
 
 def _condition(condition: Condition, *, past: int) -> list[Instruction]:
-    """Goes on with the next instruction if the condition holds, and otherwise skips `past` of them.
+    """Continue with the next instruction if the condition holds, otherwise skip `past` of them.
 
-    Only the lower half of an argument is looked at: the kernel itself takes no more of these.
+    Only the lower half of an argument is compared: the kernel ignores the upper half of these.
     """
     load = _load(_ARGUMENTS_AT + 8 * condition.argument)
     match condition:
@@ -295,5 +267,5 @@ def _load(offset: int) -> Instruction:
     return (_LOAD, 0, 0, offset)
 
 
-def _answer(value: int) -> Instruction:
+def _return(value: int) -> Instruction:
     return (_RETURN, 0, 0, value)

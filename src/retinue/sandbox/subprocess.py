@@ -1,7 +1,7 @@
-"""One child process on the event loop: fed, read with a bound, waited for, and killed when its time is over.
+"""One child process on the event loop: its input is written, its output read up to a limit, its end awaited.
 
-Made of readers and a process descriptor alone, so that it works the same on every loop and in every thread; asyncio's
-own subprocesses know no `user=` under uvloop. What killing means is the caller's business.
+Built on file descriptors alone, so that it works on every event loop and in every thread; asyncio's own subprocesses
+have no `user=` under uvloop. The caller provides the function that kills.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -20,33 +20,57 @@ from retinue.core.ports import Ended, Program
 CHUNK = 64 * 1024
 
 
-async def finish(
-    process: subprocess.Popen[bytes], program: Program, kill: Callable[[], None], *, patience: float | None = None
-) -> Ended:
-    """Wait for the end of a process whose three streams are pipes, and say how it ended.
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
+    user: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a new session with pipes for its three streams; `user` is also its only group."""
+    pipe, groups = subprocess.PIPE, None if user is None else ()
+    return subprocess.Popen(
+        argv,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=env,
+        cwd=cwd,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        user=user,
+        group=user,
+        extra_groups=groups,
+    )
 
-    `kill` is called in any case, at the end too, and ends what else could hold the pipes; where it cannot be sure of
-    that, `patience` says how many seconds to wait for them. Being cancelled, this kills, waits for the process and lets
-    the cancellation through.
+
+async def finish(
+    process: subprocess.Popen[bytes], program: Program, kill: Callable[[], None], *, drain_seconds: float | None = None
+) -> Ended:
+    """Wait for the end of a process made by `start`, within the time limit of `program`.
+
+    `kill` is called in any case, also after the end, to end other processes that hold the pipes; if it may miss some,
+    `drain_seconds` limits the wait for the pipes. When cancelled, kills, waits for the process and re-raises.
     """
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    stdout, stderr = _Reading(process.stdout, program.max_output), _Reading(process.stderr, program.max_output)
-    stdin = _Writing(process.stdin, program.stdin)
+    stdout, stderr = _PipeReader(process.stdout, program.max_output), _PipeReader(process.stderr, program.max_output)
+    stdin = _PipeWriter(process.stdin, program.stdin)
     timed_out = False
     try:
         try:
             async with asyncio.timeout(program.seconds):
-                await _exited(process)
+                await _wait_unreaped(process)
         except TimeoutError:
             timed_out = True
-        # Before its number is given back: a group that is killed by number must still be the same one.
+        # Before the process is reaped: afterwards its pid may belong to another process group.
         kill()
-        await asyncio.wait((stdout.ended, stderr.ended), timeout=patience)
+        await asyncio.wait((stdout.ended, stderr.ended), timeout=drain_seconds)
     finally:
         kill()
-        await _exited(process)
+        await _wait_unreaped(process)
         code = process.wait()
         for stream in (stdin, stdout, stderr):
             stream.close()
@@ -59,14 +83,14 @@ async def finish(
     )
 
 
-async def _exited(process: subprocess.Popen[bytes]) -> None:
-    """Return when the process has ended; its number stays taken until somebody waits for it."""
+async def _wait_unreaped(process: subprocess.Popen[bytes]) -> None:
+    """Return when the process has ended, without reaping it, so that its pid is not reused."""
     if process.returncode is not None:
         return
     if sys.platform == "linux":
         descriptor = os.pidfd_open(process.pid)
         try:
-            await gone(descriptor)
+            await wait_for_exit(descriptor)
         finally:
             os.close(descriptor)
     else:
@@ -74,33 +98,30 @@ async def _exited(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a session, and its group, as long as nobody has waited for it.
-
-    Once somebody has, its number may be another's.
-    """
+    """Kill a session leader with its process group, unless it was reaped: its pid may be reused then."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-async def gone(descriptor: int) -> None:
-    """Return when the process behind a process descriptor has ended."""
+async def wait_for_exit(descriptor: int) -> None:
+    """Return when the process of a pidfd has ended."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
-    loop.add_reader(descriptor, _settle, ended)
+    loop.add_reader(descriptor, _resolve, ended)
     try:
         await ended
     finally:
         loop.remove_reader(descriptor)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
 
-class _Reading:
-    """Reads a pipe to its end and keeps the beginning; the rest is thrown away, so that the program never blocks."""
+class _PipeReader:
+    """Reads a pipe to its end and keeps the beginning; discards the rest, so that the program never blocks."""
 
     def __init__(self, pipe: IO[bytes], keep: int) -> None:
         self.kept = bytearray()
@@ -121,7 +142,7 @@ class _Reading:
             data = b""
         if not data:
             self._loop.remove_reader(self._pipe.fileno())
-            _settle(self.ended)
+            _resolve(self.ended)
             return
         room = self._keep - len(self.kept)
         self.kept += data[:room]
@@ -133,8 +154,8 @@ class _Reading:
             self._pipe.close()
 
 
-class _Writing:
-    """Writes to a pipe what fits, until all is written or nobody reads, and closes it."""
+class _PipeWriter:
+    """Writes data to a pipe as far as it accepts some, and closes it after all is written or the reader is gone."""
 
     def __init__(self, pipe: IO[bytes], data: bytes) -> None:
         self._pipe = pipe
@@ -151,7 +172,7 @@ class _Writing:
             written = os.write(self._pipe.fileno(), self._left[:CHUNK])
         except BlockingIOError:
             return
-        except OSError:  # Nobody reads any more.
+        except OSError:  # the reader has closed the pipe
             written = len(self._left)
         self._left = self._left[written:]
         if not self._left:

@@ -1,9 +1,9 @@
-"""Who a program is when retinue runs as root: an unused user, because the kernel limits no processes of root.
+"""User ids of programs when retinue runs as root: an unused uid each, because the kernel limits no processes of root.
 
-The user gets its rights on the granted folders back inside a user namespace of its own. Every id of ours means the same
-there, and two capabilities that reach no further than the namespace (and so than what is mounted in it) open files of
-any owner: `CAP_DAC_OVERRIDE` to read and write them, `CAP_FOWNER` to change their modes. Folders that are mounted
-read-only stay so. What a program makes belongs to the unused user.
+In its user namespace all ids mean the same as outside, and two capabilities give the program access to the granted
+folders regardless of owner: `CAP_DAC_OVERRIDE` to read and write files, `CAP_FOWNER` to change their modes. They do not
+reach beyond the namespace and its mounts, and folders that are mounted read-only stay so. New files belong to the
+unused uid.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 
 UNUSED = (range(65536, 100_000), range(65520, 65534))
-"""Users that no distribution hands out: above all system users and below those of user namespaces, or, where there are
-no more than 65536, the last ones below `nobody`."""
+"""Uids that no distribution assigns: above system users and below those of user namespaces, or, where there are no
+more than 65536, the last ones below the user `nobody`."""
 
 STEP = 61
 
@@ -26,46 +26,46 @@ CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER")
 
 
 class Users:
-    """Hands out unused users, a new one for each program, round and round."""
+    """Assigns unused uids to programs, in rotation."""
 
     def __init__(self) -> None:
-        # Each process of ours begins at another place: programs of two are not to be counted for each other.
+        # Each process starts elsewhere, so that the kernel does not count programs of two processes together.
         self._next = os.getpid() * STEP
         self._taken: Counter[int] = Counter()
 
     @contextmanager
     def one(self) -> Generator[int | None]:
-        """A user for one program; None if we are not root.
+        """A uid for one program; None if this process is not root.
 
-        None too where root is the only user there is (a user namespace with one id): that root is somebody else
-        outside, and the kernel does limit that one's processes.
+        Also None in a user namespace with a single id: that root is an ordinary user outside, whose processes the
+        kernel does limit.
         """
         users = _unused() if os.geteuid() == 0 else range(0)
         if not users:
             yield None
             return
-        user = self._free(users)
+        user = self._next_uid(users)
         self._taken[user] += 1
         try:
             yield user
         finally:
             self._taken[user] -= 1
 
-    def _free(self, users: range) -> int:
-        """The next that nobody has. Not the last one again: what is left of a program, until it is buried, counts."""
+    def _next_uid(self, users: range) -> int:
+        """The next unused uid. Not the last one again: processes of its program count until they are reaped."""
         for _ in users:
             self._next += 1
             user = users[self._next % len(users)]
-            if not self._taken[user] and not _named(user):
+            if not self._taken[user] and not _exists(user):
                 return user
         return users[self._next % len(users)]
 
 
 def map_ids(pid: int) -> None:
-    """Let every id mean in the user namespace of a waiting process what it means here."""
+    """Map every id in the user namespace of a blocked process to itself."""
     for kind in ("uid_map", "gid_map"):
         lines = [line.split() for line in Path(f"/proc/self/{kind}").read_text("ascii").splitlines()]
-        # One write: the kernel takes a map once.
+        # A single write: the kernel accepts a map only once.
         with open(f"/proc/{pid}/{kind}", "wb", buffering=0) as file:
             file.write("".join(f"{ours} {ours} {count}\n" for ours, _, count in lines).encode("ascii"))
 
@@ -81,7 +81,7 @@ def _mapped(users: range, kind: str) -> bool:
 
 
 @cache
-def _named(user: int) -> bool:
+def _exists(user: int) -> bool:
     try:
         pwd.getpwuid(user)
     except KeyError:

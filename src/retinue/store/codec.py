@@ -59,7 +59,6 @@ class Codec:
         self._outcomes = msgspec.json.Decoder(Outcome).decode
 
     def encode(self, value: Event | Item | Outcome | RunSpec) -> bytes:
-        """The stored form of a value, in this codec's format."""
         try:
             return self._tag + self._encode(value)
         except UnicodeEncodeError:
@@ -68,15 +67,12 @@ class Codec:
             return self._tag + self._encode(_replace_surrogates(msgspec.to_builtins(value)))
 
     def event(self, body: bytes) -> Event:
-        """Decode an event."""
         return self._decode("event", body, self._events, cast("type[Event]", Event))
 
     def item(self, body: bytes) -> Item:
-        """Decode an inbox item."""
         return self._decode("item", body, self._items, cast("type[Item]", Item))
 
     def outcome(self, body: bytes) -> Outcome:
-        """Decode an outcome."""
         return self._decode("outcome", body, self._outcomes, Outcome)
 
     def outcome_if_known(self, body: bytes) -> Outcome | None:
@@ -87,7 +83,6 @@ class Codec:
             return None
 
     def run_spec(self, body: bytes) -> RunSpec:
-        """Decode a run spec."""
         return self._decode("run spec", body, msgspec.json.Decoder(RunSpec).decode, RunSpec)
 
     def _decode(self, kind: Kind, body: bytes, decode: Callable[[memoryview], T], type_: type[T]) -> T:

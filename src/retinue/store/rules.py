@@ -64,7 +64,6 @@ def cancelled_end(progress: Progress, cancel: Cancel, at: float, events: Iterabl
 
 
 def pending_cancel(inbox: Iterable[Item]) -> Cancel:
-    """The cancel in an inbox, or one without a reason."""
     return next((item for item in inbox if isinstance(item, Cancel)), Cancel(key="cancelled"))
 
 
@@ -140,7 +139,6 @@ def check_run_spec(accept: Accept) -> None:
 
 
 def duplicate_run(run_id: RunId) -> StoreCorrupt:
-    """The error for a second run with the same id."""
     return StoreCorrupt(f"run {run_id} exists already; nothing of this batch was stored")
 
 
@@ -158,10 +156,5 @@ def sequence_error(run_id: RunId, *, given: int, last: int | None, ended: bool =
 def _ended(end: RunEnded) -> Progress:
     outcome = end.outcome
     return Progress(
-        phase="ended",
-        turns=outcome.turns,
-        usage=outcome.usage,
-        cost=outcome.cost,
-        outcome=outcome,
-        ended_at=end.at,
+        phase="ended", turns=outcome.turns, usage=outcome.usage, cost=outcome.cost, outcome=outcome, ended_at=end.at
     )

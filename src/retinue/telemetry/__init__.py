@@ -1,3 +1,3 @@
-"""Who watches: readers of what happens, for people and for machines."""
+"""Log output and metrics."""
 
 __all__ = ["logs", "otel"]

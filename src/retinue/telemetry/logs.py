@@ -1,4 +1,4 @@
-"""Telemetry lines on stderr: which of retinue's loggers speak, and how loudly, as `RETINUE_LOG` says."""
+"""Log lines on stderr: levels of retinue's loggers, as `RETINUE_LOG` sets them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 from retinue.core.errors import BadInput
 
 VARIABLE = "RETINUE_LOG"
-"""The environment variable: a level for everything, `target=level` for one logger, or several with commas."""
+"""Environment variable: a level for all loggers, `target=level` for one, or several of these with commas."""
 
 ROOT = "retinue"
 
@@ -42,10 +42,7 @@ def parse(filters: str) -> dict[str, int]:
 
 
 def turn_on(filters: str, stream: TextIO, *, tracebacks: bool = False) -> None:
-    """Let retinue's loggers speak on `stream`: warnings, and whatever else the filters ask for.
-
-    Tracebacks are for those who look for a bug; everyone else gets the line alone.
-    """
+    """Write warnings, and what the filters select, to `stream`; without `tracebacks` only the line of an error."""
     levels = {ROOT: logging.WARNING} | parse(filters)
     root = logging.getLogger(ROOT)
     for handler in tuple(root.handlers):

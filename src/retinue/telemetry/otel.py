@@ -20,7 +20,7 @@ NAME = "retinue"
 
 
 def meter() -> Meter:
-    """One that tells OpenTelemetry, or nobody where it is not installed."""
+    """A meter for OpenTelemetry, or `NoMeter` if its API is not installed."""
     return OtelMeter() if _is_installed() else NoMeter()
 
 
@@ -32,7 +32,7 @@ def _is_installed() -> bool:
 
 
 class OtelMeter:
-    """Makes each instrument when it is first used; until then nothing of OpenTelemetry is imported."""
+    """A `Meter` that creates each instrument on first use; before that OpenTelemetry is not imported."""
 
     def __init__(self) -> None:
         self._meter: metrics.Meter | None = None
@@ -41,24 +41,23 @@ class OtelMeter:
         self._histograms: dict[str, metrics.Histogram] = {}
 
     def count(self, name: str, **attributes: str) -> None:
-        """One more."""
         if name not in self._counters:
-            self._counters[name] = self._made().create_counter(name)
+            self._counters[name] = self._otel_meter().create_counter(name)
         self._counters[name].add(1, attributes)
 
     def move(self, name: str, change: int, **attributes: str) -> None:
-        """So many more or fewer at this moment."""
         if name not in self._gauges:
-            self._gauges[name] = self._made().create_up_down_counter(name)
+            self._gauges[name] = self._otel_meter().create_up_down_counter(name)
         self._gauges[name].add(change, attributes)
 
     def measure(self, name: str, value: float, **attributes: str) -> None:
-        """One measured value of many."""
         if name not in self._histograms:
-            self._histograms[name] = self._made().create_histogram(name, unit="s" if name.endswith("_seconds") else "")
+            self._histograms[name] = self._otel_meter().create_histogram(
+                name, unit="s" if name.endswith("_seconds") else ""
+            )
         self._histograms[name].record(value, attributes)
 
-    def _made(self) -> metrics.Meter:
+    def _otel_meter(self) -> metrics.Meter:
         if self._meter is None:
             from opentelemetry.metrics import get_meter
 

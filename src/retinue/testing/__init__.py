@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from retinue.testing.contracts.store import StoreContract as StoreContract
     from retinue.testing.crashing_store import CrashingStore as CrashingStore
     from retinue.testing.crashing_store import StoreKilled as StoreKilled
-    from retinue.testing.dialects import dialect_context as dialect_context
     from retinue.testing.fake_chat import ChatScript as ChatScript
     from retinue.testing.fake_chat import FakeChat as FakeChat
     from retinue.testing.fake_server import FakeResponse as FakeResponse
     from retinue.testing.fake_server import FakeServer as FakeServer
     from retinue.testing.fake_server import ReceivedRequest as ReceivedRequest
+    from retinue.testing.harness import CountedIds as CountedIds
     from retinue.testing.harness import Harness as Harness
-    from retinue.testing.ids import CountedIds as CountedIds
+    from retinue.testing.harness import dialect_context as dialect_context
     from retinue.testing.virtual_time import DeadlockError as DeadlockError
     from retinue.testing.virtual_time import VirtualClock as VirtualClock
     from retinue.testing.virtual_time import VirtualTimeLoop as VirtualTimeLoop
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 # Lazy, because the contracts import pytest, which is no dependency of the package.
 _HOMES = {
     "ChatScript": "retinue.testing.fake_chat:ChatScript",
-    "CountedIds": "retinue.testing.ids:CountedIds",
+    "CountedIds": "retinue.testing.harness:CountedIds",
     "CrashingStore": "retinue.testing.crashing_store:CrashingStore",
     "DeadlockError": "retinue.testing.virtual_time:DeadlockError",
     "FakeChat": "retinue.testing.fake_chat:FakeChat",
@@ -80,7 +80,7 @@ _HOMES = {
     "VirtualTimeLoop": "retinue.testing.virtual_time:VirtualTimeLoop",
     "calls": "retinue.providers.scripted:calls",
     "calls_verbatim": "retinue.providers.scripted:calls_verbatim",
-    "dialect_context": "retinue.testing.dialects:dialect_context",
+    "dialect_context": "retinue.testing.harness:dialect_context",
     "fails": "retinue.providers.scripted:fails",
     "hangs": "retinue.providers.scripted:hangs",
     "run_in_virtual_time": "retinue.testing.virtual_time:run_in_virtual_time",

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, assert_never, cast
+from typing import Any, NamedTuple, TypeAlias, assert_never, cast
 
 import msgspec
 from msgspec import field
@@ -27,8 +28,65 @@ from retinue.core.errors import BadInput, ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply, ScriptFileLine
-from retinue.testing.fake_prompts import Block, PromptCache
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
+
+LOOKBACK = 20
+"""How many blocks before a cache mark are searched for a cached prefix."""
+
+
+class Block(NamedTuple):
+    """A piece of a prompt; `under` are options that distinguish blocks with the same content."""
+
+    content: bytes
+    marked: bool = False
+    under: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """Tokens of a prompt: all, those read from the cache, and those written to it."""
+
+    total: int
+    cached: int = 0
+    written: int = 0
+
+
+class PromptCache:
+    """A vendor's cache of prompt prefixes, up to each block; with `wants_marks` up to each marked block.
+
+    With marks, a prefix is found again if a mark is at its end or up to `LOOKBACK` blocks behind it.
+
+    >>> cache = PromptCache()
+    >>> cache.read("model", [Block(b"four"), Block(b"and eight")])
+    Prompt(total=3, cached=0, written=3)
+    >>> cache.read("model", [Block(b"four"), Block(b"or more..")])
+    Prompt(total=3, cached=1, written=2)
+    """
+
+    def __init__(self, *, wants_marks: bool = False) -> None:
+        self._wants_marks = wants_marks
+        self._cached: set[bytes] = set()
+
+    def read(self, model: str, blocks: Iterable[Block]) -> Prompt:
+        """Look up a prompt for a model and store its prefixes."""
+        digest, size = hashlib.sha256(model.encode()), 0
+        prefixes: list[tuple[bytes, int]] = []
+        marked: list[int] = []
+        for block in blocks:
+            digest.update(block.under + block.content)
+            size += len(block.content)
+            if block.marked or not self._wants_marks:
+                marked.append(len(prefixes))
+            prefixes.append((digest.digest(), size // 4))
+        cached = 0
+        for end in marked:
+            stop = max(-1, end - LOOKBACK)
+            hits = (prefixes[at][1] for at in range(end, stop, -1) if prefixes[at][0] in self._cached)
+            cached = max(cached, next(hits, 0))
+        self._cached.update(prefixes[end][0] for end in marked)
+        written = prefixes[marked[-1]][1] - cached if marked else 0
+        return Prompt(total=size // 4, cached=cached, written=written)
+
 
 Playable: TypeAlias = Line | FakeResponse | Callable[[ReceivedRequest], Line | FakeResponse]
 """The response to a request: a line, an exact response, or a function of the request that returns either."""
@@ -62,7 +120,6 @@ class FakeChat(FakeServer):
 
     @property
     def base_url(self) -> str:
-        """The base URL for a provider."""
         return f"{self.url}/v1"
 
     async def __aenter__(self) -> FakeChat:
@@ -133,7 +190,6 @@ class ChatScript:
 
 
 def event(value: object) -> bytes:
-    """One server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 

@@ -91,7 +91,6 @@ class FakeServer:
         await self.close()
 
     async def open(self) -> None:
-        """Start listening."""
         self._runner = web.ServerRunner(
             web.Server(self._serve, handler_cancellation=True, access_log=None), shutdown_timeout=1.0
         )

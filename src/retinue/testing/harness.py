@@ -1,9 +1,13 @@
-"""`Harness`: a complete retinue for tests, in memory, with a scripted model and virtual time."""
+"""`Harness`: a complete retinue for tests, in memory, with a scripted model and virtual time.
+
+Also predictable run ids, and a dialect context for tests that make a dialect without opening a retinue.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -18,6 +22,7 @@ from retinue.core.events import CallReturned, Event, ReplyReceived
 from retinue.core.ids import RandomIds, RunId
 from retinue.core.ports import Store, ToolLike
 from retinue.core.run import Outcome
+from retinue.dialects.context import DialectContext
 from retinue.dialects.registry import DEFAULT
 from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider
 from retinue.store.memory import MemoryStore
@@ -156,3 +161,39 @@ class Harness:
             for event in self.events(row.run_id)
             if isinstance(event, ReplyReceived)
         }
+
+
+class CountedIds:
+    """Sequential run ids.
+
+    >>> ids = CountedIds("child")
+    >>> ids.new(), ids.new()
+    ('child-0001', 'child-0002')
+    """
+
+    def __init__(self, prefix: str = "run") -> None:
+        self._prefix = prefix
+        self._numbers = count(1)
+
+    def new(self) -> str:
+        return f"{self._prefix}-{next(self._numbers):04}"
+
+
+def dialect_context(*, agents: Sequence[Agent] = (), tool_names: Sequence[str] = ()) -> DialectContext:
+    """A context with an empty store in memory and no live run: enough to make a dialect and look at its tools.
+
+    For a dialect at work, use `Harness`.
+
+    >>> dialect_context(tool_names=["search_logs"]).tool_names
+    ['search_logs']
+    """
+    provider = ScriptedProvider(Script())
+    supervisor = open_retinue(provider=provider, store=MemoryStore(), dialects=()).supervisor
+    return DialectContext(
+        supervisor=supervisor,
+        key_value=supervisor.key_value,
+        clock=supervisor.clock,
+        agents=agents,
+        tool_names=tool_names,
+        resolve=lambda model, caller_spec: (caller_spec.provider, model or caller_spec.model),
+    )

@@ -66,7 +66,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
-        """The virtual time, in seconds since the loop was created."""
         return self._now
 
     def call_at(
@@ -100,18 +99,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, *timeout: float | None) -> None:
-        """Wait for the threads of `asyncio.to_thread`, while time is paused."""
         with self.paused():
             await super().shutdown_default_executor(*timeout)
 
     async def subprocess_exec(self, *args: Any, **options: Any) -> Any:
-        """Start a program and track it as a child process."""
         transport, protocol = await super().subprocess_exec(*args, **options)
         self._children.add(transport)
         return transport, protocol
 
     async def subprocess_shell(self, *args: Any, **options: Any) -> Any:
-        """Start a shell command and track it as a child process."""
         transport, protocol = await super().subprocess_shell(*args, **options)
         self._children.add(transport)
         return transport, protocol
@@ -131,7 +127,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return []
 
     def _real_wait(self, timeout: float | None) -> float:
-        """Real seconds to wait for external input before time jumps."""
         if self._pauses:
             return MAX_WAIT
         child = any(child.get_returncode() is None for child in self._children)

@@ -13,7 +13,7 @@ from retinue.core.run import Outcome
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings
 from retinue.providers.scripted import Line, Script, ScriptedProvider, ScriptedReply, calls
 from retinue.store.memory.store import MemoryStore
-from retinue.testing.ids import CountedIds
+from retinue.testing.harness import CountedIds
 from retinue.testing.virtual_time import VirtualClock
 from tests.internals import live_run, tool_of
 

@@ -17,7 +17,7 @@ from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
 from retinue.dialects.zeroclaw.dialect import ZeroclawDialect
 from retinue.providers.scripted import calls, calls_verbatim, fails, hangs, says, together
-from retinue.testing.dialects import dialect_context
+from retinue.testing.harness import dialect_context
 from tests.dialects.zeroclaw.stage import REVIEWER, TASK, Stage, delegate, spawn
 
 FRONTLINE = Agent(

@@ -22,8 +22,7 @@ from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
-from retinue.testing.fake_chat import EVENTS, JSON, Playable
-from retinue.testing.fake_prompts import Block, Prompt, PromptCache
+from retinue.testing.fake_chat import EVENTS, JSON, Block, Playable, Prompt, PromptCache
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic_rules import rejection_of, signature_of
 

@@ -17,8 +17,15 @@ from typing import Any, assert_never, cast
 from retinue.core.messages import ToolCall
 from retinue.providers.openai_responses.request import Spelling
 from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
-from retinue.testing.fake_chat import EVENTS, Playable, error_response, estimated_usage, event, prompt_blocks
-from retinue.testing.fake_prompts import PromptCache
+from retinue.testing.fake_chat import (
+    EVENTS,
+    Playable,
+    PromptCache,
+    error_response,
+    estimated_usage,
+    event,
+    prompt_blocks,
+)
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
 

@@ -1,11 +1,9 @@
 """The interfaces that the engine needs: provider, tool, store, sandbox, clock, key-value, metrics."""
 
-from retinue.core.ports.clock import Clock, Ids
-from retinue.core.ports.key_value import KeyValue
-from retinue.core.ports.metrics import Meter, NoMeter
+from retinue.core.ports.clock import Clock, Ids, Meter, NoMeter
 from retinue.core.ports.provider import OutputValidator, Provider, Providers, Publish, Request, price_of, window_of
 from retinue.core.ports.sandbox import Ended, Program, Sandbox
-from retinue.core.ports.store import CommitAtOnce, Store, commit_at_once_of
+from retinue.core.ports.store import CommitAtOnce, KeyValue, Store, commit_at_once_of
 from retinue.core.ports.tool import (
     CallContext,
     CallRisk,

@@ -1,4 +1,4 @@
-"""A program to be started for an agent, and what came of it; how it is fenced in is the sandbox's business."""
+"""The sandbox port: runs a program for an agent within limits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec import Struct
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """What to start, what it may see, and how much it may use.
+    """A command with the files it may access and the resources it may use.
 
-    Everything that is not named here is closed: `readable` and `writable` folders, `hidden` paths inside them (they
-    win), the variables in `environment` and no others, no network unless granted. `folder` is where it starts and lies
-    in one of the folders. Paths are absolute and as the caller resolved them.
+    Access is denied by default: the program sees the folders in `readable` and `writable` without the `hidden` paths
+    inside them, the variables in `environment`, and the network only if granted. `folder` is its working directory,
+    inside one of the folders. Paths are absolute and resolved by the caller.
     """
 
     argv: tuple[str, ...]
@@ -28,42 +28,40 @@ class Program(Struct, frozen=True, kw_only=True):
     """Wall time; after it the program and all its children are killed."""
     cpu_seconds: int | None = None
     memory: int = 512 * 1024 * 1024
-    """Bytes of memory that all its processes use together, /tmp included."""
+    """Bytes of memory of all its processes together, /tmp included."""
     reserved: int | None = None
-    """Bytes of address space of each process, used or not; None for no more than `memory`.
-
-    A sandbox that does not see how much memory is used takes `memory` in any case.
+    """Bytes of address space of each process; None means `memory`. Ignored by a sandbox that cannot measure memory use,
+    which applies `memory` instead.
     """
     processes: int = 64
     file_size: int = 64 * 1024 * 1024
     scratch: int = 64 * 1024 * 1024
-    """Bytes of its own empty /tmp."""
+    """Size in bytes of its private /tmp."""
     max_output: int = 1024 * 1024
-    """Bytes of stdout, and of stderr, that are kept; the rest is read and thrown away."""
+    """Bytes kept of stdout, and of stderr; the rest is read and discarded."""
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """How a program ended. `code` is negative for a signal, as Python has it."""
+    """How a program ended. `code` is the exit code, or the negative number of the signal that ended it."""
 
     code: int
     stdout: bytes = b""
     stderr: bytes = b""
     timed_out: bool = False
     cut: bool = False
-    """More was printed than was kept."""
+    """Whether output was discarded."""
     killed_for: str = ""
-    """Why the sandbox killed it, in words for whoever started it; nothing if it did not, or for its time."""
+    """Why the sandbox killed it, as a message for the caller; empty if it did not, or because of the time limit."""
 
 
 class Sandbox(Protocol):
-    """Where programs run that nobody vouches for.
+    """Runs untrusted programs.
 
-    `run` starts the program and waits for its end. Being cancelled, it kills the program and everything that the
-    program started, and lets the cancellation through. It raises `SandboxUnavailable` where nothing here fences
-    programs in, with words that say what to install or what to allow; it never runs a program with less protection than
-    was promised.
+    When cancelled, `run` kills the program with everything that it started, and re-raises. It raises
+    `SandboxUnavailable` if this machine has no working sandbox, with a message that says what to install or to allow;
+    it never runs a program with less protection than promised.
     """
 
     async def run(self, program: Program) -> Ended:
-        """Start the program, wait, and say how it ended."""
+        """Start the program and wait for its end."""
         ...

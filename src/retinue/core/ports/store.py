@@ -1,4 +1,4 @@
-"""The store port: the commands and queries that every store implements."""
+"""The store port: the commands and queries of a store, and the key-value namespaces that dialects and tools see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from retinue.core.agent import RunSpec
-from retinue.core.commands import Charge, DriverRow, RunQuery, RunRow, SessionRow, Write, WriteResult
+from retinue.core.commands import Charge, Decide, DriverRow, RunQuery, RunRow, SessionRow, Write, WriteResult
 from retinue.core.events import Event
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
@@ -101,7 +101,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release files and connections; nothing committed is lost."""
-        ...
 
 
 class CommitAtOnce(Protocol):
@@ -119,3 +118,17 @@ class CommitAtOnce(Protocol):
 def commit_at_once_of(store: Store) -> CommitAtOnce | None:
     """The store's method `commit_at_once`; None if it has none."""
     return getattr(store, "commit_at_once", None)
+
+
+class KeyValue(Protocol):
+    """Durable values by name, in namespaces: shared context, defined agents, memory."""
+
+    async def look(self, space: str) -> Mapping[str, bytes]:
+        """All entries of a namespace."""
+        ...
+
+    async def change(
+        self, space: str, decide: Decide, *, key: Key | None = None, session_id: SessionId | None = None
+    ) -> WriteResult:
+        """Change a namespace by a pure function of its content; see `commands.Change`."""
+        ...

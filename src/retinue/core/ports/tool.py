@@ -187,12 +187,10 @@ class ToolWrapper(Tool):
         self.companion = tool.companion
 
     def prepare(self, arguments: str) -> PreparedCall:
-        """Prepare a call of the inner tool, to be made by `run`."""
         inner = self.tool.prepare(arguments)
         return PreparedCall(arguments, inner.risk, partial(self.run, inner), inner.waits, inner.denied_by)
 
     def why_hidden(self, context: CallContext) -> str | None:
-        """Text of the inner tool."""
         return self.tool.why_hidden(context)
 
     async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
@@ -200,7 +198,6 @@ class ToolWrapper(Tool):
         return await call.run(context)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Prepare a call and make it."""
         return await self.prepare(arguments).run(context)
 
 
@@ -209,4 +206,3 @@ class Toolbox(Protocol):
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects sees it."""
-        ...

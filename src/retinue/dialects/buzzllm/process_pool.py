@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import IO
 
 from retinue.dialects.child_process import GRANT_FD, MAY_I_ACT, NO, USAGE_FD, YES, Tally, last_tally
-from retinue.sandbox.subprocess import end_group, gone
+from retinue.sandbox.subprocess import end_group, wait_for_exit
 
 COMMAND = (sys.executable, "-P", "-m", "retinue", "call")
 """`-P`: a child must not find its modules in the current folder."""
@@ -133,7 +133,7 @@ class ChildProcess:
         if self._process.returncode is not None:
             return
         if self._exit_fd is not None:
-            await gone(self._exit_fd)
+            await wait_for_exit(self._exit_fd)
         else:
             await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
 

@@ -16,12 +16,14 @@ from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.store import rules
-from retinue.store.memory.commands import MemoryCommands
-from retinue.store.memory.tables import StoredRun, Tables, UndoLog
+from retinue.store.memory.commands import MemoryCommands, StoredRun, Tables, UndoLog
 
 
 class MemoryStore:
     """A `Store` in memory."""
+
+    shared = False
+    blocking = False
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,27 +31,14 @@ class MemoryStore:
         self._tables = Tables()
         self._commands = MemoryCommands(self._tables, self._undo)
 
-    @property
-    def shared(self) -> bool:
-        """False: no other process can reach these objects."""
-        return False
-
-    @property
-    def blocking(self) -> bool:
-        """False: a commit takes microseconds."""
-        return False
-
     def changed(self) -> bool:
-        """False: no other process can write."""
         return False
 
-    def close(self) -> None:
-        """Nothing to release."""
+    def close(self) -> None: ...
 
     def commit(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
     ) -> list[WriteResult]:
-        """Apply these writes in order, all or none."""
         with self._lock:
             if (
                 driver_id is not None
@@ -66,19 +55,16 @@ class MemoryStore:
                 self._undo.forget()
 
     def run(self, run_id: RunId) -> RunRow | None:
-        """The row of a run, or None."""
         with self._lock:
             run = self._tables.runs.get(run_id)
             return None if run is None else run.row()
 
     def run_by_key(self, key: Key) -> RunRow | None:
-        """The row of the run created with this key, or None."""
         with self._lock:
             run = self._tables.keys.get(key)
             return None if run is None else run.row()
 
     def runs(self, query: RunQuery) -> list[RunRow]:
-        """Rows, newest first."""
         with self._lock:
             if query.parent_id is None:
                 candidates = list(self._tables.runs.values())
@@ -89,62 +75,51 @@ class MemoryStore:
             return [run.row() for run in matching[: query.limit]]
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
-        """The numbered events of a run, from `after` + 1 on."""
         with self._lock:
             run = self._tables.runs.get(run_id)
             return [] if run is None else list(enumerate(run.events[after:], after + 1))
 
     def run_spec(self, digest: str) -> RunSpec:
-        """The run spec with this digest; raises `StoreCorrupt` if it is missing."""
         with self._lock:
             if digest not in self._tables.run_specs:
                 raise StoreCorrupt(f"run spec {digest} is missing")
             return self._tables.run_specs[digest]
 
     def inbox(self, run_id: RunId) -> list[Item]:
-        """The untaken inbox items of a run, in the order in which they were posted."""
         with self._lock:
             run = self._tables.runs.get(run_id)
             return [] if run is None else run.untaken()
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
-        """The untaken inbox items of all unfinished runs of a driver."""
         with self._lock:
             mine = [run for run in self._tables.runs.values() if run.driver_id == driver_id and not run.ended]
             return [(run.accepted.run_id, item) for run in mine for item in run.untaken()]
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
-        """(name, run id, key that retired it) of all handles in a space, in creation order."""
         with self._lock:
             named = self._tables.handles.get((session_id, space), {})
             return [(name, handle.run_id, handle.retired_by) for name, handle in named.items()]
 
     def drivers(self) -> list[DriverRow]:
-        """All registered drivers; dead ones only while they own unfinished runs."""
         with self._lock:
             owners = {run.driver_id for run in self._tables.runs.values() if not run.ended}
             return [row for name, row in self._tables.drivers.items() if not row.dead or name in owners]
 
     def session(self, session_id: SessionId) -> SessionRow | None:
-        """The row of a session, or None."""
         return self._tables.sessions.get(session_id)
 
     def sessions(self) -> list[SessionRow]:
-        """All sessions, oldest first."""
         with self._lock:
             return sorted(self._tables.sessions.values(), key=lambda session: session.created_at)
 
     def key_value(self, space: str) -> Mapping[str, bytes]:
-        """The content of a key-value namespace."""
         with self._lock:
             return dict(self._tables.namespaces.get(space, {}))
 
     def answered(self, key: Key) -> bytes | None:
-        """The stored answer of the change with this key, or None."""
         return self._tables.answers.get(key)
 
     def charges(self, window: str, since: float) -> list[Charge]:
-        """The charges of a window since a time, oldest first."""
         with self._lock:
             recent = [charge for charge in self._tables.charges.get(window, ()) if charge.at >= since]
             return sorted(recent, key=lambda charge: charge.at)

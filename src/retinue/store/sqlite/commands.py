@@ -1,4 +1,4 @@
-"""Writes of the SQLite store: each is checked, then applied, inside the caller's transaction.
+"""Writes of the SQLite store, pruning included: each is checked, then applied, inside the caller's transaction.
 
 The SQL statements are constants, so that SQLite's statement cache finds them again.
 """
@@ -6,7 +6,7 @@ The SQL statements are constants, so that SQLite's statement cache finds them ag
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, repeat
 from types import MappingProxyType
 from typing import Any, Final, assert_never, cast
@@ -42,9 +42,8 @@ from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.store import rules
-from retinue.store.codec import Codec, without_surrogates
+from retinue.store.codec import Codec, blob_name, checked_blob, without_surrogates
 from retinue.store.sqlite.event_log import INSERT_EVENT, BlobTable, EventLog
-from retinue.store.sqlite.prune import forget, prune
 
 _INSERT_RUN: Final = """
     INSERT INTO runs (run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key,
@@ -117,11 +116,9 @@ class SqliteCommands:
         self._event_log.clear_numbers()
 
     def is_alive(self, driver_id: DriverId) -> bool:
-        """Whether the driver is registered and was not declared dead."""
         return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
 
     def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[WriteResult]:
-        """Check and apply these writes of the driver in order, and return their results."""
         if len(writes) == 1:
             return [self.write(driver_id, writes[0])]
         results: list[WriteResult] = []
@@ -135,7 +132,6 @@ class SqliteCommands:
         return results
 
     def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
-        """Check and apply one write of the driver, and return its result."""
         match write:
             case Record():
                 return self._record(driver_id, write)
@@ -178,8 +174,6 @@ class SqliteCommands:
     def _one(self, question: str, *values: object) -> tuple[Any, ...] | None:
         return self._execute(question, values).fetchone()
 
-    # ---- runs -------------------------------------------------------------------------------------------------------
-
     def _accept(self, write: Accept) -> Accepted | NotCreated:
         accepted = write.accepted
         if accepted.key is not None and (before := self._by_key(accepted.key)):
@@ -195,20 +189,10 @@ class SqliteCommands:
             accepted = replace(accepted, handle=handle)
         values = (
             *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
-            *(
-                without_surrogates(accepted.path),
-                without_surrogates(accepted.agent),
-                without_surrogates(accepted.label),
-                accepted.dialect,
-            ),
-            *(
-                accepted.key,
-                handle and handle.space,
-                handle and handle.name,
-                accepted.lifecycle.awaited,
-                accepted.run_spec,
-            ),
-            *(write.driver_id, accepted.at, accepted.format, rules.initial_progress(accepted).phase),
+            *map(without_surrogates, (accepted.path, accepted.agent, accepted.label)),
+            *(accepted.dialect, accepted.key, handle and handle.space, handle and handle.name),
+            *(accepted.lifecycle.awaited, accepted.run_spec, write.driver_id, accepted.at, accepted.format),
+            rules.initial_progress(accepted).phase,
         )
         no = self._execute(_INSERT_RUN, values).lastrowid
         self._execute(INSERT_EVENT, (no, 1, self._blobs.store(accepted)))
@@ -294,8 +278,6 @@ class SqliteCommands:
                 self._event_log.end(no, write.item, write.at)
         return tuple(run_id for _, run_id, _ in fresh)
 
-    # ---- drivers ----------------------------------------------------------------------------------------------------
-
     def _declare_dead(self, write: DeclareDead) -> bool:
         row = self._one("SELECT beat, dead FROM drivers WHERE driver_id = ?", write.driver_id)
         if row is not None:
@@ -312,12 +294,9 @@ class SqliteCommands:
         cancelled = self._execute(lost, (driver_id,)).fetchall()
         self._execute("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
         for no, at in cancelled:
-            inbox = self._execute(
-                "SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id", (no,)
-            ).fetchall()
-            self._event_log.end(
-                no, rules.pending_cancel(self._codec.item(self._blobs.load(body)) for (body,) in inbox), at
-            )
+            untaken = "SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id"
+            items = (self._codec.item(self._blobs.load(body)) for (body,) in self._execute(untaken, (no,)).fetchall())
+            self._event_log.end(no, rules.pending_cancel(items), at)
 
     def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
         if not self.is_alive(write.driver_id):
@@ -325,8 +304,6 @@ class SqliteCommands:
         return tuple(
             run_id for run_id in write.run_ids if self._execute(_ADOPT, (write.driver_id, run_id)).rowcount == 1
         )
-
-    # ---- sessions, handles and key-value namespaces -----------------------------------------------------------------
 
     def _session_state(self, session_id: SessionId) -> str | None:
         row = self._one("SELECT state FROM sessions WHERE session_id = ?", session_id)
@@ -373,3 +350,73 @@ class SqliteCommands:
         if write.key is not None:
             self._execute("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
         return decision.answer
+
+
+_FIRST_EVENTS = """
+    SELECT runs.run_id, events.body, blobs.body FROM runs JOIN events ON events.run_no = runs.no AND events.seq = 1
+    LEFT JOIN blobs ON blobs.digest = CAST(substr(events.body, 2) AS TEXT)
+"""
+_REFERENCES = """
+    SELECT brief FROM runs
+    UNION SELECT CAST(substr(body, 2) AS TEXT) FROM events WHERE substr(body, 1, 1) = x'40'
+    UNION SELECT CAST(substr(body, 2) AS TEXT) FROM mail WHERE substr(body, 1, 1) = x'40'
+    UNION SELECT CAST(substr(outcome, 2) AS TEXT) FROM runs WHERE substr(outcome, 1, 1) = x'40'
+"""
+"""All blobs that are still referenced; a reference begins with `@` (0x40)."""
+_TO_FORGET = "SELECT no FROM runs WHERE root_id = ? AND dialect = ? AND parent_id IS NOT NULL AND seq > 0"
+_IDLE_DEAD_DRIVERS = """
+    DELETE FROM drivers WHERE dead
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.driver_id = drivers.driver_id AND runs.ended = 0)
+"""
+
+
+def prune(do: Callable[..., sqlite3.Cursor], codec: Codec, before: float) -> int:
+    """Delete trees that ended before a time, inside the caller's transaction; returns the number of deleted runs."""
+    runs = do("SELECT run_id, root_id, CASE WHEN ended THEN ended_at END FROM runs").fetchall()
+    gone = rules.prunable(runs, _inherited_runs(do, codec), before)
+    for run_id in gone:
+        (no,) = do("SELECT no FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        do("DELETE FROM events WHERE run_no = ?", (no,))
+        do("DELETE FROM mail WHERE run_no = ?", (no,))
+        do("DELETE FROM runs WHERE no = ?", (no,))
+    keys = do("SELECT key FROM answers").fetchall()
+    for (key,) in keys:
+        if rules.run_of_key(key) in gone:
+            do("DELETE FROM answers WHERE key = ?", (key,))
+    spaces = do("SELECT DISTINCT space FROM shelves WHERE space >= 'artifact/' AND space < 'artifact0'").fetchall()
+    for (space,) in spaces:
+        if rules.is_artifact_of(space, gone):
+            do("DELETE FROM shelves WHERE space = ?", (space,))
+    do(f"DELETE FROM blobs WHERE digest NOT IN ({_REFERENCES})")
+    do("DELETE FROM charges WHERE until < ?", (before,))
+    do(_IDLE_DEAD_DRIVERS)
+    return len(gone)
+
+
+def forget(do: Callable[..., sqlite3.Cursor], root_id: RunId, dialect: str) -> int:
+    """Delete the messages of a tree's runs of one dialect, inside the caller's transaction; returns their number."""
+    if do("SELECT 1 FROM runs WHERE root_id = ? AND ended = 0 LIMIT 1", (root_id,)).fetchone() is not None:
+        return 0
+    runs = do(_TO_FORGET, (root_id, dialect)).fetchall()
+    blobs = set[str]()
+    for (no,) in runs:
+        for table in ("events", "mail"):
+            named = do(f"SELECT body FROM {table} WHERE run_no = ? AND substr(body, 1, 1) = x'40'", (no,)).fetchall()
+            blobs |= {digest for (body,) in named if (digest := blob_name(body)) is not None}
+            do(f"DELETE FROM {table} WHERE run_no = ?", (no,))
+        do("UPDATE runs SET seq = 0 WHERE no = ?", (no,))
+    if blobs:  # rare, and worth a full scan: deleted messages must not stay readable
+        needed = {digest for (digest,) in do(_REFERENCES).fetchall()}
+        for digest in blobs - needed:
+            do("DELETE FROM blobs WHERE digest = ?", (digest,))
+    return len(runs)
+
+
+def _inherited_runs(do: Callable[..., sqlite3.Cursor], codec: Codec) -> dict[str, str]:
+    origins: dict[str, str] = {}
+    for run_id, body, blob in do(_FIRST_EVENTS).fetchall():
+        digest = blob_name(body)
+        accepted = codec.event(body if digest is None else checked_blob(digest, blob))
+        if isinstance(accepted, RunAccepted) and accepted.inherits is not None:
+            origins[run_id] = accepted.inherits.run_id
+    return origins

@@ -83,7 +83,6 @@ def _is_disk_full(path: Path) -> bool:
 
 
 def _unwritable(path: Path, folder: Path) -> Path | None:
-    """The folder or file that this process may not write, if any."""
     lock = Path(f"{path}.lock")
     if not os.access(folder, os.W_OK | os.X_OK):
         return folder

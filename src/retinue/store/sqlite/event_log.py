@@ -35,7 +35,6 @@ class BlobTable:
         return stored
 
     def put_blob(self, digest: str, body: bytes) -> None:
-        """Store a blob, unless it exists."""
         self._execute("INSERT OR IGNORE INTO blobs (digest, body) VALUES (?, ?)", (digest, body))
 
     def load(self, stored: bytes) -> bytes:
@@ -82,7 +81,6 @@ class EventLog:
         return no
 
     def clear_numbers(self) -> None:
-        """Clear the cache after runs may have been deleted."""
         self._numbers.clear()
 
     def add(self, driver_id: DriverId | None, records: Sequence[Record]) -> None:
@@ -109,7 +107,6 @@ class EventLog:
         self._executemany(INSERT_EVENT, rows)
 
     def end(self, no: int, cancel: Cancel, at: float) -> None:
-        """End a cancelled run that has no driver."""
         row = "SELECT seq, turns, input, output, cached, reasoning, cost FROM runs WHERE no = ?"
         seq, turns, input_, output, cached, reasoning, cost = self._execute(row, (no,)).fetchone()
         before = Progress(phase="working", turns=turns, usage=Usage(input_, output, cached, reasoning), cost=cost)

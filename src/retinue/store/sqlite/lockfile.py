@@ -85,7 +85,6 @@ class LockFile:
             nap = min(nap * 2, _MAX_NAP)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -43,15 +43,12 @@ class SqliteQueries:
             self._connection.close()
 
     def run(self, run_id: RunId) -> RunRow | None:
-        """The row of a run, or None."""
         return self._one_run(_RUN + "WHERE run_id = ?", run_id)
 
     def run_by_key(self, key: Key) -> RunRow | None:
-        """The row of the run created with this key, or None."""
         return self._one_run(_RUN + "WHERE key = ?", key)
 
     def runs(self, query: RunQuery) -> list[RunRow]:
-        """Rows, newest first."""
         filters = {
             "session_id = ?": query.session_id,
             "root_id = ?": query.root_id,
@@ -75,7 +72,6 @@ class SqliteQueries:
         return [self._run_row(row) for row in rows]
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
-        """The numbered events of a run, from `after` + 1 on."""
         query = """
             SELECT events.seq, events.body FROM runs JOIN events ON events.run_no = runs.no
             WHERE runs.run_id = ? AND events.seq > ? ORDER BY events.seq
@@ -83,11 +79,9 @@ class SqliteQueries:
         return [(seq, self._codec.event(self._load(body))) for seq, body in self._fetch(query, run_id, after)]
 
     def run_spec(self, digest: str) -> RunSpec:
-        """The run spec with this digest; raises `StoreCorrupt` if it is missing."""
         return self._codec.run_spec(self._blob(digest))
 
     def inbox(self, run_id: RunId) -> list[Item]:
-        """The untaken inbox items of a run, in the order in which they were posted."""
         rows = self._fetch(
             """
             SELECT mail.body FROM runs JOIN mail ON mail.run_no = runs.no
@@ -98,7 +92,6 @@ class SqliteQueries:
         return [self._codec.item(self._load(body)) for (body,) in rows]
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
-        """The untaken inbox items of all unfinished runs of a driver."""
         rows = self._fetch(
             """
             SELECT runs.run_id, mail.body FROM runs JOIN mail ON mail.run_no = runs.no
@@ -109,12 +102,10 @@ class SqliteQueries:
         return [(run_id, self._codec.item(self._load(body))) for run_id, body in rows]
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
-        """(name, run id, key that retired it) of all handles in a space, in creation order."""
         query = "SELECT name, run_id, retired_by FROM handles WHERE session_id = ? AND space = ? ORDER BY n"
         return [(name, run_id, retired_by) for name, run_id, retired_by in self._fetch(query, session_id, space)]
 
     def drivers(self) -> list[DriverRow]:
-        """All registered drivers; dead ones only while they own unfinished runs."""
         rows = self._fetch(
             """
             SELECT driver_id, host, process, beat, dead, lease FROM drivers
@@ -127,28 +118,23 @@ class SqliteQueries:
         ]
 
     def session(self, session_id: SessionId) -> SessionRow | None:
-        """The row of a session, or None."""
         rows = self._fetch("SELECT session_id, created_at, state FROM sessions WHERE session_id = ?", session_id)
         return _session_row(rows[0]) if rows else None
 
     def sessions(self) -> list[SessionRow]:
-        """All sessions, oldest first."""
         return [
             _session_row(row)
             for row in self._fetch("SELECT session_id, created_at, state FROM sessions ORDER BY created_at, rowid")
         ]
 
     def key_value(self, space: str) -> Mapping[str, bytes]:
-        """The content of a key-value namespace."""
         return dict(self._fetch("SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid", space))
 
     def answered(self, key: Key) -> bytes | None:
-        """The stored answer of the change with this key, or None."""
         rows = self._fetch("SELECT answer FROM answers WHERE key = ?", key)
         return rows[0][0] if rows else None
 
     def charges(self, window: str, since: float) -> list[Charge]:
-        """The charges of a window since a time, oldest first."""
         columns = "account, at, until, input, output, cost, calls"
         query = f"SELECT {columns} FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
         return [Charge(*row) for row in self._fetch(query, window, since)]

@@ -2,7 +2,8 @@
 
 Readers never wait for the writer (write-ahead log, WAL). Writers hold a lock file around each transaction and each
 checkpoint: SQLite before 3.51.3 can damage the WAL when two connections write or checkpoint at the same time. For the
-same reason automatic checkpoints are off, and this module makes them.
+same reason automatic checkpoints are off, and this module makes them. `ReadOnlySqliteStore` reads a store whose folder
+is read-only or whose disk is full.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
+from urllib.parse import quote
 
 from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreNotOpened, StoreUnavailable
@@ -45,6 +47,8 @@ class SqliteStore(SqliteQueries):
     should be kept off the event loop; tests with virtual time turn it off.
     """
 
+    shared = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -55,7 +59,7 @@ class SqliteStore(SqliteQueries):
     ) -> None:
         self._file = Path(path).absolute()
         self._wal = Path(f"{self._file}-wal")
-        self._threaded = threaded
+        self.blocking = threaded
         self._durability = durability
         self._is_synchronous = False
         self._closed = False
@@ -83,20 +87,9 @@ class SqliteStore(SqliteQueries):
             raise
         self._commands = SqliteCommands(self._writer, codec)
 
-    @property
-    def shared(self) -> bool:
-        """True: every process of the machine can open the file."""
-        return True
-
-    @property
-    def blocking(self) -> bool:
-        """Whether calls may block: a commit waits for the disk and for other processes."""
-        return self._threaded
-
     def commit(
         self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False
     ) -> list[WriteResult]:
-        """Apply these writes in order, all or none."""
         with self._write_lock, self._open_lock():
             try:
                 if self._durability == "power" and durable != self._is_synchronous:
@@ -133,7 +126,6 @@ class SqliteStore(SqliteQueries):
             self._write_lock.release()
 
     def changed(self) -> bool:
-        """Whether another process may have written since the last call."""
         with self._write_lock:
             try:
                 # A connection's own commits do not change its data version, and this process has no other writer.
@@ -143,7 +135,6 @@ class SqliteStore(SqliteQueries):
             return self._version != before
 
     def close(self) -> None:
-        """Checkpoint, and close files and connections."""
         with self._write_lock:
             if self._closed:
                 return
@@ -253,3 +244,73 @@ def _make_private(path: Path) -> None:
     """Create the file before SQLite does, readable by its owner only; SQLite creates the WAL files with its mode."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+class ReadOnlySqliteStore(SqliteQueries):
+    """A SQLite store opened for reading, without writing a byte.
+
+    `why` is the error that prevented opening it for writing; every commit raises it, and so does the constructor if
+    not even reading is possible.
+    """
+
+    shared = True
+    blocking = True
+
+    def __init__(self, path: str | os.PathLike[str], why: StoreNotOpened, *, codec: Codec | None = None) -> None:
+        file = Path(path).absolute()
+        self.why = why
+        super().__init__(_open_read_only(file, why), file, codec or Codec())
+
+    def commit(self, driver_id: DriverId | None, writes: Sequence[Write], *, durable: bool = False) -> NoReturn:
+        raise self.why
+
+    def changed(self) -> bool:
+        """True: changes are not tracked."""
+        return True
+
+
+def open_or_read_only(path: str | os.PathLike[str]) -> SqliteStore | ReadOnlySqliteStore:
+    """The store in that file, or a read-only one if it cannot be opened for writing."""
+    try:
+        return SqliteStore(path)
+    except StoreNotOpened as why:
+        return ReadOnlySqliteStore(path, why)
+
+
+def _open_read_only(file: Path, why: StoreNotOpened) -> sqlite3.Connection:
+    """A read-only connection: with the WAL if SQLite can read it, otherwise to the file alone if there is no WAL."""
+    if not os.access(file, os.R_OK) or not os.path.isfile(file):
+        raise why
+    try:
+        return _connect_read_only(file, "mode=ro")
+    except sqlite3.Error:
+        pass  # it has to create the WAL index, and cannot
+    wal = Path(f"{file}-wal")
+    try:
+        is_complete = not os.path.lexists(wal) or wal.stat().st_size == 0
+    except OSError:
+        is_complete = False
+    if not is_complete:
+        # Without its WAL the file is outdated, or worse: in the middle of a checkpoint.
+        raise StoreNotOpened(
+            f"the newest data is in {wal}, which SQLite cannot read where it cannot write: copy the folder "
+            f"{file.parent} and set RETINUE_HOME to the copy ({why.reason})"
+        ) from why
+    try:
+        return _connect_read_only(file, "immutable=1")
+    except sqlite3.Error as error:
+        raise why from error
+
+
+def _connect_read_only(file: Path, options: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(str(file))}?{options}", uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        migrate(connection, file)  # cannot migrate here: rejects files of older versions and of other programs
+        connection.execute("SELECT count(*) FROM runs WHERE ended = 0").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -59,23 +59,19 @@ class Listener:
         self.received = asyncio.Event()
 
     def publish(self, delta: Delta) -> None:
-        """Receive a delta."""
         self.deltas.append(delta)
         self.received.set()
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return "".join(delta.text for delta in self.deltas if isinstance(delta, TextDelta))
 
     @property
     def thinking(self) -> str:
-        """The reasoning so far."""
         return "".join(delta.text for delta in self.deltas if isinstance(delta, ThinkingDelta))
 
     @property
     def calls(self) -> list[tuple[str, str]]:
-        """Name and arguments of all calls so far."""
         calls: dict[int, tuple[str, str]] = {}
         for delta in self.deltas:
             if isinstance(delta, CallDelta):
@@ -271,7 +267,6 @@ async def _failed(open_provider: OpenProvider, error: ProviderError, listener: L
 
 @asynccontextmanager
 async def _call_in_flight(provider: Provider):
-    """A call in flight, which has ended when the block is left."""
     listener = Listener()
     call = asyncio.ensure_future(provider.answer(sample_request(), listener.publish))
     try:
@@ -282,7 +277,6 @@ async def _call_in_flight(provider: Provider):
 
 
 async def _first_delta(received: asyncio.Event, call: asyncio.Future[Reply]) -> None:
-    """Wait for the first delta, with a timeout."""
     waiter = asyncio.ensure_future(received.wait())
     await asyncio.wait({waiter, call}, timeout=PROMPTLY, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()

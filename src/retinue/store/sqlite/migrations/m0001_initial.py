@@ -100,6 +100,5 @@ STATEMENTS = (
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Create the tables in an empty file."""
     for statement in STATEMENTS:
         connection.execute(statement)

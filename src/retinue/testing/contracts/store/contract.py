@@ -1,4 +1,4 @@
-"""`StoreContract` and `PersistentStoreContract`: all parts of the store contract together."""
+"""`StoreContract` and `PersistentStoreContract`; here also the part about drivers, the fence and cancellation."""
 
 from __future__ import annotations
 
@@ -14,33 +14,244 @@ from retinue.core.commands import (
     Change,
     Charge,
     DeclareDead,
+    Heartbeat,
     Post,
+    Progress,
+    Record,
+    RegisterDriver,
     Retire,
     RunQuery,
     UnregisterDriver,
 )
 from retinue.core.errors import Fenced
+from retinue.core.events import RunEnded
 from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import Store
-from retinue.core.run import HandleRef
-from retinue.testing.contracts.store.creation import CreationContract
-from retinue.testing.contracts.store.drivers import DriverContract
-from retinue.testing.contracts.store.event_log import EventLogContract
+from retinue.core.run import HandleRef, Outcome
+from retinue.core.usage import NO_USAGE, Usage
+from retinue.testing.contracts.store.creation import CreationContract, SessionContract
+from retinue.testing.contracts.store.event_log import EventLogContract, PruneContract
 from retinue.testing.contracts.store.fixtures import (
     RUN_SPEC,
+    StoreTestCase,
     accept,
     commit_one,
+    create_runs,
     create_tree,
     driver_row,
     end_run,
     put,
     record,
+    register,
     reply,
     run_ended,
+    run_ids,
     run_row,
 )
-from retinue.testing.contracts.store.prune import PruneContract
-from retinue.testing.contracts.store.sessions import SessionContract
+
+CANCEL = Cancel(key="stop", reason="parent_ended", note="no longer needed")
+PROGRESS = Progress(phase="working", turns=2, usage=Usage(14, 6), cost=100)
+
+
+def cancelled(*, text: str = "", turns: int = 0, usage: Usage = NO_USAGE, cost: int | None = 0) -> Outcome:
+    """The outcome of a run without a driver that was cancelled by `CANCEL`, with the last text of its model."""
+    return Outcome(
+        result="cancelled",
+        reason="parent_ended",
+        text=text,
+        error="no longer needed",
+        turns=turns,
+        usage=usage,
+        cost=cost,
+    )
+
+
+class DriverContract(StoreTestCase):
+    """Drivers and cancellation."""
+
+    def test_an_unregistered_driver_is_fenced(self, store: Store) -> None:
+        with pytest.raises(Fenced) as fenced:
+            store.commit("carol", [accept("root", driver_id="carol")])
+
+        assert fenced.value.driver_id == "carol"
+        assert store.run("root") is None
+
+    def test_a_batch_may_register_its_own_driver(self, store: Store) -> None:
+        store.commit("carol", [register("carol"), accept("root", driver_id="carol")])
+
+        assert run_row(store, "root").driver_id == "carol"
+
+    def test_a_dead_driver_is_fenced_and_loses_its_runs(self, store: Store) -> None:
+        create_tree(store)
+        end_run(store, "two")
+
+        assert commit_one(store, DeclareDead(driver_id="alice"), "bob") is True
+
+        with pytest.raises(Fenced) as fenced:
+            store.commit("alice", [record("root", 2, reply("still here"))])
+        assert fenced.value.driver_id == "alice"
+        assert run_row(store, "root").seq == 1
+        assert run_ids(store.runs(RunQuery(undriven_only=True))) == ["below", "one", "root"]
+        assert run_row(store, "two").driver_id == "alice"
+        assert store.drivers() == [driver_row("bob")]
+
+    def test_a_driver_whose_beat_changed_is_not_declared_dead(self, store: Store) -> None:
+        commit_one(store, Heartbeat(driver_id="alice"), "alice")
+
+        assert commit_one(store, DeclareDead(driver_id="alice", beat=0), "bob") is False
+        assert store.drivers() == [driver_row("alice", beat=1), driver_row("bob")]
+
+        assert commit_one(store, DeclareDead(driver_id="alice", beat=1), "bob") is True
+        assert commit_one(store, DeclareDead(driver_id="alice", beat=0), "bob") is True
+        assert store.drivers() == [driver_row("bob")]
+
+    def test_an_unknown_driver_counts_as_dead(self, store: Store) -> None:
+        assert commit_one(store, DeclareDead(driver_id="carol", beat=3), "bob") is True
+
+    def test_a_dead_driver_may_register_again_without_its_runs(self, store: Store) -> None:
+        create_runs(store, accept("root"))
+        commit_one(store, DeclareDead(driver_id="alice"), "bob")
+
+        store.commit("alice", [RegisterDriver(driver=driver_row("alice", beat=7))])
+
+        assert store.drivers() == [driver_row("alice", beat=7), driver_row("bob")]
+        with pytest.raises(Fenced):
+            store.commit("alice", [record("root", 2, reply("mine"))])
+
+    def test_runs_of_an_unregistered_driver_can_be_adopted(self, store: Store) -> None:
+        create_tree(store)
+
+        answers = store.commit("alice", [record("root", 2, reply("last words")), UnregisterDriver(driver_id="alice")])
+
+        assert answers == [None, None]
+        assert store.drivers() == [driver_row("bob")]
+        with pytest.raises(Fenced):
+            store.commit("alice", [Heartbeat(driver_id="alice")])
+        assert commit_one(store, Adopt(driver_id="bob", run_ids=("root", "one")), "bob") == ("root", "one")
+        assert commit_one(store, record("root", 3, reply("my turn")), "bob") is None
+
+    def test_only_one_of_two_adopters_gets_the_run(self, store: Store) -> None:
+        create_runs(store, accept("root", driver_id=None))
+        store.commit(None, [register("carol")])
+
+        answers = store.commit(
+            None, [Adopt(driver_id=name, run_ids=("root",)) for name in ("unregistered", "carol", "bob", "carol")]
+        )
+
+        assert answers == [(), ("root",), (), ()]
+        assert run_row(store, "root").driver_id == "carol"
+
+    def test_cancel_posts_to_the_whole_tree(self, store: Store) -> None:
+        create_tree(store)
+        end_run(store, "two")
+
+        answer = commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0), "bob")
+
+        assert answer == ("root", "one", "below")
+        for run_id in ("root", "one", "below"):
+            assert store.inbox(run_id) == [CANCEL]
+            assert run_row(store, run_id).cancelled_at == 40.0
+            assert run_row(store, run_id).progress == Progress(phase="queued")
+        assert store.inbox("two") == []
+        assert run_row(store, "two").cancelled_at is None
+
+    def test_a_subtree_can_be_cancelled(self, store: Store) -> None:
+        create_tree(store)
+
+        assert commit_one(store, CancelTree(run_id="one", item=CANCEL, at=40.0)) == ("one", "below")
+        assert run_row(store, "root").cancelled_at is None
+
+    def test_cancel_reaches_unfinished_runs_below_an_ended_one(self, store: Store) -> None:
+        create_tree(store)
+        end_run(store, "one")
+
+        assert commit_one(store, CancelTree(run_id="one", item=CANCEL, at=40.0)) == ("below",)
+
+    def test_a_second_cancel_changes_nothing(self, store: Store) -> None:
+        create_tree(store)
+        commit_one(store, CancelTree(run_id="one", item=CANCEL, at=40.0))
+
+        assert commit_one(store, CancelTree(run_id="root", item=Cancel(key="again"), at=50.0)) == ("root", "two")
+        assert commit_one(store, CancelTree(run_id="root", item=Cancel(key="again"), at=60.0)) == ()
+        assert commit_one(store, CancelTree(run_id="ghost", item=Cancel(key="again"), at=60.0)) is None
+        assert (run_row(store, "one").cancelled_at, run_row(store, "two").cancelled_at) == (40.0, 50.0)
+        assert store.inbox("one") == [CANCEL]
+
+    def test_a_cancelled_run_without_a_driver_ends_at_once(self, store: Store) -> None:
+        create_runs(store, accept("root"))
+        commit_one(store, Record(run_id="root", seq=2, events=(reply("hm"),), progress=PROGRESS), "alice")
+        store.commit("alice", [UnregisterDriver(driver_id="alice")])
+
+        assert commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0)) == ("root",)
+
+        outcome = cancelled(text="hm", turns=2, usage=Usage(14, 6), cost=100)
+        found = run_row(store, "root")
+        assert store.events("root", after=2) == [(3, RunEnded(at=40.0, outcome=outcome))]
+        assert found.progress == Progress(
+            phase="ended", turns=2, usage=Usage(14, 6), cost=100, outcome=outcome, ended_at=40.0
+        )
+        assert (found.cancelled_at, found.seq, found.driver_id) == (40.0, 3, None)
+        assert commit_one(store, Adopt(driver_id="bob", run_ids=("root",)), "bob") == ()
+        assert commit_one(store, CancelTree(run_id="root", item=CANCEL, at=50.0)) == ()
+
+    def test_a_tree_with_and_without_drivers_is_cancelled_as_a_whole(self, store: Store) -> None:
+        create_tree(store, driver_id=None)
+        commit_one(store, Adopt(driver_id="bob", run_ids=("one",)), "bob")
+
+        assert commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0)) == ("root", "one", "two", "below")
+
+        assert run_ids(store.runs(RunQuery(unfinished_only=True))) == ["one"]
+        assert store.inbox("one") == [CANCEL]
+        assert store.events("below", after=1) == [(2, RunEnded(at=40.0, outcome=cancelled()))]
+
+    @pytest.mark.parametrize(
+        "how", [DeclareDead(driver_id="alice"), UnregisterDriver(driver_id="alice")], ids=["dead", "unregistered"]
+    )
+    def test_cancelled_runs_end_when_their_driver_is_gone(
+        self, store: Store, how: DeclareDead | UnregisterDriver
+    ) -> None:
+        create_tree(store)
+        commit_one(store, Post(run_id="one", item=TextMessage(key="w", text="hurry")))
+        commit_one(store, Record(run_id="one", seq=2, events=(reply("hm"),), progress=PROGRESS), "alice")
+        commit_one(store, CancelTree(run_id="one", item=CANCEL, at=40.0))
+
+        commit_one(store, how)
+
+        outcome = cancelled(text="hm", turns=2, usage=Usage(14, 6), cost=100)
+        assert store.events("one", after=2) == [(3, RunEnded(at=40.0, outcome=outcome))]
+        assert run_row(store, "one").progress.outcome == outcome
+        assert run_row(store, "one").driver_id is None
+        assert store.events("below", after=1) == [(2, RunEnded(at=40.0, outcome=cancelled()))]
+        assert run_ids(store.runs(RunQuery(unfinished_only=True))) == ["two", "root"]
+
+    def test_a_driver_may_still_end_its_cancelled_run(self, store: Store) -> None:
+        create_runs(store, accept("root"))
+        commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0))
+
+        commit_one(store, record("root", 2, run_ended("just in time")), "alice")
+
+        assert run_row(store, "root").progress.outcome == run_ended("just in time").outcome
+
+    def test_a_rejected_write_rolls_back_its_batch(self, store: Store) -> None:
+        create_tree(store)
+        commit_one(store, CancelTree(run_id="below", item=CANCEL, at=39.0))
+        before = (store.runs(RunQuery()), store.drivers(), store.inbox_for("alice"), store.events("below"))
+
+        with pytest.raises(Fenced):
+            store.commit(
+                "bob",
+                [
+                    Heartbeat(driver_id="bob"),
+                    register("carol"),
+                    CancelTree(run_id="two", item=CANCEL, at=40.0),
+                    DeclareDead(driver_id="alice"),
+                    Adopt(driver_id="bob", run_ids=("root",)),
+                    UnregisterDriver(driver_id="carol"),
+                    record("one", 2, reply("not mine")),
+                ],
+            )
+
+        assert (store.runs(RunQuery()), store.drivers(), store.inbox_for("alice"), store.events("below")) == before
 
 
 class StoreContract(CreationContract, EventLogContract, DriverContract, SessionContract, PruneContract):

@@ -44,7 +44,6 @@ class StoreTestCase:
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
-        """A store with two drivers and a session."""
         store = self.open_store(tmp_path)
         store.commit(None, [register("alice"), register("bob"), OpenSession(session_id="s", at=1.0)])
         yield store
@@ -52,12 +51,10 @@ class StoreTestCase:
 
 
 def register(driver_id: DriverId) -> RegisterDriver:
-    """The write that registers a driver."""
     return RegisterDriver(driver=driver_row(driver_id))
 
 
 def driver_row(driver_id: DriverId, *, beat: int = 0) -> DriverRow:
-    """The row of a driver."""
     return DriverRow(driver_id=driver_id, host="here", process=f"process of {driver_id}", beat=beat, lease=2.5)
 
 
@@ -113,7 +110,6 @@ def create_tree(store: Store, *, driver_id: DriverId | None = "alice") -> None:
 
 
 def reply(text: str, turn: int = 1) -> ReplyReceived:
-    """A model reply."""
     message = AssistantMessage(text=text)
     return ReplyReceived(at=20.0 + turn, turn=turn, reply=Reply(message=message, usage=Usage(7, 3), cost=50))
 
@@ -125,23 +121,19 @@ def run_ended(text: str = "done") -> RunEnded:
 
 
 def record(run_id: RunId, seq: int, *events: Event) -> Record:
-    """The write that appends events from number `seq` on."""
     return Record(run_id=run_id, seq=seq, events=events)
 
 
 def end_run(store: Store, run_id: RunId, driver_id: DriverId = "alice") -> None:
-    """End a run that has no event but its first."""
     store.commit(driver_id, [record(run_id, 2, run_ended())])
 
 
 def commit_one(store: Store, write: Write, driver_id: DriverId | None = None) -> WriteResult:
-    """Commit one write and return its answer."""
     (answer,) = store.commit(driver_id, [write])
     return answer
 
 
 def run_row(store: Store, run_id: RunId) -> RunRow:
-    """The row of an existing run."""
     found = store.run(run_id)
     assert found is not None
     return found
@@ -153,7 +145,6 @@ def accepted_as_stored(creation: Accept, store: Store) -> RunAccepted:
 
 
 def run_ids(rows: Sequence[RunRow]) -> list[RunId]:
-    """The ids of the runs in a list."""
     return [row.run_id for row in rows]
 
 

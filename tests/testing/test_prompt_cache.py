@@ -1,4 +1,4 @@
-"""Fake vendors remember the beginnings of prompts, and say how much of one they need not read again."""
+"""Fake vendors cache prompt prefixes and report cached tokens."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -35,7 +35,7 @@ TALK: tuple[Message, ...] = (UserMessage("Why? " * 50), AssistantMessage("Becaus
 
 
 async def cached(name: str, *requests: Request) -> list[int]:
-    """How much of each request the vendor remembered."""
+    """The cached tokens of each request."""
     vendor, reach = VENDORS[name]
     async with vendor(says("ok")) as server, reach(server) as provider:
         usages = [(await provider.answer(request, Listener().publish)).usage or Usage() for request in requests]
@@ -47,7 +47,7 @@ def asking(*messages: Message, tools: tuple[ToolSpec, ...] = TOOLS, system: str 
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_a_fork_is_read_from_memory_up_to_where_it_begins(name: str) -> None:
+async def test_a_fork_is_cached_up_to_its_beginning(name: str) -> None:
     fork = asking(*TALK, AssistantMessage("So."), UserMessage("You look at the pool."))
     other = asking(*TALK, AssistantMessage("So."), UserMessage("You look at the logs."))
 
@@ -59,7 +59,7 @@ async def test_a_fork_is_read_from_memory_up_to_where_it_begins(name: str) -> No
 
 
 @pytest.mark.parametrize("name", VENDORS)
-async def test_other_tools_another_system_text_or_another_model_are_read_anew(name: str) -> None:
+async def test_other_tools_system_text_or_model_are_not_cached(name: str) -> None:
     begun = asking(*TALK)
 
     first, tools, system, model, other_words = await cached(
@@ -72,5 +72,5 @@ async def test_other_tools_another_system_text_or_another_model_are_read_anew(na
     )
 
     assert (first, model) == (0, 0)
-    # What comes before the difference is remembered; the first tool is the same.
+    # The prefix before the difference is cached; the first tool is the same.
     assert tools <= system < other_words

@@ -1,4 +1,4 @@
-"""What a model used before it failed is spent: it counts for the run, for everyone above it, and in windows."""
+"""The usage of failed model calls counts for the run, for the runs above it, and in windows."""
 
 import pytest
 
@@ -20,8 +20,8 @@ def wasteful() -> ProviderError:
     return ProviderError("it broke", fault="internal", usage=WASTE, cost=4_000)
 
 
-class Spare:
-    """A provider that answers, and says what it used."""
+class UsageProvider:
+    """A provider that answers with its usage."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """Answer."""
@@ -29,7 +29,7 @@ class Spare:
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(max_tokens=100_000)])
-async def test_a_run_that_failed_has_used_what_its_model_used(limits: Limits) -> None:
+async def test_a_failed_run_has_the_usage_of_its_failed_calls(limits: Limits) -> None:
     async with Harness(dialects=()) as r:
         r.script("main", fails(wasteful()))
         outcome = await r.run("go", limits=limits)
@@ -39,22 +39,22 @@ async def test_a_run_that_failed_has_used_what_its_model_used(limits: Limits) ->
     assert (failed.usage, failed.cost) == (WASTE, 4_000)
 
 
-async def test_the_answer_of_a_fallback_comes_with_what_was_wasted_before_it() -> None:
+async def test_the_reply_of_a_fallback_includes_the_usage_of_failed_calls() -> None:
     agent = Agent(name="lead", model="custom:first", fallback=("spare:second",))
-    async with Harness(dialects=(), agents=[agent], providers={"spare": Spare()}) as r:
+    async with Harness(dialects=(), agents=[agent], providers={"spare": UsageProvider()}) as r:
         r.script("lead", fails(wasteful()))
         outcome = await r.run("go", agent="lead", limits=Limits(max_tokens=100_000))
 
     assert (outcome.text, outcome.usage, outcome.cost) == ("from the spare", Usage(input=710, output=51), 4_100)
 
 
-async def test_a_window_remembers_what_was_wasted() -> None:
+async def test_a_window_counts_the_usage_of_failed_calls() -> None:
     policy = Policy(max_cost_per_day_cents=1)
     waste = ProviderError("it broke", fault="internal", usage=WASTE, cost=20_000_000)  # two cents
     async with Harness(dialects=(), policy=policy) as r:
         r.script("main", fails(waste), task="first")
         r.script("main", says("never"), task="second")
         first, second = await r.run("first"), await r.run("second")
-        r.provider.script = type(r.provider.script)()  # the second never spoke, and that is the point
+        r.provider.script = type(r.provider.script)()  # the second model is never called
 
     assert (first.result, second.result, second.reason) == ("failed", "exhausted", "window")

@@ -1,10 +1,10 @@
-"""Stores for stories about several processes: one that others can reach, and one that takes its time."""
+"""Memory stores for tests: one that is shared like a file, and one whose commits take time."""
 
 from retinue.store.memory.store import MemoryStore
 
 
 class SharedMemory(MemoryStore):
-    """A store in memory that two retinues of one test share, as two processes share a file."""
+    """A store in memory that several retinues of a test share, as processes share a file."""
 
     @property
     def shared(self) -> bool:
@@ -17,7 +17,7 @@ class SharedMemory(MemoryStore):
 
 
 class SlowMemory(MemoryStore):
-    """A store in memory whose commits happen in a thread, some time after they were asked for."""
+    """A store in memory whose commits happen in a thread."""
 
     @property
     def blocking(self) -> bool:

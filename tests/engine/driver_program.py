@@ -1,6 +1,6 @@
-"""A program for tests with two processes: it drives runs in the folder it is given, and tells on stdout what happens.
+"""A program for tests with two processes: drives runs in the given folder and reports on stdout, in JSON lines.
 
-Each line of its input is a wish: `start TASK`, `release` (let everyone who looks have seen), `try ID` (touch a run).
+Commands on stdin: `start TASK`, `release` (let all calls of `look` return), `try ID` (try to write to a run).
 """
 
 import asyncio
@@ -25,26 +25,26 @@ LINES = (
 )
 
 
-def tell(**news: object) -> None:
-    """One line of news."""
-    print(msgspec.json.encode(news).decode(), flush=True)
+def report(**fields: object) -> None:
+    """Print one line."""
+    print(msgspec.json.encode(fields).decode(), flush=True)
 
 
 def open_here(home: str, released: asyncio.Event | None, **options: Any) -> retinue.Retinue:
-    """A retinue with this program's lines and tools; with `released`, looking takes until then."""
+    """A retinue with this program's lines and tools; with `released`, `look` waits for it."""
 
     @retinue.tool(kind="pure")
     async def look(context: retinue.CallContext) -> str:
         """Look."""
         if released is not None:
-            await engine_of(opened).journal.flush()  # from here on there is nothing left to write
-            tell(looking=context.run_id)
+            await engine_of(opened).journal.flush()  # nothing is left to write
+            report(looking=context.run_id)
             await released.wait()
         return "seen"
 
     @retinue.tool
     async def press() -> str:
-        """Press the button, when somebody allows it."""
+        """Press the button; needs an approval."""
         return "pressed"
 
     delegate = Delegate()
@@ -62,39 +62,39 @@ def open_here(home: str, released: asyncio.Event | None, **options: Any) -> reti
 
 
 async def follow(r: retinue.Retinue, task: str) -> None:
-    """Start a run and tell what becomes of it."""
+    """Start a run and report its events and its outcome."""
     handle = await r.spawn(task, keep_alive=task == "chat")
-    tell(started=handle.run_id)
+    report(started=handle.run_id)
     try:
         async for what in handle.events():
-            await engine_of(r).journal.flush()  # what is told here can be seen from everywhere
-            tell(run=handle.run_id, event=type(what).__name__)
+            await engine_of(r).journal.flush()  # what is reported here is visible to other processes
+            report(run=handle.run_id, event=type(what).__name__)
         outcome = await handle.wait()
-        tell(ended=handle.run_id, result=outcome.result, text=outcome.text)
+        report(ended=handle.run_id, result=outcome.result, text=outcome.text)
     except RetinueError as error:
-        tell(lost=handle.run_id, error=type(error).__name__)
+        report(lost=handle.run_id, error=type(error).__name__)
 
 
-async def touch(r: retinue.Retinue, run_id: str) -> None:
-    """Try to write something about a run, and about another."""
+async def try_to_write(r: retinue.Retinue, run_id: str) -> None:
+    """Try to write to a run, and to start another."""
     errors: list[str] = []
     for verb in (r.send(run_id, "hello"), r.cancel(run_id), r.run("dig")):
         try:
             await verb
         except RetinueError as error:
             errors.append(type(error).__name__)
-    tell(errors=errors)
+    report(errors=errors)
 
 
 async def main(home: str) -> None:
-    """Do what the lines of the input say, until they end."""
+    """Execute the commands on stdin until it ends."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     released = asyncio.Event()
-    # It beats so rarely that it is certain not to hold the file's lock in the moment when a test stops it.
+    # The heartbeat is so rare that the process does not hold the file lock at the moment when a test stops it.
     async with open_here(home, released, lease=0.5) as r, asyncio.TaskGroup() as following:
-        tell(ready=True)
+        report(ready=True)
         while line := (await reader.readline()).decode().strip():
             match line.split(" "):
                 case ["start", task]:
@@ -102,9 +102,9 @@ async def main(home: str) -> None:
                 case ["release"]:
                     released.set()
                 case ["try", run_id]:
-                    await touch(r, run_id)
+                    await try_to_write(r, run_id)
                 case _:
-                    tell(unknown=line)
+                    report(unknown=line)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The story that every crash test tells: four runs, a blocking call inside a parallel one, a follow-up exchange in each
-child, an approval, mail from a second process, and a call that must not happen twice.
+"""The scenario of the crash tests.
 
-Run as a program it is one life of the owner: `python -m tests.engine.story HOME LIFE`.
+Four runs, a blocking call inside a parallel one, a follow-up exchange in each child, an approval, a message from a
+second process, and a call that must not happen twice.
+
+Run as a program it is one process that drives the scenario: `python -m tests.engine.crash_scenario HOME NUMBER`.
 """
 
 from __future__ import annotations
@@ -32,21 +34,23 @@ OPTIONS: dict[str, Any] = {"agents": AGENTS, "dialects": ("xzatoma",), "policy":
 
 
 def script() -> Script:
-    """What everyone says. The children keep the name of their parent's agent and are told apart by their task."""
+    """The replies of all models. Children have the agent of their parent and are distinguished by their task."""
     return (
         Script()
         .play(
             "lead",
             together(
-                _asks("dig", "Dig for the cause"), _asks("scan", "Scan and deploy"), calls("measure", what="pool")
+                _delegates("dig", "Dig for the cause"),
+                _delegates("scan", "Scan and deploy"),
+                calls("measure", what="pool"),
             ),
             calls("notify", text="we know more"),
-            _sums_up,
+            _summary,
         )
         .play(
             "lead",
-            _asks("deeper", "Look below"),
-            _says_what_it_heard("dig found"),
+            _delegates("deeper", "Look below"),
+            _report_results("dig found"),
             says("dug: pool"),
             task="Dig for the cause",
         )
@@ -57,19 +61,19 @@ def script() -> Script:
     )
 
 
-def _asks(label: str, task: str) -> ScriptedReply:
+def _delegates(label: str, task: str) -> ScriptedReply:
     return calls("subagent", label=label, task_prompt=task)
 
 
-def _says_what_it_heard(what: str) -> Callable[[Request], Line]:
+def _report_results(what: str) -> Callable[[Request], Line]:
     def line(request: Request) -> Line:
-        heard = [message.text for message in request.messages if isinstance(message, ToolMessage)]
-        return says(f"{what}: {'checked below' if 'checked below' in ''.join(heard) else 'nothing'}")
+        results = [message.text for message in request.messages if isinstance(message, ToolMessage)]
+        return says(f"{what}: {'checked below' if 'checked below' in ''.join(results) else 'nothing'}")
 
     return line
 
 
-def _sums_up(request: Request) -> Line:
+def _summary(request: Request) -> Line:
     everything = "\n".join(message.text for message in request.messages)
     below = "checked below" if "dug: pool" in everything else "unchecked"
     deployed = "deployed" if '"output":"deployed"' in everything else "not deployed"
@@ -78,17 +82,17 @@ def _sums_up(request: Request) -> Line:
 
 
 def tools(effect: Callable[[str], None]) -> tuple[Tool, ...]:
-    """The tools of the story; `effect` hears of what cannot be taken back."""
+    """The tools of the scenario; `effect` is called for each irreversible effect."""
 
     @tool
     async def deploy(version: int) -> str:
-        """Put a version into production; a person is asked first."""
+        """Put a version into production; needs an approval."""
         effect(f"deployed {version}")
         return "done"
 
     @tool
     async def notify(text: str) -> str:
-        """Tell everyone."""
+        """Send a notification."""
         effect(f"notified {text}")
         return "sent"
 
@@ -100,19 +104,19 @@ def tools(effect: Callable[[str], None]) -> tuple[Tool, ...]:
     return deploy, notify, measure
 
 
-async def tell(retinue: Retinue) -> Outcome:
-    """Begin the story, or go on with it."""
+async def run_scenario(retinue: Retinue) -> Outcome:
+    """Begin the scenario, or continue it."""
     return await retinue.run(TASK, agent="lead", key=KEY)
 
 
-async def be_the_second_process(retinue: Retinue, *, pause: float) -> None:
-    """Send the mail once there is somebody to read it, and say yes to every question, for as long as one lives."""
-    told = False
+async def act_as_second_process(retinue: Retinue, *, pause: float) -> None:
+    """Send the message once there is a live run, and approve every call, until cancelled."""
+    sent = False
     while True:
         for view in await retinue.list():
-            if not told and view.state != "ended":
+            if not sent and view.state != "ended":
                 await retinue.send(view.run_id, MAIL, key="the-mail")
-                told = True
+                sent = True
         for question in await retinue.approvals():
             await retinue.approve(question)
         await asyncio.sleep(pause)
@@ -130,7 +134,7 @@ async def _life(home: Path, life: str) -> None:
         provider=model, home=home, tools=tools(effect), adopt=True, lease=2.0, **OPTIONS
     ) as retinue:
         print("alive", flush=True)
-        outcome = await tell(retinue)
+        outcome = await run_scenario(retinue)
         print(f"answer: {outcome.text}", flush=True)
 
 
