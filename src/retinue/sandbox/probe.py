@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from retinue.core.errors import RetinueError, SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
-from retinue.sandbox.seccomp import MACHINES
+from retinue.sandbox.seccomp import MACHINES, Machine
 from retinue.sandbox.subprocess import end_group, finish, start
 
 HOW_TO_INSTALL = (
@@ -92,7 +92,7 @@ async def examine(*, bwrap: str | None = None, python: str = sys.executable) -> 
     """Probe the sandbox of this machine with the escape probe, run by `python`; `bwrap` defaults to the one in PATH."""
     if sys.platform == "win32":
         return ProbeResult("programs for agents cannot be started on Windows, with or without a sandbox")
-    machine = next((machine for machine in MACHINES if machine == platform.machine()), None)
+    machine: Machine | None = next((each for each in MACHINES if each == platform.machine()), None)
     if sys.platform != "linux" or machine is None:
         return ProbeResult(f"retinue knows none for {platform.system()} on {platform.machine()}; {HOW_TO_ALLOW}")
     bwrap, prlimit = bwrap or shutil.which("bwrap"), shutil.which("prlimit")
