@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.config import messages
-from retinue.config.key_paths import KeyPath
+from retinue.config.messages import KeyPath
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import NamedTables, Section

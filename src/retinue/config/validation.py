@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from retinue.config import messages
-from retinue.config.key_paths import KeyPath, dotted
+from retinue.config.messages import KeyPath, dotted
 from retinue.config.sections import Section, Tree, tree_of
 
 Mismatch: TypeAlias = Literal["kind", "form", "too_small", "too_large"]
