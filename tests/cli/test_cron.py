@@ -359,7 +359,7 @@ def test_keys_are_not_kept_and_the_variables_of_this_shell_are(cli: Cli, home: P
 def test_a_hundred_firings_are_kept_of_each_job(cli: Cli) -> None:
     from retinue.app.open import open_read_only
     from retinue.cli.event_loop import perform
-    from retinue.dispatch.cron.history import HistoryEntry
+    from retinue.dispatch.cron.jobs import HistoryEntry
     from retinue.dispatch.cron.table import CronTable
 
     cli("cron", "add", "a", *WHEN, *WHAT)

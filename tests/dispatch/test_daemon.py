@@ -9,8 +9,7 @@ from retinue.core.commands import Change, Decide, WriteResult
 from retinue.core.ids import Key, SessionId
 from retinue.dispatch.cron.claims import MOST_CRASHES
 from retinue.dispatch.cron.daemon import GONE, LEASE, POLL, Daemon
-from retinue.dispatch.cron.history import HistoryEntry
-from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Owner, ShellWork, Work
+from retinue.dispatch.cron.jobs import AgentWork, Claim, HistoryEntry, Job, Owner, ShellWork, Work
 from retinue.dispatch.cron.schedule import Every
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import this_host, this_process

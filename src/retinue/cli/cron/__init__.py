@@ -145,7 +145,7 @@ def add(
 @app.command("list", epilog="Example: retinue cron list --json")
 def list_jobs(json: JsonFlag = False) -> int:
     """List jobs, by name: what each does, when it is due and how it went."""
-    from retinue.cli.cron.tables import print_jobs
+    from retinue.cli.cron.run import print_jobs
 
     async def work(cron_table: CronTable) -> None:
         print_jobs(await cron_table.table(), json=json)
@@ -194,7 +194,7 @@ def log(
     json: JsonFlag = False,
 ) -> int:
     """Show what became of jobs, the latest first: when they were due, when they began, and how they ended."""
-    from retinue.cli.cron.tables import print_history
+    from retinue.cli.cron.run import print_history
 
     async def work(cron_table: CronTable) -> None:
         names = sorted((await cron_table.table()).jobs) if name is None else [(await cron_table.job(name)).name]

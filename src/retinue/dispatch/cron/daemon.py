@@ -21,8 +21,7 @@ from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
 from retinue.dispatch.cron.claims import Verdicts
-from retinue.dispatch.cron.history import HistoryEntry
-from retinue.dispatch.cron.jobs import Claim, Owner, Table
+from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import is_gone, this_host, this_process
 

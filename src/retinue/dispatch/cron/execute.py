@@ -30,7 +30,7 @@ from retinue.config.cron import CRON, CronSettings
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent
 from retinue.core.budget import Window
-from retinue.core.commands import Charge
+from retinue.core.commands import Charge, DriverRow
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
 from retinue.core.policy import Autonomy, Policy, Verdict, verdict
 from retinue.core.ports import CallContext, ToolResult
@@ -39,10 +39,8 @@ from retinue.core.run import Outcome
 from retinue.dialects import registry
 from retinue.dialects.base import CronTexts
 from retinue.dispatch.cron.daemon import LEASE, this_owner
-from retinue.dispatch.cron.history import MOST_OUTPUT, HistoryEntry
-from retinue.dispatch.cron.jobs import PLAIN, AgentWork, Claim, Job, ShellWork
+from retinue.dispatch.cron.jobs import MOST_OUTPUT, PLAIN, AgentWork, Claim, HistoryEntry, Job, ShellWork
 from retinue.dispatch.cron.table import CronTable
-from retinue.dispatch.cron.takeover import take_over
 from retinue.engine import Approver
 
 log = logging.getLogger("retinue.cron")
@@ -462,3 +460,38 @@ def in_span(prefix: str) -> Generator[None]:
     finally:
         for handler in handlers:
             handler.removeFilter(mark)
+
+
+# ---- takeover --------------------------------------------------------------------------------------------------------
+
+POLL = 0.5
+"""Seconds between two attempts."""
+
+
+async def take_over(retinue: Retinue, live: NotAdoptable, stop: asyncio.Event) -> RunHandle | None:
+    """The run, once it has ended or can be driven here; None if `stop` was set before.
+
+    A driver without a heartbeat for its whole lease is declared dead. After a restart of the machine the process ids of
+    older drivers mean nothing, and the lease alone shows that they are dead.
+    """
+    beat, still_since = -1, 0.0
+    while not stop.is_set():
+        driver = await _driver_of(retinue, live.run_id)
+        if driver is None:
+            raise live
+        now = asyncio.get_running_loop().time()
+        if driver.beat != beat:
+            beat, still_since = driver.beat, now
+        elif now - still_since >= driver.lease:
+            await retinue.supervisor.drivers.declare_dead(driver.driver_id, beat=beat)
+        await unless_stopped(asyncio.sleep(POLL), stop)
+        try:
+            return await retinue.resume(live.run_id)
+        except NotAdoptable as still:
+            live = still
+    return None
+
+
+async def _driver_of(retinue: Retinue, run_id: str) -> DriverRow | None:
+    row = await retinue.supervisor.stored.run(run_id)
+    return None if row is None else await retinue.supervisor.drivers.find(row.driver_id)

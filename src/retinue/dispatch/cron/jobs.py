@@ -1,7 +1,7 @@
-"""Cron jobs and claims as data, and the table that they are stored in.
+"""Cron jobs, claims and the history of executions as data, and how they are stored.
 
 Everything here is pure. The table is one key-value namespace, and every change of it is one decision about all of its
-entries, so that of two processes with the same intention one succeeds.
+entries, so that of two processes with the same intention one succeeds. Each job's history has its own namespace.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.precedence import Flags
+from retinue.core.commands import Decision
 from retinue.core.errors import BadInput
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron.schedule import UNITS, At, Cron, Every, Schedule, next_due
@@ -256,3 +257,63 @@ def in_words(schedule: Schedule) -> str:
             return f"{every // (UNITS[unit] * 1000)}{unit}"
         case _:
             assert_never(schedule)
+
+
+# ---- history ---------------------------------------------------------------------------------------------------------
+
+KEPT = 100
+"""Entries that are kept for each job."""
+
+MOST_OUTPUT = 4000
+"""Characters of a command's output that are kept."""
+
+Status: TypeAlias = Literal["running", "ok", "failed", "interrupted", "missed"]
+
+
+class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One execution of a job, or a `missed` moment. `due` is None for an execution on request."""
+
+    name: str
+    due: float | None
+    started_at: float | None = None
+    ended_at: float | None = None
+    status: Status = "running"
+    run_id: str = ""
+    error: str = ""
+    output: str = ""
+    owner: Owner = Owner()
+
+    @property
+    def at(self) -> float:
+        """The moment that identifies it among the entries of its job."""
+        return self.due if self.due is not None else self.started_at or 0.0
+
+    @property
+    def place(self) -> str:
+        """Its name in the namespace; names sort by moment."""
+        return f"{self.at:020.6f}/{'due' if self.due is not None else 'by hand'}"
+
+
+def history_space(name: str) -> str:
+    """The namespace of a job's history."""
+    return f"cron-log:{name}"
+
+
+def read_history(key_value: Mapping[str, bytes]) -> list[HistoryEntry]:
+    """Entries, the latest first."""
+    return [msgspec.json.decode(key_value[place], type=HistoryEntry) for place in sorted(key_value, reverse=True)]
+
+
+def entry_decision(key_value: Mapping[str, bytes], entry: HistoryEntry) -> Decision:
+    """Store an entry as it stands now, and remove the oldest.
+
+    `interrupted` is a guess of another process, and never replaces a known result.
+    """
+    known = key_value.get(entry.place)
+    if known is not None and entry.status == "interrupted":
+        before = msgspec.json.decode(known, type=HistoryEntry)
+        if before.status != "running":
+            return Decision(b"")
+        entry = msgspec.structs.replace(entry, started_at=before.started_at, run_id=before.run_id)
+    places = sorted({*key_value, entry.place})
+    return Decision(b"", puts={entry.place: msgspec.json.encode(entry)}, drops=tuple(places[:-KEPT]))

@@ -10,10 +10,9 @@ import msgspec
 from retinue.core.commands import Charge, Decision
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import KeyValue
-from retinue.dispatch.cron import claims, history, jobs
+from retinue.dispatch.cron import claims, jobs
 from retinue.dispatch.cron.claims import Verdicts
-from retinue.dispatch.cron.history import HistoryEntry
-from retinue.dispatch.cron.jobs import SPACE, Claim, Job, Owner, Table
+from retinue.dispatch.cron.jobs import SPACE, Claim, HistoryEntry, Job, Owner, Table
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ class CronTable:
     async def remove(self, name: str) -> None:
         """Remove a job and its history."""
         await self._change_job(name, lambda table: jobs.remove(table, name))
-        await self._key_value.change(history.space_of(name), lambda key_value: Decision(b"", drops=tuple(key_value)))
+        await self._key_value.change(jobs.history_space(name), lambda key_value: Decision(b"", drops=tuple(key_value)))
 
     async def pause(self, name: str) -> None:
         """Pause a job."""
@@ -106,12 +105,12 @@ class CronTable:
         if entry.name not in (await self.table()).jobs:
             return
         await self._key_value.change(
-            history.space_of(entry.name), lambda key_value: history.remembered(key_value, entry)
+            jobs.history_space(entry.name), lambda key_value: jobs.entry_decision(key_value, entry)
         )
 
     async def firings(self, name: str) -> list[HistoryEntry]:
         """The history of a job, the latest first."""
-        return history.read(await self._key_value.look(history.space_of(name)))
+        return jobs.read_history(await self._key_value.look(jobs.history_space(name)))
 
     async def _change_job(self, name: str, change: Callable[[Table], Table]) -> None:
         def on_a_job(table: Table) -> Table:

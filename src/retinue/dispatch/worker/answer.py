@@ -1,4 +1,4 @@
-"""The work of a `retinue call` process: a retinue in memory with one run, whose events go to an output as they happen.
+"""A `retinue call` process: read one JSON request, run it in memory, and pass its events to an output as they happen.
 
 A parent that is retinue itself passes a grant on an inherited descriptor: what this process may do and use. Without a
 grant it may read, and change nothing. Signals, stdout and exit codes are the command's.
@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
@@ -27,30 +29,89 @@ from retinue.app.open import SystemClock, default_home
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import RunSpec
+from retinue.core.errors import BadInput, Refused, UnknownName
 from retinue.core.events import Event, ReplyReceived
 from retinue.core.messages import Delta
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy, Policy
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.run import Outcome
 from retinue.core.usage import NO_USAGE, add_cost
+from retinue.dialects import registry
 from retinue.dialects.child_process import (
+    DEFAULT_TEMPERATURE,
     GRANT_FD,
     MAY_I_ACT,
     NO_TALLY,
     USAGE_FD,
     YES,
+    CallRequest,
     Grant,
     Reaching,
     Tally,
     inherited,
     read_grant,
 )
-from retinue.dispatch.worker.request import PROVIDERS, ResolvedCall, read_request
 from retinue.engine import SpawnRequest
 from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
+
+PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "vertexai-anthropic")
+
+
+class ResolvedCall(Struct, frozen=True, kw_only=True):
+    """A request with a value for every field that was left out."""
+
+    model: str
+    provider: str
+    url: str
+    api_key_name: str
+    prompt: str
+    system_prompt: str
+    tools: tuple[str, ...]
+    think: bool
+    temperature: float
+    max_tokens: int | None
+
+
+def read_request(stdin: bytes) -> ResolvedCall:
+    """The request in these bytes; raises `BadInput` with what is wrong with it.
+
+    >>> call = read_request(b'{"model": "m", "provider": "anthropic", "url": "http://host/messages", "prompt": "Hi"}')
+    >>> call.temperature, call.max_tokens, call.tools, call.api_key_name
+    (0.8, None, (), '')
+    """
+    try:
+        request = msgspec.json.decode(stdin, type=CallRequest)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as wrong:
+        raise BadInput(f"what came on stdin is not the JSON of a call: {wrong}") from None
+    if request.provider not in PROVIDERS:
+        raise UnknownName("provider", request.provider[:200], PROVIDERS)
+    return ResolvedCall(
+        model=request.model,
+        provider=request.provider,
+        url=request.url,
+        api_key_name=(request.api_key_name or "").strip(),
+        prompt=request.prompt,
+        system_prompt=request.system_prompt or "",
+        tools=_tool_names(request),
+        think=bool(request.think),
+        temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
+        max_tokens=request.max_tokens,
+    )
+
+
+def _tool_names(request: CallRequest) -> tuple[str, ...]:
+    processes = registry.entry(registry.CALL).processes
+    assert processes is not None
+    try:
+        return processes.tools.load()(request.tool_subset)
+    except Refused as unknown:
+        raise BadInput(str(unknown)) from None
+
+
+# ---- the parent process ----------------------------------------------------------------------------------------------
 
 STOP_SECONDS = 2.0
 """Seconds that the work has to stop when the parent is gone, before this process group is killed."""
@@ -138,6 +199,8 @@ class CallOutput(Protocol):
         """Wait until everything is written; raises what writing raised."""
         ...
 
+
+# ---- the call --------------------------------------------------------------------------------------------------------
 
 ROUNDS = 10
 """How often tools are used; if the model then asks for them again, that is an error."""
