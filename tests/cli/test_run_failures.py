@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from retinue.app.follow import failure_text
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import default_home
 from retinue.app.open import open as open_retinue
+from retinue.app.run_spec import LaunchConfig
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
 from retinue.providers.catalog import provider_config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retinue.app.active_time import seconds_worked
+from retinue.app.follow import seconds_worked
 from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
 from retinue.core.events import Event, MailTaken, RunAdopted, RunLeft

@@ -1,4 +1,4 @@
-"""Follow a tree of runs without a terminal: wait for its end or a stop request, poll its rows, describe a failure."""
+"""Follow runs without a terminal: wait for a tree, poll its rows, describe a failure, compute the active time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from retinue.app.handle import RunHandle
+from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
+from retinue.core.errors import UnknownFormat
+from retinue.core.events import Event, RunAdopted, RunLeft
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.text import clean
@@ -128,3 +131,54 @@ def _dollars(cost: int) -> str:
     ('$0.0000001', '$0', '$0.5')
     """
     return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")
+
+
+# ---- active time -----------------------------------------------------------------------------------------------------
+
+NO_TIMES: Mapping[RunId, float] = {}
+
+
+async def times_of(client: ReadOnlyClient, views: Sequence[RunView], *, now: float) -> Mapping[RunId, float]:
+    """Seconds by run: from start to end of an ended run, else the active time by its events.
+
+    A run written by a newer version has no readable events here and is left out.
+    """
+    times: dict[RunId, float] = {}
+    for view in views:
+        if view.ended_at is not None:
+            times[view.run_id] = view.ended_at - view.started_at
+            continue
+        try:
+            events = await client.events(view.run_id)
+        except UnknownFormat:
+            continue
+        times[view.run_id] = seconds_worked(events, until=None if view.state == "interrupted" else now)
+    return times
+
+
+def seconds_worked(events: Sequence[Event], *, until: float | None) -> float:
+    """The sum of the periods in which a driver had the run; `until` is the current time if it has one now.
+
+    A driver that shuts down cleanly records `RunLeft`. The period of a crashed driver ends with the run's last event.
+
+    >>> from retinue.core.events import RunAdopted, RunLeft
+    >>> left = [RunAdopted(at=100.0, driver_id="a"), RunLeft(at=130.0)]
+    >>> seconds_worked(left, until=None), seconds_worked([*left, RunAdopted(at=500.0, driver_id="b")], until=502.0)
+    (30.0, 32.0)
+    """
+    worked = 0.0
+    began: float | None = None
+    last = 0.0
+    for event in events:
+        if isinstance(event, RunAdopted) and began is not None:
+            worked += max(0.0, last - began)
+            began = None
+        if began is None:
+            began = event.at
+        last = event.at
+        if isinstance(event, RunLeft):
+            worked += max(0.0, last - began)
+            began = None
+    if began is None:
+        return worked
+    return worked + max(0.0, (last if until is None else until) - began)

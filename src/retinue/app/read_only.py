@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from retinue.app.approvals import Approvals
-from retinue.app.launch_config import LaunchConfig, launch_config_of
+from retinue.app.run_spec import LaunchConfig, launch_config_of
 from retinue.app.sessions import Sessions
 from retinue.core.commands import Charge, DriverRow, RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName

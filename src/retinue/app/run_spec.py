@@ -1,14 +1,15 @@
-"""Build the spec of a root run from its agent, its dialects and the arguments of the program."""
+"""Build the spec of a root run from its agent, dialects and arguments, and store with it how the retinue was opened."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from retinue.app.provider_families import RegistryFamilies
-from retinue.app.registries import ProviderRegistry, ToolRegistry
+from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
 from retinue.core.agent import Agent, RunSpec
 from retinue.core.errors import UnknownName
 from retinue.core.events import RunAccepted
@@ -17,7 +18,36 @@ from retinue.dialects import registry
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.engine import PlainOutcomeTexts, Supervisor
+from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
+
+
+class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What another process needs to resume a run: providers, tools, agents and folders.
+
+    Headers of a provider may be secret and are left out; they are read from the settings file again.
+    """
+
+    model: str = ""
+    provider_configs: tuple[ProviderConfig, ...] = field(default=(), name="contacts")
+    dialects: tuple[str, ...] = ()
+    agents: tuple[Agent, ...] = ()
+    tool_modules: tuple[str, ...] = ()
+    config: str = ""
+    workspace: str = ""
+    no_sandbox: bool = False
+    """Whether programs of the tools were allowed to run without a sandbox."""
+
+    def text(self) -> str:
+        """The config as JSON, as a run spec stores it."""
+        bare = tuple(msgspec.structs.replace(each, headers={}) for each in self.provider_configs)
+        return msgspec.json.encode(msgspec.structs.replace(self, provider_configs=bare)).decode()
+
+
+def launch_config_of(run_spec: RunSpec) -> LaunchConfig | None:
+    """The launch config that a root run was started with, if one was stored."""
+    return msgspec.json.decode(run_spec.launch_config, type=LaunchConfig) if run_spec.launch_config else None
+
 
 MAX_TURNS = 50
 """The turn limit of a run whose agent and caller set none."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from retinue.app.launch.local_servers import find_servers
+from retinue.app.launch.model_choice import find_servers
 from retinue.app.open import STORE, default_home, open_read_only
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.tool_modules import load_tools

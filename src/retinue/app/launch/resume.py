@@ -22,10 +22,10 @@ from msgspec.structs import replace as changed
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, check_key, choose_model, override_provider, script_of
 from retinue.app.launch.start import config_of, open_config
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import default_home, open_read_only
 from retinue.app.registries import Closes
 from retinue.app.retinue import Retinue
+from retinue.app.run_spec import LaunchConfig
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings

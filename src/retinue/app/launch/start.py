@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
-from retinue.app.run_spec import MAX_TURNS
+from retinue.app.run_spec import MAX_TURNS, LaunchConfig
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools

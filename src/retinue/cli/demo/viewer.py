@@ -22,7 +22,7 @@ from retinue.app.engine_types import RunView
 from retinue.app.open import open_read_only
 from retinue.app.read_only import ReadOnlyClient
 from retinue.cli.demo import story
-from retinue.cli.demo.worker import log_of
+from retinue.cli.demo.story import log_of
 from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
 from retinue.cli.output.live import LiveTree
 from retinue.cli.output.terminal import can_redraw, console
@@ -119,7 +119,7 @@ class Played:
 
 def worker_command(home: Path, process: int, pace: float) -> Sequence[str]:
     """The command line of the demo's own worker."""
-    return [sys.executable, "-m", "retinue.cli.demo.worker", str(home), str(process), str(pace)]
+    return [sys.executable, "-m", "retinue.cli.demo.story", str(home), str(process), str(pace)]
 
 
 async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = worker_command) -> Played:

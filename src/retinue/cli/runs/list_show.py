@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from retinue.app.active_time import NO_TIMES, times_of
 from retinue.app.engine_types import RunView
+from retinue.app.follow import NO_TIMES, times_of
 from retinue.app.json_rows import run_row, usage_row
 from retinue.app.open import open_read_only
 from retinue.cli.output.format import (
