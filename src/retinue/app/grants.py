@@ -56,10 +56,7 @@ class Grants:
 def escalation(refused: PolicyError) -> PolicyError:
     """The error for a policy that asks for more than is allowed, with the text that the caller's dialect prescribes."""
     return PolicyError(
-        _texts().escalation.format(refusal=refused),
-        field=refused.field,
-        asked=refused.asked,
-        allowed=refused.allowed,
+        _texts().escalation.format(refusal=refused), field=refused.field, asked=refused.asked, allowed=refused.allowed
     )
 
 

@@ -100,10 +100,7 @@ class SyncRetinue:
         return self._sync_handle(self._do(self._open_retinue.resume(_which(run))))
 
     def wait(
-        self,
-        *runs: SyncHandle | RunId,
-        mode: Literal["all", "any"] | int = "all",
-        timeout: float | None = None,
+        self, *runs: SyncHandle | RunId, mode: Literal["all", "any"] | int = "all", timeout: float | None = None
     ) -> dict[RunId, Outcome]:
         """Wait for runs to end; see `Retinue.wait`."""
         return self._do(self._open_retinue.wait(*map(_which, runs), mode=mode, timeout=timeout))

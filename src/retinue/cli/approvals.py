@@ -110,9 +110,7 @@ def _table(questions: Sequence[Approval]) -> None:
 
     columns: list[Column[Approval]] = [
         Column(
-            title="ID",
-            cell=lambda each: f"{short(each.run_id)}/{each.turn}/{each.index}",
-            piped=lambda each: each.id,
+            title="ID", cell=lambda each: f"{short(each.run_id)}/{each.turn}/{each.index}", piped=lambda each: each.id
         ),
         Column(title="RUN", cell=lambda each: one_line(each.path, 40), piped=lambda each: clean(each.path)),
         Column(title="TOOL", cell=lambda each: one_line(each.tool, 40)),

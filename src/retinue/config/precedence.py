@@ -147,10 +147,7 @@ def _first(option: Option, *sources: Source) -> SourcedValue | None:
 
 
 def _split(
-    model: SourcedValue | None,
-    provider: SourcedValue | None,
-    known: Collection[str],
-    canonical: Callable[[str], str],
+    model: SourcedValue | None, provider: SourcedValue | None, known: Collection[str], canonical: Callable[[str], str]
 ) -> tuple[SourcedValue | None, SourcedValue | None]:
     """Model and provider, with a provider prefix of the model split off."""
     if model is None or (provider is not None and provider.rank == model.rank):

@@ -42,16 +42,12 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     web_search: Annotated[
         str,
         Meta(
-            description="Web search engine: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.",
-            examples=["ddgs"],
+            description="Web search engine: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.", examples=["ddgs"]
         ),
     ] = "ddgs"
     memory: Annotated[
         Literal["sqlite", "markdown"],
-        Meta(
-            description="Memory backend of agents: sqlite, or markdown (readable files).",
-            examples=["sqlite"],
-        ),
+        Meta(description="Memory backend of agents: sqlite, or markdown (readable files).", examples=["sqlite"]),
     ] = "sqlite"
     max_result: Annotated[
         int,

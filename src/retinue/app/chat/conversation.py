@@ -203,9 +203,5 @@ def _needs_run_per_answer(launch: Launch) -> bool:
 def _outcome(exchange: Exchange) -> Outcome:
     """The answer of a keep-alive run, in the form of a run's outcome."""
     return Outcome(
-        result=exchange.result,
-        reason=exchange.reason,
-        text=exchange.text,
-        error=exchange.error,
-        limit=exchange.limit,
+        result=exchange.result, reason=exchange.reason, text=exchange.text, error=exchange.error, limit=exchange.limit
     )

@@ -92,10 +92,7 @@ async def _config_from_here(run_spec: RunSpec, flags: Flags, config: str | None)
     model_choice = await choose_model(changed(flags, model=flags.model or run_spec.model), settings)
     first = changed(model_choice.provider_config, name=run_spec.provider)
     return config_of(
-        settings,
-        model=run_spec.model,
-        provider_configs=(first, *model_choice.others),
-        dialects=run_spec.dialects,
+        settings, model=run_spec.model, provider_configs=(first, *model_choice.others), dialects=run_spec.dialects
     )
 
 

@@ -46,11 +46,7 @@ WIDE = 200
 
 
 def run_chat(
-    settings: Settings,
-    options: LaunchOptions,
-    delegation: Delegation,
-    approval: ApprovalOptions,
-    output: OutputOptions,
+    settings: Settings, options: LaunchOptions, delegation: Delegation, approval: ApprovalOptions, output: OutputOptions
 ) -> int:
     """Chat until the user leaves; the exit code."""
     with loop_thread() as thread:

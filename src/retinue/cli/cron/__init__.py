@@ -58,8 +58,7 @@ def add(
         typer.Option("--tz", metavar="Z", help="The time zone of --cron, or of --at. [UTC]", rich_help_panel=WHEN),
     ] = None,
     at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="T", help="Once, as in 2026-12-24T18:00:00Z.", rich_help_panel=WHEN),
+        str | None, typer.Option("--at", metavar="T", help="Once, as in 2026-12-24T18:00:00Z.", rich_help_panel=WHEN)
     ] = None,
     every: Annotated[
         str | None, typer.Option("--every", metavar="D", help="30s, 5m, 1h or 1d from now on.", rich_help_panel=WHEN)
@@ -93,8 +92,7 @@ def add(
         typer.Option("--type", metavar="shell|agent", help="Which of the two; need not be said.", rich_help_panel=WHAT),
     ] = None,
     no_memory: Annotated[
-        bool,
-        typer.Option("--no-memory", metavar="", help="Do not show the agent its memories.", rich_help_panel=WHAT),
+        bool, typer.Option("--no-memory", metavar="", help="Do not show the agent its memories.", rich_help_panel=WHAT)
     ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", metavar="", help="Put it in the place of a job of that name.")

@@ -11,18 +11,7 @@ from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, times_of
 from retinue.app.json_rows import run_row, usage_row
 from retinue.app.open import open_read_only
-from retinue.cli.output.format import (
-    count,
-    elapsed,
-    moment,
-    money,
-    name_of,
-    seconds,
-    short,
-    status_of,
-    tokens,
-    total,
-)
+from retinue.cli.output.format import count, elapsed, moment, money, name_of, seconds, short, status_of, tokens, total
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer, answer_json, console, say
 from retinue.cli.output.transcript import entries, headed
