@@ -13,7 +13,8 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from retinue.cli.output.terminal import never_fail_to_print, say, write
+from retinue.cli.event_loop import exit_now, interrupts, perform
+from retinue.cli.output.terminal import INTERRUPTED, never_fail_to_print, say, write
 from retinue.core.errors import RetinueError
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from retinue.core.run import Outcome
     from retinue.dispatch.worker import WorkerCall
 
-INTERRUPTED = 130
-
 
 def main() -> NoReturn:
     """The command as a process that a parent waits for, and that exits as soon as it has answered."""
@@ -37,8 +36,6 @@ def main() -> NoReturn:
     for name in ("asyncio", "ssl"):
         import_module(name)
     threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
-    from retinue.cli.event_loop import exit_now
-
     exit_now(call())
 
 
@@ -48,7 +45,6 @@ def call() -> int:
     A contract for programs in any language: the ten fields, the events and what a parent may count on are in
     docs/reference/call.md. Exit status: 0 answered, 1 failed, 130 interrupted.
     """
-    from retinue.cli.event_loop import perform
     from retinue.cli.output.sse import SseStream, WriterThread
     from retinue.dispatch.worker import read_call
 
@@ -72,8 +68,6 @@ def call() -> int:
 
 
 async def _answer(work: WorkerCall, open_output: Callable[[str], _SseOutput]) -> int:
-    from retinue.cli.event_loop import interrupts
-
     retinue = work.open()
     with interrupts() as asked_to_stop:
         outcome = await work.answer(retinue, lambda: open_output(work.request.provider), asked_to_stop)

@@ -17,7 +17,7 @@ from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
-from retinue.cli.output.terminal import discard_stdout, never_fail_to_print, say
+from retinue.cli.output.terminal import INTERRUPTED, discard_stdout, never_fail_to_print, say
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
@@ -26,7 +26,6 @@ from retinue.core.errors import BadInput, RetinueError
 from retinue.version import __version__
 
 BAD_USAGE = 2
-INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of the file system and not of the program: no space left, or no access."""
@@ -48,7 +47,7 @@ app = typer.Typer(
 @app.callback()
 def retinue(
     version: Annotated[
-        bool, typer.Option("--version", metavar="", help="Print the version and leave.", is_eager=True)
+        bool, typer.Option("--version", metavar="", help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     """Sub-agents for any LLM agent: runs that delegate, with budgets, permissions and crash recovery."""
@@ -112,11 +111,11 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno in FULL:
             discard_stdout()
-            say(f"error: cannot write: {error.strerror}; a run that has ended is not lost: see retinue runs")
+            say(f"error: cannot write: {error.strerror}; runs that have ended are stored: see retinue runs")
         elif error.errno in CLOSED and error.filename is not None and not verbose:
             say(f"error: {error.filename}: {error.strerror} (-v shows where)")
         elif _folder_is_gone():
-            say("error: the current folder is gone: change to another one")
+            say("error: the current folder does not exist any more: change to another one")
             return BAD_USAGE
         else:
             _print_bug(error, verbose)

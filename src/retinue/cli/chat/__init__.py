@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from retinue.cli.options import (
     LIMITS,
     ApiKeyEnvFlag,
@@ -17,11 +15,14 @@ from retinue.cli.options import (
     OutputOptions,
     ProviderFlag,
     QuietFlag,
+    ThinkFlag,
+    ToolsFlag,
     VerboseFlag,
     YesFlag,
     approval_options,
     countable,
     dialects_of,
+    option,
     tools_of,
 )
 from retinue.dialects.registry import CHAT
@@ -36,50 +37,40 @@ def chat(
     model: ModelFlag = None,
     dialect: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--dialect",
             metavar="D",
-            help=f"Let it delegate from the start, in this dialect, or none. [/subagents on switches {CHAT} on]",
+            help=f"Enable delegation from the start, in this dialect, or none. [/subagents on enables {CHAT}]",
         ),
     ] = None,
-    agent: Annotated[
-        str | None, typer.Option("--agent", metavar="NAME", help="An agent of the settings to talk to.")
-    ] = None,
+    agent: Annotated[str | None, option("--agent", metavar="NAME", help="The agent of the settings to run.")] = None,
     session: Annotated[
-        str | None,
-        typer.Option("--session", metavar="NAME", help="Go on with the conversation of this session; else a new one."),
+        str | None, option("--session", metavar="NAME", help="Continue the conversation of this session. [a new one]")
     ] = None,
-    system: Annotated[str, typer.Option("--system", metavar="TEXT", help="What the model is told first.")] = "",
-    tools: Annotated[
-        str | None,
-        typer.Option("--tools", metavar="a,b", help="Tools to offer, with commas; retinue tools lists them."),
-    ] = None,
+    system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",
+    tools: ToolsFlag = None,
     max_turns: Annotated[
         int | None,
-        typer.Option(
-            "--max-turns", metavar="N", min=1, help="Replies of the model for one answer. [50]", rich_help_panel=LIMITS
-        ),
+        option("--max-turns", metavar="N", min=1, help="Replies of the model for one answer. [50]", panel=LIMITS),
     ] = None,
     max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", metavar="N", min=1, help="Tokens for one answer.", rich_help_panel=LIMITS),
+        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens for one answer.", panel=LIMITS)
     ] = None,
     max_cost: Annotated[
-        float | None,
-        typer.Option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", rich_help_panel=LIMITS),
+        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS)
     ] = None,
     config: ConfigFlag = None,
     approvals: ApprovalsFlag = None,
     yes: YesFlag = False,
     no_sandbox: NoSandboxFlag = False,
-    think: Annotated[bool, typer.Option("--think", metavar="", help="Ask the model to reason, where it can.")] = False,
+    think: ThinkFlag = False,
     quiet: QuietFlag = False,
     verbose: VerboseFlag = False,
 ) -> int:
-    """Talk with an agent: its answers as they come, and its children at work.
+    """Chat with an agent; answers are printed as they stream, with the progress of child runs.
 
-    /help lists what can be said besides words. Ctrl-C stops an answer and not the chat. Of a pipe on stdin every line
-    is one input, and the exit status is that of the last answer.
+    /help lists the commands. Ctrl-C stops an answer, not the chat. With a pipe on stdin every line is one input, and
+    the exit status is that of the last answer.
     """
     from retinue.app.chat.delegation import delegation_for
     from retinue.app.launch.start import LaunchOptions, LimitOptions, settings_for

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from retinue.cli.output.live import LiveTree
 
-STOPPED = "stopped; the chat goes on"
-AGAIN = "(the connection broke; the answer begins again)"
+STOPPED = "stopped; the chat continues"
+AGAIN = "(the connection broke; the answer starts again)"
 
 PATIENCE = 1.0
 """Seconds without text after which a run without children is drawn, too."""
@@ -52,7 +52,7 @@ async def take_turn(
     lock: PromptLock | None,
     output: OutputOptions,
 ) -> Outcome:
-    """Send an input, print its answer as it arrives, and print what went wrong; `stop` ends it early."""
+    """Send an input, print its answer as it arrives, and print its errors; `stop` ends it early."""
     screen = ChatScreen(quiet=output.quiet, verbose=output.verbose)
     printer = TurnPrinter(screen, verbose=output.verbose)
     with stdout_for_answers_alone():
@@ -113,7 +113,7 @@ class TurnPrinter:
                 self._screen.end_text()
                 self._reply = self._next_reply()
             case HistoryCompacted():
-                self._screen.note("(the conversation was made shorter to fit the model)")
+                self._screen.note("(the history was compacted to fit the model)")
             case _:
                 pass
 
@@ -250,7 +250,6 @@ class PromptLock:
         self._lock = asyncio.Lock()
 
     async def __call__(self, question: Approval) -> bool:
-        """The user's answer, once a turn runs."""
         async with self._lock:
             return await self._approver(question)
 
@@ -263,7 +262,6 @@ class PromptLock:
         await self._lock.acquire()
 
     def release(self) -> None:
-        """Allow questions."""
         self._lock.release()
 
 

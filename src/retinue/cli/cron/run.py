@@ -11,12 +11,12 @@ from retinue.app.handle import RunHandle
 from retinue.app.open import open_read_only
 from retinue.app.retinue import Retinue
 from retinue.app.settings_file import load_settings
-from retinue.cli.event_loop import INTERRUPTED, interrupts
+from retinue.cli.event_loop import interrupts
 from retinue.cli.options import ApprovalOptions, OutputOptions
 from retinue.cli.output.format import one_line
 from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
 from retinue.cli.output.table import Column, print_table
-from retinue.cli.output.terminal import answer, answer_json, say, stdout_for_answers_alone
+from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, stdout_for_answers_alone
 from retinue.config.cron import CRON, CronSettings
 from retinue.core.run import Outcome
 from retinue.core.text import clean, plural, rfc3339
@@ -157,7 +157,7 @@ def print_history(entries: Sequence[HistoryEntry], *, json: bool) -> None:
     if json:
         answer_json(rows)
     elif not rows:
-        say("nothing was done yet")
+        say("no executions yet")
     else:
         columns: list[Column[dict[str, Any]]] = [
             Column(title="JOB", cell=lambda row: row["name"]),

@@ -68,7 +68,7 @@ FAST = Pace(turn=0.03, look=0.02, read=0.0, crash=0.0)
 
 
 class DemoFailed(RetinueError):
-    """The story took another course than it should."""
+    """The demo did not go as planned."""
 
 
 # ---- the story -------------------------------------------------------------------------------------------------------
@@ -106,14 +106,14 @@ class Played:
         )
 
     def errors(self) -> list[str]:
-        """What should have gone otherwise."""
+        """What did not go as planned."""
         failed = [view for view in self.tree if view.outcome is None or not view.outcome.ok]
         errors = [f"{view.path} {view.state}: {view.outcome.error if view.outcome else ''}" for view in failed]
         if self.repeated:
-            errors.append(f"{plural(len(self.repeated), 'model call')} had been answered and came again")
-        turns = sum(view.turns for view in self.tree)
-        if turns != len(self.stored) + len(self.second):
-            errors.append(f"the runs took {turns} turns, which is not what was counted")
+            errors.append(f"{plural(len(self.repeated), 'model call')} were answered and made again")
+        turns, made = sum(view.turns for view in self.tree), len(self.stored) + len(self.second)
+        if turns != made:
+            errors.append(f"the runs have {turns} turns, but {made} model calls were made")
         return errors
 
 
@@ -127,7 +127,7 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
     async with open_read_only(home=home) as client:
         watch = Watch(client, screen, pace)
         async with running(command(home, 1, pace.turn), home) as first:
-            screen.say(f"Process {first.pid} works on it.\n", style="bold")
+            screen.say(f"Process {first.pid} drives the runs.\n", style="bold")
             (root, *_) = await watch.until("the question to the user", _asks_the_user, first)
             await watch.during(pace.read)
             await client.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), durable=True)
@@ -136,13 +136,11 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
             first.kill()
             await first.wait()
         stored = await stored_calls(client)
-        screen.say(
-            f"\nkill -9 {first.pid}: gone in the middle of its work. Nothing was saved by hand.", style="bold yellow"
-        )
+        screen.say(f"\nkill -9 {first.pid}: the process dies in the middle of its work.", style="bold yellow")
         await watch.until("the interruption", _is_interrupted)
         await watch.during(pace.crash)
         async with running(command(home, 2, pace.turn), home) as second:
-            screen.say(f"\nProcess {second.pid} finds the tree and goes on with it by itself.\n", style="bold")
+            screen.say(f"\nProcess {second.pid} adopts the interrupted runs and continues them.\n", style="bold")
             tree = await watch.until("the end", _has_ended, second)
             await asyncio.wait_for(second.wait(), PATIENCE)
         return Played(
@@ -202,7 +200,7 @@ async def stored_calls(client: ReadOnlyClient) -> frozenset[Call]:
     return frozenset(calls)
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
+# ---- display ---------------------------------------------------------------------------------------------------------
 
 
 class Watch:
@@ -225,9 +223,9 @@ class Watch:
             if tree and holds(tree):
                 return tree
             if gone:
-                raise DemoFailed(f"the process that works has ended before {what}")
+                raise DemoFailed(f"the worker process ended before {what}")
             if time.monotonic() > until:
-                raise DemoFailed(f"waited {PATIENCE:g} s in vain for {what}")
+                raise DemoFailed(f"{what} did not happen within {PATIENCE:g} s")
             await asyncio.sleep(self._pace.look)
 
     async def during(self, seconds: float) -> None:
@@ -265,7 +263,7 @@ def lines_of(view: RunView, events: Iterable[Event]) -> Iterator[Line]:
     name, turn = name_of(view), 0
     for event in events:
         if isinstance(event, RunAdopted):
-            yield Line(event.at, name, f"goes on after turn {turn} in another process")
+            yield Line(event.at, name, f"continues after turn {turn} in another process")
         conversation = entries([event])
         calls = [entry for entry in conversation if entry.kind == "call"]
         yield from (Line(event.at, name, text) for text in _calls(calls))
@@ -279,9 +277,9 @@ def lines_of(view: RunView, events: Iterable[Event]) -> Iterator[Line]:
                 case "reply" if entry.text and not calls and not entry.failed:
                     yield Line(event.at, name, f"says: {entry.text}")
                 case "result" if entry.failed:
-                    yield Line(event.at, name, f"is told: {entry.text}")
+                    yield Line(event.at, name, f"gets an error: {entry.text}")
                 case "error":
-                    yield Line(event.at, name, f"got no answer: {entry.text}")
+                    yield Line(event.at, name, f"model call failed: {entry.text}")
                 case "end" if entry.failed:
                     yield Line(event.at, name, entry.text)
                 case _:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+INTERRUPTED = 130
+"""The exit status of an interrupted command."""
+
+
 def say(line: str) -> None:
     """Print a line on stderr; a closed stderr is ignored, and the work goes on."""
     try:

@@ -134,7 +134,7 @@ async def cancel_run(name: str) -> int:
         if view.outcome is not None and view.outcome.result != "cancelled":
             raise RunIsOver(view.run_id, view.outcome.result)
         cancelled = await client.cancel(view.run_id, note="cancelled by hand")
-    say(f"cancelled {plural(len(cancelled), 'run')}" if cancelled else f"run {view.run_id} was cancelled before")
+    say(f"cancelled {plural(len(cancelled), 'run')}" if cancelled else f"run {view.run_id} was already cancelled")
     return 0
 
 
