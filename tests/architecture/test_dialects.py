@@ -61,7 +61,7 @@ def test_no_file_above_dialects_has_the_name_of_a_dialect_in_it() -> None:
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_a_package_registers_its_dialect_under_its_name_and_everything_deferred_can_be_loaded(name: str) -> None:
+def test_a_dialect_is_registered_by_its_package_name_and_can_be_loaded(name: str) -> None:
     entry = registry.entry(name)
     hooks = [entry.factory, entry.transcripts, entry.cancelled_notice]
     if entry.processes is not None:

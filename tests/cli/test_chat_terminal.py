@@ -1,4 +1,4 @@
-"""`retinue chat` with a person at a terminal: typing, Ctrl-C, approvals, children at work, and coming back later."""
+"""`retinue chat` on a terminal: typing, Ctrl-C, approvals, running children, and continued sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.cli.chat.input import LONGEST, MOST, HistoryFile
+from retinue.cli.chat.input import MAX_KEPT, MAX_LENGTH, HistoryFile
 from retinue.cli.chat.loop_thread import pending_sigint
 from retinue.cli.chat.turn import PromptLock
 from retinue.cli.output.approval_prompt import TerminalApprover
@@ -17,7 +17,7 @@ from retinue.core.run import Approval
 from retinue.providers.scripted import Line, calls, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import ReceivedRequest
-from tests.cli.person import Person
+from tests.cli.pty_command import PtyCommand
 from tests.cli.screen import drawn
 from tests.cli.stage import Command, retinue
 
@@ -26,18 +26,17 @@ pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
 EOF = "\x04"
 
 
-def person(vendor: FakeChat, *flags: str, **env: str) -> Person:
-    """Somebody at a terminal who has begun to chat."""
-    return Person("chat", "--base-url", vendor.base_url, "--model", "m", *flags, all_there=True, **env)
+def start_chat(vendor: FakeChat, *flags: str, **env: str) -> PtyCommand:
+    return PtyCommand("chat", "--base-url", vendor.base_url, "--model", "m", *flags, all_there=True, **env)
 
 
 def sent(heard: ReceivedRequest) -> list[str]:
-    """The words of a request."""
+    """The messages of a request as text."""
     return [message["content"] for message in heard.body["messages"]]
 
 
 class Hesitant:
-    """A model that falls silent in the middle of its first answer, and is well afterwards."""
+    """A model that hangs in the middle of its first answer, and answers later requests."""
 
     def __init__(self, *answers: Line) -> None:
         self.fell_silent = asyncio.Event()
@@ -52,17 +51,17 @@ class Hesitant:
 
 async def test_a_conversation_at_a_terminal() -> None:
     async with FakeChat(ChatScript().play(says("Hello."), says("red \x1b[31malert"))) as vendor:
-        somebody = person(vendor)
-        await somebody.sees("/help lists the commands")
-        await somebody.sees("> ")
-        somebody.types("Hi!")
-        await somebody.sees("Hello.\r\n")
-        await somebody.sees("> ")
-        somebody.types("And?")
-        await somebody.sees("red ␛[31malert\r\n")
-        await somebody.sees("> ")
-        somebody.types(EOF, end="")
-        left = await somebody.left()
+        terminal = start_chat(vendor)
+        await terminal.expect("/help lists the commands")
+        await terminal.expect("> ")
+        terminal.type_line("Hi!")
+        await terminal.expect("Hello.\r\n")
+        await terminal.expect("> ")
+        terminal.type_line("And?")
+        await terminal.expect("red ␛[31malert\r\n")
+        await terminal.expect("> ")
+        terminal.type_line(EOF, end="")
+        left = await terminal.result()
 
     assert left.code == 0
     assert "go on with: retinue chat --session " in left.terminal
@@ -70,18 +69,18 @@ async def test_a_conversation_at_a_terminal() -> None:
 
 async def test_ctrl_c_stops_the_answer_and_not_the_chat() -> None:
     async with FakeChat(Hesitant()) as vendor:
-        somebody = person(vendor, "--session", "audit")
-        await somebody.sees("> ")
-        somebody.types("Why?")
-        await somebody.sees("It was ")
-        somebody.signals(signal.SIGINT)
-        await somebody.sees("stopped; the chat goes on")
-        await somebody.sees("> ")
-        somebody.types("Go on.")
-        await somebody.sees("The pool.")
-        await somebody.sees("> ")
-        somebody.types("/quit")
-        left = await somebody.left()
+        terminal = start_chat(vendor, "--session", "audit")
+        await terminal.expect("> ")
+        terminal.type_line("Why?")
+        await terminal.expect("It was ")
+        terminal.send_signal(signal.SIGINT)
+        await terminal.expect("stopped; the chat continues")
+        await terminal.expect("> ")
+        terminal.type_line("Go on.")
+        await terminal.expect("The pool.")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        left = await terminal.result()
     rows = (await retinue("runs", "--json")).json
 
     assert left.code == 0
@@ -93,69 +92,69 @@ async def test_ctrl_c_stops_children_too() -> None:
     hesitant = Hesitant()
     delegation = calls("subagent", label="dig", task_prompt="DIG in the logs")
     async with FakeChat(ChatScript().play(delegation, says("Well.")).play(hesitant, words="DIG")) as vendor:
-        somebody = person(vendor, "--dialect", "xzatoma")
-        await somebody.sees("> ")
-        somebody.types("Why?")
-        await somebody.sees("main [dig]: started")
+        terminal = start_chat(vendor, "--dialect", "xzatoma")
+        await terminal.expect("> ")
+        terminal.type_line("Why?")
+        await terminal.expect("main [dig]: started")
         await hesitant.fell_silent.wait()
-        somebody.signals(signal.SIGINT)
-        await somebody.sees("stopped; the chat goes on")
-        await somebody.sees("> ")
-        somebody.types("/agents")
-        await somebody.sees("main [dig]")
-        await somebody.sees("cancelled")
-        somebody.types("Never mind.")
-        await somebody.sees("Well.")
-        await somebody.sees("> ")
-        somebody.types("exit")
-        left = await somebody.left()
+        terminal.send_signal(signal.SIGINT)
+        await terminal.expect("stopped; the chat continues")
+        await terminal.expect("> ")
+        terminal.type_line("/agents")
+        await terminal.expect("main [dig]")
+        await terminal.expect("cancelled")
+        terminal.type_line("Never mind.")
+        await terminal.expect("Well.")
+        await terminal.expect("> ")
+        terminal.type_line("exit")
+        left = await terminal.result()
 
     assert left.code == 0
 
 
 async def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_leaves() -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
-        somebody = person(vendor)
-        await somebody.sees("> ")
-        somebody.types("never sent", end="")
-        await somebody.sees("never sent")
-        somebody.signals(signal.SIGINT)
-        await somebody.sees("> ")
-        somebody.types("Hi!")
-        await somebody.sees("Hello.")
-        await somebody.sees("> ")
-        somebody.signals(signal.SIGINT)
-        await somebody.sees("(Ctrl-C again or Ctrl-D leaves)")
-        await somebody.sees("> ")
-        somebody.signals(signal.SIGINT)
-        left = await somebody.left()
+        terminal = start_chat(vendor)
+        await terminal.expect("> ")
+        terminal.type_line("never sent", end="")
+        await terminal.expect("never sent")
+        terminal.send_signal(signal.SIGINT)
+        await terminal.expect("> ")
+        terminal.type_line("Hi!")
+        await terminal.expect("Hello.")
+        await terminal.expect("> ")
+        terminal.send_signal(signal.SIGINT)
+        await terminal.expect("(press Ctrl-C again, or Ctrl-D, to leave)")
+        await terminal.expect("> ")
+        terminal.send_signal(signal.SIGINT)
+        left = await terminal.result()
 
     assert left.code == 0
     assert [sent(heard) for heard in vendor.requests] == [["Hi!"]]
 
 
-async def test_ctrl_c_forgets_an_input_of_several_lines() -> None:
+async def test_ctrl_c_discards_a_multi_line_input() -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
-        somebody = person(vendor)
-        await somebody.sees("> ")
-        somebody.types('"""')
-        await somebody.sees("... ")
-        somebody.types("half of it")
-        await somebody.sees("... ")
-        somebody.signals(signal.SIGINT)
-        await somebody.sees("> ")
-        somebody.types("Hi! \\")
-        await somebody.sees("... ")
-        somebody.types("It is me.")
-        await somebody.sees("Hello.")
-        await somebody.sees("> ")
-        somebody.types(EOF, end="")
-        await somebody.left()
+        terminal = start_chat(vendor)
+        await terminal.expect("> ")
+        terminal.type_line('"""')
+        await terminal.expect("... ")
+        terminal.type_line("half of it")
+        await terminal.expect("... ")
+        terminal.send_signal(signal.SIGINT)
+        await terminal.expect("> ")
+        terminal.type_line("Hi! \\")
+        await terminal.expect("... ")
+        terminal.type_line("It is me.")
+        await terminal.expect("Hello.")
+        await terminal.expect("> ")
+        terminal.type_line(EOF, end="")
+        await terminal.result()
 
     assert [sent(heard) for heard in vendor.requests] == [["Hi! \nIt is me."]]
 
 
-async def test_the_second_ctrl_c_leaves_what_does_not_stop(folder: Path) -> None:
+async def test_the_second_ctrl_c_exits_although_a_tool_does_not_stop(folder: Path) -> None:
     (folder / "retinue.toml").write_text('[tools]\nmodules = ["clings.py"]\n')
     (folder / "clings.py").write_text(
         """
@@ -172,43 +171,43 @@ async def cling() -> str:
 """
     )
     async with FakeChat(calls("cling")) as vendor:
-        somebody = person(vendor, "--tools", "cling")
-        await somebody.sees("> ")
-        somebody.types("Hold on.")
-        await somebody.sees("clinging")
-        somebody.signals(signal.SIGINT)
-        await somebody.sees("still here")
-        somebody.signals(signal.SIGINT)
-        left = await somebody.left()
+        terminal = start_chat(vendor, "--tools", "cling")
+        await terminal.expect("> ")
+        terminal.type_line("Hold on.")
+        await terminal.expect("clinging")
+        terminal.send_signal(signal.SIGINT)
+        await terminal.expect("still here")
+        terminal.send_signal(signal.SIGINT)
+        left = await terminal.result()
 
     assert left.code == 130
 
 
 async def test_a_paste_with_line_breaks_is_one_input() -> None:
     async with FakeChat(ChatScript().play(says("Two lines."))) as vendor:
-        somebody = person(vendor, TERM="xterm")
-        await somebody.sees("\x1b[?2004h")
-        somebody.types("\x1b[200~one\ntwo\x1b[201~", end="")
-        await somebody.sees("two")
-        somebody.types("", end="\r")
-        await somebody.sees("Two lines.")
-        await somebody.sees("> ")
-        somebody.types("/quit")
-        await somebody.left()
+        terminal = start_chat(vendor, TERM="xterm")
+        await terminal.expect("\x1b[?2004h")
+        terminal.type_line("\x1b[200~one\ntwo\x1b[201~", end="")
+        await terminal.expect("two")
+        terminal.type_line("", end="\r")
+        await terminal.expect("Two lines.")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        await terminal.result()
 
     assert [sent(heard) for heard in vendor.requests] == [["one\ntwo"]]
 
 
-async def test_what_was_typed_is_there_in_the_next_chat(home: Path) -> None:
+async def test_inputs_are_in_the_history_of_the_next_chat(home: Path) -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
         for typed in ("Hi there!", "\x1b[A"):
-            somebody = person(vendor, TERM="xterm")
-            await somebody.sees("> ")
-            somebody.types(typed, end="\r")
-            await somebody.sees("Hello.")
-            await somebody.sees("> ")
-            somebody.types(EOF, end="")
-            await somebody.left()
+            terminal = start_chat(vendor, TERM="xterm")
+            await terminal.expect("> ")
+            terminal.type_line(typed, end="\r")
+            await terminal.expect("Hello.")
+            await terminal.expect("> ")
+            terminal.type_line(EOF, end="")
+            await terminal.result()
     file = home / "chat_history"
 
     assert [sent(heard) for heard in vendor.requests] == [["Hi there!"], ["Hi there!"]]
@@ -217,73 +216,73 @@ async def test_what_was_typed_is_there_in_the_next_chat(home: Path) -> None:
 
 async def test_without_an_editor_prompts_are_on_stderr_and_stdout_has_the_answers() -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
-        somebody = Person("chat", "--base-url", vendor.base_url, "--model", "m")
-        await somebody.sees("> ")
-        somebody.types("Hi!")
-        await somebody.sees("> ")
-        somebody.types("/quit")
-        left = await somebody.left()
+        terminal = PtyCommand("chat", "--base-url", vendor.base_url, "--model", "m")
+        await terminal.expect("> ")
+        terminal.type_line("Hi!")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        left = await terminal.result()
 
     assert (left.code, left.stdout) == (0, "Hello.\n")
 
 
-async def test_an_approval_is_asked_in_place(folder: Path) -> None:
+async def test_an_approval_is_prompted_during_the_turn(folder: Path) -> None:
     (folder / "retinue.toml").write_text(
         '[agents.smith]\ntools = ["file_write"]\nrisk_profile = "careful"\n'
         '[risk_profiles.careful]\nlevel = "supervised"\n'
     )
     writing = calls("file_write", path="note.txt", content="hello")
     async with FakeChat(ChatScript().play(writing, says("Written."))) as vendor:
-        somebody = person(vendor, "--agent", "smith")
-        await somebody.sees("> ")
-        somebody.types("Write it.")
-        await somebody.sees("Allow? [y]es, [n]o")
-        somebody.types("y")
-        await somebody.sees("Written.")
-        await somebody.sees("> ")
-        somebody.types("/quit")
-        await somebody.left()
+        terminal = start_chat(vendor, "--agent", "smith")
+        await terminal.expect("> ")
+        terminal.type_line("Write it.")
+        await terminal.expect("Allow? [y]es, [n]o")
+        terminal.type_line("y")
+        await terminal.expect("Written.")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        await terminal.result()
 
     assert (folder / "note.txt").read_text() == "hello"
 
 
-async def test_ctrl_c_at_a_question_stops_the_answer_and_nothing_was_done(folder: Path) -> None:
+async def test_ctrl_c_at_a_prompt_stops_the_answer_without_the_call(folder: Path) -> None:
     (folder / "retinue.toml").write_text(
         '[agents.smith]\ntools = ["file_write"]\nrisk_profile = "careful"\n'
         '[risk_profiles.careful]\nlevel = "supervised"\n'
     )
     writing = calls("file_write", path="note.txt", content="hello")
     async with FakeChat(ChatScript().play(writing, says("Not written."))) as vendor:
-        somebody = person(vendor, "--agent", "smith")
-        await somebody.sees("> ")
-        somebody.types("Write it.")
-        await somebody.sees("Allow? [y]es, [n]o")
-        somebody.signals(signal.SIGINT)
-        await somebody.sees("stopped; the chat goes on")
-        await somebody.sees("> ")
-        somebody.types("Leave it.")
-        await somebody.sees("Not written.")
-        await somebody.sees("> ")
-        somebody.types("/quit")
-        left = await somebody.left()
+        terminal = start_chat(vendor, "--agent", "smith")
+        await terminal.expect("> ")
+        terminal.type_line("Write it.")
+        await terminal.expect("Allow? [y]es, [n]o")
+        terminal.send_signal(signal.SIGINT)
+        await terminal.expect("stopped; the chat continues")
+        await terminal.expect("> ")
+        terminal.type_line("Leave it.")
+        await terminal.expect("Not written.")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        left = await terminal.result()
 
     assert (left.code, os.listdir(folder)) == (0, ["retinue.toml"])
 
 
-async def test_a_session_that_is_open_elsewhere_is_gone_on_with_from_where_it_stands() -> None:
+async def test_a_session_open_elsewhere_continues_from_its_stored_messages() -> None:
     async with FakeChat(ChatScript().play(says("Hello."), says("You said hi."))) as vendor:
-        somebody = person(vendor, "--session", "audit")
-        await somebody.sees("> ")
-        somebody.types("Hi!")
-        await somebody.sees("Hello.")
-        await somebody.sees("> ")
+        terminal = start_chat(vendor, "--session", "audit")
+        await terminal.expect("> ")
+        terminal.type_line("Hi!")
+        await terminal.expect("Hello.")
+        await terminal.expect("> ")
         flags = ("--session", "audit", "--base-url", vendor.base_url, "--model", "m")
         other = await retinue("chat", *flags, stdin=b"What did I say?\n")
-        somebody.types("And to me?")
-        await somebody.sees("You said hi.")
-        await somebody.sees("> ")
-        somebody.types("/quit")
-        left = await somebody.left()
+        terminal.type_line("And to me?")
+        await terminal.expect("You said hi.")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        left = await terminal.result()
 
     assert (left.code, other.code, other.stdout) == (0, 0, "You said hi.\n")
     assert "session audit is open in another process" in other.stderr
@@ -293,25 +292,27 @@ async def test_a_session_that_is_open_elsewhere_is_gone_on_with_from_where_it_st
     ]
 
 
-async def test_two_chats_that_share_a_session_hear_of_each_other_although_nothing_was_said_yet() -> None:
+async def test_two_chats_of_one_session_are_warned_before_the_first_input() -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
-        somebody = person(vendor, "--session", "audit")
-        await somebody.sees("> ")
-        another = person(vendor, "--session", "audit")
-        await another.sees("warning: session audit is open in another process; neither chat hears what is said in the")
-        await another.sees("> ")
-        somebody.types("Hi!")
-        await somebody.sees("warning: session audit was opened by another process as well; neither chat hears")
-        await somebody.sees("Hello.")
-        await somebody.sees("> ")
-        another.types("/quit")
-        somebody.types("/quit")
-        left = [await another.left(), await somebody.left()]
+        terminal = start_chat(vendor, "--session", "audit")
+        await terminal.expect("> ")
+        another = start_chat(vendor, "--session", "audit")
+        await another.expect(
+            "warning: session audit is open in another process; neither chat sees the input of the other"
+        )
+        await another.expect("> ")
+        terminal.type_line("Hi!")
+        await terminal.expect("warning: session audit was opened by another process as well; neither chat sees")
+        await terminal.expect("Hello.")
+        await terminal.expect("> ")
+        another.type_line("/quit")
+        terminal.type_line("/quit")
+        left = [await another.result(), await terminal.result()]
 
     assert [each.code for each in left] == [0, 0]
 
 
-async def test_a_question_of_the_background_waits_until_nobody_types() -> None:
+async def test_a_background_question_waits_for_the_next_turn() -> None:
     put: list[str] = []
 
     class Asker(TerminalApprover):
@@ -329,24 +330,24 @@ async def test_a_question_of_the_background_waits_until_nobody_types() -> None:
     assert (before, await asking, put) == ((set(), []), True, ["t"])
 
 
-async def test_killed_in_the_middle_of_an_answer_the_session_goes_on_without_it() -> None:
+async def test_a_session_killed_during_an_answer_continues_without_it() -> None:
     hesitant = Hesitant(says("The pool."), says("Yes, the pool."))
     async with FakeChat(hesitant) as vendor:
-        somebody = person(vendor, "--session", "audit")
-        await somebody.sees("> ")
-        somebody.types("Why?")
-        await somebody.sees("It was ")
-        somebody.signals(signal.SIGKILL)
-        await somebody.left()
+        terminal = start_chat(vendor, "--session", "audit")
+        await terminal.expect("> ")
+        terminal.type_line("Why?")
+        await terminal.expect("It was ")
+        terminal.send_signal(signal.SIGKILL)
+        await terminal.result()
         (row,) = (await retinue("runs", "--json")).json
-        again = person(vendor, "--session", "audit")
-        await again.sees("its last answer was interrupted")
-        await again.sees("> ")
-        again.types("So?")
-        await again.sees("The pool.")
-        await again.sees("> ")
-        again.types("/quit")
-        await again.left()
+        again = start_chat(vendor, "--session", "audit")
+        await again.expect("its last answer was interrupted")
+        await again.expect("> ")
+        again.type_line("So?")
+        await again.expect("The pool.")
+        await again.expect("> ")
+        again.type_line("/quit")
+        await again.result()
     rows = (await retinue("runs", "--json")).json
 
     assert row["state"] == "interrupted"
@@ -354,15 +355,15 @@ async def test_killed_in_the_middle_of_an_answer_the_session_goes_on_without_it(
     assert [(each["state"], each["outcome"]) for each in rows] == [("ended", "completed"), ("ended", "cancelled")]
 
 
-async def test_an_interrupted_answer_can_be_resumed_and_the_chat_goes_on_with_it() -> None:
+async def test_an_interrupted_answer_can_be_resumed_and_the_chat_continues() -> None:
     hesitant = Hesitant(says("It was the pool."), says("Since Tuesday."))
     async with FakeChat(hesitant) as vendor:
-        somebody = person(vendor, "--session", "audit")
-        await somebody.sees("> ")
-        somebody.types("Why?")
+        terminal = start_chat(vendor, "--session", "audit")
+        await terminal.expect("> ")
+        terminal.type_line("Why?")
         await hesitant.fell_silent.wait()
-        somebody.signals(signal.SIGKILL)
-        await somebody.left()
+        terminal.send_signal(signal.SIGKILL)
+        await terminal.result()
         (row,) = (await retinue("runs", "--json")).json
         resumed = await retinue("runs", "resume", row["run_id"])
         flags = ("--session", "audit", "--base-url", vendor.base_url, "--model", "m")
@@ -373,15 +374,15 @@ async def test_an_interrupted_answer_can_be_resumed_and_the_chat_goes_on_with_it
     assert sent(vendor.requests[-1]) == ["Why?", "It was the pool.", "Since when?"]
 
 
-async def test_killed_at_the_prompt_nothing_is_lost_and_the_old_run_is_closed() -> None:
+async def test_a_chat_killed_at_the_prompt_loses_nothing() -> None:
     async with FakeChat(ChatScript().play(says("Hello."), says("You said hi."))) as vendor:
-        somebody = person(vendor, "--session", "audit")
-        await somebody.sees("> ")
-        somebody.types("Hi!")
-        await somebody.sees("Hello.")
-        await somebody.sees("> ")
-        somebody.signals(signal.SIGKILL)
-        await somebody.left()
+        terminal = start_chat(vendor, "--session", "audit")
+        await terminal.expect("> ")
+        terminal.type_line("Hi!")
+        await terminal.expect("Hello.")
+        await terminal.expect("> ")
+        terminal.send_signal(signal.SIGKILL)
+        await terminal.result()
         flags = ("--session", "audit", "--base-url", vendor.base_url, "--model", "m")
         went_on = await retinue("chat", *flags, stdin=b"What did I say?\n")
     rows = (await retinue("runs", "--json")).json
@@ -403,7 +404,7 @@ async def test_ctrl_c_ends_a_chat_that_reads_from_a_pipe() -> None:
 
 
 @pytest.mark.parametrize("columns", [60, 120])
-async def test_children_at_work_are_drawn_below_the_words_and_taken_away_again(columns: int) -> None:
+async def test_running_children_are_drawn_below_the_text_and_removed(columns: int) -> None:
     dug = asyncio.Event()
 
     def digs(heard: ReceivedRequest) -> Line:
@@ -412,16 +413,16 @@ async def test_children_at_work_are_drawn_below_the_words_and_taken_away_again(c
 
     script = ChatScript().play(_and_calls("Let me ask.", "dig"), says("Well.")).play(digs, words="DIG")
     async with FakeChat(script) as vendor:
-        somebody = person(vendor, "--dialect", "xzatoma", TERM="xterm-256color", COLUMNS=str(columns), NO_COLOR="1")
-        await somebody.sees("> ")
-        somebody.types("Why?", end="\r")
-        await somebody.sees("Let me ask.")
+        terminal = start_chat(vendor, "--dialect", "xzatoma", TERM="xterm-256color", COLUMNS=str(columns), NO_COLOR="1")
+        await terminal.expect("> ")
+        terminal.type_line("Why?", end="\r")
+        await terminal.expect("Let me ask.")
         await dug.wait()
-        await somebody.sees("main [dig]")
-        somebody.signals(signal.SIGINT)
-        whole = await somebody.sees("stopped; the chat goes on")
-        somebody.types("/quit", end="\r")
-        left = await somebody.left()
+        await terminal.expect("main [dig]")
+        terminal.send_signal(signal.SIGINT)
+        whole = await terminal.expect("stopped; the chat continues")
+        terminal.type_line("/quit", end="\r")
+        left = await terminal.result()
 
     shown = drawn(_without_editing(whole), columns)
     assert left.code == 0
@@ -434,27 +435,27 @@ def _and_calls(words: str, label: str) -> Line:
 
 
 def _without_editing(written: str) -> str:
-    """What was written after the line was typed: the editor's own codes are its own business."""
+    """The output after the line was typed, without the codes of the line editor."""
     return written[written.index("Let me ask.") :]
 
 
 def test_a_signal_is_pending_until_its_handler_takes_it() -> None:
-    told: list[bool] = []
+    result: list[bool] = []
     with pending_sigint() as pending:
 
         def hear(number: int, frame: object) -> None:
-            told.append(pending.exists())
+            result.append(pending.exists())
             pending.take()
-            told.append(pending.exists())
+            result.append(pending.exists())
 
         before = signal.signal(signal.SIGINT, hear)
         try:
-            told.append(pending.exists())
+            result.append(pending.exists())
             os.kill(os.getpid(), signal.SIGINT)
         finally:
             signal.signal(signal.SIGINT, before)
 
-    assert told == [False, True, False]
+    assert result == [False, True, False]
 
 
 # ---- the history file -----------------------------------------------------------------------------------------------
@@ -462,15 +463,17 @@ def test_a_signal_is_pending_until_its_handler_takes_it() -> None:
 
 def test_the_history_file_is_bounded(tmp_path: Path) -> None:
     file = HistoryFile(tmp_path / "new" / "history")
-    for number in range(MOST + 5):
+    for number in range(MAX_KEPT + 5):
         file.add(f"line\n{number}")
 
-    assert file.load() == [f"line\n{number}" for number in range(5, MOST + 5)]
-    assert len((tmp_path / "new" / "history").read_text().splitlines()) == MOST
+    assert file.load() == [f"line\n{number}" for number in range(5, MAX_KEPT + 5)]
+    assert len((tmp_path / "new" / "history").read_text().splitlines()) == MAX_KEPT
     assert os.listdir(tmp_path / "new") == ["history"]
 
 
-@pytest.mark.parametrize("text", [" a secret", "", "   ", "x" * (LONGEST + 1)], ids=["space", "none", "blank", "long"])
+@pytest.mark.parametrize(
+    "text", [" a secret", "", "   ", "x" * (MAX_LENGTH + 1)], ids=["space", "none", "blank", "long"]
+)
 def test_some_inputs_are_not_kept(tmp_path: Path, text: str) -> None:
     file = HistoryFile(tmp_path / "history")
 
@@ -478,7 +481,7 @@ def test_some_inputs_are_not_kept(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\n", b"half\n", b"[1]\n\n"])
-def test_a_history_that_makes_no_sense_is_done_without(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_history_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "history").write_bytes(content + b'"good"\n')
 
     assert HistoryFile(tmp_path / "history").load() == ["good"]

@@ -1,4 +1,4 @@
-"""The daemon's loop on held time: it starts jobs at their moment, and takes over what others leave."""
+"""The daemon's loop in virtual time: starting due jobs, and taking over claims of dead processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from retinue.core.commands import Change, Decide, WriteResult
 from retinue.core.ids import Key, SessionId
-from retinue.dispatch.cron.claims import MOST_CRASHES
+from retinue.dispatch.cron.claims import MAX_CRASHES
 from retinue.dispatch.cron.daemon import GONE, LEASE, POLL, Daemon
 from retinue.dispatch.cron.jobs import AgentWork, Claim, HistoryEntry, Job, Owner, ShellWork, Work
 from retinue.dispatch.cron.schedule import Every
@@ -21,8 +21,8 @@ ELSEWHERE = Owner("elsewhere", "1")
 ASK = AgentWork(agent="dig", prompt="Dig.")
 
 
-class DirectShelf:
-    """A shelf in a store, with nobody in between."""
+class DirectKeyValue:
+    """Key-value access to a store without an engine."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -37,21 +37,21 @@ class DirectShelf:
         return answer
 
 
-class Stage:
-    """A daemon whose jobs take no time, and the moments at which it started them."""
+class DaemonHarness:
+    """A daemon whose jobs take no time, and the times at which it started them."""
 
-    def __init__(self, wrong: str = "") -> None:
+    def __init__(self, error: str = "") -> None:
         self.clock = VirtualClock()
         self.begin = self.clock.now()
-        self.cron_table = CronTable(DirectShelf())
-        self.daemon = Daemon(self.cron_table, self.clock, HERE, self.launch, most=4)
+        self.cron_table = CronTable(DirectKeyValue())
+        self.daemon = Daemon(self.cron_table, self.clock, HERE, self.launch, max_running=4)
         self.started: list[tuple[str, float, int]] = []
-        self._wrong = wrong
+        self._error = error
 
     async def launch(self, claim: Claim) -> str:
         self.started.append((claim.name, self.clock.now() - self.begin, claim.attempt))
-        if self._wrong:
-            return self._wrong
+        if self._error:
+            return self._error
         await self.cron_table.start(claim, owner=HERE, now=self.clock.now())
         await self.cron_table.finish(claim, "ok")
         return ""
@@ -69,13 +69,13 @@ class Stage:
 
 
 async def test_jobs_are_started_at_their_moments() -> None:
-    stage = Stage()
-    await stage.add("a", 3)
-    await stage.add("b", 5)
+    harness = DaemonHarness()
+    await harness.add("a", 3)
+    await harness.add("b", 5)
 
-    await stage.run_for(10.1)
+    await harness.run_for(10.1)
 
-    assert [(name, round(at, 3)) for name, at, _ in stage.started] == [
+    assert [(name, round(at, 3)) for name, at, _ in harness.started] == [
         ("a", 3.0),
         ("b", 5.0),
         ("a", 6.0),
@@ -84,59 +84,59 @@ async def test_jobs_are_started_at_their_moments() -> None:
     ]
 
 
-async def test_a_process_of_another_machine_is_gone_once_it_has_not_stirred_for_long() -> None:
-    stage = Stage()
+async def test_a_remote_process_without_heartbeat_counts_as_dead() -> None:
+    harness = DaemonHarness()
     for name, work in (("a", ASK), ("s", ShellWork(command="ls"))):
-        await stage.add(name, 3600, work)
-    claims = (await stage.cron_table.claim_due(now=stage.begin + 3600, owner=ELSEWHERE, most=2)).claims
+        await harness.add(name, 3600, work)
+    claims = (await harness.cron_table.claim_due(now=harness.begin + 3600, owner=ELSEWHERE, max_running=2)).claims
     for claim in claims:
-        await stage.cron_table.start(claim, owner=ELSEWHERE, now=stage.begin)
+        await harness.cron_table.start(claim, owner=ELSEWHERE, now=harness.begin)
 
-    await stage.run_for(LEASE - 2 * POLL)
-    assert stage.started == []
-    stage.daemon = Daemon(stage.cron_table, stage.clock, HERE, stage.launch, most=4)
-    await stage.run_for(LEASE + 2 * POLL)
+    await harness.run_for(LEASE - 2 * POLL)
+    assert harness.started == []
+    harness.daemon = Daemon(harness.cron_table, harness.clock, HERE, harness.launch, max_running=4)
+    await harness.run_for(LEASE + 2 * POLL)
 
-    assert [(name, attempt) for name, _, attempt in stage.started] == [("a", 2)]
-    (told,) = await stage.cron_table.firings("s")
-    assert (told.status, told.error) == ("interrupted", GONE)
+    assert [(name, attempt) for name, _, attempt in harness.started] == [("a", 2)]
+    (entry,) = await harness.cron_table.history("s")
+    assert (entry.status, entry.error) == ("interrupted", GONE)
 
 
-async def test_a_process_of_another_machine_that_stirs_is_left_alone() -> None:
-    stage = Stage()
-    await stage.add("a", 3600)
-    (claim,) = (await stage.cron_table.claim_due(now=stage.begin + 3600, owner=ELSEWHERE, most=2)).claims
-    running = asyncio.ensure_future(stage.daemon.run())
+async def test_a_remote_process_with_heartbeat_is_left_alone() -> None:
+    harness = DaemonHarness()
+    await harness.add("a", 3600)
+    (claim,) = (await harness.cron_table.claim_due(now=harness.begin + 3600, owner=ELSEWHERE, max_running=2)).claims
+    running = asyncio.ensure_future(harness.daemon.run())
     for _ in range(8):
         await asyncio.sleep(LEASE / 2)
-        assert await stage.cron_table.beat(claim)
-    stage.daemon.stop()
+        assert await harness.cron_table.beat(claim)
+    harness.daemon.stop()
     await running
 
-    assert stage.started == []
+    assert harness.started == []
 
 
-async def test_what_cannot_be_started_is_tried_a_few_times_and_then_told() -> None:
-    stage = Stage(wrong="no memory left")
-    await stage.add("a", 1)
+async def test_a_job_that_cannot_be_started_is_retried_and_then_failed() -> None:
+    harness = DaemonHarness(error="no memory left")
+    await harness.add("a", 1)
 
-    await stage.run_for(1.2)
+    await harness.run_for(1.2)
 
-    assert [attempt for _, _, attempt in stage.started] == list(range(1, MOST_CRASHES + 1))
-    (told,) = await stage.cron_table.firings("a")
-    due = stage.begin + 1
-    assert told == HistoryEntry(
-        name="a", due=due, ended_at=told.ended_at, status="failed", error="it could not be started: no memory left"
+    assert [attempt for _, _, attempt in harness.started] == list(range(1, MAX_CRASHES + 1))
+    (entry,) = await harness.cron_table.history("a")
+    due = harness.begin + 1
+    assert entry == HistoryEntry(
+        name="a", due=due, ended_at=entry.ended_at, status="failed", error="it could not be started: no memory left"
     )
-    assert (await stage.cron_table.job("a")).last_status == "failed"
+    assert (await harness.cron_table.job("a")).last_status == "failed"
 
 
-async def test_once_does_what_is_due_by_now_and_leaves() -> None:
-    stage = Stage()
-    await stage.add("a", 1)
-    await stage.add("b", 50)
+async def test_run_once_executes_due_jobs_and_returns() -> None:
+    harness = DaemonHarness()
+    await harness.add("a", 1)
+    await harness.add("b", 50)
     await asyncio.sleep(10)
 
-    await stage.daemon.run_once()
+    await harness.daemon.run_once()
 
-    assert [name for name, _, _ in stage.started] == ["a"]
+    assert [name for name, _, _ in harness.started] == ["a"]

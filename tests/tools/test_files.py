@@ -18,7 +18,7 @@ from retinue.core.ports import CallRisk, Tool
 from retinue.tools.files import atomic_write, file_tools
 from retinue.tools.files.excerpt import MAX_FILE
 from retinue.tools.files.paths import PathTarget
-from tests.cli.rights import as_anybody
+from tests.cli.capabilities import as_plain_user
 from tests.tools.file_stage import Desk, dependencies
 
 
@@ -268,7 +268,7 @@ def test_a_file_without_the_right_to_read_it_is_told(desk: Desk) -> None:
             await desk.refused("file_write", path="new", content="x"),
         ]
 
-    told = as_anybody(lambda: asyncio.run(refusals()))
+    told = as_plain_user(lambda: asyncio.run(refusals()))
     desk.workspace.chmod(0o700)
 
     assert told == ["Permission denied: locked", "Permission denied: new"]

@@ -66,7 +66,6 @@ class TreeWatch:
         self.tasks: dict[RunId, str] = {}
 
     def look(self) -> list[RunView]:
-        """The tree as it stands now."""
         for live in self._supervisor.live_runs():
             accepted = live.run.accepted
             if accepted.root_id == self._root_id:
@@ -113,10 +112,10 @@ def failure_text(outcome: Outcome) -> str:
             )
         if limit.reason == "max_tokens" and limit.used < limit.limit:  # the next request is held against what is left
             if not outcome.turns and not limit.used:
-                return f"{outcome.result}: the first question alone would need more than max_tokens {limit.limit}"
+                return f"{outcome.result}: the first request alone needs more than max_tokens {limit.limit}"
             return (
                 f"{outcome.result}: {limit.used} of max_tokens {limit.limit} used, "
-                "and the next question would need more than is left"
+                "and the next request needs more than is left"
             )
         return clean(
             f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used. {outcome.error}".rstrip(". ")
@@ -161,7 +160,6 @@ def seconds_worked(events: Sequence[Event], *, until: float | None) -> float:
 
     A driver that shuts down cleanly records `RunLeft`. The period of a crashed driver ends with the run's last event.
 
-    >>> from retinue.core.events import RunAdopted, RunLeft
     >>> left = [RunAdopted(at=100.0, driver_id="a"), RunLeft(at=130.0)]
     >>> seconds_worked(left, until=None), seconds_worked([*left, RunAdopted(at=500.0, driver_id="b")], until=502.0)
     (30.0, 32.0)

@@ -31,8 +31,7 @@ from retinue.tools.dependencies import ToolOptions
 
 
 class ToolRegistry:
-    """The tools of a process: the caller's own, the built-in ones, and for runs with a dialect the tools of that
-    dialect.
+    """The tools of a process: the caller's own, the built-in ones, and for runs with a dialect its tools.
 
     An own tool hides a built-in one of the same name. `named` are the built-in tools offered to runs whose agent lists
     no tools.
@@ -53,7 +52,6 @@ class ToolRegistry:
         self._delegation: dict[str, Mapping[str, Tool]] = {}
 
     def add(self, dialect: Dialect) -> None:
-        """Add the tools of a dialect."""
         self._dialects[dialect.name] = dialect
         self._delegation[dialect.name] = {name: as_tool(tool) for name, tool in dialect.tools().items()}
 
@@ -97,18 +95,19 @@ class ProviderRegistry:
 
     @property
     def first(self) -> str:
-        """The default provider."""
         return next(iter((*self._reached, *self._provider_configs)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all given and configured providers."""
         return tuple(dict.fromkeys((*self._reached, *self._provider_configs)))
 
     @property
     def provider_configs(self) -> tuple[ProviderConfig, ...]:
         """The configs that another process needs to reach the same providers."""
         return tuple(self._provider_configs.values())
+
+    def config(self, name: str) -> ProviderConfig | None:
+        return self._provider_configs.get(name)
 
     def has(self, name: str) -> bool:
         """Whether a provider was given or configured, as opposed to a vendor that could be used by its wire's name."""
@@ -139,11 +138,10 @@ class ProviderRegistry:
         return canonical_name(name, (*self._reached, *self._provider_configs))
 
     def temperature(self, name: str) -> float | None:
-        """The configured temperature of a provider."""
-        return self._provider_configs[name].temperature if name in self._provider_configs else None
+        config = self.config(name)
+        return None if config is None else config.temperature
 
     async def close(self) -> None:
-        """Close the connections of all providers."""
         for provider in self._reached.values():
             if isinstance(provider, Closes):
                 await provider.close()
@@ -155,14 +153,13 @@ class Closes(Protocol):
 
     async def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 # ---- providers for dialects ------------------------------------------------------------------------------------------
 
 _SECRET = re.compile("key|token|secret|auth", re.IGNORECASE)
 
-SHORTEST_KEY = 8
+MIN_KEY_LENGTH = 8
 """Values from this length on count as keys; shorter ones occur in ordinary text."""
 
 
@@ -173,12 +170,10 @@ class RegistryFamilies(ProviderFamilies):
         self._table = table
 
     def names(self) -> Sequence[str]:
-        """The wires, the local servers, and all given and configured providers."""
         return tuple(dict.fromkeys((*WIRES, *self._table.names)))
 
     def config(self, provider: str) -> ProviderConfig | None:
-        """How a provider is reached: as configured, or a wire's vendor; None for an object that was handed in."""
-        known = next((each for each in self._table.provider_configs if each.name == provider), None)
+        known = self._table.config(provider)
         if known is None and (self._table.has(provider) or provider not in WIRES):
             return None
         try:
@@ -187,50 +182,40 @@ class RegistryFamilies(ProviderFamilies):
             return None
 
     def family(self, provider: str) -> str | None:
-        """The vendor family of a provider."""
-        known = {each.name: each for each in self._table.provider_configs}.get(provider)
-        return family(known.wire if known is not None else provider)
+        return family(self.wire(provider))
 
     def called(self, name: str) -> str | None:
-        """The vendor family with this name or alias."""
         return family_by_name(name)
 
     def member(self, family: str) -> str:
-        """A provider of this family: a given or configured one, else the vendor's own wire."""
         if self._table.has(family):
             return family
         return next((each.name for each in self._table.provider_configs if self.family(each.name) == family), family)
 
     def complaint(self, provider: str) -> str:
-        """An error message if the provider cannot be used or its key is not set; otherwise empty."""
         if self._table.is_reached(provider):
             return ""
-        known = {each.name: each for each in self._table.provider_configs}.get(provider)
         try:
-            reached = known or provider_config(provider)
-        except BadInput as wrong:
-            return str(wrong)
-        if reached.api_key_env and not os.environ.get(reached.api_key_env):
+            config = self._table.config(provider) or provider_config(provider)
+        except BadInput as error:
+            return str(error)
+        if config.api_key_env and not os.environ.get(config.api_key_env):
             return f"Missing API key for provider: {self.family(provider) or provider}"
         return ""
 
     def is_local(self, provider: str) -> bool:
-        """Whether the provider is a model server on the user's own machine."""
-        known = {each.name: each for each in self._table.provider_configs}.get(provider)
-        return (known.wire if known is not None else provider) in LOCAL_SERVERS
+        return self.wire(provider) in LOCAL_SERVERS
 
     def wire(self, provider: str) -> str:
-        """The name of the wire that a provider speaks."""
-        known = {each.name: each for each in self._table.provider_configs}.get(provider)
+        known = self._table.config(provider)
         return provider if known is None else known.wire
 
     def secrets(self) -> Sequence[str]:
-        """All keys in the environment and in headers, including those of vendors that are not in use."""
         names = {each.api_key_env for each in (*self._table.provider_configs, *WIRES.values())}
         keys = [os.environ.get(name, "") for name in sorted(names) if name]
         for known in self._table.provider_configs:
             keys += [value.rpartition(" ")[2] for name, value in known.headers.items() if _SECRET.search(name)]
-        return tuple(key for key in keys if len(key) >= SHORTEST_KEY)
+        return tuple(key for key in keys if len(key) >= MIN_KEY_LENGTH)
 
 
 class DialectProviders:

@@ -45,7 +45,6 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def launch_config_of(run_spec: RunSpec) -> LaunchConfig | None:
-    """The launch config that a root run was started with, if one was stored."""
     return msgspec.json.decode(run_spec.launch_config, type=LaunchConfig) if run_spec.launch_config else None
 
 
@@ -60,13 +59,11 @@ class DialectOutcomeTexts(PlainOutcomeTexts):
         self._dialects = dialects
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        """The message to a parent's model about a child that has ended."""
         dialect = self._dialects.get(accepted.dialect)
         text = None if dialect is None else dialect.notice(accepted, outcome)
         return super().notice(accepted, outcome) if text is None else text
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
-        """Whether a run succeeded that others depend on, and its result or the reason."""
         dialect = self._dialects.get(accepted.dialect)
         result = None if dialect is None else dialect.handover(outcome)
         return super().handover(accepted, outcome) if result is None else result
@@ -145,7 +142,8 @@ class RunSpecBuilder:
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self._agents.values())
         texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
-        provider, name = self._provider_and_model(model or agent.model)
+        model, first = model or agent.model, self._providers.first
+        provider, name = self._providers.split(model, first) if model else (first, self._model)
         return RunSpec(
             agent=agent.name,
             system="\n\n".join(text for text in texts if text),
@@ -173,10 +171,6 @@ class RunSpecBuilder:
             self._dialects[name] = dialect
             self._tools.add(dialect)
         return self._dialects[name]
-
-    def _provider_and_model(self, model: str) -> tuple[str, str]:
-        first = self._providers.first
-        return self._providers.split(model, first) if model else (first, self._model)
 
 
 def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:

@@ -1,6 +1,4 @@
-"""The blocking API for scripts and notebooks: the methods of `Retinue` without `await`, on a thread with its own
-loop.
-"""
+"""The blocking API for scripts and notebooks: the methods of `Retinue` without `await`, on a thread with a loop."""
 
 from __future__ import annotations
 
@@ -146,18 +144,15 @@ class SyncHandle:
 
     def wait(self, timeout: float | None = None) -> Outcome:
         """Wait for the end of the run; see `RunHandle.wait`."""
-        outcome: Outcome = self._do(self._handle.wait(timeout))
-        return outcome
+        return self._do(self._handle.wait(timeout))
 
     def look(self) -> RunView:
         """The current view of the run; see `RunHandle.look`."""
-        view: RunView = self._do(self._handle.look())
-        return view
+        return self._do(self._handle.look())
 
     def ask(self, text: str, *, tools: bool = True) -> Exchange:
         """Send the next input and wait for the answer; see `RunHandle.ask`."""
-        exchange: Exchange = self._do(self._handle.ask(text, tools=tools))
-        return exchange
+        return self._do(self._handle.ask(text, tools=tools))
 
     def send(self, text: str) -> None:
         """Send a message to the run; see `RunHandle.send`."""
@@ -165,8 +160,7 @@ class SyncHandle:
 
     def close(self) -> Outcome:
         """End a run that was started with `keep_alive=True`; see `RunHandle.close`."""
-        outcome: Outcome = self._do(self._handle.close())
-        return outcome
+        return self._do(self._handle.close())
 
     def cancel(self, note: str = "") -> tuple[RunId, ...]:
         """Cancel the run and all its descendants; see `RunHandle.cancel`."""

@@ -47,6 +47,7 @@ def call() -> int:
     """
     from retinue.cli.output.sse import SseStream, WriterThread
     from retinue.dispatch.worker import read_call
+    from retinue.telemetry.logs import VARIABLE, turn_on
 
     def open_output(wire: str) -> _SseOutput:
         writer = WriterThread(write)
@@ -54,7 +55,7 @@ def call() -> int:
 
     gc.enable()
     try:
-        _listen_to_logs()
+        turn_on(os.environ.get(VARIABLE, ""), sys.stderr)
         work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
         return 1 if work is None else perform(_answer(work, open_output))
     except KeyboardInterrupt:
@@ -87,8 +88,8 @@ class _SseOutput:
         self._writer = writer
         self._stream = stream
 
-    async def follow(self, happenings: AsyncIterator[Event | Delta]) -> None:
-        await self._stream.follow(happenings)
+    async def follow(self, events: AsyncIterator[Event | Delta]) -> None:
+        await self._stream.follow(events)
 
     def end(self, outcome: Outcome | None) -> None:
         self._stream.end(outcome)
@@ -98,9 +99,3 @@ class _SseOutput:
 
     async def close(self) -> None:
         await self._writer.close()
-
-
-def _listen_to_logs() -> None:
-    from retinue.telemetry.logs import VARIABLE, turn_on
-
-    turn_on(os.environ.get(VARIABLE, ""), sys.stderr)

@@ -82,11 +82,12 @@ app.command(epilog="Example: retinue demo")(demo)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; the exit code."""
     never_fail_to_print()
     verbose = "-v" in arguments or "--verbose" in arguments
     try:
-        _enable_logs(verbose)
+        from retinue.telemetry.logs import VARIABLE, turn_on
+
+        turn_on(os.environ.get(VARIABLE, ""), sys.stderr, tracebacks=verbose)
         columns = typer.get_terminal_size().columns
         app.rich_markup_mode = "rich" if _can_show_panels(columns) else None
         code = typer.main.get_command(app).main(
@@ -136,12 +137,6 @@ def _folder_is_gone() -> bool:
 def _can_show_panels(columns: int) -> bool:
     """Whether help is drawn with boxes; they would cut the names of flags on a narrow terminal."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and columns >= WIDE
-
-
-def _enable_logs(verbose: bool) -> None:
-    from retinue.telemetry.logs import VARIABLE, turn_on
-
-    turn_on(os.environ.get(VARIABLE, ""), sys.stderr, tracebacks=verbose)
 
 
 def _print_usage(error: typer.TyperException) -> None:

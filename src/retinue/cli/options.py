@@ -130,13 +130,10 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
 
 
 def exclude(flags: dict[str, bool]) -> None:
-    """Raise if more than one of the flags is given."""
     given = [flag for flag, is_given in flags.items() if is_given]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
 
-
-# ---- output ----------------------------------------------------------------------------------------------------------
 
 Form: TypeAlias = Literal["text", "bare", "json", "sse"]
 """How an outcome is printed: for users, the answer alone, as a JSON object, or not at all because it was streamed."""
@@ -157,11 +154,8 @@ class OutputOptions:
 
     @property
     def form(self) -> Form:
-        """The form of the outcome on stdout."""
         return "json" if self.json else "sse" if self.sse else "bare" if self.quiet else "text"
 
-
-# ---- approvals -------------------------------------------------------------------------------------------------------
 
 Mode: TypeAlias = Literal["ask", "wait", "deny"]
 

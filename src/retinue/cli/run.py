@@ -8,31 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
-from retinue.cli.options import (
-    LIMITS,
-    OUTPUT,
-    ApiKeyEnvFlag,
-    ApprovalOptions,
-    ApprovalsFlag,
-    BaseUrlFlag,
-    ConfigFlag,
-    ModelFlag,
-    NoSandboxFlag,
-    OutputOptions,
-    ProviderFlag,
-    QuietFlag,
-    ThinkFlag,
-    ToolsFlag,
-    VerboseFlag,
-    YesFlag,
-    approval_options,
-    countable,
-    dialects_of,
-    exclude,
-    option,
-    tools_of,
-)
+from retinue.cli.options import LIMITS, OUTPUT, option
 from retinue.cli.output.terminal import answer, answer_json, say, stdout_for_answers_alone
 from retinue.dialects.registry import DEFAULT, prompt_named
 
@@ -43,10 +21,10 @@ if TYPE_CHECKING:
 
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The task; - reads it from stdin.")],
-    provider: ProviderFlag = None,
-    base_url: BaseUrlFlag = None,
-    api_key_env: ApiKeyEnvFlag = None,
-    model: ModelFlag = None,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
     dialect: Annotated[
         list[str] | None,
         option(
@@ -64,23 +42,25 @@ def run(
         str,
         option("--system", metavar="TEXT", help="The system prompt: a text, or a prompt's name such as codesearch."),
     ] = "",
-    tools: ToolsFlag = None,
+    tools: options.ToolsFlag = None,
     max_turns: Annotated[
-        int | None, option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", panel=LIMITS)
+        int | None,
+        option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", panel=LIMITS),
     ] = None,
     max_tokens: Annotated[
-        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", panel=LIMITS)
+        int | None,
+        option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", panel=LIMITS),
     ] = None,
     max_cost: Annotated[float | None, option("--max-cost", metavar="USD", min=0, help="Dollars.", panel=LIMITS)] = None,
     timeout: Annotated[float | None, option("--timeout", metavar="S", min=0, help="Seconds.", panel=LIMITS)] = None,
-    config: ConfigFlag = None,
-    approvals: ApprovalsFlag = None,
-    yes: YesFlag = False,
-    no_sandbox: NoSandboxFlag = False,
+    config: options.ConfigFlag = None,
+    approvals: options.ApprovalsFlag = None,
+    yes: options.YesFlag = False,
+    no_sandbox: options.NoSandboxFlag = False,
     detach: Annotated[
         bool, option("--detach", help="Print the run's id and exit; a background process drives the run.")
     ] = False,
-    think: ThinkFlag = False,
+    think: options.ThinkFlag = False,
     output_schema: Annotated[
         str | None,
         option(
@@ -95,11 +75,12 @@ def run(
     ] = False,
     sse: Annotated[bool, option("--sse", help="Print the run's events as server-sent events.", panel=OUTPUT)] = False,
     brief: Annotated[
-        bool, option("--brief", "-b", help="With --sse: without tool calls and their results.", panel=OUTPUT)
+        bool,
+        option("--brief", "-b", help="With --sse: without tool calls and their results.", panel=OUTPUT),
     ] = False,
     json: Annotated[bool, option("--json", help="Print one JSON object, also for a failed run.", panel=OUTPUT)] = False,
-    quiet: QuietFlag = False,
-    verbose: VerboseFlag = False,
+    quiet: options.QuietFlag = False,
+    verbose: options.VerboseFlag = False,
 ) -> int:
     """Give a task to an agent and print its answer.
 
@@ -108,41 +89,41 @@ def run(
     from retinue.app.launch.start import LaunchOptions, LimitOptions
     from retinue.config.precedence import Flags
 
-    output = OutputOptions(json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose)
-    exclude({"--sse": sse, "--detach": detach})
-    exclude({"--output-schema": output_schema is not None, "--output-json": output_json})
+    output = options.OutputOptions(json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose)
+    options.exclude({"--sse": sse, "--detach": detach})
+    options.exclude({"--output-schema": output_schema is not None, "--output-json": output_json})
     task = _prompt(prompt)
-    dialects = dialects_of(dialect)
+    dialects = options.dialects_of(dialect)
     system, more_tools = _system(system)
-    options = LaunchOptions(
+    launch_options = LaunchOptions(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
         agent=agent,
         dialects=(DEFAULT,) if dialects is None else dialects,
         session=session,
         system=system,
-        tools=tools_of(tools, agent=agent),
+        tools=options.tools_of(tools, agent=agent),
         more_tools=more_tools,
         think=think,
         limits=LimitOptions(
             max_turns=max_turns,
             max_tokens=max_tokens,
-            max_cost=countable("--max-cost", max_cost),
-            timeout=countable("--timeout", timeout, zero=False),
+            max_cost=options.countable("--max-cost", max_cost),
+            timeout=options.countable("--timeout", timeout, zero=False),
         ),
         no_sandbox=no_sandbox,
     )
-    approval = approval_options(approvals, yes=yes, detach=detach)
+    approval = options.approval_options(approvals, yes=yes, detach=detach)
     required = _required_output(output_schema, output_json)
-    return perform(_run(task, options, config, approval, required, output, detach=detach))
+    return perform(_run(task, launch_options, config, approval, required, output, detach=detach))
 
 
 async def _run(
     task: str,
-    options: LaunchOptions,
+    launch_options: LaunchOptions,
     config: str | None,
-    approval: ApprovalOptions,
+    approval: options.ApprovalOptions,
     required: Output | None,
-    output: OutputOptions,
+    output: options.OutputOptions,
     *,
     detach: bool,
 ) -> int:
@@ -150,9 +131,9 @@ async def _run(
     from retinue.app.launch.start import prepare, settings_for
     from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
 
-    settings = settings_for(config, agent=options.agent)
+    settings = settings_for(config, agent=launch_options.agent)
     with interrupts() as stop, stdout_for_answers_alone():
-        launch = await prepare(settings, options)
+        launch = await prepare(settings, launch_options)
         if not output.quiet:
             say(str(launch.model_choice))
         for warning in launch.warnings():
@@ -207,7 +188,7 @@ def _required_output(schema: str | None, any_object: bool) -> Output | None:
     return make_output(dict if schema is None else Path(schema))
 
 
-def _detach(run_id: str, approval: ApprovalOptions, output: OutputOptions) -> int:
+def _detach(run_id: str, approval: options.ApprovalOptions, output: options.OutputOptions) -> int:
     """Leave the run to a background process, and print its id."""
     from retinue.app.launch.resume import resume_in_background
 

@@ -136,7 +136,6 @@ def describe_type(declared: inspect.Type, value: object = None) -> str:
 
 
 def one_of(choices: Sequence[str]) -> str:
-    """A list of choices as text."""
     return f"one of: {', '.join(choices)}"
 
 

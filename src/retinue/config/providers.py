@@ -24,8 +24,6 @@ Variable = Annotated[
 HeaderText = Annotated[
     str, Meta(pattern=r"\A[^\x00-\x08\x0a-\x1f\x7f]*\Z", extra={"expected": "a string on one line", "secret": True})
 ]
-
-
 Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
@@ -40,7 +38,6 @@ class PriceSettings(Struct, frozen=True, kw_only=True):
     ] = None
 
     def rates(self) -> Rates:
-        """The price as the providers' type."""
         return Rates(input=self.input, output=self.output, cached=self.cached, cache_write=self.cache_write)
 
 
@@ -86,7 +83,6 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     ] = None
 
     def rates(self) -> dict[str, Rates]:
-        """The configured prices by model."""
         return {model: priced.rates() for model, priced in self.prices.items()}
 
 

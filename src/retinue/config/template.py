@@ -51,19 +51,16 @@ def _table(name: str, kind: type[Struct]) -> Iterator[str]:
 
 
 def fields_of(kind: type[Struct]) -> tuple[inspect.Field, ...]:
-    """The fields of a section's type."""
     return cast("inspect.StructType", inspect.type_info(kind)).fields
 
 
 def description_and_example(declared: inspect.Type) -> tuple[str, Any]:
-    """The description of a key and its example value, or NODEFAULT."""
     # Only types with metadata have a schema, and msgspec does not type it further.
     schema: dict[str, Any] = getattr(declared, "extra_json_schema", None) or {}
     return schema.get("description", ""), next(iter(schema.get("examples", ())), NODEFAULT)
 
 
 def toml(value: object) -> str:
-    """A value as TOML writes it."""
     match value:
         case list() | tuple():
             return f"[{', '.join(map(toml, cast('Sequence[object]', value)))}]"

@@ -69,7 +69,6 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     ] = PROGRAM_MEMORY_MB
 
     def options(self) -> ToolOptions:
-        """The options of the built-in tools."""
         return ToolOptions(
             sandbox=self.sandbox,
             network=self.network,
@@ -91,9 +90,9 @@ def module_files(modules: Sequence[str], folder: Path) -> tuple[Path, ...]:
     return tuple(Path(os.path.abspath(folder / module)) for module in modules)
 
 
-def module_issues(modules: Sequence[str], folder: Path) -> Iterator[Issue]:
+def module_issues(modules: Sequence[Path]) -> Iterator[Issue]:
     """Issues about modules that do not exist or are not Python files."""
-    for index, file in enumerate(module_files(modules, folder)):
+    for index, file in enumerate(modules):
         kind = _file_kind(file)
         if kind == "a file" and file.suffix == ".py":
             continue

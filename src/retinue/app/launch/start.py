@@ -51,7 +51,6 @@ class LimitOptions:
     """Seconds."""
 
     def over(self, limits: Limits) -> Limits:
-        """`limits` with the given ones in their place."""
         given = {
             "max_turns": self.max_turns,
             "max_tokens": self.max_tokens,
@@ -192,7 +191,6 @@ def config_of(
     workspace: str = "",
     no_sandbox: bool = False,
 ) -> LaunchConfig:
-    """The launch config of a run with these settings."""
     return LaunchConfig(
         model=model,
         provider_configs=provider_configs,

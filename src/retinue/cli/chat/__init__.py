@@ -4,37 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from retinue.cli.options import (
-    LIMITS,
-    ApiKeyEnvFlag,
-    ApprovalsFlag,
-    BaseUrlFlag,
-    ConfigFlag,
-    ModelFlag,
-    NoSandboxFlag,
-    OutputOptions,
-    ProviderFlag,
-    QuietFlag,
-    ThinkFlag,
-    ToolsFlag,
-    VerboseFlag,
-    YesFlag,
-    approval_options,
-    countable,
-    dialects_of,
-    option,
-    tools_of,
-)
+from retinue.cli import options
+from retinue.cli.options import LIMITS, option
 from retinue.dialects.registry import CHAT
 
 __all__ = ["chat"]
 
 
 def chat(
-    provider: ProviderFlag = None,
-    base_url: BaseUrlFlag = None,
-    api_key_env: ApiKeyEnvFlag = None,
-    model: ModelFlag = None,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
     dialect: Annotated[
         list[str] | None,
         option(
@@ -45,27 +26,30 @@ def chat(
     ] = None,
     agent: Annotated[str | None, option("--agent", metavar="NAME", help="The agent of the settings to run.")] = None,
     session: Annotated[
-        str | None, option("--session", metavar="NAME", help="Continue the conversation of this session. [a new one]")
+        str | None,
+        option("--session", metavar="NAME", help="Continue the conversation of this session. [a new one]"),
     ] = None,
     system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",
-    tools: ToolsFlag = None,
+    tools: options.ToolsFlag = None,
     max_turns: Annotated[
         int | None,
         option("--max-turns", metavar="N", min=1, help="Replies of the model for one answer. [50]", panel=LIMITS),
     ] = None,
     max_tokens: Annotated[
-        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens for one answer.", panel=LIMITS)
+        int | None,
+        option("--max-tokens", metavar="N", min=1, help="Tokens for one answer.", panel=LIMITS),
     ] = None,
     max_cost: Annotated[
-        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS)
+        float | None,
+        option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS),
     ] = None,
-    config: ConfigFlag = None,
-    approvals: ApprovalsFlag = None,
-    yes: YesFlag = False,
-    no_sandbox: NoSandboxFlag = False,
-    think: ThinkFlag = False,
-    quiet: QuietFlag = False,
-    verbose: VerboseFlag = False,
+    config: options.ConfigFlag = None,
+    approvals: options.ApprovalsFlag = None,
+    yes: options.YesFlag = False,
+    no_sandbox: options.NoSandboxFlag = False,
+    think: options.ThinkFlag = False,
+    quiet: options.QuietFlag = False,
+    verbose: options.VerboseFlag = False,
 ) -> int:
     """Chat with an agent; answers are printed as they stream, with the progress of child runs.
 
@@ -77,20 +61,22 @@ def chat(
     from retinue.cli.chat.repl import run_chat
     from retinue.config.precedence import Flags
 
-    dialects = dialects_of(dialect)
-    limits = LimitOptions(max_turns=max_turns, max_tokens=max_tokens, max_cost=countable("--max-cost", max_cost))
-    approval = approval_options(approvals, yes=yes)
+    dialects = options.dialects_of(dialect)
+    limits = LimitOptions(
+        max_turns=max_turns, max_tokens=max_tokens, max_cost=options.countable("--max-cost", max_cost)
+    )
+    approval = options.approval_options(approvals, yes=yes)
     settings = settings_for(config, agent=agent)
     delegation = delegation_for(dialects, settings)
-    options = LaunchOptions(
+    launch_options = LaunchOptions(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
         agent=agent,
         dialects=delegation.chosen,  # also while it is off: it can be switched on at any time
         session=session,
         system=system,
-        tools=tools_of(tools, agent=agent),
+        tools=options.tools_of(tools, agent=agent),
         think=think,
         limits=limits,
         no_sandbox=no_sandbox,
     )
-    return run_chat(settings, options, delegation, approval, OutputOptions(quiet=quiet, verbose=verbose))
+    return run_chat(settings, launch_options, delegation, approval, options.OutputOptions(quiet=quiet, verbose=verbose))

@@ -117,8 +117,6 @@ def _wrapped(text: str, columns: int, *, indent: int = 0) -> list[str]:
     return wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
 
 
-# ---- output ----------------------------------------------------------------------------------------------------------
-
 WIDTH = 18
 """Columns of the titles of /status."""
 
@@ -137,7 +135,6 @@ class ChatStatus:
 
 
 def print_status(status: ChatStatus, trees: Trees) -> None:
-    """Print /status."""
     from rich.text import Text
 
     views = [view for tree in trees for view in tree]
@@ -160,7 +157,6 @@ def print_status(status: ChatStatus, trees: Trees) -> None:
 
 
 def print_cost(trees: Trees) -> None:
-    """Print /cost: tokens and cost of each run and in total."""
     rows = [_Spent(_indented(view), view.turns, view.usage, view.cost) for tree in trees for view in tree]
     if not rows:
         say("no input was sent yet")
@@ -199,7 +195,6 @@ def _indented(view: RunView) -> str:
 
 
 def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
-    """Print /agents: the agents of the settings, and the children of this chat."""
     known = list(agents)
     if known:
         columns: list[Column[Agent]] = [
@@ -226,7 +221,6 @@ def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
 
 
 def print_tools(offered: Sequence[ToolSpec]) -> None:
-    """Print /tools: what the model can call."""
     if not offered:
         answer("the model is offered no tools (--tools and /subagents on change that)")
         return

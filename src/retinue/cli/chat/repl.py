@@ -6,9 +6,8 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from retinue.app.chat.conversation import Conversation
+from retinue.app.chat.conversation import Conversation, EarlierChat, earlier_chat
 from retinue.app.chat.delegation import Delegation
-from retinue.app.chat.history import EarlierChat, earlier_chat
 from retinue.app.chat.open_chats import OpenChats
 from retinue.app.follow import unless_stopped
 from retinue.app.launch.start import Launch, LaunchOptions, prepare
@@ -51,22 +50,17 @@ def run_chat(
 ) -> int:
     """Chat until the user leaves; the exit code."""
     with loop_thread() as thread:
-        code = _chat(thread, settings, options, delegation, approval, output)
+        with thread.interruptible(str):  # finding a model server may take a while
+            launch = thread.run(prepare(settings, options))
+        code = _chat(thread, launch, delegation, approval, output)
     if thread.cannot_close:
         exit_now(code)
     return code
 
 
 def _chat(
-    thread: LoopThread,
-    settings: Settings,
-    options: LaunchOptions,
-    delegation: Delegation,
-    approval: ApprovalOptions,
-    output: OutputOptions,
+    thread: LoopThread, launch: Launch, delegation: Delegation, approval: ApprovalOptions, output: OutputOptions
 ) -> int:
-    with thread.interruptible(str):  # finding a model server may take a while
-        launch = thread.run(prepare(settings, options))
     if not output.quiet:
         say(str(launch.model_choice))
     for warning in launch.warnings():
@@ -79,7 +73,7 @@ def _chat(
     open_chats = OpenChats(retinue)
     try:
         thread.run(_offered(retinue, launch, delegation))  # an unknown tool is an error now, not with the first input
-        earlier = thread.run(_look_back(retinue, options, open_chats, quiet=output.quiet))
+        earlier = thread.run(_look_back(retinue, launch.options, open_chats, quiet=output.quiet))
         repl = Repl(
             thread=thread,
             lines=lines_of_stdin(HistoryFile(default_home() / FILE)),

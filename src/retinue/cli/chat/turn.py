@@ -154,7 +154,6 @@ class ChatScreen:
     # Text
 
     def write(self, text: str) -> None:
-        """Write a part of the answer."""
         self._hide()
         self._silent_since = None
         write(clean(text) if self._on_terminal else text)
@@ -169,7 +168,6 @@ class ChatScreen:
             self._silent_since = time.time()
 
     def note(self, line: str) -> None:
-        """Print a line about the work on stderr."""
         if self._quiet:
             return
         self._hide()
@@ -184,7 +182,6 @@ class ChatScreen:
     # Tree
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
-        """Show the tree as it stands now."""
         self.rows = [_of_this_turn(view, self._began) for view in rows if self._belongs(view)]
         if self._quiet or self._paused or self._silent_since is None:
             return
@@ -235,9 +232,6 @@ def _of_this_turn(view: RunView, began: float) -> RunView:
     return view if view.parent_id is not None else replace(view, started_at=began)
 
 
-# ---- the prompt lock -------------------------------------------------------------------------------------------------
-
-
 class PromptLock:
     """Approver that asks during turns only: at other times the user types at the prompt.
 
@@ -254,7 +248,6 @@ class PromptLock:
             return await self._approver(question)
 
     def attach(self, retinue: Retinue, screen: ChatScreen) -> None:
-        """Ask on this screen from now on."""
         self._approver.attach(retinue.supervisor, screen)
 
     async def take(self) -> None:

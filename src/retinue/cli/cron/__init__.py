@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retinue.cli import options
 from retinue.cli.event_loop import perform, perform_on_store
-from retinue.cli.options import (
-    ApiKeyEnvFlag,
-    BaseUrlFlag,
-    ConfigFlag,
-    JsonFlag,
-    ModelFlag,
-    NoSandboxFlag,
-    OutputOptions,
-    ProviderFlag,
-    QuietFlag,
-    VerboseFlag,
-    option,
-)
+from retinue.cli.options import option
 from retinue.cli.output.terminal import say
 from retinue.core.text import rfc3339
 
@@ -62,7 +51,8 @@ def add(
     ] = None,
     at: Annotated[str | None, option("--at", metavar="T", help="Once, as in 2026-12-24T18:00:00Z.", panel=WHEN)] = None,
     every: Annotated[
-        str | None, option("--every", metavar="D", help="An interval from now on: 30s, 5m, 1h or 1d.", panel=WHEN)
+        str | None,
+        option("--every", metavar="D", help="An interval from now on: 30s, 5m, 1h or 1d.", panel=WHEN),
     ] = None,
     missed: Annotated[
         str | None,
@@ -90,12 +80,12 @@ def add(
         bool, option("--no-memory", help="Do not add the agent's memories to the task.", panel=WORK)
     ] = False,
     replace: Annotated[bool, option("--replace", help="Replace the job of this name.")] = False,
-    provider: ProviderFlag = None,
-    base_url: BaseUrlFlag = None,
-    api_key_env: ApiKeyEnvFlag = None,
-    model: ModelFlag = None,
-    config: ConfigFlag = None,
-    no_sandbox: NoSandboxFlag = False,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
+    config: options.ConfigFlag = None,
+    no_sandbox: options.NoSandboxFlag = False,
 ) -> int:
     """Add a job. A daemon executes it when it is due, in this folder and with these settings.
 
@@ -132,7 +122,7 @@ def add(
 
 
 @app.command("list", epilog="Example: retinue cron list --json")
-def list_jobs(json: JsonFlag = False) -> int:
+def list_jobs(json: options.JsonFlag = False) -> int:
     """List jobs by name, with their schedule, work and last status."""
     from retinue.cli.cron.run import print_jobs
 
@@ -161,30 +151,36 @@ def resume(name: NameArgument) -> int:
 
 
 @app.command("run-now", epilog="Example: retinue cron run-now report")
-def run_now(name: NameArgument, json: JsonFlag = False, quiet: QuietFlag = False, verbose: VerboseFlag = False) -> int:
+def run_now(
+    name: NameArgument,
+    json: options.JsonFlag = False,
+    quiet: options.QuietFlag = False,
+    verbose: options.VerboseFlag = False,
+) -> int:
     """Execute a job now, without a daemon, and print its answer; its schedule does not change.
 
     Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
     """
     from retinue.cli.cron.run import run_job
 
-    return perform(run_job(name, OutputOptions(json=json, quiet=quiet, verbose=verbose)))
+    return perform(run_job(name, options.OutputOptions(json=json, quiet=quiet, verbose=verbose)))
 
 
 @app.command(epilog="Example: retinue cron log report --limit 5")
 def log(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A job. [all jobs]")] = None,
     limit: Annotated[
-        int, option("--limit", metavar="N", min=1, help="The maximum number of entries; 100 of each job are kept.")
+        int,
+        option("--limit", metavar="N", min=1, help="The maximum number of entries; 100 of each job are kept."),
     ] = 20,
-    json: JsonFlag = False,
+    json: options.JsonFlag = False,
 ) -> int:
     """Show executions of jobs, the latest first: when each was due, when it started, and how it ended."""
     from retinue.cli.cron.run import print_history
 
     async def work(cron_table: CronTable) -> None:
         names = sorted((await cron_table.table()).jobs) if name is None else [(await cron_table.job(name)).name]
-        entries = [entry for each in names for entry in await cron_table.firings(each)]
+        entries = [entry for each in names for entry in await cron_table.history(each)]
         entries.sort(key=lambda entry: entry.started_at or entry.at, reverse=True)
         print_history(entries[:limit], json=json)
 
@@ -194,8 +190,8 @@ def log(
 @app.command(epilog="Examples:\n\nretinue cron daemon\n\nretinue cron daemon --once")
 def daemon(
     once: Annotated[bool, option("--once", help="Execute what is due now, wait for its end, and exit.")] = False,
-    config: ConfigFlag = None,
-    quiet: QuietFlag = False,
+    config: options.ConfigFlag = None,
+    quiet: options.QuietFlag = False,
 ) -> int:
     """Execute jobs when they are due, until Ctrl-C or SIGTERM.
 

@@ -22,8 +22,7 @@ from retinue.core.run import Outcome
 from retinue.core.text import clean, plural, rfc3339
 from retinue.dispatch.cron.daemon import is_left, serve
 from retinue.dispatch.cron.execute import FrontEnd, JobResult, run_claim, run_now
-from retinue.dispatch.cron.jobs import AgentWork, HistoryEntry, Job, Table, in_words
-from retinue.dispatch.cron.schedule import Schedule
+from retinue.dispatch.cron.jobs import AgentWork, HistoryEntry, Job, Table, schedule_text
 from retinue.dispatch.cron.table import CronTable
 
 
@@ -37,7 +36,6 @@ async def run_job(name: str, output: OutputOptions) -> int:
 
 
 async def run_claimed(name: str, born: str, attempt: int) -> int:
-    """Execute a claim of a daemon; the exit code."""
     with interrupts() as stop, stdout_for_answers_alone():
         async with open_read_only() as client:
             result = await run_claim(client, name, born, attempt, _terminal(stop, OutputOptions(quiet=True)))
@@ -80,19 +78,13 @@ async def run_daemon(*, config: str | None, once: bool, quiet: bool) -> int:
             cron_table = CronTable(client.key_value)
             if not quiet and not once:
                 say(f"cron daemon: {plural(len((await cron_table.table()).jobs), 'job')}; Ctrl-C stops it")
-            await serve(cron_table, stop, _ignore if quiet else say, most=settings.max_running, once=once)
+            await serve(
+                cron_table, stop, (lambda line: None) if quiet else say, max_running=settings.max_running, once=once
+            )
     return 0
 
 
-def _ignore(line: str) -> None:
-    pass
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
 def print_jobs(table: Table, *, json: bool) -> None:
-    """Print all jobs, by name."""
     rows = [_job_row(table, table.jobs[name]) for name in sorted(table.jobs)]
     if json:
         answer_json(rows)
@@ -116,8 +108,8 @@ def _job_row(table: Table, job: Job) -> dict[str, Any]:
     return {
         "name": job.name,
         "type": "agent" if is_agent else "shell",
-        "kind": _kind(job.schedule),
-        "schedule": in_words(job.schedule),
+        "kind": type(job.schedule).__name__.lower(),
+        "schedule": schedule_text(job.schedule),
         "agent": work.agent or None,
         "prompt": work.prompt if is_agent else None,
         "command": None if is_agent else work.command,
@@ -129,10 +121,6 @@ def _job_row(table: Table, job: Job) -> dict[str, Any]:
         "last_status": _status(table, job),
         "workspace": job.place.workspace,
     }
-
-
-def _kind(schedule: Schedule) -> str:
-    return type(schedule).__name__.lower()
 
 
 def _status(table: Table, job: Job) -> str | None:
@@ -152,7 +140,6 @@ def _what(row: dict[str, Any]) -> str:
 
 
 def print_history(entries: Sequence[HistoryEntry], *, json: bool) -> None:
-    """Print history entries in the given order."""
     rows = [_entry_row(entry) for entry in entries]
     if json:
         answer_json(rows)

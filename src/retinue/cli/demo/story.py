@@ -167,7 +167,6 @@ def _presents(request: Request) -> Line:
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[list[str]]:
-    """The tool results of each reply so far."""
     answers: list[str] | None = None
     for message in messages:
         match message:

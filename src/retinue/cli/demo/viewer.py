@@ -71,9 +71,6 @@ class DemoFailed(RetinueError):
     """The demo did not go as planned."""
 
 
-# ---- the story -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """The tree at the end, root first, and the model calls: in the store at the kill, and made by each process."""
@@ -106,7 +103,6 @@ class Played:
         )
 
     def errors(self) -> list[str]:
-        """What did not go as planned."""
         failed = [view for view in self.tree if view.outcome is None or not view.outcome.ok]
         errors = [f"{view.path} {view.state}: {view.outcome.error if view.outcome else ''}" for view in failed]
         if self.repeated:
@@ -118,7 +114,6 @@ class Played:
 
 
 def worker_command(home: Path, process: int, pace: float) -> Sequence[str]:
-    """The command line of the demo's own worker."""
     return [sys.executable, "-m", "retinue.cli.demo.story", str(home), str(process), str(pace)]
 
 
@@ -128,7 +123,7 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
         watch = Watch(client, screen, pace)
         async with running(command(home, 1, pace.turn), home) as first:
             screen.say(f"Process {first.pid} drives the runs.\n", style="bold")
-            (root, *_) = await watch.until("the question to the user", _asks_the_user, first)
+            (root, *_) = await watch.until("the question to the user", lambda tree: tree[0].state == "idle", first)
             await watch.during(pace.read)
             await client.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), durable=True)
             await watch.until("the remediation", _is_in_the_middle, first)
@@ -141,15 +136,11 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
         await watch.during(pace.crash)
         async with running(command(home, 2, pace.turn), home) as second:
             screen.say(f"\nProcess {second.pid} adopts the interrupted runs and continues them.\n", style="bold")
-            tree = await watch.until("the end", _has_ended, second)
+            tree = await watch.until("the end", lambda tree: all(view.outcome is not None for view in tree), second)
             await asyncio.wait_for(second.wait(), PATIENCE)
         return Played(
             tree=tree, stored=stored, first=logged_turns(log_of(home, 1)), second=logged_turns(log_of(home, 2))
         )
-
-
-def _asks_the_user(tree: Tree) -> bool:
-    return tree[0].state == "idle"
 
 
 def _is_in_the_middle(tree: Tree) -> bool:
@@ -158,10 +149,6 @@ def _is_in_the_middle(tree: Tree) -> bool:
 
 def _is_interrupted(tree: Tree) -> bool:
     return all(view.state == "interrupted" for view in tree if view.outcome is None)
-
-
-def _has_ended(tree: Tree) -> bool:
-    return all(view.outcome is not None for view in tree)
 
 
 @asynccontextmanager
@@ -200,9 +187,6 @@ async def stored_calls(client: ReadOnlyClient) -> frozenset[Call]:
     return frozenset(calls)
 
 
-# ---- display ---------------------------------------------------------------------------------------------------------
-
-
 class Watch:
     """Polls the only tree of a store, and shows each new event once."""
 
@@ -229,7 +213,6 @@ class Watch:
             await asyncio.sleep(self._pace.look)
 
     async def during(self, seconds: float) -> None:
-        """Watch for some seconds."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await self._look()
@@ -297,7 +280,7 @@ _TEXTS = {
 
 def _calls(calls: Sequence[Entry]) -> Iterator[str]:
     """The calls of one turn; all reads are one line."""
-    parsed = [(call.name, _arguments(call.text)) for call in calls]
+    parsed = [(call.name, msgspec.json.decode(call.text, type=dict[str, Any])) for call in calls]
     if keys := [str(arguments["key"]) for name, arguments in parsed if (name, arguments.get("action")) == _READ]:
         yield f"reads {', '.join(keys)}"
     for name, arguments in parsed:
@@ -310,10 +293,6 @@ def _calls(calls: Sequence[Entry]) -> Iterator[str]:
 _READ = ("shared_context", "read")
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    return msgspec.json.decode(text, type=dict[str, Any])
-
-
 class DemoScreen:
     """Lines on a console above a live tree; `live` is None if the console cannot be redrawn."""
 
@@ -323,7 +302,6 @@ class DemoScreen:
         self._statuses: dict[RunId, str] = {}
 
     def say(self, text: str, *, style: str = "") -> None:
-        """Print a line of the demo itself."""
         self._screen.print(text, style=style or None, soft_wrap=not self._screen.is_terminal)
 
     def print_line(self, line: Line, *, since: float) -> None:

@@ -58,7 +58,6 @@ class TerminalApprover:
             return await self.handle(question, self._screen)
 
     async def handle(self, question: Approval, screen: Pauses) -> bool:
-        """Handle one question."""
         raise NotImplementedError
 
     def is_open(self, question: Approval) -> bool:
@@ -68,7 +67,6 @@ class TerminalApprover:
         return live is not None and any(each.id == question.id for each in live.run.open_questions())
 
     async def closed(self, question: Approval) -> None:
-        """Wait until the question is closed."""
         assert self._supervisor is not None
         async for _ in self._supervisor.events(question.run_id):
             if not self.is_open(question):

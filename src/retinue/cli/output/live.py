@@ -95,7 +95,6 @@ class LiveTree:
                     self.show(self.rows, self._tasks)
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str] = NO_TASKS) -> None:
-        """Draw the tree as it stands now."""
         self.rows, self._tasks = rows, tasks
         if self._paused:
             return

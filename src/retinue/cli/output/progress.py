@@ -51,7 +51,10 @@ async def follow(
     watch.tasks[root.run_id] = (await retinue.supervisor.replay(root.run_id)).accepted.task
     with display(quiet=output.quiet, verbose=output.verbose) as screen:
         if callable(approver):
-            _attach(approver, retinue, screen)
+            from retinue.cli.output.approval_prompt import TerminalApprover
+
+            if isinstance(approver, TerminalApprover):  # it pauses the display for its questions
+                approver.attach(retinue.supervisor, screen)
         async with polled(watch, screen.show):
             outcome = await tree_outcome(retinue, root, stop)
     if outcome is not None and (notice := cancelled_notice(await retinue.tree(root.run_id))):
@@ -60,7 +63,6 @@ async def follow(
 
 
 def approver_for(options: ApprovalOptions) -> Approver:
-    """The approver of a command's runs."""
     if options.yes:
         return lambda question: True
     if options.mode == "deny":
@@ -68,17 +70,6 @@ def approver_for(options: ApprovalOptions) -> Approver:
     from retinue.cli.output.approval_prompt import Announcer, Prompter
 
     return Prompter() if options.mode == "ask" else Announcer()
-
-
-def _attach(approver: Approver, retinue: Retinue, screen: Screen) -> None:
-    """Let an approver that uses the terminal pause this display for its questions."""
-    from retinue.cli.output.approval_prompt import TerminalApprover
-
-    if isinstance(approver, TerminalApprover):
-        approver.attach(retinue.supervisor, screen)
-
-
-# ---- progress --------------------------------------------------------------------------------------------------------
 
 
 class Screen(Protocol):
@@ -195,9 +186,6 @@ def summary(rows: Sequence[RunView]) -> str:
         facts.append("cost unknown" if cost is None else money(cost))
     facts.append(elapsed((root.ended_at or root.started_at) - root.started_at))
     return ", ".join(facts)
-
-
-# ---- outcome ---------------------------------------------------------------------------------------------------------
 
 
 def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:

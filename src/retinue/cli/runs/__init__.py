@@ -6,24 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
-from retinue.cli.options import (
-    ApiKeyEnvFlag,
-    ApprovalOptions,
-    ApprovalsFlag,
-    BaseUrlFlag,
-    ConfigFlag,
-    JsonFlag,
-    ModelFlag,
-    OutputOptions,
-    ProviderFlag,
-    QuietFlag,
-    RunArgument,
-    VerboseFlag,
-    YesFlag,
-    approval_options,
-    option,
-)
+from retinue.cli.options import option
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
 
 if TYPE_CHECKING:
@@ -45,7 +30,7 @@ def runs(
     all_runs: Annotated[bool, option("--all", help="All runs, not only root runs.")] = False,
     session: Annotated[str | None, option("--session", metavar="NAME", help="The runs of one session.")] = None,
     limit: Annotated[int | None, option("--limit", metavar="N", min=1, help="The newest N. [all]")] = None,
-    json: JsonFlag = False,
+    json: options.JsonFlag = False,
 ) -> int:
     """List runs, newest first; commands show, resume, cancel and prune them."""
     if context.invoked_subcommand is not None:
@@ -58,7 +43,7 @@ def runs(
 
 
 @app.command(epilog="Example: retinue runs show 3f2a9c01 --json")
-def show(run: RunArgument, json: JsonFlag = False) -> int:
+def show(run: options.RunArgument, json: options.JsonFlag = False) -> int:
     """Show a run as a conversation: messages, tool calls and results."""
     from retinue.cli.runs.list_show import show_run
 
@@ -66,7 +51,7 @@ def show(run: RunArgument, json: JsonFlag = False) -> int:
 
 
 @app.command(epilog="Example: retinue runs tree 3f2a9c01")
-def tree(run: RunArgument, json: JsonFlag = False) -> int:
+def tree(run: options.RunArgument, json: options.JsonFlag = False) -> int:
     """Show a run with its descendants and their usage."""
     from retinue.cli.runs.list_show import show_tree
 
@@ -75,17 +60,17 @@ def tree(run: RunArgument, json: JsonFlag = False) -> int:
 
 @app.command(epilog="Example: retinue runs resume 3f2a9c01 --base-url http://localhost:8000/v1")
 def resume(
-    run: RunArgument,
-    provider: ProviderFlag = None,
-    base_url: BaseUrlFlag = None,
-    api_key_env: ApiKeyEnvFlag = None,
-    model: ModelFlag = None,
-    config: ConfigFlag = None,
-    approvals: ApprovalsFlag = None,
-    yes: YesFlag = False,
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    verbose: VerboseFlag = False,
+    run: options.RunArgument,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
+    config: options.ConfigFlag = None,
+    approvals: options.ApprovalsFlag = None,
+    yes: options.YesFlag = False,
+    json: options.JsonFlag = False,
+    quiet: options.QuietFlag = False,
+    verbose: options.VerboseFlag = False,
 ) -> int:
     """Resume an interrupted run and print its answer, as `retinue run` does.
 
@@ -93,12 +78,14 @@ def resume(
     """
     from retinue.config.precedence import Flags
 
-    output = OutputOptions(json=json, quiet=quiet, verbose=verbose)
+    output = options.OutputOptions(json=json, quiet=quiet, verbose=verbose)
     flags = Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env)
-    return perform(_resume(run, flags, config, approval_options(approvals, yes=yes), output))
+    return perform(_resume(run, flags, config, options.approval_options(approvals, yes=yes), output))
 
 
-async def _resume(name: str, flags: Flags, config: str | None, approval: ApprovalOptions, output: OutputOptions) -> int:
+async def _resume(
+    name: str, flags: Flags, config: str | None, approval: options.ApprovalOptions, output: options.OutputOptions
+) -> int:
     """Drive the tree of the run to its end, or print its stored outcome; the exit code is that of the run."""
     from retinue.app.launch.resume import find_stored, reopen, resume
     from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
@@ -123,7 +110,7 @@ async def _resume(name: str, flags: Flags, config: str | None, approval: Approva
 
 
 @app.command(epilog="Example: retinue runs cancel 3f2a9c01")
-def cancel(run: RunArgument) -> int:
+def cancel(run: options.RunArgument) -> int:
     """Cancel a run and its descendants."""
     from retinue.cli.runs.list_show import cancel_run
 

@@ -36,7 +36,6 @@ COLUMNS: list[Column[RunView]] = [
 
 
 async def list_runs(*, everyone: bool, session: str | None, limit: int | None, json: bool) -> int:
-    """Print runs, newest first, at most `limit`."""
     async with open_read_only() as client:
         views = await client.list(everyone=everyone, session=session, limit=limit)
         times = NO_TIMES if json else await times_of(client, views, now=time.time())
@@ -57,7 +56,6 @@ def _took(times: Mapping[RunId, float]) -> Column[RunView]:
 
 
 async def show_run(name: str, *, json: bool) -> int:
-    """Print one run as a conversation."""
     async with open_read_only() as client:
         view = await client.find(name)
         events = await client.events(view.run_id)
@@ -128,7 +126,6 @@ def subtree(top: RunView, views: Sequence[RunView]) -> list[RunView]:
 
 
 async def cancel_run(name: str) -> int:
-    """Cancel a run and everything below it."""
     async with open_read_only() as client:
         view = await client.find(name)
         if view.outcome is not None and view.outcome.result != "cancelled":
@@ -139,7 +136,6 @@ async def cancel_run(name: str) -> int:
 
 
 async def prune_runs(older_than: str) -> int:
-    """Remove trees that ended long ago."""
     before = time.time() - seconds(older_than)
     async with open_read_only() as client:
         removed = await client.prune(before)

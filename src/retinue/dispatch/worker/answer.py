@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
-from retinue.app.open import SystemClock, default_home
+from retinue.app.open import default_home, tool_dependencies
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import RunSpec
@@ -35,6 +35,7 @@ from retinue.core.messages import Delta
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy, Policy
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.run import Outcome
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, add_cost
 from retinue.dialects import registry
 from retinue.dialects.child_process import (
@@ -55,7 +56,7 @@ from retinue.engine import SpawnRequest
 from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
-from retinue.tools.dependencies import NoKeyValue, ToolDependencies
+from retinue.tools.dependencies import NoKeyValue
 
 PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "vertexai-anthropic")
 
@@ -84,8 +85,8 @@ def read_request(stdin: bytes) -> ResolvedCall:
     """
     try:
         request = msgspec.json.decode(stdin, type=CallRequest)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as wrong:
-        raise BadInput(f"what came on stdin is not the JSON of a call: {wrong}") from None
+    except NOT_JSON as error:
+        raise BadInput(f"the request on stdin is not valid: {error}") from None
     if request.provider not in PROVIDERS:
         raise UnknownName("provider", request.provider[:200], PROVIDERS)
     return ResolvedCall(
@@ -166,7 +167,7 @@ class Parent:
                 os.write(self._usage, tally.line())
 
 
-class Counted(ToolWrapper):
+class CountedTool(ToolWrapper):
     """A tool that asks the parent before each of its actions."""
 
     def __init__(self, tool: Tool, parent: Parent) -> None:
@@ -174,7 +175,6 @@ class Counted(ToolWrapper):
         self._parent = parent
 
     async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
-        """Make the call, if it is no action or the parent grants one more."""
         if call.risk.acts and not await self._parent.may_act():
             return ToolResult(NO_ACTIONS_LEFT, failed=True)
         return await call.run(context)
@@ -183,27 +183,23 @@ class Counted(ToolWrapper):
 class CallOutput(Protocol):
     """Where the events of a call go."""
 
-    async def follow(self, happenings: AsyncIterator[Event | Delta], /) -> None:
+    async def follow(self, events: AsyncIterator[Event | Delta], /) -> None:
         """Write events as they come, until there are no more."""
-        ...
 
     def end(self, outcome: Outcome | None, /) -> None:
         """Write how the call ended; None for one that was stopped."""
-        ...
 
     async def gone(self) -> None:
         """Return when the reader of the output is gone; raises what writing raised."""
-        ...
 
     async def close(self) -> None:
         """Wait until everything is written; raises what writing raised."""
-        ...
 
 
 # ---- the call --------------------------------------------------------------------------------------------------------
 
 ROUNDS = 10
-"""How often tools are used; if the model then asks for them again, that is an error."""
+"""Turns with tool calls; a request for more is an error."""
 
 AGENT = "subagent"
 NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
@@ -212,7 +208,7 @@ NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
 def read_call(stdin: BinaryIO) -> WorkerCall | None:
     """Read the grant and the request; None if the parent left without a grant.
 
-    Raises `BadInput` for a request that makes no sense.
+    Raises `BadInput` for an invalid request.
     """
     granted, usage = inherited(GRANT_FD), inherited(USAGE_FD)
     grant = None
@@ -223,18 +219,17 @@ def read_call(stdin: BinaryIO) -> WorkerCall | None:
         if grant is None:
             return None
     request = read_request(stdin.read())
-    grant = grant or _plain(request)
+    grant = grant or _default_grant(request)
     parent = None if granted is None else Parent(granted, usage)
     return WorkerCall(request, grant, _provider(request, grant.reaching), parent)
 
 
 def _has_input(descriptor: int) -> bool:
-    """Whether the parent has written already."""
     return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def _preload() -> None:
-    """Import what may be needed, while the parent does not wait for it."""
+    """Import what may be needed, while the parent does not wait."""
     for provider in PROVIDERS:
         with suppress(ImportError):
             WIRES[provider].load()
@@ -243,7 +238,7 @@ def _preload() -> None:
             import_module(name)
 
 
-def _plain(request: ResolvedCall) -> Grant:
+def _default_grant(request: ResolvedCall) -> Grant:
     """What a call without a grant may do: read, in the current folder.
 
     Of the settings of the folder, those about tools count, and how Responses are written.
@@ -337,10 +332,10 @@ class WorkerCall:
                 outcome = None  # the answer could not be written
         return outcome
 
-    async def _counted(self, happenings: AsyncIterator[Event | Delta]) -> AsyncIterator[Event | Delta]:
+    async def _counted(self, events: AsyncIterator[Event | Delta]) -> AsyncIterator[Event | Delta]:
         """The same events; usage is reported after each reply, because a process that is killed has used it too."""
         sums = NO_TALLY
-        async for event in happenings:
+        async for event in events:
             if isinstance(event, ReplyReceived):
                 usage = sums.usage + (event.reply.usage or NO_USAGE)
                 sums = Tally(usage=usage, cost=add_cost(sums.cost, event.reply.cost), turns=event.turn)
@@ -372,28 +367,10 @@ def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: Grant
 
 def _tools(request: ResolvedCall, grant: Grant, parent: Parent | None) -> list[Tool]:
     """The tools of the request and no others, not even one that reads the rest of a long result."""
-    options = grant.tool_options
-
-    def dependencies() -> ToolDependencies:
-        from retinue.sandbox.probe import choose
-
-        return ToolDependencies(
-            sandbox=choose(options.sandbox),
-            key_value=NoKeyValue(),
-            clock=SystemClock(),
-            home=Path(grant.home) if grant.home else None,
-            network=options.network,
-            sandboxed=options.sandbox != "off",
-            web_search=options.web_search,
-            memory=options.memory,
-            max_result=options.max_result,
-            program_memory_mb=options.program_memory_mb,
-            settings=tuple(map(Path, options.protected)),
-        )
-
-    builtin = Builtin(dependencies)
+    home = Path(grant.home) if grant.home else None
+    builtin = Builtin(lambda: tool_dependencies(grant.tool_options, key_value=NoKeyValue(), home=home))
     tools = [tool for name in request.tools if (tool := builtin.find(name)) is not None]
-    return [Counted(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
+    return [CountedTool(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
 
 
 def _tally(outcome: Outcome) -> Tally:
