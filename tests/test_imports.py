@@ -1,4 +1,4 @@
-"""`import retinue` is light: whoever only wants a name does not pay for a store, a network or a terminal."""
+"""`import retinue` is light: it loads no store, no network client and no terminal library."""
 
 import json
 import os
