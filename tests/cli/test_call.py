@@ -14,8 +14,8 @@ import pytest
 from retinue.providers.scripted import hangs, says, streams
 from retinue.testing.fake_chat import FakeChat
 from tests.cli.conftest import Cli
+from tests.cli.output.test_sse import SseEvent, events
 from tests.cli.stage import Command, retinue
-from tests.cli.test_sse import SseEvent, events
 
 pytestmark = pytest.mark.real_time
 

@@ -46,9 +46,8 @@ class Approvals:
             return known[name]
         matching = [one for one in known.values() if len(run) >= MIN_LENGTH and _matches(one, run, place)]
         if len(matching) > 1:
-            raise BadInput(
-                f"{name!r} matches several approvals: {', '.join(one.id for one in matching)}; give more of the id"
-            )
+            ids = ", ".join(one.id for one in matching)
+            raise BadInput(f"{name!r} matches several approvals: {ids}; give more of the id")
         if not matching:
             raise UnknownName("approval", name, tuple(known))
         return matching[0]

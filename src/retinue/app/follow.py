@@ -132,8 +132,6 @@ def _dollars(cost: int) -> str:
     return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")
 
 
-# ---- active time -----------------------------------------------------------------------------------------------------
-
 NO_TIMES: Mapping[RunId, float] = {}
 
 

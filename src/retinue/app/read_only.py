@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
+import msgspec
+
 from retinue.app.approvals import Approvals
-from retinue.app.run_spec import LaunchConfig, launch_config_of
+from retinue.app.run_spec import LaunchConfig
 from retinue.app.sessions import Sessions
 from retinue.core.commands import Charge, DriverRow, RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName
@@ -88,7 +90,8 @@ class ReadOnlyClient:
     async def launch_config(self, run_id: RunId) -> LaunchConfig | None:
         """The launch config of the process that started the tree of a run, if it was stored."""
         root = await self.supervisor.row((await self.supervisor.row(run_id)).root_id)
-        return launch_config_of(await self.supervisor.stored.run_spec(root.run_spec))
+        text = (await self.supervisor.stored.run_spec(root.run_spec)).launch_config
+        return msgspec.json.decode(text, type=LaunchConfig) if text else None
 
     async def cancel(self, run_id: RunId, note: str = "") -> tuple[RunId, ...]:
         """Cancel a run and its descendants, and return their ids; runs without a driver end at once."""

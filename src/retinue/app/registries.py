@@ -155,10 +155,7 @@ class Closes(Protocol):
         """Close the connections."""
 
 
-# ---- providers for dialects ------------------------------------------------------------------------------------------
-
 _SECRET = re.compile("key|token|secret|auth", re.IGNORECASE)
-
 MIN_KEY_LENGTH = 8
 """Values from this length on count as keys; shorter ones occur in ordinary text."""
 
@@ -218,27 +215,6 @@ class RegistryFamilies(ProviderFamilies):
         return tuple(key for key in keys if len(key) >= MIN_KEY_LENGTH)
 
 
-class DialectProviders:
-    """The providers that dialects add, `kind:NAME`, whether or not a run of this process has such a dialect.
-
-    A run that another process began may need one. A dialect's code is imported when its first provider is asked for.
-    """
-
-    def __init__(self, host: ProviderHost, dialect_settings: Mapping[str, object]) -> None:
-        self._host = host
-        self._settings = dialect_settings
-        self._makers: dict[str, MakeProvider] = {}
-
-    def find(self, kind: str, name: str) -> Provider | None:
-        """A new provider of this kind that uses the models of the provider `name`; None if there is no such kind."""
-        if kind not in self._makers:
-            for entry in registry.entries():
-                if entry.processes is not None and entry.processes.kind == kind:
-                    self._makers[kind] = entry.processes.make.load()(self._host, self._settings.get(entry.name))
-        maker = self._makers.get(kind)
-        return None if maker is None else maker(name)
-
-
 def lend_providers(
     table: ProviderRegistry,
     supervisor: Supervisor,
@@ -247,7 +223,10 @@ def lend_providers(
     tool_options: ToolOptions | None,
     home: Path | None,
 ) -> None:
-    """Let the registry find the providers that dialects add."""
+    """Let the registry find providers of dialects, `kind:NAME`, also if no run of this process has the dialect.
+
+    A run that another process began may need one. A dialect's code is imported when its first provider is looked up.
+    """
     host = ProviderHost(
         supervisor=supervisor,
         families=RegistryFamilies(table),
@@ -255,4 +234,13 @@ def lend_providers(
         tool_options=tool_options or ToolOptions(),
         home=home,
     )
-    table.lend(DialectProviders(host, dialect_settings).find)
+    makers: dict[str, MakeProvider] = {}
+
+    def find(kind: str, name: str) -> Provider | None:
+        if kind not in makers:
+            for entry in registry.entries():
+                if entry.processes is not None and entry.processes.kind == kind:
+                    makers[kind] = entry.processes.make.load()(host, dialect_settings.get(entry.name))
+        return makers[kind](name) if kind in makers else None
+
+    table.lend(find)

@@ -44,10 +44,6 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(msgspec.structs.replace(self, provider_configs=bare)).decode()
 
 
-def launch_config_of(run_spec: RunSpec) -> LaunchConfig | None:
-    return msgspec.json.decode(run_spec.launch_config, type=LaunchConfig) if run_spec.launch_config else None
-
-
 MAX_TURNS = 50
 """The turn limit of a run whose agent and caller set none."""
 

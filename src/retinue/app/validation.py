@@ -22,7 +22,6 @@ from retinue.tools.builtin import BUILTIN
 if TYPE_CHECKING:
     from retinue.config.settings import Settings
 
-
 AGENT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 
 

@@ -17,7 +17,7 @@ from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
-from retinue.cli.output.terminal import INTERRUPTED, discard_stdout, never_fail_to_print, say
+from retinue.cli.output.terminal import INTERRUPTED, discard, never_fail_to_print, say
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
@@ -104,14 +104,14 @@ def main(arguments: Sequence[str]) -> int:
         say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        discard_stdout()
+        discard(sys.stdout)
         return 1
     except RetinueError as error:
         say(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1
     except OSError as error:
         if error.errno in FULL:
-            discard_stdout()
+            discard(sys.stdout)
             say(f"error: cannot write: {error.strerror}; runs that have ended are stored: see retinue runs")
         elif error.errno in CLOSED and error.filename is not None and not verbose:
             say(f"error: {error.filename}: {error.strerror} (-v shows where)")

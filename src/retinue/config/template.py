@@ -26,13 +26,11 @@ HEADING = """\
 
 def template(sections: Sequence[Section]) -> str:
     """A settings file with these sections, all of it commented out."""
-    return "\n".join([HEADING, *("\n".join([*_section(section), ""]) for section in sections)])
-
-
-def _section(section: Section) -> Iterator[str]:
-    name = f"{section.name}.{section.named.example}" if section.named else section.name
-    yield f"# {section.about}"
-    yield from _table(name, section.type)
+    lines = [HEADING]
+    for section in sections:
+        name = f"{section.name}.{section.named.example}" if section.named else section.name
+        lines += [f"# {section.about}", *_table(name, section.type), ""]
+    return "\n".join(lines)
 
 
 def _table(name: str, kind: type[Struct]) -> Iterator[str]:

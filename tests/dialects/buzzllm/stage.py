@@ -23,8 +23,8 @@ from retinue.core.events import CallReturned
 from retinue.providers.scripted import Line, ScriptedReply, calls
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
+from tests.cli.output.test_sse import SseEvent, events
 from tests.cli.stage import open_in_a_thread
-from tests.cli.test_sse import SseEvent, events
 from tests.internals import engine_of
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.responses import FakeResponses

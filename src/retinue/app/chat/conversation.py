@@ -23,7 +23,7 @@ from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Input
 from retinue.core.messages import Delta
-from retinue.core.run import CHAT, Exchange, HistoryRef, Outcome
+from retinue.core.run import CHAT, HistoryRef, Outcome
 from retinue.dialects.registry import cancelled_notice
 from retinue.engine import RunView
 
@@ -56,7 +56,13 @@ class Segment:
                 case MailTaken(items=items) if any(item.key == key for item in items):
                     begun = True
                 case ExchangeEnded(exchange=exchange) if begun:
-                    return _outcome(exchange)
+                    return Outcome(
+                        result=exchange.result,
+                        reason=exchange.reason,
+                        text=exchange.text,
+                        error=exchange.error,
+                        limit=exchange.limit,
+                    )
                 case RunEnded(outcome=outcome):
                     self.is_over = True
                     return outcome
@@ -195,13 +201,6 @@ def _needs_run_per_answer(launch: Launch) -> bool:
     limits = launch.limits
     whole = (limits.max_tokens, limits.max_input_tokens, limits.max_output_tokens, limits.max_cost, limits.max_calls)
     return launch.options.agent is not None or any(each is not None for each in (*whole, limits.seconds))
-
-
-def _outcome(exchange: Exchange) -> Outcome:
-    """The answer of a keep-alive run, in the form of a run's outcome."""
-    return Outcome(
-        result=exchange.result, reason=exchange.reason, text=exchange.text, error=exchange.error, limit=exchange.limit
-    )
 
 
 class EarlierChat(Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ def chat(
     quiet: options.QuietFlag = False,
     verbose: options.VerboseFlag = False,
 ) -> int:
-    """Chat with an agent; answers are printed as they stream, with the progress of child runs.
+    """Chat with an agent; its answers are printed as they stream.
 
     /help lists the commands. Ctrl-C stops an answer, not the chat. With a pipe on stdin every line is one input, and
     the exit status is that of the last answer.

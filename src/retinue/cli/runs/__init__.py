@@ -39,7 +39,7 @@ def runs(
         return 0
     from retinue.cli.runs.list_show import list_runs
 
-    return perform(list_runs(everyone=all_runs, session=session, limit=limit, json=json))
+    return perform(list_runs(all_runs=all_runs, session=session, limit=limit, json=json))
 
 
 @app.command(epilog="Example: retinue runs show 3f2a9c01 --json")

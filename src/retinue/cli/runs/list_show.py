@@ -35,24 +35,22 @@ COLUMNS: list[Column[RunView]] = [
 ]
 
 
-async def list_runs(*, everyone: bool, session: str | None, limit: int | None, json: bool) -> int:
+async def list_runs(*, all_runs: bool, session: str | None, limit: int | None, json: bool) -> int:
     async with open_read_only() as client:
-        views = await client.list(everyone=everyone, session=session, limit=limit)
+        views = await client.list(everyone=all_runs, session=session, limit=limit)
         times = NO_TIMES if json else await times_of(client, views, now=time.time())
     if json:
         answer_json([run_row(view) for view in views])
     elif views:
-        print_table(views, [*COLUMNS, _took(times)])
+        took: Column[RunView] = Column(
+            title="TOOK",
+            cell=lambda view: elapsed(times[view.run_id]) if view.run_id in times else "?",
+            least_width=110,
+        )
+        print_table(views, [*COLUMNS, took])
     else:
         say("no runs yet; start one with: retinue run PROMPT")
     return 0
-
-
-def _took(times: Mapping[RunId, float]) -> Column[RunView]:
-    def cell(view: RunView) -> str:
-        return elapsed(times[view.run_id]) if view.run_id in times else "?"
-
-    return Column(title="TOOK", cell=cell, least_width=110)
 
 
 async def show_run(name: str, *, json: bool) -> int:

@@ -29,7 +29,7 @@ from tests.cli.conftest import Cli
 from tests.cli.screen import on_screen
 from tests.cli.stage import Ended, serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "incident"
 CALLS = re.compile(
     r"(\d+) model calls were finished before the kill; none was made again\."

@@ -22,8 +22,8 @@ from retinue.providers.scripted import Line, calls, fails, hangs, says, streams,
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.conftest import Cli
+from tests.cli.output.test_sse import PARIS, SseEvent, events, joined
 from tests.cli.stage import Command, open_in_a_thread, retinue
-from tests.cli.test_sse import PARIS, SseEvent, events, joined
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
