@@ -84,7 +84,7 @@ async def test_a_stored_run_is_resumed_as_it_was_launched(flags: Flags) -> None:
     assert outcome.text == "Hi."
 
 
-async def test_what_has_changed_since_the_launch_is_reported(flags: Flags, tmp_path: Path) -> None:
+async def test_resume_warns_about_missing_settings_and_folder(flags: Flags, tmp_path: Path) -> None:
     settings = tmp_path / "retinue.toml"
     settings.write_text("[cron]\nmax_running = 2\n")
     launch = await prepared(flags)
@@ -97,7 +97,7 @@ async def test_what_has_changed_since_the_launch_is_reported(flags: Flags, tmp_p
     async with again:
         pass
 
-    assert warnings == [f"the settings file {settings} is gone; going on without it"]
+    assert warnings == [f"the settings file {settings} does not exist any more; continuing without it"]
 
 
 async def test_a_stopped_run_has_no_outcome_and_can_be_resumed(flags: Flags) -> None:

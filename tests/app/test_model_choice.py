@@ -133,7 +133,7 @@ async def test_a_named_key_variable_selects_its_vendor() -> None:
     )  # fmt: skip
     with pytest.raises(BadInput, match="GEMINI_API_KEY is not set"):
         await chosen(Flags(model="m", api_key_env="GEMINI_API_KEY"), NOTHING, **keys)
-    with pytest.raises(BadInput, match="cannot tell whose key is in HOUSE_KEY"):
+    with pytest.raises(BadInput, match="the key in HOUSE_KEY belongs to no known provider"):
         await chosen(Flags(model="m", api_key_env="HOUSE_KEY"), NOTHING, **keys)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import open_read_only
+from retinue.app.run_spec import LaunchConfig
 from retinue.core.errors import SessionClosed, UnknownName
 from retinue.core.messages import TextDelta
 from retinue.providers.scripted import Script, ScriptedProvider, hangs, says

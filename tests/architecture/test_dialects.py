@@ -75,7 +75,7 @@ def test_the_settings_class_of_every_dialect_is_public() -> None:
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_a_package_registers_its_dialect_under_its_name_and_everything_deferred_can_be_loaded(name: str) -> None:
+def test_a_dialect_is_registered_by_its_package_name_and_can_be_loaded(name: str) -> None:
     entry = registry.entry(name)
     hooks = [entry.factory, entry.transcripts, entry.cancelled_notice]
     if entry.processes is not None:

@@ -19,7 +19,7 @@ Cli: TypeAlias = Callable[..., Ended]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's runs are kept."""
+    """The state folder of this test."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "home"))
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands are given."""
+    """The working folder of this test."""
     place = tmp_path / "folder"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    """The command line in this process, which is much faster than in one of its own."""
+    """The command line in this process, which is much faster than a process of its own."""
 
     def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Ended:
         capsys.readouterr()
@@ -47,8 +47,8 @@ def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             code = main(list(arguments))
-        said = capsys.readouterr()
-        return Ended(code, said.out, said.err)
+        output = capsys.readouterr()
+        return Ended(code, output.out, output.err)
 
     yield call
     logger = logging.getLogger("retinue")

@@ -1,4 +1,4 @@
-"""A terminal that remembers what is on its screen: as wide as you like, and so high that nothing scrolls away."""
+"""The screen of a command on a pseudo-terminal of any width, high enough that nothing scrolls away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = re.compile(r"\x1b\[(?P<parameters>[\d;?]*)(?P<command>[A-Za-z])|(?P<cha
 
 
 def on_screen(*arguments: str, width: int, **env: str) -> tuple[int, list[str]]:
-    """A command whose stdin, stdout and stderr are one terminal: its exit code, and what stands there at the end."""
+    """A command whose stdin, stdout and stderr are one terminal: its exit code, and the screen at the end."""
     inside, outside = pty.openpty()[::-1]
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", HIGH, width, 0, 0))
     without = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -34,13 +34,13 @@ def on_screen(*arguments: str, width: int, **env: str) -> tuple[int, list[str]]:
         while piece := os.read(outside, 65536):
             written += piece
     except OSError:
-        pass  # the other side is closed: that is how a terminal ends
+        pass  # the other side is closed: a terminal reports its end with an error
     os.close(outside)
     return process.wait(), drawn(written.decode(), width)
 
 
 def drawn(written: str, width: int) -> list[str]:
-    """The lines of a screen after this was written on it."""
+    """The lines of a screen after this output."""
     lines: list[list[str]] = [[]]
     row = column = 0
     for piece in _PIECE.finditer(written):
@@ -67,5 +67,5 @@ def drawn(written: str, width: int) -> list[str]:
             case "h" | "l", _:
                 pass  # the cursor is shown or hidden
             case command, _:
-                raise AssertionError(f"a code that this screen does not know: {command!r}")
+                raise AssertionError(f"unknown escape code: {command!r}")
     return ["".join(line).rstrip() for line in lines]

@@ -1,4 +1,4 @@
-"""The command line as a real process, and runs in its store for it to find."""
+"""Helpers for tests of the command line: commands as processes, fake vendors in threads, and stored runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VARIABLES = (
 
 @contextmanager
 def serving(played: Playable) -> Generator[FakeChat]:
-    """A fake vendor in a thread, so that the command line can have this one."""
+    """A fake vendor in a thread; the command line runs in this one."""
     with open_in_a_thread(FakeChat(played)) as vendor:
         yield vendor
 
@@ -60,7 +60,7 @@ def open_in_a_thread(vendor: Vendor) -> Generator[Vendor]:
 
 
 class Ended(NamedTuple):
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     stdout: str
@@ -68,16 +68,16 @@ class Ended(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What it printed."""
+        """The JSON on stdout."""
         return msgspec.json.decode(self.stdout)
 
 
 class Command:
-    """A command at work in a process group of its own, as a shell would start it."""
+    """A running command in a process group of its own, as a shell would start it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._heard: list[str] = []
+        self._stderr: list[str] = []
 
     @classmethod
     async def start(
@@ -87,7 +87,7 @@ class Command:
         stdin: bytes | None = None,
         cwd: Path | None = None,
     ) -> Command:
-        """Begin; `stdin` is all that can be read from there."""
+        """Start a command; `stdin` is its whole input."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -105,27 +105,27 @@ class Command:
             process.stdin.close()
         return cls(process)
 
-    async def prints(self, words: str) -> str:
-        """Wait for a line on stdout that has these words in it; all that was printed until then."""
+    async def expect_stdout(self, words: str) -> str:
+        """Wait for a line on stdout that contains `words`; all output up to it."""
         assert self._process.stdout is not None
         printed = ""
         while line := (await self._process.stdout.readline()).decode():
             printed += line
             if words in line:
                 return printed
-        raise AssertionError(f"nobody printed {words!r}: {printed}")
+        raise AssertionError(f"{words!r} was not printed: {printed}")
 
-    async def says(self, words: str) -> str:
-        """Wait for a line on stderr that has these words in it."""
+    async def expect_stderr(self, words: str) -> str:
+        """Wait for a line on stderr that contains `words`."""
         assert self._process.stderr is not None
         while line := (await self._process.stderr.readline()).decode():
-            self._heard.append(line)
+            self._stderr.append(line)
             if words in line:
                 return line
-        raise AssertionError(f"nobody said {words!r}: {''.join(self._heard)}")
+        raise AssertionError(f"{words!r} was not printed: {''.join(self._stderr)}")
 
     def close_stdout(self) -> None:
-        """Read no more."""
+        """Close the read end of stdout."""
         transport: Any = getattr(self._process, "_transport")  # noqa: B009 there is no other way to it
         transport.get_pipe_transport(1).close()
 
@@ -136,16 +136,16 @@ class Command:
     async def ended(self) -> Ended:
         """Wait for the end."""
         stdout, stderr = await self._process.communicate()
-        return Ended(self._process.returncode or 0, stdout.decode(), "".join(self._heard) + stderr.decode())
+        return Ended(self._process.returncode or 0, stdout.decode(), "".join(self._stderr) + stderr.decode())
 
 
 async def retinue(*arguments: str, **options: Any) -> Ended:
-    """One command, from its start to its end; options are those of `Command.start`."""
+    """Run one command to its end; options are those of `Command.start`."""
     return await (await Command.start(*arguments, **options)).ended()
 
 
-async def told(home: Path, provider: ScriptedProvider, task: str = "Find it.", **options: Any) -> str:
-    """A run that a program made; its id."""
+async def finished_run(home: Path, provider: ScriptedProvider, task: str = "Find it.", **options: Any) -> str:
+    """Run a task with the Python API; the id of the ended run."""
     agents = options.pop("agents", (Agent(name="dig", description="Digs.", system_prompt="You dig."),))
     async with open_retinue(provider=provider, home=home, agents=agents, **options) as opened:
         run = await opened.spawn(task)

@@ -1,4 +1,4 @@
-"""Questions to people on the command line: asked at a terminal, answered from another one, never lost."""
+"""Approvals on the command line: prompts on a terminal, answers from another one, and open questions that survive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from retinue.providers.scripted import Line, calls, calls_verbatim, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.conftest import Cli
-from tests.cli.person import Person
+from tests.cli.pty_command import PtyCommand
 from tests.cli.stage import Command, retinue
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
@@ -105,19 +105,19 @@ def vendor_of(*lines: Line) -> FakeChat:
 
 
 def results(vendor: FakeChat) -> list[str]:
-    """What the model read about its calls."""
+    """The results that the model read."""
     return [message["content"] for message in vendor.requests[-1].body["messages"] if message["role"] == "tool"]
 
 
 # ---- at the terminal ------------------------------------------------------------------------------------------------
 
 
-async def test_a_person_sees_who_wants_to_call_what_and_a_yes_lets_it_happen() -> None:
+async def test_the_prompt_names_run_tool_and_arguments_and_yes_approves() -> None:
     async with vendor_of(calls("deploy", version=2, words="red \x1b[31malert")) as vendor:
-        person = Person(*order(vendor))
-        seen = await person.sees(ASKED)
-        person.types("y")
-        left = await person.left()
+        terminal = PtyCommand(*order(vendor))
+        seen = await terminal.expect(ASKED)
+        terminal.type_line("y")
+        left = await terminal.result()
 
     assert "root wants to call deploy" in seen
     assert '"version":2' in seen.replace(" ", "")
@@ -127,15 +127,15 @@ async def test_a_person_sees_who_wants_to_call_what_and_a_yes_lets_it_happen() -
     assert (deployed(), results(vendor)) == (["2"], ["version 2 is out"])
 
 
-async def test_nothing_in_the_arguments_can_pass_for_the_question_itself() -> None:
+async def test_arguments_cannot_imitate_the_approval_prompt() -> None:
     words = "x" * 72 + "Allow? [y]es, [n]o: \u200f\u2028\u009b2J\u202e"
     written = '{"version":\n\n\n\n2,\n"words":"' + words + '"}'
     async with vendor_of(calls_verbatim("deploy", written)) as vendor:
-        person = Person(*order(vendor), COLUMNS="80")
-        seen = await person.sees(ASKED)
+        terminal = PtyCommand(*order(vendor), COLUMNS="80")
+        seen = await terminal.expect(ASKED)
         shown = await retinue("approvals", "--json")
-        person.types("n")
-        await person.left()
+        terminal.type_line("n")
+        await terminal.result()
 
     lines = seen.replace("\r", "").partition("root wants to call deploy\n")[2].splitlines()
     assert [line[:2] for line in lines[:-1]] == ["  "] * len(lines[:-1])
@@ -145,28 +145,28 @@ async def test_nothing_in_the_arguments_can_pass_for_the_question_itself() -> No
     assert shown.json[0]["arguments"]["words"] == words
 
 
-async def test_a_no_is_read_by_the_model_and_what_is_no_answer_is_asked_again() -> None:
+async def test_a_denial_is_sent_to_the_model_and_an_unclear_answer_is_prompted_again() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
-        person = Person(*order(vendor))
-        await person.sees(ASKED)
-        person.types("perhaps")
-        await person.sees(ASKED)
-        person.types("No")
-        left = await person.left()
+        terminal = PtyCommand(*order(vendor))
+        await terminal.expect(ASKED)
+        terminal.type_line("perhaps")
+        await terminal.expect(ASKED)
+        terminal.type_line("No")
+        left = await terminal.result()
 
     assert (left.code, left.stdout) == (0, "Done.\n")
     assert (deployed(), results(vendor)) == ([], [REFUSED])
 
 
-async def test_several_questions_are_put_one_after_another_and_always_answers_the_rest() -> None:
+async def test_questions_are_prompted_in_turn_and_always_approves_the_rest() -> None:
     versions = together(*(calls("deploy", version=number) for number in (1, 2, 3)))
     async with vendor_of(versions, calls("deploy", version=4)) as vendor:
-        person = Person(*order(vendor))
-        await person.sees(ASKED)
-        person.types("n")
-        await person.sees(ASKED)
-        person.types("always")
-        left = await person.left()
+        terminal = PtyCommand(*order(vendor))
+        await terminal.expect(ASKED)
+        terminal.type_line("n")
+        await terminal.expect(ASKED)
+        terminal.type_line("always")
+        left = await terminal.result()
 
     assert left.code == 0
     assert left.terminal.count(ASKED) == 2
@@ -174,22 +174,22 @@ async def test_several_questions_are_put_one_after_another_and_always_answers_th
     assert results(vendor)[0] == REFUSED
 
 
-async def test_a_tool_that_is_always_asked_about_cannot_be_approved_for_good() -> None:
+async def test_a_tool_in_always_ask_cannot_be_approved_permanently() -> None:
     only_once = "Allow? [y]es, [n]o: "
     async with vendor_of(calls("deploy", version=1), calls("deploy", version=2)) as vendor:
-        person = Person(*order(vendor, "--agent", "careful"))
-        await person.sees(only_once)
-        person.types("always")
-        await person.sees(only_once)
-        person.types("y")
-        await person.sees(only_once)
-        person.types("y")
-        left = await person.left()
+        terminal = PtyCommand(*order(vendor, "--agent", "careful"))
+        await terminal.expect(only_once)
+        terminal.type_line("always")
+        await terminal.expect(only_once)
+        terminal.type_line("y")
+        await terminal.expect(only_once)
+        terminal.type_line("y")
+        left = await terminal.result()
 
     assert (left.code, deployed()) == (0, ["1", "2"])
 
 
-async def test_always_holds_for_the_reason_it_was_given_for_and_a_person_reads_letters(folder: Path) -> None:
+async def test_always_applies_to_the_same_reason_only_and_escapes_are_decoded(folder: Path) -> None:
     (folder / "retinue.toml").write_text(LETS_SHELL_TRY)
     shell = ["--tools", "shell", "--agent", "bold", "--no-sandbox"]
     commands = (
@@ -198,29 +198,29 @@ async def test_always_holds_for_the_reason_it_was_given_for_and_a_person_reads_l
         calls_verbatim("shell", r'{"command": "\u0072\u006d -r one"}'),
     )
     async with vendor_of(*commands) as vendor:
-        person = Person(*order(vendor, *shell))
-        await person.sees(ALWAYS)
-        person.types("always")
-        await person.sees('"rm -r one"')
-        await person.sees(ALWAYS)
-        person.types("n")
-        left = await person.left()
+        terminal = PtyCommand(*order(vendor, *shell))
+        await terminal.expect(ALWAYS)
+        terminal.type_line("always")
+        await terminal.expect('"rm -r one"')
+        await terminal.expect(ALWAYS)
+        terminal.type_line("n")
+        left = await terminal.result()
 
     assert (left.code, left.terminal.count(ALWAYS)) == (0, 2)
     assert results(vendor) == ["[no output]", "[no output]", REFUSED]
 
 
-async def test_ctrl_c_at_a_question_is_no_answer_and_whoever_resumes_is_asked() -> None:
+async def test_ctrl_c_at_a_prompt_leaves_the_question_open_for_resume() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
-        person = Person(*order(vendor))
-        await person.sees(ASKED)
-        person.signals(signal.SIGINT)
-        left = await person.left()
+        terminal = PtyCommand(*order(vendor))
+        await terminal.expect(ASKED)
+        terminal.send_signal(signal.SIGINT)
+        left = await terminal.result()
         (question,) = (await retinue("approvals", "--json")).json
-        again = Person("runs", "resume", question["run_id"])
-        await again.sees(ASKED)
-        again.types("y")
-        resumed = await again.left()
+        again = PtyCommand("runs", "resume", question["run_id"])
+        await again.expect(ASKED)
+        again.type_line("y")
+        resumed = await again.result()
 
     assert (left.code, left.stdout) == (130, "")
     assert f"go on with: retinue runs resume {question['run_id']}" in left.terminal
@@ -228,38 +228,38 @@ async def test_ctrl_c_at_a_question_is_no_answer_and_whoever_resumes_is_asked() 
     assert len(vendor.requests) == 2
 
 
-async def test_the_end_of_input_is_no_answer_either_and_leaves_the_question_to_others() -> None:
+async def test_end_of_input_at_a_prompt_leaves_the_question_open() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
-        person = Person(*order(vendor))
-        await person.sees(ASKED)
-        person.types("\x04", end="")
-        await person.sees("answer with: retinue approve ")
+        terminal = PtyCommand(*order(vendor))
+        await terminal.expect(ASKED)
+        terminal.type_line("\x04", end="")
+        await terminal.expect("answer with: retinue approve ")
         (question,) = (await retinue("approvals", "--json")).json
         answered = await retinue("approve", question["id"])
-        left = await person.left()
+        left = await terminal.result()
 
     assert (answered.code, left.code, left.stdout, deployed()) == (0, 0, "Done.\n", ["2"])
 
 
-async def test_the_live_tree_makes_room_for_a_question_and_comes_back() -> None:
+async def test_the_live_tree_is_hidden_during_a_prompt() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
-        person = Person(*order(vendor), TERM="xterm-256color")
-        await person.sees(ASKED)
-        person.types("y")
-        left = await person.left()
+        terminal = PtyCommand(*order(vendor), TERM="xterm-256color")
+        await terminal.expect(ASKED)
+        terminal.type_line("y")
+        left = await terminal.result()
 
     assert (left.code, left.stdout, deployed()) == (0, "Done.\n", ["2"])
     assert "completed" in left.terminal
 
 
-async def test_a_question_that_was_answered_elsewhere_is_taken_back() -> None:
+async def test_a_prompt_closes_when_the_question_is_answered_elsewhere() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
-        person = Person(*order(vendor))
-        await person.sees(ASKED)
+        terminal = PtyCommand(*order(vendor))
+        await terminal.expect(ASKED)
         (question,) = (await retinue("approvals", "--json")).json
         answered = await retinue("approve", question["id"])
-        await person.sees("answered elsewhere")
-        left = await person.left()
+        await terminal.expect("answered elsewhere")
+        left = await terminal.result()
 
     assert (answered.code, left.code, left.stdout, deployed()) == (0, 0, "Done.\n", ["2"])
 
@@ -267,7 +267,7 @@ async def test_a_question_that_was_answered_elsewhere_is_taken_back() -> None:
 # ---- without a terminal ---------------------------------------------------------------------------------------------
 
 
-async def test_without_a_terminal_a_gated_call_is_refused_and_the_model_reads_which_setting_it_was() -> None:
+async def test_without_a_terminal_a_gated_call_is_refused_naming_the_setting() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
         ended = await retinue(*order(vendor))
 
@@ -277,14 +277,14 @@ async def test_without_a_terminal_a_gated_call_is_refused_and_the_model_reads_wh
     assert "--approvals" in refusal
 
 
-async def test_yes_approves_what_only_needs_approval() -> None:
+async def test_yes_approves_calls_that_only_need_approval() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
         ended = await retinue(*order(vendor, "--yes"))
 
     assert (ended.code, deployed()) == (0, ["2"])
 
 
-async def test_yes_opens_nothing_that_a_policy_closes(folder: Path) -> None:
+async def test_yes_does_not_override_a_policy(folder: Path) -> None:
     (folder / "retinue.toml").write_text(SETTINGS + 'level = "readonly"\n')
     async with vendor_of(calls("deploy", version=2)) as vendor:
         ended = await retinue(*order(vendor, "--yes", "--agent", "careful"))
@@ -302,7 +302,7 @@ async def test_yes_opens_nothing_that_a_policy_closes(folder: Path) -> None:
         (["--approvals", "ask", "--detach"], "--detach and --approvals ask exclude each other"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused(cli: Cli, flags: list[str], complaint: str) -> None:
+def test_contradictory_approval_flags_are_refused(cli: Cli, flags: list[str], complaint: str) -> None:
     ended = cli("run", *flags, "Deploy.")
 
     assert ended.code == 2
@@ -313,11 +313,11 @@ def test_flags_that_make_no_sense_are_refused(cli: Cli, flags: list[str], compla
 
 
 @pytest.mark.parametrize("allow", [True, False])
-async def test_a_run_that_waits_is_woken_by_an_answer_from_another_terminal(allow: bool) -> None:
+async def test_an_answer_from_another_terminal_continues_the_run(allow: bool) -> None:
     async with vendor_of(calls("deploy", version=2, words="secret")) as vendor:
         command = await Command.start(*order(vendor, "--approvals", "wait"))
-        told = await command.says("answer with: retinue approve ")
-        name = told.split()[4]
+        result = await command.expect_stderr("answer with: retinue approve ")
+        name = result.split()[4]
         (question,) = (await retinue("approvals", "--json")).json
         listed = await retinue("approvals")
         answered = await retinue("approve" if allow else "deny", name, "--note", "as you like")
@@ -338,17 +338,17 @@ async def test_a_run_that_waits_is_woken_by_an_answer_from_another_terminal(allo
     assert listed.stdout.splitlines()[1].split()[:3] == [question["id"], "root", "deploy"]
     assert answered.stderr == f"{'approved: root may' if allow else 'denied: root may not'} call deploy\n"
     assert (answered.code, ended.code, ended.stdout) == (0, 0, "Done.\n")
-    assert "secret" not in ended.stderr  # nobody knows where stderr goes
+    assert "secret" not in ended.stderr  # stderr may be a log file
     assert (deployed(), results(vendor)) == (
         (["2"], ["version 2 is out"]) if allow else ([], [f"{REFUSED}: as you like"])
     )
     assert (late.code, late.stderr) == (2, f"error: unknown approval: '{question['id']}'\n")
 
 
-async def test_a_question_survives_its_process_and_can_be_answered_before_anyone_goes_on() -> None:
+async def test_a_question_survives_its_process_and_can_be_answered_before_resume() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
         command = await Command.start(*order(vendor, "--approvals", "wait"))
-        await command.says("answer with:")
+        await command.expect_stderr("answer with:")
         command.signal(signal.SIGKILL)
         await command.ended()
         (question,) = (await retinue("approvals", "--json")).json
@@ -358,15 +358,15 @@ async def test_a_question_survives_its_process_and_can_be_answered_before_anyone
 
     assert answered.code == 0
     assert answered.stderr.endswith(f"go on with: retinue runs resume {question['run_id']}\n")
-    assert (left.code, left.stdout, left.stderr) == (0, "", "nobody waits for an approval\n")
+    assert (left.code, left.stdout, left.stderr) == (0, "", "no calls wait for approval\n")
     assert (resumed.code, resumed.stdout, deployed()) == (0, "Done.\n", ["2"])
     assert len(vendor.requests) == 2
 
 
-async def test_a_resumed_run_is_held_to_the_settings_of_that_day(folder: Path) -> None:
+async def test_a_resumed_run_obeys_current_settings(folder: Path) -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
         command = await Command.start(*order(vendor, "--approvals", "wait", "--agent", "careful"))
-        await command.says("answer with:")
+        await command.expect_stderr("answer with:")
         command.signal(signal.SIGINT)
         await command.ended()
         (question,) = (await retinue("approvals", "--json")).json
@@ -377,7 +377,7 @@ async def test_a_resumed_run_is_held_to_the_settings_of_that_day(folder: Path) -
     assert results(vendor) == ["Security policy: read-only mode, cannot perform 'deploy'"]
 
 
-async def test_whom_a_resumed_run_may_hand_tasks_to_is_what_the_settings_of_that_day_say(folder: Path) -> None:
+async def test_delegation_of_a_resumed_run_obeys_current_settings(folder: Path) -> None:
     lines = (
         calls("deploy", version=1),
         calls("delegate", agent="gone", prompt="Go ahead."),
@@ -390,7 +390,7 @@ async def test_whom_a_resumed_run_may_hand_tasks_to_is_what_the_settings_of_that
         (folder / "retinue.toml").write_text(HANDS_OVER)
         given = ["--base-url", vendor.base_url, "--model", "m"]
         command = await Command.start("run", *given, *flags, "Deploy.")
-        await command.says("answer with:")
+        await command.expect_stderr("answer with:")
         command.signal(signal.SIGKILL)
         await command.ended()
         (question,) = (await retinue("approvals", "--json")).json
@@ -408,7 +408,7 @@ async def test_whom_a_resumed_run_may_hand_tasks_to_is_what_the_settings_of_that
 
 
 @pytest.mark.parametrize(("flags", "is_fenced"), [((), True), (("--no-sandbox",), False)])
-async def test_a_sandbox_that_the_settings_demand_since_then_holds_for_a_resumed_run(
+async def test_a_resumed_run_obeys_the_current_sandbox_setting(
     folder: Path, flags: tuple[str, ...], is_fenced: bool
 ) -> None:
     (folder.parent / "secret.txt").write_text("a secret")
@@ -416,7 +416,7 @@ async def test_a_sandbox_that_the_settings_demand_since_then_holds_for_a_resumed
     (folder / "retinue.toml").write_text(f'[tools]\nsandbox = "off"\n{asks}')
     async with vendor_of(calls("shell", command="cat ../secret.txt")) as vendor:
         command = await Command.start(*order(vendor, "--approvals", "wait", "--agent", "careful", *flags))
-        await command.says("answer with:")
+        await command.expect_stderr("answer with:")
         command.signal(signal.SIGKILL)
         await command.ended()
         (question,) = (await retinue("approvals", "--json")).json
@@ -426,6 +426,6 @@ async def test_a_sandbox_that_the_settings_demand_since_then_holds_for_a_resumed
     assert ("a secret" in results(vendor)[0]) is not is_fenced
 
 
-def test_an_id_that_nobody_knows_is_a_mistake(cli: Cli) -> None:
+def test_an_unknown_approval_id_is_bad_usage(cli: Cli) -> None:
     assert (cli("approve", "nonsense").code, cli("deny", "no/1/0").code) == (2, 2)
     assert cli("approvals", "--json").json == []

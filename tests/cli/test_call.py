@@ -1,6 +1,6 @@
 """`retinue call` as other programs start it: a real process with real pipes.
 
-What it says and what it refuses is in tests/dialects/buzzllm/test_call.py.
+Events and refusals are tested in tests/dialects/buzzllm/test_call.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 from retinue.providers.scripted import hangs, says, streams
 from retinue.testing.fake_chat import FakeChat
 from tests.cli.conftest import Cli
+from tests.cli.output.test_sse import SseEvent, events
 from tests.cli.stage import Command, retinue
-from tests.cli.test_sse import Told, events
 
 pytestmark = pytest.mark.real_time
 
@@ -25,37 +25,37 @@ def order(vendor: FakeChat, **fields: object) -> bytes:
     return json.dumps(whole | fields).encode()
 
 
-async def test_a_program_that_writes_an_order_reads_events_and_an_exit_status(folder: Path) -> None:
+async def test_a_program_writes_a_request_and_reads_events_and_exit_status(folder: Path) -> None:
     async with FakeChat(streams("Grüße ", "🦉")) as vendor:
         ended = await retinue("call", stdin=order(vendor))
 
-    told = [each for each in events(ended.stdout) if each.type != "response_start"]
+    result = [each for each in events(ended.stdout) if each.type != "response_start"]
     assert (ended.code, ended.stderr) == (0, "")
-    assert told == [
-        Told("output_text", "Grüße "),
-        Told("output_text", "🦉"),
-        Told("block_end"),
-        Told("response_end"),
+    assert result == [
+        SseEvent("output_text", "Grüße "),
+        SseEvent("output_text", "🦉"),
+        SseEvent("block_end"),
+        SseEvent("response_end"),
     ]
     assert not (folder.parent / "home").exists()  # nothing is stored
 
 
-async def test_words_leave_as_they_arrive(folder: Path) -> None:
+async def test_text_is_streamed_as_it_arrives(folder: Path) -> None:
     async with FakeChat(hangs("Let me ")) as vendor:
         command = await Command.start("call", stdin=order(vendor))
-        printed = await command.prints("Let me ")
+        printed = await command.expect_stdout("Let me ")
         command.signal(signal.SIGTERM)
         ended = await command.ended()
 
-    told = list(events(printed + ended.stdout))
-    assert told[-2:] == [Told("block_end", "Error: interrupted"), Told("response_end")]
+    result = list(events(printed + ended.stdout))
+    assert result[-2:] == [SseEvent("block_end", "Error: interrupted"), SseEvent("response_end")]
     assert (ended.code, ended.stderr) == (130, "error: interrupted\n")
 
 
-async def test_a_reader_that_leaves_ends_the_work(folder: Path) -> None:
+async def test_a_closed_stdout_ends_the_run(folder: Path) -> None:
     async with FakeChat(streams(*["word "] * 200, every=0.05)) as vendor:
         command = await Command.start("call", stdin=order(vendor))
-        await command.prints("word ")
+        await command.expect_stdout("word ")
         command.close_stdout()
         ended = await command.ended()
 
@@ -73,7 +73,7 @@ async def test_neither_keys_nor_contents_are_logged(folder: Path) -> None:
     assert not any(words in ended.stderr for words in ("sk-secret-1234", "of mine"))
 
 
-def test_the_command_takes_no_words(cli: Cli) -> None:
+def test_the_command_takes_no_arguments(cli: Cli) -> None:
     refused, explained = cli("call", "now"), cli("call", "--help")
 
     assert (refused.code, refused.stdout) == (2, "")

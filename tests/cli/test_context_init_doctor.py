@@ -1,4 +1,4 @@
-"""The small commands: sessions, a first settings file, and a look at what is there."""
+"""`retinue context`, `init` and `doctor`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_show_prints_an_empty_context_too(cli: Cli) -> None:
     assert cli("context", "show", "wells", "--json").json == {"session_id": "wells", "archived": False, "entries": []}
 
 
-def test_a_snapshot_is_taken_and_shown(cli: Cli) -> None:
+def test_a_snapshot_is_stored_and_printed(cli: Cli) -> None:
     cli("context", "create", "wells")
 
     taken = cli("context", "snapshot", "wells", "--label", "dry")
@@ -49,7 +49,7 @@ def test_a_snapshot_is_taken_and_shown(cli: Cli) -> None:
     assert cli("context", "show", "wells", "--json").json["snapshots"] == ["dry"]
 
 
-def test_a_snapshot_that_cannot_be_taken_or_shown_is_an_error(cli: Cli) -> None:
+def test_an_impossible_snapshot_is_an_error(cli: Cli) -> None:
     cli("context", "create", "wells")
     cli("context", "create", "old")
     cli("context", "archive", "old")
@@ -70,7 +70,7 @@ def test_a_snapshot_that_cannot_be_taken_or_shown_is_an_error(cli: Cli) -> None:
     ]
 
 
-def test_init_writes_settings_that_are_valid_and_never_writes_over_a_file(cli: Cli, folder: Path) -> None:
+def test_init_writes_valid_settings_and_never_overwrites_a_file(cli: Cli, folder: Path) -> None:
     first, second = cli("init"), cli("init")
     (folder / "retinue.toml").write_text("# mine")
     third, forced = cli("init"), cli("init", "--force")
@@ -82,19 +82,19 @@ def test_init_writes_settings_that_are_valid_and_never_writes_over_a_file(cli: C
     assert next(each for each in cli("doctor", "--json").json["findings"] if each["name"] == "settings")["ok"]
 
 
-def test_doctor_finds_nothing_wrong_with_an_empty_machine_and_leaves_it_empty(cli: Cli, home: Path) -> None:
-    ended = cli("doctor", "--json", env={"OPENAI_API_KEY": "tell-nobody"})
+def test_doctor_on_a_fresh_machine_finds_no_errors_and_writes_nothing(cli: Cli, home: Path) -> None:
+    ended = cli("doctor", "--json", env={"OPENAI_API_KEY": "sk-secret"})
 
     found = {each["name"]: each["found"] for each in ended.json["findings"]}
     assert (ended.code, ended.json["ok"]) == (0, True)
     assert "lock file" in found["sqlite"]
     assert found["key OPENAI_API_KEY"] == "set"
     assert found["settings"].startswith("no retinue.toml here")
-    assert "tell-nobody" not in ended.stdout
+    assert "sk-secret" not in ended.stdout
     assert not home.exists()
 
 
-def test_doctor_counts_runs_and_says_what_is_broken(cli: Cli, folder: Path) -> None:
+def test_doctor_counts_runs_and_reports_errors(cli: Cli, folder: Path) -> None:
     cli("context", "create", "wells")
     (folder / "retinue.toml").write_text('[agents.dig]\nmax_turns = "ten"\n')
 
@@ -107,7 +107,7 @@ def test_doctor_counts_runs_and_says_what_is_broken(cli: Cli, folder: Path) -> N
 
 @pytest.mark.real_time
 @pytest.mark.usefixtures("folder")
-async def test_a_local_server_is_found_and_its_first_model_asked(folder: Path) -> None:
+async def test_a_local_server_is_found_and_its_first_model_used(folder: Path) -> None:
     def play(heard: object) -> FakeResponse:
         listing = b'{"object":"list","data":[{"id":"qwen3"},{"id":"other"}]}'
         return FakeResponse(headers={"Content-Type": "application/json"}, pieces=(listing,))
@@ -120,7 +120,7 @@ async def test_a_local_server_is_found_and_its_first_model_asked(folder: Path) -
     assert found["local servers"] == f"ollama at {server.url}/v1 (2 models)"
 
 
-def test_doctor_tells_of_a_proxy_and_of_one_that_cannot_be_used(cli: Cli) -> None:
+def test_doctor_reports_proxies_and_unusable_ones(cli: Cli) -> None:
     none = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "")
 
     def proxy(**named: str) -> tuple[int, list[tuple[bool, str]]]:
@@ -141,7 +141,7 @@ def test_doctor_tells_of_a_proxy_and_of_one_that_cannot_be_used(cli: Cli) -> Non
     )
 
 
-def test_doctor_tells_of_names_in_the_settings_that_no_tool_has(cli: Cli, folder: Path) -> None:
+def test_doctor_reports_unknown_tool_names(cli: Cli, folder: Path) -> None:
     (folder / "mytools.py").write_text("import retinue\n\n@retinue.tool\ndef mine() -> str:\n    return ''\n")
     (folder / "retinue.toml").write_text(
         '[tools]\nmodules = ["./mytools.py"]\n[agents.dig]\ntools = ["file_read", "mine", "fil_read"]\n'
@@ -161,7 +161,7 @@ def test_doctor_tells_of_names_in_the_settings_that_no_tool_has(cli: Cli, folder
     ]
 
 
-def test_doctor_says_why_nothing_can_be_kept(cli: Cli, folder: Path) -> None:
+def test_doctor_reports_an_unusable_state_folder(cli: Cli, folder: Path) -> None:
     (folder / "taken").write_text("a file")
 
     ended = cli("doctor", "--json", env={"RETINUE_HOME": str(folder / "taken" / "state")})
@@ -170,7 +170,7 @@ def test_doctor_says_why_nothing_can_be_kept(cli: Cli, folder: Path) -> None:
     assert (ended.code, state["ok"], state["found"]) == (
         1,
         False,
-        f"{folder}/taken/state (nothing can be kept there: {folder}/taken is no folder)",
+        f"{folder}/taken/state (state cannot be stored: {folder}/taken is not a folder)",
     )
 
 
@@ -190,7 +190,7 @@ def test_state_is_in_the_home_of_the_user(cli: Cli, folder: Path, variables: dic
     assert state["found"] == f"{folder / place} (nothing there yet)"
 
 
-def test_doctor_says_that_the_disk_is_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_full_disk(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def nearly_full(_: object) -> SimpleNamespace:
         return SimpleNamespace(free=123_456)
 
@@ -199,6 +199,8 @@ def test_doctor_says_that_the_disk_is_full(cli: Cli, monkeypatch: pytest.MonkeyP
     ended = cli("doctor", "--json")
 
     assert ended.code == 1
-    assert {"name": "disk", "ok": False, "found": "0.1 MB are left where state is kept: make room"} in ended.json[
-        "findings"
-    ]
+    assert {
+        "name": "disk",
+        "ok": False,
+        "found": "0.1 MB are free on the disk of the state folder: free some space",
+    } in ended.json["findings"]

@@ -31,40 +31,38 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("columns", ["40", "100"])
 def test_every_command_explains_itself_with_an_example(cli: Cli, command: tuple[str, ...], columns: str) -> None:
-    told = cli(*command, "--help", env={"COLUMNS": columns})
+    result = cli(*command, "--help", env={"COLUMNS": columns})
 
-    assert (told.code, told.stderr) == (0, "")
-    assert "Example" in told.stdout
-    assert f"retinue {' '.join(command)}" in " ".join(told.stdout.split())
+    assert (result.code, result.stderr) == (0, "")
+    assert "Example" in result.stdout
+    assert f"retinue {' '.join(command)}" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize("command", [(), ("context",), ("memory",), ("cron",)], ids=" ".join)
-def test_a_command_without_its_own_command_shows_its_help_and_calls_that_no_error(
-    cli: Cli, command: tuple[str, ...]
-) -> None:
-    told = cli(*command)
+def test_a_group_without_a_command_prints_its_help(cli: Cli, command: tuple[str, ...]) -> None:
+    result = cli(*command)
 
-    assert (told.code, told.stdout) == (2, "")
-    assert told.stderr.startswith(f"{' '.join(('Usage: retinue', *command))} [OPTIONS] COMMAND")
-    assert "error" not in told.stderr
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{' '.join(('Usage: retinue', *command))} [OPTIONS] COMMAND")
+    assert "error" not in result.stderr
 
 
-def test_the_flags_of_run_are_these(cli: Cli) -> None:
-    told = cli("run", "--help").stdout
+def test_run_has_these_flags(cli: Cli) -> None:
+    result = cli("run", "--help").stdout
 
     for flag in (
         "--provider", "--base-url", "--api-key-env", "--model", "--dialect", "--agent", "--session", "--system",
         "--tools", "--max-turns", "--max-tokens", "--max-cost", "--timeout", "--config", "--detach", "--think",
         "--output-schema", "--output-json", "--sse", "--brief", "--json", "--quiet", "-v", "--approvals", "--yes",
     ):  # fmt: skip
-        assert flag in told
+        assert flag in result
 
 
 def test_flags_are_not_cut_on_a_narrow_terminal(cli: Cli) -> None:
-    told = cli("run", "--help", env={"COLUMNS": "40"}).stdout
+    result = cli("run", "--help", env={"COLUMNS": "40"}).stdout
 
-    assert max(map(len, told.splitlines())) <= 40
-    assert "--api-key-env NAME" in told
+    assert max(map(len, result.splitlines())) <= 40
+    assert "--api-key-env NAME" in result
 
 
 def loaded_by(*arguments: str) -> set[str]:
@@ -73,13 +71,13 @@ def loaded_by(*arguments: str) -> set[str]:
         "import sys; from retinue.__main__ import main; "
         f"code = main({list(arguments)!r}); print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
-    # What measures coverage loads modules of its own.
+    # Coverage measurement loads modules of its own.
     bare = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     done = subprocess.run([sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=True)
     return set(done.stderr.split())
 
 
-def test_the_version_is_told_without_loading_the_command_line() -> None:
+def test_the_version_is_printed_without_loading_the_command_line() -> None:
     loaded = loaded_by("--version")
 
     assert not {"typer", "rich", "asyncio", "msgspec", "retinue.cli"} & loaded
@@ -104,7 +102,7 @@ def test_a_shell_gets_its_completions(shell: str) -> None:
     assert "runs" in done.stdout
 
 
-def test_ctrl_c_while_commands_are_loaded_is_quiet(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_ctrl_c_during_startup_prints_nothing(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     class Interrupted(MetaPathFinder):
         def find_spec(self, fullname: str, path: object, target: object = None) -> None:
             if fullname == "retinue.cli.main":

@@ -1,4 +1,4 @@
-"""Ctrl-C, kill -9 and leaving on purpose: real processes, and what the next one finds."""
+"""Ctrl-C, kill -9 and --detach: real processes, and what a later one resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
 
 
 class SilentOnce:
-    """A model that answers a first turn, falls silent in the middle of the second, and is well when asked again."""
+    """A model that answers a first turn, hangs in the second, and answers when called again."""
 
     def __init__(self) -> None:
         self.fell_silent = asyncio.Event()
@@ -46,7 +46,7 @@ def turns_asked(vendor: FakeChat) -> list[int]:
     return [count_replies(heard) + 1 for heard in vendor.requests]
 
 
-async def test_the_first_ctrl_c_saves_the_run_and_says_how_to_go_on() -> None:
+async def test_the_first_ctrl_c_saves_the_run_and_prints_how_to_resume() -> None:
     silent = SilentOnce()
     async with vendor_of(silent) as vendor:
         command = await begun(vendor, silent)
@@ -65,7 +65,7 @@ async def test_the_first_ctrl_c_saves_the_run_and_says_how_to_go_on() -> None:
     assert turns_asked(vendor) == [1, 2, 2]
 
 
-async def test_killed_in_the_middle_a_run_goes_on_without_asking_again_what_was_answered() -> None:
+async def test_a_killed_run_resumes_without_repeating_answered_calls() -> None:
     silent = SilentOnce()
     async with vendor_of(silent) as vendor:
         command = await begun(vendor, silent)
@@ -79,7 +79,7 @@ async def test_killed_in_the_middle_a_run_goes_on_without_asking_again_what_was_
     assert turns_asked(vendor) == [1, 2, 2]
 
 
-async def test_a_run_goes_on_from_another_folder_with_another_server_and_model(tmp_path: Path) -> None:
+async def test_a_run_resumes_from_another_folder_with_another_model(tmp_path: Path) -> None:
     silent = SilentOnce()
     async with vendor_of(silent) as vendor, FakeChat(says("From elsewhere.")) as other:
         command = await begun(vendor, silent)
@@ -94,7 +94,7 @@ async def test_a_run_goes_on_from_another_folder_with_another_server_and_model(t
     assert turns_asked(vendor) == [1, 2]
 
 
-async def test_the_second_ctrl_c_leaves_at_once(folder: Path) -> None:
+async def test_the_second_ctrl_c_exits_at_once(folder: Path) -> None:
     (folder / "retinue.toml").write_text('[tools]\nmodules = ["clings.py"]\n')
     (folder / "clings.py").write_text(
         """
@@ -113,9 +113,9 @@ async def cling() -> str:
     async with FakeChat(calls("cling")) as vendor:
         flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "cling")
         command = await Command.start("run", *flags, "Hold on.")
-        await command.says("clinging")
+        await command.expect_stderr("clinging")
         command.signal(signal.SIGINT)
-        await command.says("still clinging")
+        await command.expect_stderr("still clinging")
         command.signal(signal.SIGINT)
         ended = await command.ended()
     (row,) = (await retinue("runs", "--json")).json
@@ -124,7 +124,7 @@ async def cling() -> str:
     assert row["state"] == "interrupted"
 
 
-async def test_a_tool_in_a_thread_that_cannot_be_stopped_does_not_keep_the_process(folder: Path) -> None:
+async def test_an_unstoppable_tool_thread_does_not_delay_exit(folder: Path) -> None:
     (folder / "retinue.toml").write_text('[tools]\nmodules = ["sleeps.py"]\n')
     (folder / "sleeps.py").write_text(
         """
@@ -158,7 +158,7 @@ async def test_a_detached_run_is_driven_by_a_process_of_its_own(home: Path) -> N
 
     assert (left.code, left.stdout) == (0, f"{run_id}\n")
     assert refused.code == 1
-    assert "it is at work in process " in refused.stderr
+    assert "it is driven by process " in refused.stderr
     assert (shown.json["state"], shown.json["turns"]) == ("working", 1)
     assert (cancelled.code, cancelled.stderr) == (0, "cancelled 1 run\n")
     assert (ended.code, "cancelled" in ended.stderr, "It was " in ended.stderr) == (1, True, True)
@@ -166,7 +166,7 @@ async def test_a_detached_run_is_driven_by_a_process_of_its_own(home: Path) -> N
     assert turns_asked(vendor) == [1, 2]
 
 
-async def test_without_its_key_a_run_is_not_taken_up_and_stays_as_it_is() -> None:
+async def test_a_run_without_its_key_is_not_resumed_and_stays_interrupted() -> None:
     silent = SilentOnce()
     async with vendor_of(silent) as vendor:
         command = await begun(vendor, silent)
@@ -182,7 +182,7 @@ async def test_without_its_key_a_run_is_not_taken_up_and_stays_as_it_is() -> Non
     assert (resumed.code, resumed.stdout) == (0, "It was the pool.\n")
 
 
-async def test_a_detached_run_loads_no_modules_that_somebody_left_in_its_folder(folder: Path) -> None:
+async def test_a_detached_run_imports_no_modules_from_its_folder(folder: Path) -> None:
     for name in ("aiohttp", "msgspec", "retinue", "ssl"):
         (folder / f"{name}.py").write_text("raise SystemExit('loaded from the workspace')")
     asked = asyncio.Event()

@@ -1,7 +1,7 @@
 """A key goes to its provider's host and nowhere else: not along a redirect, not into a file, a log, an event, an error.
 
-Over every wire, vendors echo the key back in whatever way they can, while everything that can be turned on to show more
-is on. Then every byte that is left behind is searched.
+On every wire, vendors echo the key in every possible way, with all logging turned on. Then every stored and printed
+byte is searched.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AnyVendor = FakeChat | FakeResponses | FakeAnthropic | FakeGemini
 
 
 class Wire(NamedTuple):
-    """A wire, who speaks it, and where the key travels."""
+    """A wire, its fake vendor, and the header of the key."""
 
     name: str
     vendor: Callable[[Playable], AnyVendor]
@@ -57,18 +57,18 @@ ECHO = f"the key {KEY} with token {TOKEN} and password {PASSWORD} is wrong"
 
 
 def refused(status: int, **headers: str) -> FakeResponse:
-    """An error that repeats whatever it was sent, in its body and in its headers."""
+    """An error that repeats the request in its body and headers."""
     body = msgspec.json.encode({"error": {"message": ECHO, "type": KEY, "code": TOKEN, "details": [KEY]}})
     return FakeResponse(status=status, headers=JSON | {"x-echo": KEY} | headers, pieces=(body,))
 
 
 def nonsense(at: int) -> FakeResponse:
-    """A stream whose only event is no JSON, with the key beginning at this byte."""
+    """A stream whose only event is not JSON, with the key at this byte."""
     return FakeResponse(headers=EVENTS, pieces=(b"data: {" + b"." * at + KEY.encode() + b"\n\n",))
 
 
 def unkind(elsewhere: str) -> Iterator[tuple[str, FakeResponse]]:
-    """What vendors do to a request, and what is said about it."""
+    """Responses of vendors, each with the expected error."""
     for status in (400, 401, 403, 404, 422):
         yield str(status), refused(status)
     yield "429", refused(429, **{"Retry-After": "0"})
@@ -92,14 +92,14 @@ def is_bearer(heard: ReceivedRequest, wire: Wire) -> bool:
 
 
 class House:
-    """A home, a working folder and all that commands say."""
+    """A state folder, a working folder and the output of all commands."""
 
     def __init__(self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._cli = cli
         self._tmp_path = tmp_path
         self.said: list[Ended] = []
         (tmp_path / "user").mkdir()
-        tune(monkeypatch, first_pause=0.001)  # what is cut off is asked for four times
+        tune(monkeypatch, first_pause=0.001)  # a broken stream is requested four times
         for name, value in {
             "HOME": str(tmp_path / "user"),
             "HOUSE_KEY": KEY,
@@ -109,7 +109,7 @@ class House:
             monkeypatch.setenv(name, value)
 
     def settle(self, wire: Wire, base_url: str) -> None:
-        """Write the settings, which have the token: they are the user's own file."""
+        """Write the settings; the token in them is the user's own."""
         settings = (
             f'[providers.house]\nwire = "{wire.name}"\nbase_url = "{base_url}"\napi_key_env = "HOUSE_KEY"\n'
             f'headers = {{ "X-House-Token" = "{TOKEN}", "X-House" = "Basic {PASSWORD}" }}\n'
@@ -117,23 +117,23 @@ class House:
         Path("retinue.toml").write_text(settings)
 
     def retinue(self, *arguments: str) -> Ended:
-        """A command."""
+        """Run a command."""
         self.said.append(self._cli(*arguments))
         return self.said[-1]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every run there is."""
+        """All runs."""
         return self.retinue("runs", "--all", "--json").json
 
     def look_around(self) -> None:
-        """Ask for everything that can be shown about anything."""
+        """Run every command that prints stored data."""
         self.retinue("runs")
         for row in self.rows():
             self.retinue("runs", "show", row["run_id"])
             self.retinue("runs", "show", row["run_id"], "--json")
 
     def places_of_secrets(self) -> list[str]:
-        """Where a key, a token or half of one was left behind."""
+        """Places with a key, a token or half of one."""
         found = [
             str(path.relative_to(self._tmp_path))
             for path in sorted(self._tmp_path.rglob("*"))
@@ -160,7 +160,7 @@ def asking(*flags: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
-def test_a_key_is_sent_to_its_provider_and_left_nowhere(house: House, wire: Wire) -> None:
+def test_a_key_is_sent_to_its_provider_and_stored_nowhere(house: House, wire: Wire) -> None:
     lines = iter([calls("shared_context", action="list_keys"), says("Nothing there.")] * 3)
     with open_in_a_thread(wire.vendor(lambda _: next(lines))) as vendor:
         house.settle(wire, getattr(vendor, wire.address))
@@ -175,7 +175,7 @@ def test_a_key_is_sent_to_its_provider_and_left_nowhere(house: House, wire: Wire
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
-def test_a_vendor_that_repeats_the_key_or_points_elsewhere_gives_it_to_nobody(house: House, wire: Wire) -> None:
+def test_a_vendor_that_echoes_the_key_or_redirects_does_not_leak_it(house: House, wire: Wire) -> None:
     forms = cycle([("--json",), ("--sse",), ()])
     with open_in_a_thread(FakeServer(lambda _: FakeResponse(pieces=(b"stolen",)))) as thief:
         for words, answer in unkind(thief.url):
@@ -192,7 +192,7 @@ def test_a_vendor_that_repeats_the_key_or_points_elsewhere_gives_it_to_nobody(ho
 
 
 @pytest.mark.parametrize("answer", [says("Nothing there."), refused(401)], ids=["answered", "refused"])
-def test_a_run_in_the_background_leaves_it_nowhere_either(house: House, answer: Playable) -> None:
+def test_a_background_run_stores_the_key_nowhere(house: House, answer: Playable) -> None:
     with open_in_a_thread(FakeChat(answer)) as vendor:
         house.settle(WIRES[0], vendor.base_url)
         command = [sys.executable, "-m", "retinue", *asking("--detach")]
@@ -219,7 +219,7 @@ def test_a_key_inside_an_address_is_refused_without_repeating_it(house: House, w
     assert house.places_of_secrets() == []
 
 
-def test_the_search_finds_what_is_there(house: House, tmp_path: Path) -> None:
+def test_the_search_finds_a_leaked_key(house: House, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(exist_ok=True)
     (tmp_path / "home" / "left").write_text(f"... {KEY[:12]}")
     house.said.append(Ended(0, "", f"token {TOKEN}"))

@@ -1,4 +1,4 @@
-"""What agents remember, as an operator lists, shows and removes it."""
+"""`retinue memory`: list, show and remove memories of agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def remember(home: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "markdown"])
-def test_memories_are_listed_shown_and_forgotten(cli: Cli, home: Path, kind: str) -> None:
+def test_memories_are_listed_printed_and_removed(cli: Cli, home: Path, kind: str) -> None:
     remember(home, kind)
 
     table = cli("memory", "list")
@@ -47,7 +47,7 @@ def test_memories_are_listed_shown_and_forgotten(cli: Cli, home: Path, kind: str
     assert cli("memory", "list", "writer") == (0, "", "no memories of writer\n")
 
 
-def test_both_places_are_looked_into(cli: Cli, home: Path) -> None:
+def test_both_memory_backends_are_read(cli: Cli, home: Path) -> None:
     remember(home, "sqlite")
     open_memory("markdown", home).store(Note(agent="writer", key="style", content="old", at=1.0))
     open_memory("markdown", home).store(Note(agent="writer", key="tone", content="calm", at=9.0))
@@ -61,7 +61,7 @@ def test_both_places_are_looked_into(cli: Cli, home: Path) -> None:
     assert [row["key"] for row in cli("memory", "list", "writer", "--json").json] == ["tone"]
 
 
-def test_looking_for_memories_makes_no_files(cli: Cli, home: Path) -> None:
+def test_listing_memories_creates_no_files(cli: Cli, home: Path) -> None:
     assert cli("memory", "list") == (0, "", "no memories\n")
     assert cli("memory", "list", "--json").json == []
     assert not (home / "memory.db").exists()

@@ -1,4 +1,4 @@
-"""`retinue run` against a real HTTP server: answers, flags, settings, and what is printed where."""
+"""`retinue run` against a real HTTP server: answers, flags, settings, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def asking(vendor: FakeChat) -> tuple[str, ...]:
 
 @pytest.mark.real_time
 @pytest.mark.usefixtures("folder")
-async def test_the_answer_alone_is_on_stdout_and_the_first_words_on_stderr_say_who_answers() -> None:
+async def test_stdout_has_the_answer_alone_and_stderr_begins_with_the_model() -> None:
     async with FakeChat(says("Forty-two.")) as vendor:
         ended = await retinue(*asking(vendor), "What is 6 times 7?")
 
@@ -37,7 +37,7 @@ async def test_the_answer_alone_is_on_stdout_and_the_first_words_on_stderr_say_w
     assert "6 times 7" not in ended.stderr
 
 
-def test_quiet_says_nothing_and_verbose_also_says_what_was_asked(cli: Cli) -> None:
+def test_quiet_prints_no_progress_and_verbose_prints_tasks(cli: Cli) -> None:
     with serving(says("Yes.")) as vendor:
         quiet = cli(*asking(vendor), "--quiet", "Is it?")
         verbose = cli(*asking(vendor), "-v", "Is it?")
@@ -50,9 +50,9 @@ def test_json_is_one_object_with_these_fields_and_no_others(cli: Cli) -> None:
     with serving(says("Yes.", usage=Usage(input=10, output=3, cached=4, reasoning=1))) as vendor:
         ended = cli(*asking(vendor), "--json", "Is it?")
 
-    told = ended.json
-    run_id = told.pop("run_id")
-    assert told == {
+    result = ended.json
+    run_id = result.pop("run_id")
+    assert result == {
         "status": "completed",
         "end_reason": "answered",
         "text": "Yes.",
@@ -63,7 +63,7 @@ def test_json_is_one_object_with_these_fields_and_no_others(cli: Cli) -> None:
     assert (ended.code, f"run {run_id}" in ended.stderr) == (0, True)
 
 
-def test_what_a_priced_model_cost_is_told_in_dollars_and_a_limit_on_it_holds(cli: Cli, folder: Path) -> None:
+def test_the_cost_of_a_priced_model_is_printed_and_limited(cli: Cli, folder: Path) -> None:
     (folder / "retinue.toml").write_text(
         '[providers.near]\nwire = "openai-chat"\nprices = { "fake-1" = { input = 1000, output = 2000, cached = 100}}\n'
     )
@@ -82,7 +82,7 @@ def test_what_a_priced_model_cost_is_told_in_dollars_and_a_limit_on_it_holds(cli
     assert len(vendor.requests) == 1
 
 
-def test_a_limit_on_the_cost_of_a_model_without_a_price_is_warned_of_and_the_run_goes_on(cli: Cli) -> None:
+def test_a_cost_limit_without_a_known_price_is_a_warning(cli: Cli) -> None:
     with serving(says("Yes.")) as vendor:
         ended = cli(*asking(vendor), "--quiet", "--max-cost", "0.01", "Is it?")
         unlimited = cli(*asking(vendor), "--quiet", "Is it?")
@@ -122,7 +122,7 @@ model = "known"
         ((), ["spare (provider priced)", "unknown (provider priced)", "gpt-of-tomorrow (provider openai)"]),
     ],
 )
-def test_every_model_that_may_be_asked_is_looked_at_for_its_price(
+def test_every_model_that_may_be_called_is_checked_for_a_price(
     cli: Cli, folder: Path, flags: tuple[str, ...], without_a_price: list[str]
 ) -> None:
     with serving(says("Yes.")) as vendor:
@@ -172,9 +172,9 @@ UNKNOWN = (
         (("--model", "priced:known", "--agent", "lead", "--dialect", "none"), ""),
         (("--model", "priced:unknown", "--dialect", "none"), ""),
     ],
-    ids=["its own", "once", "and those below it", "of one below", "at a known price", "nobody's"],
+    ids=["its own", "once", "and those below it", "of one below", "at a known price", "without a price"],
 )
-def test_a_policys_limit_on_cost_by_the_day_is_warned_of_where_it_cannot_be_counted(
+def test_a_daily_cost_limit_without_a_known_price_is_a_warning(
     cli: Cli, folder: Path, flags: tuple[str, ...], warned: str
 ) -> None:
     with serving(says("Yes.")) as vendor:
@@ -184,7 +184,7 @@ def test_a_policys_limit_on_cost_by_the_day_is_warned_of_where_it_cannot_be_coun
     assert ended == Ended(0, "Yes.\n", warned)
 
 
-def test_a_chat_warns_of_a_limit_on_cost_that_the_settings_have(cli: Cli, folder: Path) -> None:
+def test_a_chat_warns_about_a_configured_cost_limit(cli: Cli, folder: Path) -> None:
     with serving(says("Yes.")) as vendor:
         (folder / "retinue.toml").write_text(BY_THE_DAY.format(url=vendor.base_url))
         ended = cli("chat", "--quiet", "--agent", "lead", stdin=b"Is it?\n")
@@ -192,7 +192,7 @@ def test_a_chat_warns_of_a_limit_on_cost_that_the_settings_have(cli: Cli, folder
     assert (ended.code, ended.stderr.count(UNKNOWN)) == (0, 1)
 
 
-def test_a_cost_that_nobody_knows_is_null_and_a_question_mark(cli: Cli) -> None:
+def test_an_unknown_cost_is_null_and_a_question_mark(cli: Cli) -> None:
     with serving(says("Yes.")) as vendor:
         ended = cli(*asking(vendor), "--json", "Is it?")
     listed = cli("runs", "--json")
@@ -214,7 +214,7 @@ def test_a_dash_reads_the_prompt_from_stdin(cli: Cli) -> None:
     assert "not UTF-8" in not_text.stderr
 
 
-def test_flags_say_what_the_model_is_offered_and_told(cli: Cli) -> None:
+def test_flags_set_tools_and_system_prompt(cli: Cli) -> None:
     with serving(says("Done.")) as vendor:
         cli(*asking(vendor), "--quiet", "--system", "Be brief.", "hello")
         cli(*asking(vendor), "--quiet", "--dialect", "none", "--system", "Be brief.", "hello")
@@ -228,7 +228,7 @@ def test_flags_say_what_the_model_is_offered_and_told(cli: Cli) -> None:
     assert plain["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
 
 
-def test_settings_give_agents_and_tools_and_the_environment_goes_before_them(folder: Path, cli: Cli) -> None:
+def test_settings_define_agents_and_tools_and_the_environment_overrides(folder: Path, cli: Cli) -> None:
     (folder / "mytools.py").write_text(
         "import retinue\n\n@retinue.tool\ndef depth(place: str) -> str:\n    return f'{place} is 3 m deep'\n"
     )
@@ -279,11 +279,11 @@ def test_without_an_agent_only_named_tools_are_offered(folder: Path, cli: Cli) -
 
 def test_the_key_goes_into_the_request_and_nowhere_else(home: Path, cli: Cli) -> None:
     with serving(says("ok")) as vendor:
-        ended = cli(*asking(vendor), "--api-key-env", "MY_KEY", "hi", env={"MY_KEY": "tell-nobody"})
+        ended = cli(*asking(vendor), "--api-key-env", "MY_KEY", "hi", env={"MY_KEY": "sk-secret"})
 
-    assert vendor.requests[0].headers["authorization"] == "Bearer tell-nobody"
-    assert "tell-nobody" not in ended.stderr + ended.stdout
-    assert not any(b"tell-nobody" in path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert vendor.requests[0].headers["authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in ended.stderr + ended.stdout
+    assert not any(b"sk-secret" in path.read_bytes() for path in home.rglob("*") if path.is_file())
 
 
 def test_running_tasks_are_cancelled_with_their_root_and_named(cli: Cli) -> None:
@@ -347,7 +347,7 @@ def test_log_lines_are_turned_on_by_the_environment(cli: Cli) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.usefixtures("folder")
-async def test_a_reader_that_goes_away_is_no_error() -> None:
+async def test_a_closed_stdout_is_not_an_error() -> None:
     async with FakeChat(says("word " * 100_000)) as vendor:
         reading, writing = os.pipe()
         os.close(reading)
@@ -361,7 +361,7 @@ async def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (stderr, process.returncode) == (b"", 1)
 
 
-def test_what_a_tool_prints_goes_to_stderr_and_stdout_has_the_answer_alone(cli: Cli, folder: Path) -> None:
+def test_output_of_tools_goes_to_stderr(cli: Cli, folder: Path) -> None:
     (folder / "mine.py").write_text(
         'import retinue\n\n\n@retinue.tool\ndef count() -> str:\n    "Count."\n    print("noise")\n    return "3"\n'
     )

@@ -1,4 +1,4 @@
-"""What `retinue run` says and exits with when something is wrong: with the command, the server, or a tool."""
+"""Errors and exit codes of `retinue run`: of the command line, the server and tools."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from retinue.app.follow import failure_text
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import default_home
 from retinue.app.open import open as open_retinue
+from retinue.app.run_spec import LaunchConfig
 from retinue.core.errors import ProviderError
 from retinue.core.run import LimitMet, Outcome
 from retinue.providers.catalog import provider_config
@@ -39,7 +39,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", " "], "the prompt is empty"),
         (["run", "--max-turns", "0", "hi"], "--max-turns"),
         (["run", "--max-turns", "many", "hi"], "--max-turns"),
-        (["run", "--timeout", "nan", "hi"], "--timeout: nan is not a number"),
+        (["run", "--timeout", "nan", "hi"], "--timeout: found nan; expected a finite number"),
         (["run", "--timeout", "0", "hi"], "--timeout: found 0; expected a number above 0 and up to 1000000000"),
         (["run", "--max-cost", "1e300", "hi"], "--max-cost: found 1e+300; expected a number from 0 to 1000000000"),
         (["chat", "--max-cost", "1e300"], "--max-cost: found 1e+300; expected a number from 0 to 1000000000"),
@@ -51,8 +51,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--dialect", "elvish", "--base-url", "http://x/v1", "--model", "m", "hi"], "unknown dialect: "),
         (["run", "--dialect", "spec", "--dialect", "xzatoma", "--base-url", "http://x/v1", "--model", "m", "hi"],
          "dialects 'spec' and 'xzatoma' both have a tool named 'subagent'"),
-        (["run", "--agent", "nobody", "hi"], "unknown agent: 'nobody'"),
-        (["run", "--provider", "nobody", "hi"], "unknown provider: 'nobody'; known: "),
+        (["run", "--agent", "other", "hi"], "unknown agent: 'other'"),
+        (["run", "--provider", "other", "hi"], "unknown provider: 'other'; known: "),
         (["run", "--provider", "openai-chat", "--model", "m", "hi"], "OPENAI_API_KEY is not set"),
         (["run", "--provider", "openai-chat", "--api-key-env", "MINE", "--model", "m", "hi"], "MINE is not set"),
         (["run", "--provider", "openai-chat", "--api-key-env", "sk-not-for-logs", "--model", "m", "hi"],
@@ -64,9 +64,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (["runs", "show"], "Missing argument 'ID'"),
     ],
 )  # fmt: skip
-def test_a_command_that_makes_no_sense_exits_2_and_says_why_on_stderr(
-    cli: Cli, arguments: list[str], complaint: str
-) -> None:
+def test_bad_usage_exits_2_with_a_reason_on_stderr(cli: Cli, arguments: list[str], complaint: str) -> None:
     ended = cli(*arguments)
 
     assert (ended.code, ended.stdout) == (2, "")
@@ -93,7 +91,7 @@ def test_a_command_that_makes_no_sense_exits_2_and_says_why_on_stderr(
     ],
     ids=["400", "401", "404", "429", "500", "cut stream", "not JSON"],
 )
-def test_a_server_that_fails_fails_the_run_with_its_own_words(
+def test_a_server_error_fails_the_run_with_its_message(
     cli: Cli, played: Playable, status: int | None, words: str, asked: int
 ) -> None:
     with serving(played) as vendor:
@@ -108,7 +106,7 @@ def test_a_server_that_fails_fails_the_run_with_its_own_words(
     assert "verysecret" not in ended.stderr + ended.stdout
 
 
-def test_what_had_arrived_before_a_stream_was_cut_is_on_stderr(cli: Cli) -> None:
+def test_text_before_a_broken_stream_is_on_stderr(cli: Cli) -> None:
     with serving(fails(ProviderError("", fault="cut", partial="It is bec"), times=9)) as vendor:
         ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "Why?")
 
@@ -118,7 +116,7 @@ def test_what_had_arrived_before_a_stream_was_cut_is_on_stderr(cli: Cli) -> None
 
 def test_a_server_that_is_not_there_is_named(cli: Cli) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port, and nobody answers
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: the port is taken and refuses connections
         port = taken.getsockname()[1]
         ended = cli("run", "--base-url", f"http://127.0.0.1:{port}/v1", "--model", "m", "hi")
 
@@ -154,7 +152,7 @@ def flood() -> str:
     ],
     ids=["a tool that raises", "a tool that does not exist", "arguments that are no JSON"],
 )
-def test_the_model_reads_what_went_wrong_with_a_call_and_goes_on(cli: Cli, line: Playable, result: str) -> None:
+def test_the_model_reads_a_tool_error_and_continues(cli: Cli, line: Playable, result: str) -> None:
     with serving(ChatScript().play(line, says("I see."))) as vendor:
         flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "explode,flood")
         ended = cli("run", *flags, "hi")
@@ -166,7 +164,7 @@ def test_the_model_reads_what_went_wrong_with_a_call_and_goes_on(cli: Cli, line:
 
 
 @pytest.mark.usefixtures("tools")
-def test_of_fifty_megabytes_from_a_tool_the_model_reads_a_beginning(cli: Cli) -> None:
+def test_a_huge_tool_result_is_truncated_for_the_model(cli: Cli) -> None:
     with serving(ChatScript().play(calls("flood"), says("That was a lot."))) as vendor:
         ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "flood", "hi")
 
@@ -194,7 +192,7 @@ def test_of_fifty_megabytes_from_a_tool_the_model_reads_a_beginning(cli: Cli) ->
         ('[providers.x]\nwire = "openai-chat"\napi_key_env = "sk-123-secret"', "never a key itself"),
     ],
 )
-def test_a_mistake_in_the_settings_is_told_with_its_place_and_exits_2(
+def test_a_settings_error_is_printed_with_its_line_and_exits_2(
     cli: Cli, folder: Path, settings: str, complaint: str
 ) -> None:
     (folder / "retinue.toml").write_text(settings)
@@ -225,7 +223,7 @@ def test_a_module_without_tools_exits_2_with_its_line(cli: Cli, folder: Path, mo
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-def test_an_answer_that_cannot_be_written_is_told_and_not_lost(cli: Cli) -> None:
+def test_an_unwritable_answer_is_reported_and_stays_stored(cli: Cli) -> None:
     with serving(ChatScript().play(says("42"))) as vendor, open("/dev/full", "wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "retinue", "run", "--base-url", vendor.base_url, "--model", "m", "-q", "6 times 7?"],
@@ -236,18 +234,20 @@ def test_an_answer_that_cannot_be_written_is_told_and_not_lost(cli: Cli) -> None
 
     assert ended.returncode == 1
     assert ended.stderr == (
-        "error: cannot write: No space left on device; a run that has ended is not lost: see retinue runs\n"
+        "error: cannot write: No space left on device; runs that have ended are stored: see retinue runs\n"
     )
     assert cli("runs", "resume", cli("runs", "--json").json[0]["run_id"], "--quiet").stdout == "42\n"
 
 
-def test_a_folder_that_is_gone_is_no_bug(cli: Cli, folder: Path) -> None:
+def test_a_deleted_working_folder_is_bad_usage(cli: Cli, folder: Path) -> None:
     folder.rmdir()
 
-    assert cli("run", "hi") == Ended(2, "", "error: the current folder is gone: change to another one\n")
+    assert cli("run", "hi") == Ended(
+        2, "", "error: the current folder does not exist any more: change to another one\n"
+    )
 
 
-def test_a_place_that_lets_nobody_in_is_named_and_is_no_bug(cli: Cli) -> None:
+def test_an_inaccessible_folder_is_named_without_a_traceback(cli: Cli) -> None:
     home = f"/{'x' * 300}"
 
     assert cli("memory", "list", env={"RETINUE_HOME": home}) == Ended(
@@ -266,9 +266,7 @@ def test_a_place_that_lets_nobody_in_is_named_and_is_no_bug(cli: Cli) -> None:
     ],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
-def test_an_answer_is_given_although_nobody_hears_of_the_progress(
-    folder: Path, elsewhere: str, ended: tuple[int, str]
-) -> None:
+def test_a_closed_stderr_does_not_stop_the_answer(folder: Path, elsewhere: str, ended: tuple[int, str]) -> None:
     (folder / "lines.json").write_text('[{"say": "42"}]')
 
     words = f"-m retinue run --model scripted:lines.json --dialect none hi {elsewhere}"
@@ -278,7 +276,7 @@ def test_an_answer_is_given_although_nobody_hears_of_the_progress(
     assert (done.returncode, done.stdout, done.stderr) == (*ended, done.stderr if elsewhere == ">&-" else "")
 
 
-def test_stdin_that_is_closed_has_no_prompt(folder: Path) -> None:
+def test_a_closed_stdin_has_no_prompt(folder: Path) -> None:
     command = f"{shlex.quote(sys.executable)} -m retinue run --model scripted:lines.json - <&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
 
@@ -293,7 +291,7 @@ def test_stdin_that_is_closed_has_no_prompt(folder: Path) -> None:
         ("x", "FILE: the script cannot be read: JSON is malformed: invalid character (byte 0)"),
     ],
 )
-def test_a_script_that_nobody_can_play_is_bad_usage_and_no_failed_run(
+def test_an_unreadable_script_is_bad_usage_without_a_run(
     cli: Cli, folder: Path, home: Path, written: str | None, complaint: str
 ) -> None:
     file = folder / "lines.json"
@@ -306,7 +304,7 @@ def test_a_script_that_nobody_can_play_is_bad_usage_and_no_failed_run(
     assert (chat.code, chat.stderr, home.exists()) == (2, run.stderr, False)
 
 
-def test_a_run_whose_script_is_gone_stays_interrupted(cli: Cli, folder: Path) -> None:
+def test_a_run_with_a_missing_script_stays_interrupted(cli: Cli, folder: Path) -> None:
     file = folder / "lines.json"
     file.write_text('[{"say": "Let me th", "ending": "silence"}]')
 
@@ -328,19 +326,19 @@ def test_a_run_whose_script_is_gone_stays_interrupted(cli: Cli, folder: Path) ->
     assert resumed == Ended(0, "I thought.\n", "")
 
 
-def test_a_limit_that_the_first_question_does_not_fit_in_is_told_so(cli: Cli, folder: Path) -> None:
+def test_a_token_limit_below_the_first_request_is_reported(cli: Cli, folder: Path) -> None:
     (folder / "lines.json").write_text('[{"say": "42"}]')
 
     ended = cli("run", "--model", "scripted:lines.json", "--quiet", "--max-tokens", "1", "hi")
 
-    assert ended == Ended(1, "", "exhausted: the first question alone would need more than max_tokens 1\n")
+    assert ended == Ended(1, "", "exhausted: the first request alone needs more than max_tokens 1\n")
 
 
-def test_a_limit_that_the_next_question_does_not_fit_in_is_told_so() -> None:
+def test_a_token_limit_below_the_next_request_is_reported() -> None:
     met = LimitMet("max_tokens", 500, 600)
     error = "the token budget is spent: used 500, limit 600"
     outcome = Outcome(result="exhausted", reason="max_tokens", limit=met, turns=2, error=error)
 
     assert failure_text(outcome) == (
-        "exhausted: 500 of max_tokens 600 used, and the next question would need more than is left"
+        "exhausted: 500 of max_tokens 600 used, and the next request needs more than is left"
     )

@@ -1,4 +1,4 @@
-"""A state folder that cannot be used as usual: what is said about it, and what can be looked at all the same."""
+"""State folders that are read-only, full or misplaced: errors, and what can still be read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from retinue.core.errors import StoreNotOpened
 from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.store.sqlite import errors
 from retinue.store.sqlite.store import SqliteStore
+from tests.cli.capabilities import as_plain_user
 from tests.cli.conftest import Cli
-from tests.cli.rights import as_anybody
-from tests.cli.stage import told
+from tests.cli.stage import finished_run
 
 resource = pytest.importorskip("resource")
 
@@ -24,12 +24,12 @@ resource = pytest.importorskip("resource")
 @pytest.fixture
 def kept(home: Path) -> str:
     """A run in the state folder."""
-    return asyncio.run(told(home, ScriptedProvider(Script().play("main", says("Found it.")))))
+    return asyncio.run(finished_run(home, ScriptedProvider(Script().play("main", says("Found it.")))))
 
 
 @pytest.fixture
 def closed(home: Path, kept: str) -> Iterator[Path]:
-    """The state folder, with a run in it, after somebody made it read-only."""
+    """A read-only state folder with a run."""
     for file in home.iterdir():
         file.chmod(0o400)
     home.chmod(0o500)
@@ -62,7 +62,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(cli: Cli, home: Path) -> Non
     )
 
 
-def test_a_folder_below_a_file_is_told_by_the_file(cli: Cli, home: Path) -> None:
+def test_a_folder_below_a_file_is_reported_with_the_file(cli: Cli, home: Path) -> None:
     home.write_text("not a folder")
 
     listed = cli("runs", env={"RETINUE_HOME": str(home / "deeper" / "still")})
@@ -81,16 +81,16 @@ def test_a_folder_in_the_place_of_the_file_is_named(cli: Cli, home: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "closed/inside"])
-def test_a_place_that_cannot_even_be_looked_at_is_no_bug(cli: Cli, tmp_path: Path, name: str) -> None:
+def test_an_unreadable_state_folder_is_reported_without_a_traceback(cli: Cli, tmp_path: Path, name: str) -> None:
     (tmp_path / "closed").mkdir(mode=0)
 
-    listed = as_anybody(lambda: cli("runs", env={"RETINUE_HOME": str(tmp_path / name)}))
+    listed = as_plain_user(lambda: cli("runs", env={"RETINUE_HOME": str(tmp_path / name)}))
 
     assert (listed.code, listed.stdout) == (1, "")
     assert listed.stderr.startswith("error: the store cannot be opened: ")
 
 
-def test_a_full_disk_is_called_so_when_the_store_is_opened(
+def test_a_full_disk_is_reported_when_the_store_is_opened(
     cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(home.parent)._replace(free=4096)
@@ -109,10 +109,10 @@ def test_a_full_disk_is_called_so_when_the_store_is_opened(
     )
 
 
-def test_a_folder_that_nobody_may_write_is_told_before_anything_is_begun(cli: Cli, tmp_path: Path, home: Path) -> None:
+def test_an_unwritable_folder_is_reported_before_the_run_starts(cli: Cli, tmp_path: Path, home: Path) -> None:
     home.mkdir(mode=0o500)
 
-    run = as_anybody(lambda: cli("run", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "--quiet", "hi"))
+    run = as_plain_user(lambda: cli("run", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "--quiet", "hi"))
 
     assert (run.code, run.stderr) == (
         1,
@@ -121,23 +121,23 @@ def test_a_folder_that_nobody_may_write_is_told_before_anything_is_begun(cli: Cl
     )
 
 
-def test_a_read_only_folder_can_be_looked_at(cli: Cli, closed: Path, kept: str) -> None:
-    listed, shown = as_anybody(lambda: (cli("runs", "--json"), cli("runs", "show", kept, "--json")))
+def test_a_read_only_folder_can_be_read(cli: Cli, closed: Path, kept: str) -> None:
+    listed, shown = as_plain_user(lambda: (cli("runs", "--json"), cli("runs", "show", kept, "--json")))
 
     assert [row["run_id"] for row in listed.json] == [kept]
     assert (listed.stderr, shown.json["text"]) == ("", "Found it.")
     assert sorted(path.name for path in closed.iterdir()) == ["retinue.db", "retinue.db.lock"]
 
 
-def test_a_read_only_folder_can_be_looked_at_while_another_user_writes(cli: Cli, home: Path, kept: str) -> None:
+def test_a_read_only_folder_can_be_read_while_another_user_writes(cli: Cli, home: Path, kept: str) -> None:
     writer = SqliteStore(home / "retinue.db")
-    newer = asyncio.run(told(home, ScriptedProvider(Script().play("main", says("And again.")))))
+    newer = asyncio.run(finished_run(home, ScriptedProvider(Script().play("main", says("And again.")))))
     for file in home.iterdir():
         file.chmod(0o400)
     home.chmod(0o500)
 
     try:
-        listed = as_anybody(lambda: cli("runs", "--json"))
+        listed = as_plain_user(lambda: cli("runs", "--json"))
     finally:
         home.chmod(0o700)
         writer.close()
@@ -145,30 +145,30 @@ def test_a_read_only_folder_can_be_looked_at_while_another_user_writes(cli: Cli,
     assert [row["run_id"] for row in listed.json] == [newer, kept]
 
 
-def test_a_read_only_folder_takes_no_orders_and_says_why(cli: Cli, closed: Path) -> None:
-    pruned = as_anybody(lambda: cli("runs", "prune", "--older-than", "1d"))
+def test_a_read_only_folder_refuses_changes_with_a_reason(cli: Cli, closed: Path) -> None:
+    pruned = as_plain_user(lambda: cli("runs", "prune", "--older-than", "1d"))
 
     assert pruned.code == 1
     assert f"the store cannot be opened: {closed} cannot be written to: change that" in pruned.stderr
 
 
-def test_the_doctor_says_that_a_read_only_folder_can_only_be_looked_at(cli: Cli, closed: Path) -> None:
-    said = as_anybody(lambda: cli("doctor"))
+def test_doctor_reports_a_read_only_folder(cli: Cli, closed: Path) -> None:
+    result = as_plain_user(lambda: cli("doctor"))
 
-    assert said.code == 1
-    assert f"can only be looked at: the store cannot be opened: {closed} cannot be written to" in said.stdout
+    assert result.code == 1
+    assert f"read-only: the store cannot be opened: {closed} cannot be written to" in result.stdout
 
 
-def test_a_log_that_cannot_be_read_along_is_never_left_out_of_account(cli: Cli, home: Path, kept: str) -> None:
+def test_an_unreadable_write_ahead_log_is_an_error(cli: Cli, home: Path, kept: str) -> None:
     store = SqliteStore(home / "retinue.db")
-    asyncio.run(told(home, ScriptedProvider(Script().play("main", says("And again.")))))
+    asyncio.run(finished_run(home, ScriptedProvider(Script().play("main", says("And again.")))))
     log = (home / "retinue.db-wal").read_bytes()
     store.close()
     (home / "retinue.db-wal").write_bytes(log or b"something")
     home.chmod(0o500)
 
     try:
-        listed = as_anybody(lambda: cli("runs"))
+        listed = as_plain_user(lambda: cli("runs"))
     finally:
         home.chmod(0o700)
 

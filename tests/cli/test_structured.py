@@ -1,4 +1,4 @@
-"""`retinue run --output-schema` and `--output-json`: JSON on stdout, or an exit code that says why not."""
+"""`retinue run --output-schema` and `--output-json`: JSON on stdout, or an exit code for the failure."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_the_json_is_followed_by_a_blank_line_and_done_and_with_quiet_it_is_alon
     ] * 2
 
 
-def test_json_has_the_value_and_the_words(cli: Cli, schema: str) -> None:
+def test_json_has_the_value_and_the_text(cli: Cli, schema: str) -> None:
     with serving(says(PARIS)) as vendor:
         ended = cli(*asking(vendor), "--output-schema", schema, "--json", "Capital of France?")
 
     assert (ended.code, ended.json["structured"], ended.json["text"]) == (0, json.loads(PARIS), PARIS)
 
 
-def test_any_object_can_be_demanded(cli: Cli) -> None:
+def test_any_object_can_be_required(cli: Cli) -> None:
     with serving(says(PARIS)) as vendor:
         ended = cli(*asking(vendor), "--output-json", "--quiet", "Capital of France?")
 
@@ -60,7 +60,7 @@ def test_any_object_can_be_demanded(cli: Cli) -> None:
     assert vendor.requests[0].body["response_format"] == {"type": "json_object"}
 
 
-def test_a_bad_answer_is_repaired_before_anybody_sees_it(cli: Cli, schema: str) -> None:
+def test_an_invalid_answer_is_repaired_before_it_is_printed(cli: Cli, schema: str) -> None:
     with serving(ChatScript().play(says("Paris."), says(PARIS))) as vendor:
         ended = cli(*asking(vendor), "--output-schema", schema, "--quiet", "Capital of France?")
 
@@ -70,7 +70,7 @@ def test_a_bad_answer_is_repaired_before_anybody_sees_it(cli: Cli, schema: str) 
     )
 
 
-def test_a_run_whose_answer_cannot_be_repaired_exits_1_with_nothing_on_stdout(cli: Cli, schema: str) -> None:
+def test_an_unrepairable_answer_exits_1_with_empty_stdout(cli: Cli, schema: str) -> None:
     with serving(says("Paris.")) as vendor:
         plain = cli(*asking(vendor), "--output-schema", schema, "Capital of France?")
         as_json = cli(*asking(vendor), "--output-schema", schema, "--json", "Capital of France?")
@@ -78,9 +78,9 @@ def test_a_run_whose_answer_cannot_be_repaired_exits_1_with_nothing_on_stdout(cl
     assert (plain.code, plain.stdout, len(vendor.requests)) == (1, "", 6)
     assert "failed (bad_output): the answer is not of the form that was demanded: it is not JSON" in plain.stderr
     assert "the answer so far:\nParis." in plain.stderr
-    told: dict[str, Any] = as_json.json
-    assert (as_json.code, told["status"], told["end_reason"]) == (1, "failed", "bad_output")
-    assert (told["text"], told["structured"]) == ("Paris.", None)
+    result: dict[str, Any] = as_json.json
+    assert (as_json.code, result["status"], result["end_reason"]) == (1, "failed", "bad_output")
+    assert (result["text"], result["structured"]) == ("Paris.", None)
 
 
 def test_a_stored_answer_is_printed_again_in_the_same_way(cli: Cli, schema: str) -> None:
@@ -94,7 +94,7 @@ def test_a_stored_answer_is_printed_again_in_the_same_way(cli: Cli, schema: str)
 
 
 @pytest.mark.parametrize("content", [None, "not json", "[]", '{"type":"strange"}', '{"$ref":"#/nowhere"}'])
-def test_a_bad_schema_file_exits_2_before_anybody_is_asked(cli: Cli, folder: Path, content: str | None) -> None:
+def test_an_invalid_schema_file_exits_2_before_a_model_call(cli: Cli, folder: Path, content: str | None) -> None:
     if content is not None:
         (folder / "bad.json").write_text(content)
     with serving(says(PARIS)) as vendor:

@@ -1,4 +1,4 @@
-"""Settings in YAML from the command line, and what `xzatoma` tells on stderr when they let it."""
+"""YAML settings on the command line, and the telemetry of `xzatoma` on stderr."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LINES = {
 
 @pytest.fixture(autouse=True)
 def level_of_before() -> Iterator[None]:
-    """The target's own level is not for other tests."""
+    """Restore the log level of the target after the test."""
     yield
     logging.getLogger(TARGET).setLevel(logging.NOTSET)
 
 
 def asked(cli: Cli, folder: Path, settings: str, log: str = "") -> tuple[int, str, str]:
-    """A root that delegates once, under these settings; stdout, and stderr without times."""
+    """Run a root that delegates once with these settings; stdout, and stderr without times."""
     (folder / "lines.json").write_text(json.dumps(LINES))
     (folder / "retinue.yaml").write_text(settings)
     ended = cli(
@@ -40,13 +40,13 @@ def asked(cli: Cli, folder: Path, settings: str, log: str = "") -> tuple[int, st
     return ended.code, ended.stdout, "\n".join(line.partition("Z ")[2] or line for line in ended.stderr.splitlines())
 
 
-def test_telemetry_is_asked_for_by_its_target(cli: Cli, folder: Path) -> None:
+def test_telemetry_is_enabled_by_its_log_target(cli: Cli, folder: Path) -> None:
     settings = "agent:\n  subagent:\n    default_max_turns: 7\n"
     assert asked(cli, folder, settings) == (0, "Thanks.\n", "")
 
-    code, answer, told = asked(cli, folder, settings, "off,retinue.tools.subagent=debug")
+    code, answer, result = asked(cli, folder, settings, "off,retinue.tools.subagent=debug")
     assert (code, answer) == (0, "Thanks.\n")
-    spawned, completed = told.splitlines()
+    spawned, completed = result.splitlines()
     assert spawned == (
         "INFO retinue.tools.subagent subagent.event=spawn subagent.label=dig subagent.depth=1 subagent.max_turns=7 "
         "subagent.allowed_tools=[] Spawning subagent"
@@ -55,7 +55,7 @@ def test_telemetry_is_asked_for_by_its_target(cli: Cli, folder: Path) -> None:
     assert asked(cli, folder, settings + "    telemetry_enabled: false\n", "info")[2].count("subagent.event") == 0
 
 
-def test_a_mistake_is_told_in_the_words_of_the_document(cli: Cli, folder: Path) -> None:
+def test_a_settings_error_has_the_text_of_the_document(cli: Cli, folder: Path) -> None:
     assert asked(cli, folder, "agent:\n  subagent:\n    max_depth: 0\n") == (
         2,
         "",
@@ -70,6 +70,6 @@ def test_init_does_not_write_a_second_settings_file(cli: Cli, folder: Path) -> N
 
     assert (ended.code, ended.stderr) == (
         2,
-        "error: retinue.yml is here already, and only one settings file can be; rename it first\n",
+        "error: retinue.yml exists, and a folder has only one settings file: rename or remove it first\n",
     )
     assert not (folder / "retinue.toml").exists()

@@ -35,7 +35,7 @@ WIRES = ", ".join(SECTIONS[1].choices["wire"])
             "[agents.a]\nmax_turns 3\n",
             "retinue.toml:2:11: not valid TOML: expected '=' after a key in a key/value pair",
         ),
-        ("x = " + "[" * 5000, "retinue.toml: not readable: arrays in arrays, too deep"),
+        ("x = " + "[" * 5000, "retinue.toml: not readable: nested too deeply"),
     ],
     ids=["no value", "open string", "no equals sign", "deep"],
 )
@@ -214,7 +214,7 @@ def test_invalid_agent_names(tmp_path: Path, name: str) -> None:
 
     shown = name if name == "Researcher" else f'"{"x" * 64}..."' if name == "x" * 65 else written
     expected = "1 to 64 of the characters a-z, 0-9, _ and -"
-    assert message == f"retinue.toml:1: agents.{shown}: bad name; expected {expected}"
+    assert message == f"retinue.toml:1: agents.{shown}: invalid name; expected {expected}"
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_a_dangling_symlink_is_a_missing_file(tmp_path: Path) -> None:
 def test_two_settings_files_in_one_folder_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "retinue.yaml").touch()
 
-    assert error_message(tmp_path, "") == "retinue.toml: retinue.toml and retinue.yaml are both here; keep one of them"
+    assert error_message(tmp_path, "") == "retinue.toml: retinue.toml and retinue.yaml both exist; keep one of them"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither")

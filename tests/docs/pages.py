@@ -1,4 +1,4 @@
-"""The pages of the documentation as a reader sees them: prose, and blocks of code in their order."""
+"""Pages of the documentation, parsed into prose and blocks of code."""
 
 import re
 from functools import cache
@@ -31,12 +31,12 @@ class Page(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its place in the repository."""
+        """Its path in the repository."""
         return self.path.relative_to(ROOT).as_posix()
 
     @property
     def anchors(self) -> set[str]:
-        """What a link may name behind `#`, made from headings as code hosts do it."""
+        """The anchors of its headings, as code hosts make them."""
         headings = filter(None, map(HEADING.fullmatch, self.prose.splitlines()))
         return {re.sub(r"[^\w -]", "", found[1].strip().lower()).replace(" ", "-") for found in headings}
 

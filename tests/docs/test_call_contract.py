@@ -1,4 +1,4 @@
-"""The page about `retinue call` in another language: its program does what the page says."""
+"""The page about `retinue call` in another language: its program works."""
 
 import os
 import shutil

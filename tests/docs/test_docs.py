@@ -1,4 +1,4 @@
-"""What the documentation says is there, is there: links lead somewhere; files, names, flags and settings exist."""
+"""Links, files, names, flags and settings in the documentation exist."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ from tests.docs.pages import DOCS, PAGES, README, ROOT, Page, read
 
 SOURCES = (ROOT / "src" / "retinue", ROOT)
 LANGUAGES = {"python", "console", "toml", "yaml", "json", "js", "text", ""}
-"""What blocks are in, so that none is left untested because its language was misspelt; text is what cannot run."""
+"""The allowed languages of blocks; a misspelt language would leave a block untested. Text cannot run."""
 
 GENERATED_LANGUAGES = {"py", "pycon"}
 """What generated pages have besides: signatures, and sessions of docstrings, which run with the source."""
@@ -34,10 +34,10 @@ GENERATED = frozenset(generated_pages())
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 INLINE_CODE = re.compile(r"`([^`\n]+)`")
 SOURCE_FILE = re.compile(r"((?:[\w.-]+/)*[\w-]+\.py)(?::([A-Za-z_][\w.]*))?")
-"""A file as pages name it, `engine/loop.py`, and perhaps something in it, `engine/loop.py:drive`."""
+"""A file in a page, as in `engine/loop.py`, perhaps with a name in it, as in `engine/loop.py:drive`."""
 
 PLACEHOLDER = "NAME"
-"""What pages write where a reader is to put in a name."""
+"""Placeholders for names that a reader fills in."""
 
 COMMAND = re.compile(r"(?:^|\s)(retinue [^`#&|]+)")
 
@@ -90,7 +90,7 @@ def test_the_map_of_the_architecture_has_every_package_of_the_source() -> None:
 
 
 @on_every_page
-def test_every_block_is_in_a_language_that_is_tested_or_says_that_it_is_text(page: Page) -> None:
+def test_every_block_has_a_tested_language_or_is_marked_as_text(page: Page) -> None:
     found = page.blocks[1:] if page is README else page.blocks
     allowed = LANGUAGES | GENERATED_LANGUAGES if page.path in GENERATED else LANGUAGES
 
@@ -115,7 +115,7 @@ def flags_in(words: list[str]) -> list[str]:
 
 
 def flags_of(words: list[str]) -> set[str]:
-    """What the command that these words are about takes."""
+    """The flags of the command in these words."""
     command: Any = command_line()
     for word in words[1:]:
         command = getattr(command, "commands", {}).get(word, command)
@@ -139,7 +139,7 @@ def keys_of(declared: inspect.Type, above: str = "") -> Iterator[str]:
             yield above + field.name
 
 
-def test_every_wire_is_in_the_table_of_providers_with_its_address_and_the_variable_of_its_key() -> None:
+def test_every_wire_is_in_the_table_of_providers_with_address_and_key() -> None:
     rows = [line for line in read(DOCS / "how-to" / "providers.md").prose.splitlines() if line.startswith("| `")]
 
     missing = [
@@ -248,7 +248,7 @@ def test_no_file_carries_traces_of_the_machine_it_was_written_on() -> None:
 
 
 def text_of(file: Path) -> str | None:
-    """What stands in a file; None if it is not text, a link to a folder, or was deleted a moment ago."""
+    """The text of a file; None for other content, a link to a folder, or a file that was just deleted."""
     try:
         return file.read_text(encoding="utf-8")
     except (UnicodeDecodeError, IsADirectoryError, FileNotFoundError):

@@ -28,20 +28,20 @@ from retinue.__main__ import main
 from retinue.app.settings_file import load_settings
 from retinue.providers.catalog import WIRES, api_key_variables
 from tests.docs.pages import PAGES, Block, Page
-from tests.docs.vendor import ProviderFamilies
+from tests.docs.vendor import FakeVendors
 
 RUN = ("python", "console", "toml", "yaml", "json")
 MISTAKES = "mistakes.toml"
 SHELL = re.compile(r"[&|;<>$`]|\bpython\b|--detach|\bcron daemon\b")
-"""Commands for a process of their own; a daemon, too, waits for its children, and the process of a test has others."""
+"""Commands that need a process of their own; a daemon waits for its children, and a test process has others."""
 
 COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
 FAILED = re.compile(r"^(error|failed|exhausted|timed_out)\b", re.MULTILINE)
 HOME = "~/.local/share/retinue"
-"""Where pages say that state is."""
+"""The state folder in pages."""
 
 PROGRESS = re.compile(r"^.*: turn \d+, .*\n?", re.MULTILINE)
-"""How many of these there are is a matter of speed."""
+"""Lines whose number depends on the speed of the machine."""
 
 ALIKE = (
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "ID"),
@@ -53,10 +53,10 @@ ALIKE = (
 )
 
 
-class Reader:
-    """Somebody who follows a page to the letter, in a folder of their own, with a model at the page's address."""
+class PageRunner:
+    """Runs the examples of a page in a folder of its own, with a model at the page's address."""
 
-    def __init__(self, page: Page, folder: Path, vendors: ProviderFamilies, mark: Path) -> None:
+    def __init__(self, page: Page, folder: Path, vendors: FakeVendors, mark: Path) -> None:
         self._page = page
         self._folder = folder
         self._vendors = vendors
@@ -65,7 +65,7 @@ class Reader:
         self._namespace = ModuleType("example")
 
     def follow(self, block: Block) -> None:
-        """Do what a block says."""
+        """Run a block."""
         code = self._as_it_is_here(block.code)
         if block.title:
             (self._folder / block.title).write_text(code + "\n")
@@ -101,26 +101,26 @@ class Reader:
         if asked.startswith("export "):
             os.environ |= dict(os.path.expandvars(each).split("=", 1) for each in shlex.split(asked)[1:])
             return
-        code, told = self._in_a_shell(asked) if SHELL.search(asked) else self._here(asked)
-        told = self._vendors.as_the_page_has_it(told).replace(os.environ["RETINUE_HOME"], HOME)
+        code, output = self._in_a_shell(asked) if SHELL.search(asked) else self._here(asked)
+        output = self._vendors.as_the_page_has_it(output).replace(os.environ["RETINUE_HOME"], HOME)
         expects_error = FAILED.search(printed) is not None
-        assert (code != 0) == expects_error, f"{where}: {command}: exit status {code}\n{told}"
-        if printed and not re.fullmatch(_pattern(printed), _alike(told)):
-            pytest.fail(f"{where}: {command}\n--- printed\n{told}\n--- the page says\n{printed}", pytrace=False)
+        assert (code != 0) == expects_error, f"{where}: {command}: exit status {code}\n{output}"
+        if printed and not re.fullmatch(_pattern(printed), _alike(output)):
+            pytest.fail(f"{where}: {command}\n--- printed\n{output}\n--- the page says\n{printed}", pytrace=False)
 
     def _here(self, command: str) -> tuple[int, str]:
-        """The command in this process, which is much faster than in one of its own."""
+        """The command in this process, which is much faster than a process of its own."""
         words = shlex.split(command)
         with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
             while "=" in words[0]:
                 patch.setenv(*words.pop(0).split("=", 1))
             assert words[0] == "retinue", f"only retinue is run here: {command}"
-            told = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            stack.enter_context(contextlib.redirect_stderr(told))
-            return main(words[1:]), told.getvalue()
+            output = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(output))
+            return main(words[1:]), output.getvalue()
 
     def _in_a_shell(self, command: str) -> tuple[int, str]:
-        # Who says "sleep" waits for the model to be in the middle of something, however long that takes.
+        # "sleep" waits until the model is in the middle of an answer, however long that takes.
         until = f'[ -e "{self._mark}" ] || ! kill -0 $! 2> /dev/null'
         waits = f"sleep() {{ until {until}; do command sleep 0.02; done; }}\n"
         ended = subprocess.run(
@@ -137,7 +137,7 @@ class Reader:
         return msgspec.json.decode(self._here("retinue runs --json")[1])[0]["run_id"]
 
     def wait_for_the_background(self) -> None:
-        """Leave nobody at work."""
+        """Wait for background processes."""
         until = time.monotonic() + 20
         while (Path(os.environ["RETINUE_HOME"]) / "retinue.db").exists():
             states = {row["state"] for row in msgspec.json.decode(self._here("retinue runs --all --json")[1])}
@@ -148,7 +148,7 @@ class Reader:
 
 
 def _session(text: str) -> Iterator[tuple[str, str]]:
-    """Commands, and what is printed after each."""
+    """Commands with their expected output."""
     _, *engine = COMMAND.split(text)
     for command, printed in zip(engine[::2], engine[1::2], strict=True):
         yield command, printed.strip("\n")
@@ -167,12 +167,12 @@ def _pattern(printed: str) -> str:
 
 
 @pytest.fixture
-def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderFamilies]:
-    """All models in a thread of their own, so that examples can have this one; nobody else can be asked by name."""
+def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVendors]:
+    """Fake models in a thread of their own; the examples run in this one, and reach no other model."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    vendors = ProviderFamilies(tmp_path / "mark")
+    vendors = FakeVendors(tmp_path / "mark")
     try:
         asyncio.run_coroutine_threadsafe(vendors.open(), loop).result()
         for name, wire in vendors.wires().items():
@@ -187,7 +187,7 @@ def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provide
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the reader works; whatever an example changes in this process is put back."""
+    """The working folder; changes of an example to this process are undone."""
     here = tmp_path / "folder"
     here.mkdir()
     (tmp_path / "home").mkdir()
@@ -210,10 +210,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.of(*RUN)], ids=lambda page: page.name)
-def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: ProviderFamilies, tmp_path: Path) -> None:
-    reader = Reader(page, folder, vendors, tmp_path / "mark")
+def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: FakeVendors, tmp_path: Path) -> None:
+    runner = PageRunner(page, folder, vendors, tmp_path / "mark")
     for block in page.of(*RUN):
-        reader.follow(block)
-    reader.wait_for_the_background()
+        runner.follow(block)
+    runner.wait_for_the_background()
     if page.path.parent.name == "providers":
-        assert page.path.stem in {request.path.split("/")[1] for request in vendors.requests}, "somebody else was asked"
+        assert page.path.stem in {request.path.split("/")[1] for request in vendors.requests}, (
+            "another provider was called"
+        )

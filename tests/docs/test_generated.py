@@ -1,4 +1,4 @@
-"""The generated pages say what the code says."""
+"""The generated pages are up to date with the code."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ MADE = pages()
 
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
-def test_a_generated_page_is_what_make_docs_writes(path: Path) -> None:
+def test_generated_pages_are_up_to_date(path: Path) -> None:
     assert path.exists(), "run `make docs`"
     assert path.read_text(encoding="utf-8") == MADE[path], "the page has drifted from the code: run `make docs`"
 

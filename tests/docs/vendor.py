@@ -1,4 +1,4 @@
-"""The models behind the examples of the documentation: they know what to say to each question that a page asks."""
+"""Fake models for the examples of the documentation, with an answer to each prompt of the pages."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,20 +17,20 @@ from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
 
 ADDRESS = "http://localhost:8000/v1"
-"""Where pages say that a model is; the examples are run with the address of this one."""
+"""The address of a model in pages; the examples run with the address of the fake."""
 
 GOOGLE = "https://europe-west1-aiplatform.googleapis.com/v1/projects/my-project/locations/europe-west1"
-"""Where they say that Google's is."""
+"""The address of Google's API in pages."""
 
 
 USUAL = dict(WIRES)
-"""Where vendors are when nobody says otherwise."""
+"""The default addresses of vendors."""
 
 
-class ProviderFamilies(FakeServer):
-    """Everybody whom a page may ask, each below a path of its own, so that answers can tell who was asked.
+class FakeVendors(FakeServer):
+    """The vendors of all pages, each below a path of its own, so that a request shows which one was called.
 
-    `addresses` has for each address that pages use the one that is asked in its place.
+    `addresses` maps each address in pages to the address of its fake.
     """
 
     def __init__(self, mark: Path) -> None:
@@ -46,7 +46,7 @@ class ProviderFamilies(FakeServer):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where pages say that a model is, and where it is in truth."""
+        """The addresses in pages with those of the fakes."""
         return {ADDRESS: f"{self.url}/any/v1", GOOGLE: f"{self.url}/vertexai-anthropic/v1/projects/p/locations/l"}
 
     def wires(self) -> dict[str, Wire]:
@@ -60,7 +60,7 @@ class ProviderFamilies(FakeServer):
         }
 
     def as_the_page_has_it(self, text: str) -> str:
-        """What was printed, with the addresses that a reader would see."""
+        """The output with the addresses of the pages."""
         places = {there: page for page, there in self.addresses.items()}
         places |= {wire.base_url: USUAL[name].base_url for name, wire in self.wires().items()}
         for there, page in sorted(places.items(), key=lambda place: -len(place[0])):
@@ -80,13 +80,13 @@ def _one_answer(heard: ReceivedRequest) -> Line:
 
 
 class Vendor:
-    """Answers by what it was asked; at night it falls silent once, and leaves a mark for those who wait for that."""
+    """Answers by prompt; it hangs once in the story of the night, and creates a file that tests wait for."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark
 
     def __call__(self, heard: ReceivedRequest) -> Line:
-        """The next line of this conversation."""
+        """The next line of the script."""
         messages: list[dict[str, Any]] = heard.body["messages"]
         said = "\n".join(str(message["content"]) for message in messages if message["role"] in ("system", "user"))
         results = [str(message["content"]) for message in messages if message["role"] == "tool"]

@@ -6,9 +6,9 @@ from typing import Literal
 import msgspec
 import pytest
 
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import open as open_retinue
 from retinue.app.registries import ProviderRegistry
+from retinue.app.run_spec import LaunchConfig
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, ToolMessage, UserMessage

@@ -18,7 +18,7 @@ from retinue.core.ports import CallRisk, Tool
 from retinue.tools.files import atomic_write, file_tools
 from retinue.tools.files.file_tools import MAX_FILE
 from retinue.tools.files.paths import PathTarget
-from tests.cli.rights import as_anybody
+from tests.cli.capabilities import as_plain_user
 from tests.tools.tool_calls import ToolCaller, dependencies
 
 
@@ -268,7 +268,7 @@ def test_missing_permissions_are_reported(call: ToolCaller) -> None:
             await call.error("file_write", path="new", content="x"),
         ]
 
-    messages = as_anybody(lambda: asyncio.run(refusals()))
+    messages = as_plain_user(lambda: asyncio.run(refusals()))
     call.workspace.chmod(0o700)
 
     assert messages == ["Permission denied: locked", "Permission denied: new"]

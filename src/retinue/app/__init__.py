@@ -1,14 +1,12 @@
 """The composition root: a retinue as a program uses it, and what front ends share."""
 
 __all__ = [
-    "active_time",
     "chat",
     "engine_types",
     "follow",
     "handle",
     "json_rows",
     "launch",
-    "launch_config",
     "open",
     "read_only",
     "registries",

@@ -12,8 +12,8 @@ from retinue.engine import Supervisor
 
 log = logging.getLogger("retinue.app")
 
-SHORTEST = 4
-"""How many characters of a run's id a shortened question id needs."""
+MIN_LENGTH = 4
+"""Characters of a run's id that a shortened question id needs at least."""
 
 
 class Approvals:
@@ -44,19 +44,16 @@ class Approvals:
         known = {question.id: question for question in await self.open()}
         if name in known:
             return known[name]
-        matching = [one for one in known.values() if len(run) >= SHORTEST and _matches(one, run, place)]
+        matching = [one for one in known.values() if len(run) >= MIN_LENGTH and _matches(one, run, place)]
         if len(matching) > 1:
-            raise BadInput(
-                f"{name!r} matches several approvals: {', '.join(one.id for one in matching)}; give more of the id"
-            )
+            ids = ", ".join(one.id for one in matching)
+            raise BadInput(f"{name!r} matches several approvals: {ids}; give more of the id")
         if not matching:
             raise UnknownName("approval", name, tuple(known))
         return matching[0]
 
     async def answer(self, question: Approval | str, *, allow: bool, note: str = "") -> bool:
-        """Answer a question, given as the object or its id; returns whether this was the first answer, which is the one
-        that counts.
-        """
+        """Answer a question, given as the object or its id; whether this was the first answer, which counts."""
         if isinstance(question, str):
             run_id = question.partition("/")[0]
             known = {one.id: one for one in (await self.of(run_id) if run_id != question else ())}

@@ -1,4 +1,4 @@
-"""Follow a tree of runs without a terminal: wait for its end or a stop request, poll its rows, describe a failure."""
+"""Follow runs without a terminal: wait for a tree, poll its rows, describe a failure, compute the active time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from retinue.app.handle import RunHandle
+from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
+from retinue.core.errors import UnknownFormat
+from retinue.core.events import Event, RunAdopted, RunLeft
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.text import clean
@@ -63,7 +66,6 @@ class TreeWatch:
         self.tasks: dict[RunId, str] = {}
 
     def look(self) -> list[RunView]:
-        """The tree as it stands now."""
         for live in self._supervisor.live_runs():
             accepted = live.run.accepted
             if accepted.root_id == self._root_id:
@@ -110,10 +112,10 @@ def failure_text(outcome: Outcome) -> str:
             )
         if limit.reason == "max_tokens" and limit.used < limit.limit:  # the next request is held against what is left
             if not outcome.turns and not limit.used:
-                return f"{outcome.result}: the first question alone would need more than max_tokens {limit.limit}"
+                return f"{outcome.result}: the first request alone needs more than max_tokens {limit.limit}"
             return (
                 f"{outcome.result}: {limit.used} of max_tokens {limit.limit} used, "
-                "and the next question would need more than is left"
+                "and the next request needs more than is left"
             )
         return clean(
             f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used. {outcome.error}".rstrip(". ")
@@ -128,3 +130,51 @@ def _dollars(cost: int) -> str:
     ('$0.0000001', '$0', '$0.5')
     """
     return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")
+
+
+NO_TIMES: Mapping[RunId, float] = {}
+
+
+async def times_of(client: ReadOnlyClient, views: Sequence[RunView], *, now: float) -> Mapping[RunId, float]:
+    """Seconds by run: from start to end of an ended run, else the active time by its events.
+
+    A run written by a newer version has no readable events here and is left out.
+    """
+    times: dict[RunId, float] = {}
+    for view in views:
+        if view.ended_at is not None:
+            times[view.run_id] = view.ended_at - view.started_at
+            continue
+        try:
+            events = await client.events(view.run_id)
+        except UnknownFormat:
+            continue
+        times[view.run_id] = seconds_worked(events, until=None if view.state == "interrupted" else now)
+    return times
+
+
+def seconds_worked(events: Sequence[Event], *, until: float | None) -> float:
+    """The sum of the periods in which a driver had the run; `until` is the current time if it has one now.
+
+    A driver that shuts down cleanly records `RunLeft`. The period of a crashed driver ends with the run's last event.
+
+    >>> left = [RunAdopted(at=100.0, driver_id="a"), RunLeft(at=130.0)]
+    >>> seconds_worked(left, until=None), seconds_worked([*left, RunAdopted(at=500.0, driver_id="b")], until=502.0)
+    (30.0, 32.0)
+    """
+    worked = 0.0
+    began: float | None = None
+    last = 0.0
+    for event in events:
+        if isinstance(event, RunAdopted) and began is not None:
+            worked += max(0.0, last - began)
+            began = None
+        if began is None:
+            began = event.at
+        last = event.at
+        if isinstance(event, RunLeft):
+            worked += max(0.0, last - began)
+            began = None
+    if began is None:
+        return worked
+    return worked + max(0.0, (last if until is None else until) - began)

@@ -1,6 +1,4 @@
-"""The policy and windows of runs that a program starts: those of the agent, or of the run that was forked, or
-narrower.
-"""
+"""The policy and windows of runs that a program starts: those of the agent or of the forked run, or narrower."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class Grants:
         return () if given is None else windows_of(identity, given)
 
     async def of_fork(self, origin: Run, policy: Policy | None) -> Policy:
-        """The policy of a fork: what its origin may do today, narrowed by `policy`; raises `PolicyError` if that asks
-        for more.
-        """
+        """The policy of a fork: what its origin may do today, narrowed by `policy`; raises `PolicyError` for more."""
         grants = await self._supervisor.current_policy(origin)
         grants = intersect(grants, self._rules.ceiling_of(_identity(origin)))
         try:
@@ -56,17 +52,12 @@ class Grants:
 def escalation(refused: PolicyError) -> PolicyError:
     """The error for a policy that asks for more than is allowed, with the text that the caller's dialect prescribes."""
     return PolicyError(
-        _texts().escalation.format(refusal=refused),
-        field=refused.field,
-        asked=refused.asked,
-        allowed=refused.allowed,
+        _texts().escalation.format(refusal=refused), field=refused.field, asked=refused.asked, allowed=refused.allowed
     )
 
 
 def narrowed_memory(asked: Sequence[str], run_spec: RunSpec) -> tuple[str, ...]:
-    """The agents whose memory a run may read: those it asks for; raises `PolicyError` for one that its agent may not
-    read.
-    """
+    """The agents whose memory a run may read: those it asks for, which its agent must be allowed (`PolicyError`)."""
     for name in asked:
         if name not in (run_spec.identity, *run_spec.memory_from):
             raise PolicyError(

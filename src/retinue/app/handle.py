@@ -55,8 +55,7 @@ class RunHandle:
         return view
 
     async def send(self, text: str, *, key: Key | None = None) -> None:
-        """Send a message to the run: an active run reads it at its next turn, an idle one begins a new exchange with
-        it.
+        """Send a message to the run: an active run reads it at its next turn, an idle one starts an exchange with it.
 
         A message with a `key` that was used before is not sent again. Raises `RunIsOver` if the run has ended.
         """
@@ -95,7 +94,5 @@ class RunHandle:
         return await self._supervisor.cancel(self.run_id, note=note)
 
     def events(self) -> AsyncIterator[Event | Delta]:
-        """The events of the run, from its beginning until its end, and the deltas of replies that stream in this
-        process.
-        """
+        """The events of the run from start to end, and the deltas of replies that stream in this process."""
         return self._supervisor.events(self.run_id)

@@ -14,7 +14,6 @@ def usage_row(usage: Usage) -> dict[str, int]:
 
 
 def run_row(view: RunView) -> dict[str, object]:
-    """A run in a list or a tree."""
     return {
         "run_id": view.run_id,
         "parent_id": view.parent_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sys
@@ -16,15 +17,15 @@ from retinue.app.read_only import ReadOnlyClient
 from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
 from retinue.app.structured_output import validate_output
-from retinue.app.validation import check_agents, check_choices, check_tools
+from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code
 from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId
 from retinue.core.policy import Policy
-from retinue.core.ports import Clock, Ids, Provider, Store, Tool, ToolLike
+from retinue.core.ports import Clock, Ids, KeyValue, Provider, Store, Tool, ToolLike
 from retinue.core.profiles import Rules
 from retinue.dialects.registry import DEFAULT
-from retinue.engine import Approver, Supervisor, build_engine
+from retinue.engine import Approver, build_engine
 from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, provider_config, with_address
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
@@ -42,7 +43,6 @@ class SystemClock:
     """The wall clock of the machine."""
 
     def now(self) -> float:
-        """Seconds since 1970, UTC."""
         return time.time()
 
 
@@ -109,25 +109,31 @@ def open(
     """
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:
-        from retinue.app.settings_file import dialect_settings as configured_dialects
-        from retinue.app.settings_file import load_settings
-        from retinue.app.settings_file import provider_configs as configured_providers
-        from retinue.app.tool_modules import load_tools
+        from retinue.app import settings_file, tool_modules
 
-        settings = load_settings(config)
+        settings = settings_file.load_settings(config)
         agents = (*settings.core_agents(), *agents)
-        provider_configs = (*configured_providers(settings), *provider_configs)
-        tools = (*load_tools(settings.tool_modules), *tools)
+        provider_configs = (*settings_file.provider_configs(settings), *provider_configs)
+        tools = (*tool_modules.load_tools(settings.tool_modules), *tools)
         tool_options = _merge_tool_options(tool_options, settings.tool_options)
-        dialect_settings = dict(configured_dialects(settings)) | dict(dialect_settings or {})
+        dialect_settings = dict(settings_file.dialect_settings(settings)) | dict(dialect_settings or {})
     check_agents(agents)
     table, name = _providers(model, provider, base_url, api_key_env, providers, provider_configs)
     clock, ids = clock or SystemClock(), ids or RandomIds()
     own, named = check_tools(tools)
-    _warn_of_unknown_tools(agents, policy, own)
+    for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
+        log.warning("%s", warning)
     store = store if store is not None else _open_store(home, durability)
-    builtin = Builtin(lambda: _dependencies(tool_options or ToolOptions(), supervisor, home, agents))
-    toolset = ToolRegistry(own, named=named, builtin=builtin)
+
+    def dependencies() -> ToolDependencies:
+        options, key_value = tool_options or ToolOptions(), supervisor.key_value
+        return dataclasses.replace(
+            tool_dependencies(options, key_value=key_value, home=_folder(home), clock=clock),
+            origins=supervisor.origins,
+            memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
+        )
+
+    toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies))
     supervisor, driver = build_engine(
         store,
         toolset,
@@ -160,35 +166,26 @@ def open(
     )
 
 
-def _warn_of_unknown_tools(agents: Sequence[Agent], policy: Policy | None, own: Sequence[Tool]) -> None:
-    if agents or policy is not None:
-        from retinue.app.validation import unknown_in_code
-
-        for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
-            log.warning("%s", warning)
-
-
 def _merge_tool_options(given: ToolOptions | None, configured: ToolOptions) -> ToolOptions:
     """The given options, else the configured ones; files that the settings protect stay protected either way."""
     return configured if given is None else replace(given, protected=(*given.protected, *configured.protected))
 
 
-def _dependencies(
-    options: ToolOptions, supervisor: Supervisor, home: str | Path | None, agents: Sequence[Agent]
+def tool_dependencies(
+    options: ToolOptions, *, key_value: KeyValue, home: Path | None, clock: Clock | None = None
 ) -> ToolDependencies:
+    """What the built-in tools need, with these options."""
     from retinue.sandbox.probe import choose
 
     return ToolDependencies(
         sandbox=choose(options.sandbox),
-        key_value=supervisor.key_value,
-        clock=supervisor.clock,
-        origins=supervisor.origins,
-        home=_folder(home),
+        key_value=key_value,
+        clock=clock or SystemClock(),
+        home=home,
         network=options.network,
         sandboxed=options.sandbox != "off",
         web_search=options.web_search,
         memory=options.memory,
-        memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
         max_result=options.max_result,
         program_memory_mb=options.program_memory_mb,
         settings=tuple(map(Path, options.protected)),
@@ -197,9 +194,7 @@ def _dependencies(
 
 def builtin_tools() -> tuple[Tool, ...]:
     """Every built-in tool, for lists and reference pages; not to be called."""
-    from retinue.sandbox.probe import choose
-
-    builtin = Builtin(lambda: ToolDependencies(sandbox=choose("required"), key_value=NoKeyValue(), clock=SystemClock()))
+    builtin = Builtin(lambda: tool_dependencies(ToolOptions(), key_value=NoKeyValue(), home=None))
     return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
+import msgspec
+
 from retinue.app.approvals import Approvals
-from retinue.app.launch_config import LaunchConfig, launch_config_of
+from retinue.app.run_spec import LaunchConfig
 from retinue.app.sessions import Sessions
 from retinue.core.commands import Charge, DriverRow, RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName
@@ -19,16 +21,15 @@ from retinue.core.ids import RunId, SessionId
 from retinue.core.state import Run
 from retinue.engine import RunView, Supervisor
 
-SHORTEST = 4
+MIN_LENGTH = 4
 """Characters of a run's id that `ReadOnlyClient.find` needs at least."""
 
-MOST_LISTED = 8
+MAX_LISTED = 8
 """Run ids that the error for an ambiguous part of an id lists at most."""
 
 
 class ReadOnlyClient:
-    """An open store without a driver of its own; an async context manager. Created by
-    `retinue.app.open.open_read_only`.
+    """An open store without a driver of its own; an async context manager. Created by `app.open.open_read_only`.
 
     `unwritable` is the reason if the store can only be read.
     """
@@ -70,17 +71,15 @@ class ReadOnlyClient:
         name = name.strip().lower()
         if (exact := await self.supervisor.look(name)) is not None:
             return exact
-        if len(name) < SHORTEST:
-            raise BadInput(f"{name!r} is too short for a run's id: give {SHORTEST} or more of its characters")
+        if len(name) < MIN_LENGTH:
+            raise BadInput(f"{name!r} is too short for a run's id: give {MIN_LENGTH} or more of its characters")
         run_id = only_match(name, [view.run_id for view in await self.list(everyone=True)])
         return await self.look(run_id)
 
     async def events(self, run_id: RunId) -> list[Event]:
-        """The events of a run so far."""
         return [event for _, event in await self.supervisor.stored.events(run_id)]
 
     async def replay(self, run_id: RunId) -> Run:
-        """The state of a run, folded from its events."""
         return await self.supervisor.replay(run_id)
 
     async def driver_of(self, run_id: RunId) -> DriverRow | None:
@@ -91,16 +90,14 @@ class ReadOnlyClient:
     async def launch_config(self, run_id: RunId) -> LaunchConfig | None:
         """The launch config of the process that started the tree of a run, if it was stored."""
         root = await self.supervisor.row((await self.supervisor.row(run_id)).root_id)
-        return launch_config_of(await self.supervisor.stored.run_spec(root.run_spec))
+        text = (await self.supervisor.stored.run_spec(root.run_spec)).launch_config
+        return msgspec.json.decode(text, type=LaunchConfig) if text else None
 
     async def cancel(self, run_id: RunId, note: str = "") -> tuple[RunId, ...]:
-        """Cancel a run and all its descendants; runs without a driver end at once. Returns the ids of the cancelled
-        runs.
-        """
+        """Cancel a run and its descendants, and return their ids; runs without a driver end at once."""
         return await self.supervisor.cancel(run_id, note=note)
 
     async def charges(self, window: str, since: float) -> list[Charge]:
-        """The charges on a named window since a time."""
         return await self.supervisor.stored.charges(window, since)
 
     async def prune(self, before: float) -> int:
@@ -118,6 +115,6 @@ def only_match(name: str, run_ids: Sequence[RunId]) -> RunId:
     if not found:
         raise UnknownName("run", name)
     if len(found) > 1:
-        listed = ", ".join(found[:MOST_LISTED]) + (", ..." if len(found) > MOST_LISTED else "")
-        raise BadInput(f"{name!r} can mean {len(found)} runs: {listed}")
+        listed = ", ".join(found[:MAX_LISTED]) + (", ..." if len(found) > MAX_LISTED else "")
+        raise BadInput(f"{name!r} matches {len(found)} runs: {listed}; give more of the id")
     return found[0]

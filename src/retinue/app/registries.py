@@ -1,22 +1,37 @@
-"""The tools and providers of a process, by name."""
+"""The tools and providers of a process, by name; and what dialects may know of the providers."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from retinue.core.agent import split_model
 from retinue.core.errors import BadInput
 from retinue.core.ports import Provider, Tool, as_tool
-from retinue.dialects.base import Dialect
-from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, create_provider, provider_config
+from retinue.dialects import registry
+from retinue.dialects.base import Dialect, MakeProvider
+from retinue.dialects.context import ProviderFamilies, ProviderHost
+from retinue.engine import Supervisor
+from retinue.providers.catalog import (
+    LOCAL_SERVERS,
+    WIRES,
+    ProviderConfig,
+    canonical_name,
+    create_provider,
+    family,
+    family_by_name,
+    provider_config,
+)
 from retinue.tools.builtin import BUILTIN, Builtin
+from retinue.tools.dependencies import ToolOptions
 
 
 class ToolRegistry:
-    """The tools of a process: the caller's own, the built-in ones, and for runs with a dialect the tools of that
-    dialect.
+    """The tools of a process: the caller's own, the built-in ones, and for runs with a dialect its tools.
 
     An own tool hides a built-in one of the same name. `named` are the built-in tools offered to runs whose agent lists
     no tools.
@@ -37,7 +52,6 @@ class ToolRegistry:
         self._delegation: dict[str, Mapping[str, Tool]] = {}
 
     def add(self, dialect: Dialect) -> None:
-        """Add the tools of a dialect."""
         self._dialects[dialect.name] = dialect
         self._delegation[dialect.name] = {name: as_tool(tool) for name, tool in dialect.tools().items()}
 
@@ -81,18 +95,19 @@ class ProviderRegistry:
 
     @property
     def first(self) -> str:
-        """The default provider."""
         return next(iter((*self._reached, *self._provider_configs)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all given and configured providers."""
         return tuple(dict.fromkeys((*self._reached, *self._provider_configs)))
 
     @property
     def provider_configs(self) -> tuple[ProviderConfig, ...]:
         """The configs that another process needs to reach the same providers."""
         return tuple(self._provider_configs.values())
+
+    def config(self, name: str) -> ProviderConfig | None:
+        return self._provider_configs.get(name)
 
     def has(self, name: str) -> bool:
         """Whether a provider was given or configured, as opposed to a vendor that could be used by its wire's name."""
@@ -123,11 +138,10 @@ class ProviderRegistry:
         return canonical_name(name, (*self._reached, *self._provider_configs))
 
     def temperature(self, name: str) -> float | None:
-        """The configured temperature of a provider."""
-        return self._provider_configs[name].temperature if name in self._provider_configs else None
+        config = self.config(name)
+        return None if config is None else config.temperature
 
     async def close(self) -> None:
-        """Close the connections of all providers."""
         for provider in self._reached.values():
             if isinstance(provider, Closes):
                 await provider.close()
@@ -139,4 +153,94 @@ class Closes(Protocol):
 
     async def close(self) -> None:
         """Close the connections."""
-        ...
+
+
+_SECRET = re.compile("key|token|secret|auth", re.IGNORECASE)
+MIN_KEY_LENGTH = 8
+"""Values from this length on count as keys; shorter ones occur in ordinary text."""
+
+
+class RegistryFamilies(ProviderFamilies):
+    """Reads the registry of providers, and the environment for keys."""
+
+    def __init__(self, table: ProviderRegistry) -> None:
+        self._table = table
+
+    def names(self) -> Sequence[str]:
+        return tuple(dict.fromkeys((*WIRES, *self._table.names)))
+
+    def config(self, provider: str) -> ProviderConfig | None:
+        known = self._table.config(provider)
+        if known is None and (self._table.has(provider) or provider not in WIRES):
+            return None
+        try:
+            return known or provider_config(provider)
+        except BadInput:
+            return None
+
+    def family(self, provider: str) -> str | None:
+        return family(self.wire(provider))
+
+    def called(self, name: str) -> str | None:
+        return family_by_name(name)
+
+    def member(self, family: str) -> str:
+        if self._table.has(family):
+            return family
+        return next((each.name for each in self._table.provider_configs if self.family(each.name) == family), family)
+
+    def complaint(self, provider: str) -> str:
+        if self._table.is_reached(provider):
+            return ""
+        try:
+            config = self._table.config(provider) or provider_config(provider)
+        except BadInput as error:
+            return str(error)
+        if config.api_key_env and not os.environ.get(config.api_key_env):
+            return f"Missing API key for provider: {self.family(provider) or provider}"
+        return ""
+
+    def is_local(self, provider: str) -> bool:
+        return self.wire(provider) in LOCAL_SERVERS
+
+    def wire(self, provider: str) -> str:
+        known = self._table.config(provider)
+        return provider if known is None else known.wire
+
+    def secrets(self) -> Sequence[str]:
+        names = {each.api_key_env for each in (*self._table.provider_configs, *WIRES.values())}
+        keys = [os.environ.get(name, "") for name in sorted(names) if name]
+        for known in self._table.provider_configs:
+            keys += [value.rpartition(" ")[2] for name, value in known.headers.items() if _SECRET.search(name)]
+        return tuple(key for key in keys if len(key) >= MIN_KEY_LENGTH)
+
+
+def lend_providers(
+    table: ProviderRegistry,
+    supervisor: Supervisor,
+    *,
+    dialect_settings: Mapping[str, object],
+    tool_options: ToolOptions | None,
+    home: Path | None,
+) -> None:
+    """Let the registry find providers of dialects, `kind:NAME`, also if no run of this process has the dialect.
+
+    A run that another process began may need one. A dialect's code is imported when its first provider is looked up.
+    """
+    host = ProviderHost(
+        supervisor=supervisor,
+        families=RegistryFamilies(table),
+        find=table.find,
+        tool_options=tool_options or ToolOptions(),
+        home=home,
+    )
+    makers: dict[str, MakeProvider] = {}
+
+    def find(kind: str, name: str) -> Provider | None:
+        if kind not in makers:
+            for entry in registry.entries():
+                if entry.processes is not None and entry.processes.kind == kind:
+                    makers[kind] = entry.processes.make.load()(host, dialect_settings.get(entry.name))
+        return makers[kind](name) if kind in makers else None
+
+    table.lend(find)

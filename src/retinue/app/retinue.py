@@ -13,10 +13,8 @@ from msgspec.structs import replace
 from retinue.app.approvals import Approvals
 from retinue.app.grants import Grants, escalation, narrowed_memory
 from retinue.app.handle import RunHandle
-from retinue.app.launch_config import LaunchConfig
-from retinue.app.provider_families import lend_providers
-from retinue.app.registries import ProviderRegistry, ToolRegistry
-from retinue.app.run_spec import RunSpecBuilder, limits_of
+from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_providers
+from retinue.app.run_spec import LaunchConfig, RunSpecBuilder, limits_of
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, make_output
 from retinue.core.agent import Agent, ToolSpec

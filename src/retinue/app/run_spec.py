@@ -1,14 +1,15 @@
-"""Build the spec of a root run from its agent, its dialects and the arguments of the program."""
+"""Build the spec of a root run from its agent, dialects and arguments, and store with it how the retinue was opened."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from retinue.app.provider_families import RegistryFamilies
-from retinue.app.registries import ProviderRegistry, ToolRegistry
+from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
 from retinue.core.agent import Agent, RunSpec
 from retinue.core.errors import UnknownName
 from retinue.core.events import RunAccepted
@@ -17,7 +18,31 @@ from retinue.dialects import registry
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.engine import PlainOutcomeTexts, Supervisor
+from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
+
+
+class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What another process needs to resume a run: providers, tools, agents and folders.
+
+    Headers of a provider may be secret and are left out; they are read from the settings file again.
+    """
+
+    model: str = ""
+    provider_configs: tuple[ProviderConfig, ...] = field(default=(), name="contacts")
+    dialects: tuple[str, ...] = ()
+    agents: tuple[Agent, ...] = ()
+    tool_modules: tuple[str, ...] = ()
+    config: str = ""
+    workspace: str = ""
+    no_sandbox: bool = False
+    """Whether programs of the tools were allowed to run without a sandbox."""
+
+    def text(self) -> str:
+        """The config as JSON, as a run spec stores it."""
+        bare = tuple(msgspec.structs.replace(each, headers={}) for each in self.provider_configs)
+        return msgspec.json.encode(msgspec.structs.replace(self, provider_configs=bare)).decode()
+
 
 MAX_TURNS = 50
 """The turn limit of a run whose agent and caller set none."""
@@ -30,13 +55,11 @@ class DialectOutcomeTexts(PlainOutcomeTexts):
         self._dialects = dialects
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        """The message to a parent's model about a child that has ended."""
         dialect = self._dialects.get(accepted.dialect)
         text = None if dialect is None else dialect.notice(accepted, outcome)
         return super().notice(accepted, outcome) if text is None else text
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
-        """Whether a run succeeded that others depend on, and its result or the reason."""
         dialect = self._dialects.get(accepted.dialect)
         result = None if dialect is None else dialect.handover(outcome)
         return super().handover(accepted, outcome) if result is None else result
@@ -115,7 +138,8 @@ class RunSpecBuilder:
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self._agents.values())
         texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
-        provider, name = self._provider_and_model(model or agent.model)
+        model, first = model or agent.model, self._providers.first
+        provider, name = self._providers.split(model, first) if model else (first, self._model)
         return RunSpec(
             agent=agent.name,
             system="\n\n".join(text for text in texts if text),
@@ -143,10 +167,6 @@ class RunSpecBuilder:
             self._dialects[name] = dialect
             self._tools.add(dialect)
         return self._dialects[name]
-
-    def _provider_and_model(self, model: str) -> tuple[str, str]:
-        first = self._providers.first
-        return self._providers.split(model, first) if model else (first, self._model)
 
 
 def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:

@@ -22,7 +22,6 @@ log = logging.getLogger("retinue.config")
 
 
 def _section(declared: SettingsSection) -> Section:
-    """The section of a dialect, as the dialect declares it."""
     return Section(
         name=declared.name,
         type=declared.type,
@@ -43,7 +42,7 @@ DIALECT_SECTIONS: dict[str, Section] = {
 
 SECTIONS: tuple[Section, ...] = (
     AGENTS,
-    providers_section(tuple(WIRES), cross_key_errors=lambda settled: _wrong_of_provider(settled)),
+    providers_section(tuple(WIRES), cross_key_errors=lambda provider: _provider_errors(provider)),
     TOOLS,
     *DIALECT_SECTIONS.values(),
     RISK_PROFILES,
@@ -52,17 +51,16 @@ SECTIONS: tuple[Section, ...] = (
 )
 
 
-def _wrong_of_provider(settled: ProviderSettings) -> Sequence[tuple[str, str]]:
+def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
     """Errors in the settings of a provider, each with its key: an unusable address or `responses_wire`."""
-    wire, address = settled.wire, settled.base_url
+    wire, address = provider.wire, provider.base_url
+    key = "base_url"
     try:
         provider_config(wire, wire=wire, base_url=address)
-    except BadInput as wrong:
-        return (("base_url", str(wrong)),)
-    try:
-        provider_config(wire, wire=wire, base_url=address, responses_wire=settled.responses_wire)
-    except BadInput as wrong:
-        return (("responses_wire", str(wrong)),)
+        key = "responses_wire"
+        provider_config(wire, wire=wire, base_url=address, responses_wire=provider.responses_wire)
+    except BadInput as error:
+        return ((key, str(error)),)
     return ()
 
 
@@ -78,23 +76,21 @@ def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) ->
 
 
 def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
-    """The configs of the providers in the settings."""
     return tuple(
         provider_config(
             name,
-            wire=settled.wire,
-            base_url=settled.base_url,
-            api_key_env=settled.api_key_env,
-            temperature=settled.temperature,
-            headers=settled.headers,
-            prices=settled.rates(),
-            context_window=settled.context_window,
-            responses_wire=settled.responses_wire,
+            wire=provider.wire,
+            base_url=provider.base_url,
+            api_key_env=provider.api_key_env,
+            temperature=provider.temperature,
+            headers=provider.headers,
+            prices=provider.rates(),
+            context_window=provider.context_window,
+            responses_wire=provider.responses_wire,
         )
-        for name, settled in settings.providers.items()
+        for name, provider in settings.providers.items()
     )
 
 
 def dialect_settings(settings: Settings) -> Mapping[str, object]:
-    """The settings of each dialect, by its name."""
     return {name: settings.section(section.name, section.type) for name, section in DIALECT_SECTIONS.items()}

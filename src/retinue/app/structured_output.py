@@ -22,9 +22,7 @@ MAX_ERROR_CHARS = 2000
 """The length of a validation error; a validator may quote a whole schema."""
 
 MAX_DEPTH = 200
-"""Levels of nesting in an answer; deeper JSON could be decoded here, and then perhaps not by another reader of the
-store.
-"""
+"""Levels of nesting in an answer; deeper JSON could be unreadable for another reader of the store."""
 
 _SCHEMES = ("http", "https", "ftp", "file", "data", "")
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)

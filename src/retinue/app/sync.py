@@ -1,6 +1,4 @@
-"""The blocking API for scripts and notebooks: the methods of `Retinue` without `await`, on a thread with its own
-loop.
-"""
+"""The blocking API for scripts and notebooks: the methods of `Retinue` without `await`, on a thread with a loop."""
 
 from __future__ import annotations
 
@@ -111,10 +109,7 @@ class SyncRetinue:
         return self._sync_handle(self._do(self._open_retinue.resume(_which(run))))
 
     def wait(
-        self,
-        *runs: SyncHandle | RunId,
-        mode: Literal["all", "any"] | int = "all",
-        timeout: float | None = None,
+        self, *runs: SyncHandle | RunId, mode: Literal["all", "any"] | int = "all", timeout: float | None = None
     ) -> dict[RunId, Outcome]:
         """Wait for runs to end; see `Retinue.wait`."""
         return self._do(self._open_retinue.wait(*map(_which, runs), mode=mode, timeout=timeout))
@@ -169,18 +164,15 @@ class SyncHandle:
 
     def wait(self, timeout: float | None = None) -> Outcome:
         """Wait for the end of the run; see `RunHandle.wait`."""
-        outcome: Outcome = self._do(self._handle.wait(timeout))
-        return outcome
+        return self._do(self._handle.wait(timeout))
 
     def look(self) -> RunView:
         """The current view of the run; see `RunHandle.look`."""
-        view: RunView = self._do(self._handle.look())
-        return view
+        return self._do(self._handle.look())
 
     def ask(self, text: str, *, tools: bool = True) -> Exchange:
         """Send the next input and wait for the answer; see `RunHandle.ask`."""
-        exchange: Exchange = self._do(self._handle.ask(text, tools=tools))
-        return exchange
+        return self._do(self._handle.ask(text, tools=tools))
 
     def send(self, text: str) -> None:
         """Send a message to the run; see `RunHandle.send`."""
@@ -188,8 +180,7 @@ class SyncHandle:
 
     def close(self) -> Outcome:
         """End a run that was started with `keep_alive=True`; see `RunHandle.close`."""
-        outcome: Outcome = self._do(self._handle.close())
-        return outcome
+        return self._do(self._handle.close())
 
     def cancel(self, note: str = "") -> tuple[RunId, ...]:
         """Cancel the run and all its descendants; see `RunHandle.cancel`."""

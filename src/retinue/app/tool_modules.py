@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -22,9 +22,7 @@ from retinue.core.ports import Tool, ToolLike, as_tool
 
 
 class _SiblingFinder(MetaPathFinder):
-    """Finds modules next to a tool module. It is the last finder, so that such a file never hides an installed
-    package.
-    """
+    """Finds modules next to a tool module; the last finder, so that such a file never hides an installed package."""
 
     def __init__(self) -> None:
         self.folders: list[str] = []
@@ -32,9 +30,7 @@ class _SiblingFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module with this name in the folder of the importing file; submodules of packages are found without
-        this.
-        """
+        """The module with this name in the folder of the importing file; submodules are found without this."""
         if path is not None:
             return None
         here = inspect.currentframe()
@@ -62,8 +58,7 @@ def allow_sibling_imports(folder: str) -> None:
 
 
 def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
-    """The tools in these files, in the order of their definition; a file may re-export the tools of another by
-    importing them.
+    """The tools in these files, in the order of their definition; a file may re-export imported tools of another.
 
     Raises `ConfigError` with all problems: a file that is missing, cannot be imported or has no tools, and two tools of
     one name. A module can import the files next to it. What it prints goes to stderr.
@@ -72,10 +67,11 @@ def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
     problems: list[Problem] = []
     for path in paths:
         try:
-            found = list(_tools_in(_import_file(path)))
+            things = {id(thing): thing for thing in vars(_import_file(path)).values()}
         except ConfigError as error:
             problems += error.problems
             continue
+        found = [thing for thing in things.values() if _is_tool(thing)]
         if not found:
             complaint = "it defines no tools; decorate a function with @retinue.tool"
             problems.append(Problem(file=str(path), complaint=complaint))
@@ -128,12 +124,6 @@ def _failure(path: Path, error: BaseException) -> Problem:
     return Problem(
         file=str(path), line=lines[-1] if lines else None, complaint=f"cannot be imported: {last}", found=last
     )
-
-
-def _tools_in(module: ModuleType) -> Iterator[ToolLike]:
-    for thing in {id(thing): thing for thing in vars(module).values()}.values():
-        if _is_tool(thing):
-            yield thing
 
 
 def _is_tool(thing: object) -> TypeGuard[ToolLike]:

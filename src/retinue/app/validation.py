@@ -22,7 +22,6 @@ from retinue.tools.builtin import BUILTIN
 if TYPE_CHECKING:
     from retinue.config.settings import Settings
 
-
 AGENT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 
 
@@ -82,19 +81,19 @@ def unknown_in_settings(settings: Settings, own: Collection[str]) -> list[Proble
 def unknown_in_code(agents: Sequence[Agent], policy: Policy | None, own: Collection[str]) -> Iterator[str]:
     """Warnings about unknown tool names in the arguments of `retinue.open`."""
     for agent in agents:
-        yield from _told(f"agent {agent.name!r}: tools", agent.tools, own)
+        yield from _warnings(f"agent {agent.name!r}: tools", agent.tools, own)
         if agent.policy is not None:
-            yield from _of_policy(f"agent {agent.name!r}", agent.policy, own)
+            yield from _policy_warnings(f"agent {agent.name!r}", agent.policy, own)
     if policy is not None:
-        yield from _of_policy("policy", policy, own)
+        yield from _policy_warnings("policy", policy, own)
 
 
-def _of_policy(whose: str, policy: Policy, own: Collection[str]) -> Iterator[str]:
+def _policy_warnings(owner: str, policy: Policy, own: Collection[str]) -> Iterator[str]:
     for key in _LISTS:
-        yield from _told(f"{whose}: {key}", getattr(policy, key) or (), own)
+        yield from _warnings(f"{owner}: {key}", getattr(policy, key) or (), own)
 
 
-def _told(where: str, names: Sequence[str], own: Collection[str]) -> Iterator[str]:
+def _warnings(where: str, names: Sequence[str], own: Collection[str]) -> Iterator[str]:
     yield from (f"{where}: {_complaint(name, own)}" for name in names if not _is_known(name, own))
 
 
@@ -105,6 +104,6 @@ def _is_known(name: str, own: Collection[str]) -> bool:
 
 
 def _complaint(name: str, own: Collection[str]) -> str:
-    meant = messages.closest_match(name, (*own, *BUILTIN, *tool_names()))
-    hint = f"; did you mean {meant}?" if meant else ""
+    match = messages.closest_match(name, (*own, *BUILTIN, *tool_names()))
+    hint = f"; did you mean {match}?" if match else ""
     return f"there is no tool named {messages.describe_value(name, with_kind=False)}, so this has no effect{hint}"

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retinue.cli.options import JsonFlag
+from retinue.cli.event_loop import perform
+from retinue.cli.options import JsonFlag, option
+from retinue.cli.output.terminal import answer_json, say
+from retinue.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,45 +19,38 @@ if TYPE_CHECKING:
 QuestionArgument = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The question's id, or 4 or more characters of its run's id if that has one question."
+        metavar="ID", help="The approval's id, or 4 or more characters of its run's id if that has one approval."
     ),
 ]
 NoteFlag = Annotated[
-    str, typer.Option("--note", metavar="TEXT", help="Words to keep with the answer; the model reads those of a no.")
+    str, option("--note", metavar="TEXT", help="A note stored with the answer; the model reads the note of a denial.")
 ]
 
 
 def approvals(json: JsonFlag = False) -> int:
-    """List the calls that wait for a person, of all runs, whoever drives them."""
-    from retinue.cli.event_loop import perform
-
+    """List the tool calls that wait for approval, in all runs of the store."""
     return perform(_list(json=json))
 
 
 def approve(question: QuestionArgument, note: NoteFlag = "") -> int:
-    """Let a call be made that waits for a person."""
-    from retinue.cli.event_loop import perform
-
+    """Approve a tool call that waits for approval."""
     return perform(_answer(question, allow=True, note=note))
 
 
 def deny(question: QuestionArgument, note: NoteFlag = "") -> int:
-    """Refuse a call that waits for a person; the model reads so, and goes on."""
-    from retinue.cli.event_loop import perform
-
+    """Deny a tool call that waits for approval; the model reads the denial and continues."""
     return perform(_answer(question, allow=False, note=note))
 
 
 async def _list(*, json: bool) -> int:
     from retinue.app.open import open_read_only
-    from retinue.cli.output.terminal import answer_json, say
 
     async with open_read_only() as client:
         questions = await client.approvals.open()
     if json:
         answer_json([_row(question) for question in questions])
     elif not questions:
-        say("nobody waits for an approval")
+        say("no calls wait for approval")
     else:
         _table(questions)
     return 0
@@ -63,7 +59,6 @@ async def _list(*, json: bool) -> int:
 async def _answer(name: str, *, allow: bool, note: str) -> int:
     from retinue.app.open import open_read_only
     from retinue.cli.output.format import one_line
-    from retinue.cli.output.terminal import say
 
     async with open_read_only() as client:
         question = await client.approvals.find(name.strip())
@@ -71,12 +66,12 @@ async def _answer(name: str, *, allow: bool, note: str) -> int:
         view = await client.look(question.run_id)
         has_driver = await client.driver_of(question.run_id) is not None
     if not is_first:
-        say(f"error: {question.id} was answered before, and that answer counts")
+        say(f"error: {question.id} was already answered; the first answer counts")
         return 1
-    said = "approved" if allow else "denied"
-    say(f"{said}: {one_line(question.path)} {'may' if allow else 'may not'} call {one_line(question.tool)}")
+    verdict, may = ("approved", "may") if allow else ("denied", "may not")
+    say(f"{verdict}: {one_line(question.path)} {may} call {one_line(question.tool)}")
     if not has_driver:
-        say(f"nobody drives this run; go on with: retinue runs resume {view.root_id}")
+        say(f"no process drives this run; go on with: retinue runs resume {view.root_id}")
     return 0
 
 
@@ -94,7 +89,6 @@ def _row(question: Approval) -> dict[str, Any]:
 
 
 def _value(arguments: str) -> Any:
-    """The arguments as a JSON value if they are JSON."""
     import msgspec
 
     try:
@@ -106,13 +100,10 @@ def _value(arguments: str) -> Any:
 def _table(questions: Sequence[Approval]) -> None:
     from retinue.cli.output.format import one_line, short
     from retinue.cli.output.table import Column, print_table
-    from retinue.core.text import clean
 
     columns: list[Column[Approval]] = [
         Column(
-            title="ID",
-            cell=lambda each: f"{short(each.run_id)}/{each.turn}/{each.index}",
-            piped=lambda each: each.id,
+            title="ID", cell=lambda each: f"{short(each.run_id)}/{each.turn}/{each.index}", piped=lambda each: each.id
         ),
         Column(title="RUN", cell=lambda each: one_line(each.path, 40), piped=lambda each: clean(each.path)),
         Column(title="TOOL", cell=lambda each: one_line(each.tool, 40)),

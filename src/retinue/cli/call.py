@@ -13,7 +13,8 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
-from retinue.cli.output.terminal import never_fail_to_print, say, write
+from retinue.cli.event_loop import exit_now, interrupts, perform
+from retinue.cli.output.terminal import INTERRUPTED, never_fail_to_print, say, write
 from retinue.core.errors import RetinueError
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from retinue.core.run import Outcome
     from retinue.dispatch.worker import WorkerCall
 
-INTERRUPTED = 130
-
 
 def main() -> NoReturn:
     """The command as a process that a parent waits for, and that exits as soon as it has answered."""
@@ -37,8 +36,6 @@ def main() -> NoReturn:
     for name in ("asyncio", "ssl"):
         import_module(name)
     threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
-    from retinue.cli.event_loop import exit_now
-
     exit_now(call())
 
 
@@ -48,9 +45,9 @@ def call() -> int:
     A contract for programs in any language: the ten fields, the events and what a parent may count on are in
     docs/reference/call.md. Exit status: 0 answered, 1 failed, 130 interrupted.
     """
-    from retinue.cli.event_loop import perform
     from retinue.cli.output.sse import SseStream, WriterThread
     from retinue.dispatch.worker import read_call
+    from retinue.telemetry.logs import VARIABLE, turn_on
 
     def open_output(wire: str) -> _SseOutput:
         writer = WriterThread(write)
@@ -58,7 +55,7 @@ def call() -> int:
 
     gc.enable()
     try:
-        _listen_to_logs()
+        turn_on(os.environ.get(VARIABLE, ""), sys.stderr)
         work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
         return 1 if work is None else perform(_answer(work, open_output))
     except KeyboardInterrupt:
@@ -72,8 +69,6 @@ def call() -> int:
 
 
 async def _answer(work: WorkerCall, open_output: Callable[[str], _SseOutput]) -> int:
-    from retinue.cli.event_loop import interrupts
-
     retinue = work.open()
     with interrupts() as asked_to_stop:
         outcome = await work.answer(retinue, lambda: open_output(work.request.provider), asked_to_stop)
@@ -93,8 +88,8 @@ class _SseOutput:
         self._writer = writer
         self._stream = stream
 
-    async def follow(self, happenings: AsyncIterator[Event | Delta]) -> None:
-        await self._stream.follow(happenings)
+    async def follow(self, events: AsyncIterator[Event | Delta]) -> None:
+        await self._stream.follow(events)
 
     def end(self, outcome: Outcome | None) -> None:
         self._stream.end(outcome)
@@ -104,9 +99,3 @@ class _SseOutput:
 
     async def close(self) -> None:
         await self._writer.close()
-
-
-def _listen_to_logs() -> None:
-    from retinue.telemetry.logs import VARIABLE, turn_on
-
-    turn_on(os.environ.get(VARIABLE, ""), sys.stderr)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retinue.cli.options import JsonFlag
+from retinue.cli.event_loop import perform_on_store
+from retinue.cli.options import JsonFlag, option
+from retinue.cli.output.terminal import answer, answer_json, say
+from retinue.core.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from retinue.app.sessions import Sessions
+    from retinue.app.read_only import ReadOnlyClient
 
 app = typer.Typer(
     name="context",
@@ -22,19 +23,16 @@ app = typer.Typer(
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A session.")]
-LabelOption = Annotated[str, typer.Option("--label", metavar="L", help="What the snapshot is to be called.")]
-SnapshotOption = Annotated[
-    str | None, typer.Option("--snapshot", metavar="L", help="What was there when this snapshot was taken.")
-]
+LabelOption = Annotated[str, option("--label", metavar="L", help="The label of the snapshot.")]
+SnapshotOption = Annotated[str | None, option("--snapshot", metavar="L", help="Show the snapshot with this label.")]
 
 
 @app.command("list", epilog="Example: retinue context list --json")
 def list_sessions(json: JsonFlag = False) -> int:
     """List sessions, oldest first, with the size of their shared context."""
-    from retinue.cli.output.terminal import answer_json, say
 
-    async def work(sessions: Sessions) -> None:
-        rows: list[dict[str, Any]] = await sessions.list()
+    async def work(client: ReadOnlyClient) -> None:
+        rows: list[dict[str, Any]] = await client.sessions.list()
         if json:
             answer_json(rows)
         elif not rows:
@@ -42,17 +40,15 @@ def list_sessions(json: JsonFlag = False) -> int:
         else:
             _table(rows)
 
-    return _with_sessions(work)
+    return perform_on_store(work)
 
 
 @app.command(epilog="Example: retinue context show audit --json")
 def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = False) -> int:
-    """Show everything in a session's shared context, values included, or what was there at a snapshot."""
-    from retinue.cli.output.terminal import answer, answer_json
-    from retinue.core.text import clean
+    """Show a session's shared context with its values, now or as of a snapshot."""
 
-    async def work(sessions: Sessions) -> None:
-        context: dict[str, Any] = await sessions.context(name, snapshot=snapshot)
+    async def work(client: ReadOnlyClient) -> None:
+        context: dict[str, Any] = await client.sessions.context(name, snapshot=snapshot)
         if json:
             answer_json(context)
             return
@@ -65,7 +61,7 @@ def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = F
             origin = f"{entry['written_by']}, {entry['written_at']}, version {entry['version']}"
             answer(f"\n-- {entry['key']} ({clean(origin)})\n{clean(entry['value'])}")
 
-    return _with_sessions(work)
+    return perform_on_store(work)
 
 
 @app.command(epilog="Example: retinue context create audit")
@@ -73,45 +69,29 @@ def create(name: NameArgument) -> int:
     """Create an empty session."""
     if not name.strip():
         raise typer.BadParameter("the name of the session is empty")
-    return _with_sessions(lambda sessions: sessions.create(name), f"created session {name}")
+    return perform_on_store(lambda client: client.sessions.create(name), f"created session {name}")
 
 
 @app.command(epilog="Example: retinue context snapshot audit --label before-the-change")
 def snapshot(name: NameArgument, label: LabelOption) -> int:
-    """Keep a session's shared context as it is now under a label."""
-    from retinue.cli.output.terminal import say
+    """Store a session's current shared context under a label."""
 
-    async def work(sessions: Sessions) -> None:
-        say(f"kept {_entries(await sessions.snapshot(name, label))} of session {name} as {label}")
+    async def work(client: ReadOnlyClient) -> None:
+        say(f"kept {_entries(await client.sessions.snapshot(name, label))} of session {name} as {label}")
 
-    return _with_sessions(work)
+    return perform_on_store(work)
 
 
 @app.command(epilog="Example: retinue context archive audit")
 def archive(name: NameArgument) -> int:
     """Make a session read-only."""
-    return _with_sessions(lambda sessions: sessions.archive(name), f"archived session {name}")
+    return perform_on_store(lambda client: client.sessions.archive(name), f"archived session {name}")
 
 
 @app.command(epilog="Example: retinue context delete audit")
 def delete(name: NameArgument) -> int:
-    """Delete a session with its shared context and agents; its runs stay on record."""
-    return _with_sessions(lambda sessions: sessions.delete(name), f"deleted session {name}")
-
-
-def _with_sessions(work: Callable[[Sessions], Awaitable[None]], done: str = "") -> int:
-    from retinue.app.open import open_read_only
-    from retinue.cli.event_loop import perform
-    from retinue.cli.output.terminal import say
-
-    async def main() -> int:
-        async with open_read_only() as client:
-            await work(client.sessions)
-        if done:
-            say(done)
-        return 0
-
-    return perform(main())
+    """Delete a session with its shared context and agents; its runs stay in the store."""
+    return perform_on_store(lambda client: client.sessions.delete(name), f"deleted session {name}")
 
 
 def _entries(number: int) -> str:
@@ -120,7 +100,6 @@ def _entries(number: int) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> None:
     from retinue.cli.output.table import Column, print_table
-    from retinue.core.text import clean
 
     columns: list[Column[dict[str, Any]]] = [
         Column(title="SESSION", cell=lambda row: clean(row["session_id"]), shrinks=True),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
-import typer
+from retinue.cli.event_loop import perform
+from retinue.cli.options import JsonFlag
+from retinue.cli.output.terminal import answer_json, console
 
 if TYPE_CHECKING:
     from retinue.app.launch.checks import Finding
@@ -13,14 +16,12 @@ ROOM = 40
 """Columns that the results need beside the names to get a column of their own."""
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False) -> int:
+def doctor(json: JsonFlag = False) -> int:
     """Check versions, state, settings, keys and local servers; exit 1 if something is broken.
 
-    Keys are told by the name of their variable, never by their value.
+    Keys are reported by the name of their variable, never by their value.
     """
     from retinue.app.launch.checks import run_checks
-    from retinue.cli.event_loop import perform
-    from retinue.cli.output.terminal import answer_json
 
     findings: list[Finding] = []
 
@@ -40,8 +41,6 @@ def doctor(json: Annotated[bool, typer.Option("--json", metavar="", help="Print 
 def _print(findings: list[Finding]) -> None:
     from rich.text import Text
 
-    from retinue.cli.output.terminal import console
-
     screen = console()
     width = max(len(finding.name) for finding in findings)
     indent = width + 4 if screen.width >= width + ROOM else 4
@@ -55,7 +54,5 @@ def _print(findings: list[Finding]) -> None:
 
 
 def _wrapped(text: str, columns: int, indent: int) -> list[str]:
-    from textwrap import wrap
-
     # A path that is cut cannot be copied.
     return wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)

@@ -1,20 +1,27 @@
-"""The event loop of a command: running it, Ctrl-C, and exit while a thread or task cannot be stopped."""
+"""The event loop of a command: running it, Ctrl-C, and exit while a thread or task cannot be stopped.
+
+Every command imports this module, and help and completion need no loop: asyncio is imported late.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-INTERRUPTED = 130
+from retinue.cli.output.terminal import INTERRUPTED, say
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from retinue.app.read_only import ReadOnlyClient
+
 PATIENCE = 0.25
 """Seconds that tasks and threads get to end at exit."""
 
@@ -25,6 +32,9 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 def perform(main: Coroutine[Any, Any, int]) -> int:
     """Run a command's coroutine, on uvloop where it is installed; its exit code."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     runner = asyncio.Runner(loop_factory=_fastest_loop())
     threads = ThreadPoolExecutor(TOOL_THREADS, TOOL_THREAD)
     runner.get_loop().set_default_executor(threads)
@@ -32,11 +42,25 @@ def perform(main: Coroutine[Any, Any, int]) -> int:
         code = runner.run(main)
         threads.shutdown(wait=False, cancel_futures=True)
         if runner.get_loop().run_until_complete(tasks_remain()) or threads_remain(TOOL_THREAD):
-            # Python would wait for a tool that cannot be stopped, perhaps for ever.
+            # Python would wait for a tool that cannot be stopped, perhaps forever.
             exit_now(code)
         return code
     finally:
         runner.close()
+
+
+def perform_on_store(work: Callable[[ReadOnlyClient], Awaitable[None]], done: str = "") -> int:
+    """Run a command that only needs the store, and print `done` on stderr; its exit code."""
+    from retinue.app.open import open_read_only
+
+    async def main() -> int:
+        async with open_read_only() as client:
+            await work(client)
+        if done:
+            say(done)
+        return 0
+
+    return perform(main())
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -49,6 +73,8 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def tasks_remain() -> bool:
     """Cancel all other tasks; whether one of them ignores it."""
+    import asyncio
+
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -86,6 +112,8 @@ def exit_now(code: int) -> NoReturn:
 @contextmanager
 def interrupts() -> Generator[asyncio.Event]:
     """An event that the first SIGINT or SIGTERM sets; the second ends the process."""
+    import asyncio
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -17,7 +17,7 @@ from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
-from retinue.cli.output.terminal import discard_stdout, never_fail_to_print, say
+from retinue.cli.output.terminal import INTERRUPTED, discard, never_fail_to_print, say
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
@@ -26,7 +26,6 @@ from retinue.core.errors import BadInput, RetinueError
 from retinue.version import __version__
 
 BAD_USAGE = 2
-INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of the file system and not of the program: no space left, or no access."""
@@ -48,7 +47,7 @@ app = typer.Typer(
 @app.callback()
 def retinue(
     version: Annotated[
-        bool, typer.Option("--version", metavar="", help="Print the version and leave.", is_eager=True)
+        bool, typer.Option("--version", metavar="", help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     """Sub-agents for LLM agents: runs that delegate, with budgets, permissions and crash recovery."""
@@ -83,11 +82,12 @@ app.command(epilog="Example: retinue demo")(demo)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; the exit code."""
     never_fail_to_print()
     verbose = "-v" in arguments or "--verbose" in arguments
     try:
-        _enable_logs(verbose)
+        from retinue.telemetry.logs import VARIABLE, turn_on
+
+        turn_on(os.environ.get(VARIABLE, ""), sys.stderr, tracebacks=verbose)
         columns = typer.get_terminal_size().columns
         app.rich_markup_mode = "rich" if _can_show_panels(columns) else None
         code = typer.main.get_command(app).main(
@@ -104,19 +104,19 @@ def main(arguments: Sequence[str]) -> int:
         say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        discard_stdout()
+        discard(sys.stdout)
         return 1
     except RetinueError as error:
         say(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1
     except OSError as error:
         if error.errno in FULL:
-            discard_stdout()
-            say(f"error: cannot write: {error.strerror}; a run that has ended is not lost: see retinue runs")
+            discard(sys.stdout)
+            say(f"error: cannot write: {error.strerror}; runs that have ended are stored: see retinue runs")
         elif error.errno in CLOSED and error.filename is not None and not verbose:
             say(f"error: {error.filename}: {error.strerror} (-v shows where)")
         elif _folder_is_gone():
-            say("error: the current folder is gone: change to another one")
+            say("error: the current folder does not exist any more: change to another one")
             return BAD_USAGE
         else:
             _print_bug(error, verbose)
@@ -137,12 +137,6 @@ def _folder_is_gone() -> bool:
 def _can_show_panels(columns: int) -> bool:
     """Whether help is drawn with boxes; they would cut the names of flags on a narrow terminal."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and columns >= WIDE
-
-
-def _enable_logs(verbose: bool) -> None:
-    from retinue.telemetry.logs import VARIABLE, turn_on
-
-    turn_on(os.environ.get(VARIABLE, ""), sys.stderr, tracebacks=verbose)
 
 
 def _print_usage(error: typer.TyperException) -> None:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retinue.cli.options import JsonFlag
+from retinue.cli.output.terminal import answer, answer_json, say
+from retinue.core.errors import UnknownName
+from retinue.core.text import clean, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,24 +18,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="memory",
-    help="What agents remember: list, show, forget.",
+    help="Memories of agents: list, show, forget.",
     epilog="Examples:\n\nretinue memory list\n\nretinue memory show researcher style",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
-AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory.")]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="What it is stored under.")]
-MaybeAgentArgument = Annotated[
-    str | None, typer.Argument(metavar="AGENT", help="Whose memories; everyone's by default.")
-]
+AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="An agent.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key of the memory.")]
+MaybeAgentArgument = Annotated[str | None, typer.Argument(metavar="AGENT", help="An agent. [all agents]")]
 
 
 @app.command("list", epilog="Example: retinue memory list researcher --json")
 def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> int:
-    """List what agents remember, newest first."""
-    from retinue.cli.output.terminal import answer_json, say
-    from retinue.core.text import clean
+    """List memories of agents, newest first."""
     from retinue.tools.memory import Search, newest_first
 
     rows: list[Memory] = []
@@ -51,10 +50,7 @@ def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> i
 
 @app.command(epilog="Example: retinue memory show researcher style")
 def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
-    """Show something that an agent remembers, whole."""
-    from retinue.cli.output.terminal import answer, answer_json
-    from retinue.core.text import clean
-
+    """Show the whole text of a memory."""
     memory = next((found for backend in _backends() if (found := backend.find(agent, key)) is not None), None)
     if memory is None:
         raise _unknown(agent, key)
@@ -67,10 +63,7 @@ def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
 
 @app.command(epilog="Example: retinue memory forget researcher style")
 def forget(agent: AgentArgument, key: KeyArgument) -> int:
-    """Remove something that an agent remembers."""
-    from retinue.cli.output.terminal import say
-    from retinue.core.text import clean
-
+    """Remove a memory."""
     forgotten = [backend.forget(agent, key) for backend in _backends()]
     if not any(forgotten):
         raise _unknown(agent, key)
@@ -87,14 +80,10 @@ def _backends() -> Sequence[MemoryBackend]:
 
 
 def _unknown(agent: str, key: str) -> Exception:
-    from retinue.core.errors import UnknownName
-
     return UnknownName(f"memory of {agent}", key)
 
 
 def _as_json(memory: Memory) -> dict[str, Any]:
-    from retinue.core.text import rfc3339
-
     return {
         "agent": memory.agent,
         "key": memory.key,
@@ -109,7 +98,6 @@ def _as_json(memory: Memory) -> dict[str, Any]:
 
 def _table(rows: Sequence[Memory]) -> None:
     from retinue.cli.output.table import Column, print_table
-    from retinue.core.text import clean, rfc3339
 
     columns: list[Column[Memory]] = [
         Column(title="AGENT", cell=lambda row: clean(row.agent)),

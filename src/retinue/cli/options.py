@@ -5,90 +5,85 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
-ANSWERS = "Who answers"
-LIMITS = "How much it may use"
-OUTPUT = "What is shown"
-RIGHTS = "What it may do"
-MOST = 1_000_000_000
+ANSWERS = "Model"
+LIMITS = "Limits"
+OUTPUT = "Output"
+RIGHTS = "Permissions"
+MAX_AMOUNT = 1_000_000_000
 """The highest amount of dollars or seconds, as in the settings."""
+
+
+def option(*names: str, help: str, metavar: str = "", panel: str | None = None, min: float | None = None) -> Any:
+    """A typer option; `metavar` is empty for a flag without a value."""
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, min=min)
+
 
 ProviderFlag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--provider",
         metavar="W",
         help="A wire (openai-chat, anthropic, ...), a local server (ollama, lmstudio, llamacpp, vllm) or a provider of "
         "the settings. [RETINUE_PROVIDER]",
-        rich_help_panel=ANSWERS,
+        panel=ANSWERS,
     ),
 ]
 BaseUrlFlag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--base-url",
         metavar="URL",
-        help="Its address, as in https://host/v1. [RETINUE_BASE_URL]",
-        rich_help_panel=ANSWERS,
+        help="The provider's address, as in https://host/v1. [RETINUE_BASE_URL]",
+        panel=ANSWERS,
     ),
 ]
 ApiKeyEnvFlag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--api-key-env",
         metavar="NAME",
         help="The environment variable that holds the key. [RETINUE_API_KEY_ENV]",
-        rich_help_panel=ANSWERS,
+        panel=ANSWERS,
     ),
 ]
 ModelFlag = Annotated[
     str | None,
-    typer.Option(
-        "--model", metavar="M", help="The model's name, or PROVIDER:NAME. [RETINUE_MODEL]", rich_help_panel=ANSWERS
-    ),
+    option("--model", metavar="M", help="The model's name, or PROVIDER:NAME. [RETINUE_MODEL]", panel=ANSWERS),
 ]
 ConfigFlag = Annotated[
+    str | None, option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of ./retinue.toml.")
+]
+ToolsFlag = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of ./retinue.toml."),
+    option("--tools", metavar="a,b", help="Tools to offer, separated by commas; retinue tools lists them."),
 ]
+ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
 NoSandboxFlag = Annotated[
-    bool,
-    typer.Option(
-        "--no-sandbox", metavar="", help="Let programs of shell, terminal and python_execute run without a sandbox."
-    ),
+    bool, option("--no-sandbox", help="Let programs of shell, terminal and python_execute run without a sandbox.")
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.", rich_help_panel=OUTPUT)]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="No progress.", rich_help_panel=OUTPUT)]
-BriefFlag = Annotated[
-    bool,
-    typer.Option(
-        "--brief", "-b", metavar="", help="With --sse: neither calls nor their results.", rich_help_panel=OUTPUT
-    ),
-]
+JsonFlag = Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)]
+QuietFlag = Annotated[bool, option("--quiet", "-q", help="Print no progress.", panel=OUTPUT)]
 VerboseFlag = Annotated[
     bool,
-    typer.Option(
-        "--verbose", "-v", metavar="", help="Show what runs were asked, and tracebacks of bugs.", rich_help_panel=OUTPUT
-    ),
+    option("--verbose", "-v", help="Show the tasks of runs, and tracebacks of internal errors.", panel=OUTPUT),
 ]
 ApprovalsFlag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--approvals",
         metavar="ask|wait|deny",
-        help="When a call needs a person: ask here, wait for retinue approve or deny from another terminal, or refuse "
-        "it. [ask on a terminal, else deny]",
-        rich_help_panel=RIGHTS,
+        help="Calls that need approval: ask here, wait for retinue approve or deny, or deny them. "
+        "[ask on a terminal, else deny]",
+        panel=RIGHTS,
     ),
 ]
 YesFlag = Annotated[
     bool,
-    typer.Option(
-        "--yes", "-y", metavar="", help="Approve every call that only needs approval.", rich_help_panel=RIGHTS
-    ),
+    option("--yes", "-y", help="Approve every call that only needs approval.", panel=RIGHTS),
 ]
 RunArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A run's id, or 4 or more characters of its beginning or end.")
@@ -96,17 +91,17 @@ RunArgument = Annotated[
 
 
 def countable(flag: str, number: float | None, *, zero: bool = True) -> float | None:
-    """The value of a flag, checked to be an amount that can be spent."""
+    """The value of a flag, checked to be finite and in range."""
     if number is not None and not math.isfinite(number):
-        raise typer.BadParameter(f"{flag}: {number} is not a number that can be counted to")
-    if number is not None and (number > MOST or (number == 0 and not zero)):
+        raise typer.BadParameter(f"{flag}: found {number}; expected a finite number")
+    if number is not None and (number > MAX_AMOUNT or (number == 0 and not zero)):
         least = "from 0 to" if zero else "above 0 and up to"
-        raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MOST}")
+        raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MAX_AMOUNT}")
     return number
 
 
 def listed(names: str | None) -> tuple[str, ...] | None:
-    """The names in a flag that takes them with commas.
+    """The names in a flag that takes them separated by commas.
 
     >>> listed("grep, file_read,"), listed(""), listed(None)
     (('grep', 'file_read'), (), None)
@@ -135,13 +130,10 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
 
 
 def exclude(flags: dict[str, bool]) -> None:
-    """Raise if more than one of the flags is given."""
     given = [flag for flag, is_given in flags.items() if is_given]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
 
-
-# ---- output ----------------------------------------------------------------------------------------------------------
 
 Form: TypeAlias = Literal["text", "bare", "json", "sse"]
 """How an outcome is printed: for users, the answer alone, as a JSON object, or not at all because it was streamed."""
@@ -162,11 +154,8 @@ class OutputOptions:
 
     @property
     def form(self) -> Form:
-        """The form of the outcome on stdout."""
         return "json" if self.json else "sse" if self.sse else "bare" if self.quiet else "text"
 
-
-# ---- approvals -------------------------------------------------------------------------------------------------------
 
 Mode: TypeAlias = Literal["ask", "wait", "deny"]
 
@@ -175,7 +164,7 @@ MODES: tuple[Mode, ...] = ("ask", "wait", "deny")
 
 @dataclass(frozen=True, slots=True)
 class ApprovalOptions:
-    """How calls are approved that need a person."""
+    """How calls are handled that need approval."""
 
     mode: Mode
     yes: bool = False
@@ -193,9 +182,9 @@ def approval_options(mode: str | None, *, yes: bool, detach: bool = False) -> Ap
         raise typer.BadParameter("--yes and --approvals exclude each other")
     on_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     if mode == "ask" and detach:
-        raise typer.BadParameter("--detach and --approvals ask exclude each other; --approvals wait asks elsewhere")
+        raise typer.BadParameter("--detach and --approvals ask exclude each other: use --approvals wait")
     if mode == "ask" and not on_terminal:
-        raise typer.BadParameter("--approvals ask needs a terminal on stdin and stderr; try --approvals wait")
+        raise typer.BadParameter("--approvals ask needs a terminal on stdin and stderr: use --approvals wait")
     if mode is None:
         return ApprovalOptions("deny" if not on_terminal else "wait" if detach else "ask", yes)
     return ApprovalOptions(next(each for each in MODES if each == mode), yes)

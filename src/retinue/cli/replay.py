@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from retinue.cli.event_loop import perform
+from retinue.cli.options import option
+from retinue.cli.output.terminal import answer, say
+from retinue.core.errors import BadInput
+from retinue.core.text import clean
 from retinue.dialects import registry
 
 if TYPE_CHECKING:
     from retinue.core.ports import Store
 
 NOT_MET = 1
-HELP = f"Show conversations of subagents of the dialect {registry.REPLAY} that were kept (persistence_enabled)."
+HELP = f"Show stored conversations of subagents of the dialect {registry.REPLAY} (persistence_enabled)."
 
 
 def replay(
-    id: Annotated[str | None, typer.Option("--id", "-i", metavar="ID", help="Show one conversation.")] = None,
-    listed: Annotated[bool, typer.Option("--list", "-l", metavar="", help="List conversations, newest first.")] = False,
-    tree: Annotated[
-        bool, typer.Option("--tree", "-t", metavar="", help="Show who started whom; with --id, below that one.")
-    ] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=0, help="How many at most; 10 by default.")] = 10,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="How many to leave out first.")] = 0,
+    id: Annotated[str | None, option("--id", "-i", metavar="ID", help="Show one conversation.")] = None,
+    listed: Annotated[bool, option("--list", "-l", help="List conversations, newest first.")] = False,
+    tree: Annotated[bool, option("--tree", "-t", help="Show a tree; with --id, the tree below that one.")] = False,
+    limit: Annotated[int, option("--limit", metavar="N", min=0, help="The maximum number; 10 by default.")] = 10,
+    offset: Annotated[int, option("--offset", metavar="N", min=0, help="The number to skip first.")] = 0,
     db_path: Annotated[
-        str | None, typer.Option("--db-path", metavar="FILE", help="Another database than that of the state folder.")
+        str | None, option("--db-path", metavar="FILE", help="A database instead of that in the state folder.")
     ] = None,
 ) -> int:
-    """Show conversations of subagents that were kept."""
-    from retinue.cli.event_loop import perform
-    from retinue.cli.output.terminal import say
-
+    """Show stored conversations of subagents."""
     if id is None and not listed and not tree:
         say("Error: Must specify --list or --id")
         return NOT_MET
@@ -39,8 +38,6 @@ def replay(
 
 async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offset: int, db_path: str | None) -> int:
     from retinue.app.open import open_read_only
-    from retinue.cli.output.terminal import answer, say
-    from retinue.core.text import clean
 
     make_transcripts = registry.entry(registry.REPLAY).transcripts
     assert make_transcripts is not None
@@ -63,9 +60,6 @@ def _store(db_path: str | None) -> Store | None:
     """The store in that file; raises if there is no such file."""
     if db_path is None:
         return None
-    from pathlib import Path
-
-    from retinue.core.errors import BadInput
     from retinue.store.sqlite import open_or_read_only
 
     path = Path(db_path).expanduser()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from retinue.cli.options import ConfigFlag, JsonFlag
+from retinue.cli.output.terminal import answer_json
+from retinue.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +19,6 @@ def tools(config: ConfigFlag = None, json: JsonFlag = False) -> int:
     from retinue.app.open import builtin_tools
     from retinue.app.settings_file import load_settings
     from retinue.app.tool_modules import load_tools
-    from retinue.cli.output.terminal import answer_json
 
     own = load_tools(load_settings(config).tool_modules)
     hidden = {tool.spec.name for tool in own}
@@ -41,7 +42,6 @@ def _as_json(tool: Tool, *, is_own: bool) -> dict[str, object]:
 
 def _table(found: Sequence[Tool], own: Sequence[Tool]) -> None:
     from retinue.cli.output.table import Column, print_table
-    from retinue.core.text import clean
 
     columns: list[Column[Tool]] = [
         Column(title="TOOL", cell=lambda tool: clean(tool.spec.name)),

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.config import messages
-from retinue.config.key_paths import KeyPath
+from retinue.config.messages import KeyPath
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import NamedTables, Section
@@ -29,8 +29,7 @@ Name = Annotated[str, Meta(min_length=1)]
 ProviderRef = Annotated[
     str,
     Meta(
-        pattern=r"\A[^.\s]+\.[^.\s]+\Z",
-        extra={"expected": "WIRE.NAME, as in openai-chat.local for [providers.local]"},
+        pattern=r"\A[^.\s]+\.[^.\s]+\Z", extra={"expected": "WIRE.NAME, as in openai-chat.local for [providers.local]"}
     ),
 ]
 
@@ -213,18 +212,14 @@ AGENTS = Section(
     type=AgentSettings,
     about="Agents that can be started with --agent NAME, and to which other agents can delegate.",
     named=NamedTables(
-        example="researcher",
-        pattern=r"[a-z0-9_-]{1,64}",
-        expected="1 to 64 of the characters a-z, 0-9, _ and -",
+        example="researcher", pattern=r"[a-z0-9_-]{1,64}", expected="1 to 64 of the characters a-z, 0-9, _ and -"
     ),
     unsupported=("skill_bundles", "cron_jobs", "workspace.access", "workspace.unrestricted_filesystem"),
 )
 
 
 def reference_issues(
-    agents: Mapping[str, AgentSettings],
-    providers: Mapping[str, ProviderSettings],
-    written: Mapping[str, Sequence[str]],
+    agents: Mapping[str, AgentSettings], providers: Mapping[str, ProviderSettings], written: Mapping[str, Sequence[str]]
 ) -> Iterator[Issue]:
     """Issues about unknown profiles, agents and providers named by agents, and about unsupported memory backends.
 

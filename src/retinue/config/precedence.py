@@ -101,25 +101,13 @@ def resolve(
 
 
 def _flags(flags: Flags) -> Source:
-    given: dict[Option, str | None] = {
-        "model": flags.model,
-        "provider": flags.provider,
-        "base_url": flags.base_url,
-        "api_key_env": flags.api_key_env,
-    }
-    return {
-        option: SourcedValue(value, f"--{option.replace('_', '-')}", FLAGS)
-        for option, value in given.items()
-        if value is not None
-    }
+    given: dict[Option, str] = {option: value for option in VARIABLES if (value := getattr(flags, option)) is not None}
+    return {option: SourcedValue(value, f"--{option.replace('_', '-')}", FLAGS) for option, value in given.items()}
 
 
 def _environment(environ: Mapping[str, str]) -> Source:
-    return {
-        option: SourcedValue(environ[name], name, ENVIRONMENT)
-        for option, name in VARIABLES.items()
-        if environ.get(name)
-    }
+    given: dict[Option, str] = {option: name for option, name in VARIABLES.items() if environ.get(name)}
+    return {option: SourcedValue(environ[name], name, ENVIRONMENT) for option, name in given.items()}
 
 
 def _canonical(source: Source, canonical: Callable[[str], str]) -> Source:
@@ -147,10 +135,7 @@ def _first(option: Option, *sources: Source) -> SourcedValue | None:
 
 
 def _split(
-    model: SourcedValue | None,
-    provider: SourcedValue | None,
-    known: Collection[str],
-    canonical: Callable[[str], str],
+    model: SourcedValue | None, provider: SourcedValue | None, known: Collection[str], canonical: Callable[[str], str]
 ) -> tuple[SourcedValue | None, SourcedValue | None]:
     """Model and provider, with a provider prefix of the model split off."""
     if model is None or (provider is not None and provider.rank == model.rank):

@@ -147,7 +147,6 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
     ] = "target"
 
     def profile(self, risk: RiskSettings) -> RuntimeProfile:
-        """The runtime profile of an agent with these two profiles."""
         return RuntimeProfile(
             agentic=self.agentic,
             max_tool_iterations=self.max_tool_iterations or DEFAULT_ITERATIONS,

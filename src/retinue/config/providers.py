@@ -24,8 +24,6 @@ Variable = Annotated[
 HeaderText = Annotated[
     str, Meta(pattern=r"\A[^\x00-\x08\x0a-\x1f\x7f]*\Z", extra={"expected": "a string on one line", "secret": True})
 ]
-
-
 Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
@@ -40,7 +38,6 @@ class PriceSettings(Struct, frozen=True, kw_only=True):
     ] = None
 
     def rates(self) -> Rates:
-        """The price as the providers' type."""
         return Rates(input=self.input, output=self.output, cached=self.cached, cache_write=self.cache_write)
 
 
@@ -48,8 +45,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     """A configured provider; None means the default of its wire."""
 
     wire: Annotated[
-        str,
-        Meta(description="Its protocol; not needed if the provider's name is a wire's.", examples=["openai-chat"]),
+        str, Meta(description="Its protocol; not needed if the provider's name is a wire's.", examples=["openai-chat"])
     ]
     base_url: Annotated[Address | None, Meta(description="Its base URL.", examples=["http://localhost:8000/v1"])] = None
     api_key_env: Annotated[
@@ -76,10 +72,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     ] = {}
     context_window: Annotated[
         Annotated[int, Meta(ge=1024, le=100_000_000)] | None,
-        Meta(
-            description="Context window of its models in tokens; overrides what retinue knows.",
-            examples=[32768],
-        ),
+        Meta(description="Context window of its models in tokens; overrides what retinue knows.", examples=[32768]),
     ] = None
     responses_wire: Annotated[
         Literal["live", "seed"] | None,
@@ -90,7 +83,6 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     ] = None
 
     def rates(self) -> dict[str, Rates]:
-        """The configured prices by model."""
         return {model: priced.rates() for model, priced in self.prices.items()}
 
 
@@ -106,11 +98,7 @@ def providers_section(
         name="providers",
         type=ProviderSettings,
         about="Providers, for models written PROVIDER:NAME and for --provider; a wire's name changes its defaults.",
-        named=NamedTables(
-            example="local",
-            pattern=r"[A-Za-z0-9_-]{1,64}",
-            expected="1 to 64 letters, digits, _ and -",
-        ),
+        named=NamedTables(example="local", pattern=r"[A-Za-z0-9_-]{1,64}", expected="1 to 64 letters, digits, _ and -"),
         choices={"wire": wires},
         implied=lambda name: {"wire": name} if name in wires else {},
         cross_key_errors=cross_key_errors,

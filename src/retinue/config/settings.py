@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import AGENTS, AgentSettings, reference_issues
-from retinue.config.key_paths import Document, KeyPath, Parser, dotted
+from retinue.config.messages import Document, KeyPath, Parser, dotted
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Section
@@ -61,7 +61,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Every place where the file names a tool, as `found`; whether the tools exist is not checked here."""
 
     def section(self, name: str, kind: type[S]) -> S:
-        """The section of that name and type, or its defaults."""
         section = self.sections.get(name)
         return section if isinstance(section, kind) else kind()
 
@@ -94,19 +93,19 @@ def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Sectio
         return _settings({}, None, FILE, sections)
     source = Path(os.path.abspath(cwd / path))
     _check_file_type(source, str(path), named=named)
-    document = _read(source, str(path))
+    document = PARSERS.get(source.suffix.lower(), read_toml)(_text(source, str(path)), str(path))
     return _settings(document.values, source, str(path), sections, document)
 
 
 def _find_file(cwd: Path) -> str | None:
     existing = [name for name in FILES if os.path.lexists(cwd / name)]
     if len(existing) > 1:
-        complaint = f"{' and '.join(existing)} are both here; keep one of them"
+        complaint = f"{' and '.join(existing)} both exist; keep one of them"
         raise ConfigError(Problem(file=existing[0], complaint=complaint))
     return existing[0] if existing else None
 
 
-def _check_file_type(source: Path, shown: str, *, named: bool) -> None:
+def _check_file_type(source: Path, file: str, *, named: bool) -> None:
     """Reject files that block or never end; a pipe is read only if its path was given explicitly."""
     try:
         mode = os.stat(source).st_mode
@@ -122,37 +121,30 @@ def _check_file_type(source: Path, shown: str, *, named: bool) -> None:
         found = "a device"
     else:
         return
-    raise ConfigError(Problem(file=shown, complaint=f"found {found}; expected a file", found=found))
+    raise ConfigError(Problem(file=file, complaint=f"found {found}; expected a file", found=found))
 
 
-def _read(source: Path, shown: str) -> Document:
-    return PARSERS.get(source.suffix.lower(), read_toml)(_text(source, shown), shown)
-
-
-def _text(source: Path, shown: str) -> str:
+def _text(source: Path, file: str) -> str:
     try:
         body = source.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(Problem(file=shown, complaint="there is no such file", found="nothing")) from None
+        raise ConfigError(Problem(file=file, complaint="there is no such file", found="nothing")) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigError(Problem(file=shown, complaint=f"cannot be read: {reason}")) from None
+        raise ConfigError(Problem(file=file, complaint=f"cannot be read: {reason}")) from None
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = body.count(b"\n", 0, error.start) + 1
         found = f"the byte 0x{body[error.start]:02x}"
-        raise ConfigError(
-            Problem(
-                file=shown, line=line, complaint=f"found {found}; expected UTF-8 text", found=found, allowed="UTF-8"
-            )
-        ) from None
+        complaint = f"found {found}; expected UTF-8 text"
+        raise ConfigError(Problem(file=file, line=line, complaint=complaint, found=found, allowed="UTF-8")) from None
 
 
 def _settings(
     values: Mapping[str, object],
     source: Path | None,
-    shown: str,
+    file: str,
     sections: Sequence[Section],
     document: Document | None = None,
 ) -> Settings:
@@ -160,9 +152,9 @@ def _settings(
     named_tables = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
     tools = checked.pop(TOOLS.name, None)
     tools = tools if isinstance(tools, ToolsSettings) else ToolsSettings()
-    modules = tools.modules
     folder = source.parent if source is not None else Path()
-    issues += module_issues(modules, folder)
+    modules = module_files(tools.modules, folder)
+    issues += module_issues(modules)
     agents = _tables(checked.pop(AGENTS.name, None), AgentSettings)
     providers = _tables(checked.pop("providers", None), ProviderSettings)
     risk_profiles = _tables(checked.pop(RISK_PROFILES.name, None), RiskSettings)
@@ -176,66 +168,41 @@ def _settings(
     )
     for section in sections:
         for name, table in named_tables.get(section.name, {}).items():
-            issues += [
-                Issue(path=(section.name, name, key), message=message)
-                for key, message in section.cross_key_errors(table)
-            ]
-        if isinstance(values_of_section := checked.get(section.name), Struct):
-            messages = (
-                *section.cross_key_errors(values_of_section),
-                *section.unknown_providers(values_of_section, tuple(providers)),
-            )
+            found = section.cross_key_errors(table)
+            issues += [Issue(path=(section.name, name, key), message=message) for key, message in found]
+        if isinstance(table := checked.get(section.name), Struct):
+            found = (*section.cross_key_errors(table), *section.unknown_providers(table, tuple(providers)))
             issues += [
                 Issue(path=(*section.name.split("."), key), message=message, is_complete=section.has_complete_messages)
-                for key, message in messages
+                for key, message in found
             ]
-    errors = [issue for issue in issues if not issue.is_warning]
-    if errors:
-        raise ConfigError(*_sorted_problems(errors, shown, document))
+    if errors := [issue for issue in issues if not issue.is_warning]:
+        raise ConfigError(*_sorted_problems(errors, file, document))
+    references = [issue for issue in _tool_references(agents, risk_profiles) if _is_written(issue.path, values)]
     return Settings(
         agents=agents,
         providers=providers,
         risk_profiles=risk_profiles,
         runtime_profiles=runtime_profiles,
-        warnings=tuple(_sorted_problems(issues, shown, document)),
-        tool_references=tuple(
-            _sorted_problems(
-                [
-                    Issue(path=path, message="", found=name)
-                    for path, name in _tool_references(agents, risk_profiles)
-                    if _is_written(path, values)
-                ],
-                shown,
-                document,
-            )
-        ),
-        tool_modules=module_files(modules, folder),
+        warnings=tuple(_sorted_problems(issues, file, document)),
+        tool_references=tuple(_sorted_problems(references, file, document)),
+        tool_modules=modules,
         tool_options=replace(
-            tools.options(),
-            protected=tuple(map(os.path.abspath, (*filter(None, (source,)), *module_files(modules, folder)))),
+            tools.options(), protected=tuple(map(os.path.abspath, (*filter(None, (source,)), *modules)))
         ),
         sections={name: value for name, value in checked.items() if isinstance(value, Struct)},
         source=source,
     )
 
 
-def _tool_references(
-    agents: Mapping[str, AgentSettings], risk_profiles: Mapping[str, RiskSettings]
-) -> Iterator[tuple[KeyPath, str]]:
-    """Every tool name in agents and risk profiles, with its path."""
-    for alias, agent in agents.items():
-        for index, name in enumerate(agent.tools or ()):
-            yield (AGENTS.name, alias, "tools", index), name
+def _tool_references(agents: Mapping[str, AgentSettings], risk_profiles: Mapping[str, RiskSettings]) -> Iterator[Issue]:
+    """Every tool name in agents and risk profiles, as `found`."""
+    lists = [((AGENTS.name, alias, "tools"), agent.tools or ()) for alias, agent in agents.items()]
     for profile, risk in risk_profiles.items():
-        lists = {
-            "allowed_tools": risk.allowed_tools,
-            "excluded_tools": risk.excluded_tools,
-            "auto_approve": risk.auto_approve,
-            "always_ask": risk.always_ask,
-        }
-        for key, names in lists.items():
-            for index, name in enumerate(names):
-                yield (RISK_PROFILES.name, profile, key, index), name
+        keys = ("allowed_tools", "excluded_tools", "auto_approve", "always_ask")
+        lists += [((RISK_PROFILES.name, profile, key), getattr(risk, key)) for key in keys]
+    for path, names in lists:
+        yield from (Issue(path=(*path, index), message="", found=name) for index, name in enumerate(names))
 
 
 def _is_written(path: KeyPath, values: Mapping[str, object]) -> bool:
@@ -254,11 +221,11 @@ def _tables(section: Struct | dict[str, Struct] | None, kind: type[S]) -> dict[s
     return {name: table for name, table in tables.items() if isinstance(table, kind)}
 
 
-def _sorted_problems(issues: Sequence[Issue], shown: str, document: Document | None) -> list[Problem]:
+def _sorted_problems(issues: Sequence[Issue], file: str, document: Document | None) -> list[Problem]:
     """The issues as problems with their lines, in the order of the file."""
     problems = [
         Problem(
-            file=shown,
+            file=file,
             line=None if document is None else document.nearest_line(issue.path),
             key=dotted(issue.path),
             complaint=issue.message,

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from retinue.config.key_paths import dotted
+from retinue.config.messages import dotted
 from retinue.config.sections import Section
 from retinue.config.validation import expected_type
 
@@ -26,13 +26,11 @@ HEADING = """\
 
 def template(sections: Sequence[Section]) -> str:
     """A settings file with these sections, all of it commented out."""
-    return "\n".join([HEADING, *("\n".join([*_section(section), ""]) for section in sections)])
-
-
-def _section(section: Section) -> Iterator[str]:
-    name = f"{section.name}.{section.named.example}" if section.named else section.name
-    yield f"# {section.about}"
-    yield from _table(name, section.type)
+    lines = [HEADING]
+    for section in sections:
+        name = f"{section.name}.{section.named.example}" if section.named else section.name
+        lines += [f"# {section.about}", *_table(name, section.type), ""]
+    return "\n".join(lines)
 
 
 def _table(name: str, kind: type[Struct]) -> Iterator[str]:
@@ -51,19 +49,16 @@ def _table(name: str, kind: type[Struct]) -> Iterator[str]:
 
 
 def fields_of(kind: type[Struct]) -> tuple[inspect.Field, ...]:
-    """The fields of a section's type."""
     return cast("inspect.StructType", inspect.type_info(kind)).fields
 
 
 def description_and_example(declared: inspect.Type) -> tuple[str, Any]:
-    """The description of a key and its example value, or NODEFAULT."""
     # Only types with metadata have a schema, and msgspec does not type it further.
     schema: dict[str, Any] = getattr(declared, "extra_json_schema", None) or {}
     return schema.get("description", ""), next(iter(schema.get("examples", ())), NODEFAULT)
 
 
 def toml(value: object) -> str:
-    """A value as TOML writes it."""
     match value:
         case list() | tuple():
             return f"[{', '.join(map(toml, cast('Sequence[object]', value)))}]"

@@ -1,6 +1,6 @@
 """TOML parsing with the line of each key, which `tomllib` does not provide.
 
-`tomllib` validates the text; `KeyLines` only finds lines, and skips whatever it does not understand.
+`tomllib` validates the text; `KeyLines` only finds lines, and skips what it cannot parse.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
-from retinue.config.key_paths import Document, KeyPath, dotted
+from retinue.config.messages import Document, KeyPath, dotted
 from retinue.core.errors import ConfigError, Problem
 
 _PART = r"""(?:"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)"""
@@ -48,7 +48,6 @@ class KeyLines:
             self._document()
 
     def find(self, path: KeyPath) -> int | None:
-        """The line of a key, counted from 1, or None."""
         return self._lines.get(path)
 
     def _document(self) -> None:
@@ -144,13 +143,7 @@ def _names(key: str) -> tuple[str, ...]:
 
 
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z")
-_DUPLICATE_MESSAGES = (
-    "Cannot overwrite",
-    "Cannot declare",
-    "Cannot redefine",
-    "Cannot mutate",
-    "Duplicate inline table key",
-)
+_DUPLICATES = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline table key")
 
 
 def read_toml(text: str, file: str) -> Document:
@@ -162,7 +155,7 @@ def read_toml(text: str, file: str) -> Document:
     except ValueError as error:  # a number with more digits than Python converts
         raise ConfigError(Problem(file=file, complaint=f"not valid TOML: {_lowered(str(error))}")) from None
     except RecursionError:
-        raise ConfigError(Problem(file=file, complaint="not readable: arrays in arrays, too deep")) from None
+        raise ConfigError(Problem(file=file, complaint="not readable: nested too deeply")) from None
     lines = cache(lambda: KeyLines(text))
 
     def line_of(path: KeyPath) -> int | None:
@@ -179,7 +172,7 @@ def _syntax_problem(message: str, text: str, file: str) -> Problem:
     else:  # unexpected end of the text
         lines = text.split("\n")
         line, column = len(lines), len(lines[-1]) + 1
-    if details.startswith(_DUPLICATE_MESSAGES):
+    if details.startswith(_DUPLICATES):
         return _duplicate_problem(text, file, line, column)
     return Problem(file=file, line=line, column=column, complaint=f"not valid TOML: {_lowered(details)}", found=details)
 

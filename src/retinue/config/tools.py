@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.key_paths import quoted
+from retinue.config.messages import quoted
 from retinue.config.sections import Section
 from retinue.config.validation import Issue
 from retinue.tools.dependencies import PROGRAM_MEMORY_MB, ToolOptions
@@ -42,16 +42,12 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     web_search: Annotated[
         str,
         Meta(
-            description="Web search engine: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.",
-            examples=["ddgs"],
+            description="Web search engine: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.", examples=["ddgs"]
         ),
     ] = "ddgs"
     memory: Annotated[
         Literal["sqlite", "markdown"],
-        Meta(
-            description="Memory backend of agents: sqlite, or markdown (readable files).",
-            examples=["sqlite"],
-        ),
+        Meta(description="Memory backend of agents: sqlite, or markdown (readable files).", examples=["sqlite"]),
     ] = "sqlite"
     max_result: Annotated[
         int,
@@ -73,7 +69,6 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     ] = PROGRAM_MEMORY_MB
 
     def options(self) -> ToolOptions:
-        """The options of the built-in tools."""
         return ToolOptions(
             sandbox=self.sandbox,
             network=self.network,
@@ -95,9 +90,9 @@ def module_files(modules: Sequence[str], folder: Path) -> tuple[Path, ...]:
     return tuple(Path(os.path.abspath(folder / module)) for module in modules)
 
 
-def module_issues(modules: Sequence[str], folder: Path) -> Iterator[Issue]:
+def module_issues(modules: Sequence[Path]) -> Iterator[Issue]:
     """Issues about modules that do not exist or are not Python files."""
-    for index, file in enumerate(module_files(modules, folder)):
+    for index, file in enumerate(modules):
         kind = _file_kind(file)
         if kind == "a file" and file.suffix == ".py":
             continue

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from retinue.config import messages
-from retinue.config.key_paths import KeyPath, dotted
+from retinue.config.messages import KeyPath, dotted
 from retinue.config.sections import Section, Tree, tree_of
 
 Mismatch: TypeAlias = Literal["kind", "form", "too_small", "too_large"]
@@ -101,7 +101,7 @@ def _named_tables(section: Section, path: KeyPath, value: object, issues: list[I
     for name, below in cast("dict[str, object]", value).items():
         if not re.fullmatch(section.named.pattern, name):
             allowed = section.named.expected
-            message = f"bad name; expected {allowed}"
+            message = f"invalid name; expected {allowed}"
             issues.append(Issue(path=(*path, name), message=message, found=name, allowed=allowed))
             continue
         if isinstance(below, dict):

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from retinue.config.key_paths import Document, KeyPath, dotted, quoted
+from retinue.config.messages import Document, KeyPath, dotted, quoted
 from retinue.core.errors import ConfigError, Problem
 
 MAX_VALUES = 20_000
@@ -80,7 +80,7 @@ class _NodeConverter:
     def _value(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> Value:
         self._count += 1
         if self._count > MAX_VALUES:
-            raise self._error(node, f"more than {MAX_VALUES} values, with every alias written out", path)
+            raise self._error(node, f"more than {MAX_VALUES} values with all aliases expanded", path)
         if any(node is each for each in above):
             raise self._error(node, "this alias refers to a value that contains it", path)
         match node:
@@ -113,13 +113,15 @@ class _NodeConverter:
 
     def _key(self, node: Node, path: KeyPath) -> str:
         if not isinstance(node, ScalarNode):
-            raise self._error(node, "found a key that is not a word; expected a string", path, found="a table or array")
+            raise self._error(
+                node, "found a key that is a table or array; expected a string", path, found="a table or array"
+            )
         if node.tag == f"{_TAG}merge":
-            raise self._error(node, "found <<; expected the keys themselves: tables are not merged here", path)
+            raise self._error(node, "found <<; expected keys: merging of tables is not supported", path)
         if node.tag != f"{_TAG}str":
             shown = quoted(str(node.value))
             raise self._error(
-                node, f"found the key {shown[1:-1]}, which is no string; in quotes it is one: {shown}", path
+                node, f"found the key {shown[1:-1]}, which is not a string; write it in quotes: {shown}", path
             )
         return str(node.value)
 
@@ -146,7 +148,7 @@ class _NodeConverter:
         try:
             return int(text, base)
         except ValueError:  # more digits than Python converts
-            raise self._error(node, "not readable: a number of thousands of digits", path) from None
+            raise self._error(node, "not readable: a number with too many digits", path) from None
 
     def _tag_error(self, node: Node, path: KeyPath) -> ConfigError:
         tag = node.tag.replace(_TAG, "!!")
@@ -174,7 +176,7 @@ def _flat(text: str) -> str:
 
 
 def _too_deep(file: str) -> Problem:
-    return Problem(file=file, complaint="not readable: arrays in arrays, too deep")
+    return Problem(file=file, complaint="not readable: nested too deeply")
 
 
 def _is_null(node: Node) -> bool:

@@ -1,3 +1,3 @@
-"""Who drives a run when nobody sits in front of it: schedules, and the processes that keep to them."""
+"""Processes that start runs without a user: cron jobs and their daemon, and the worker behind `retinue call`."""
 
 __all__ = ["cron", "worker"]

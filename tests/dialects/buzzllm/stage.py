@@ -23,8 +23,8 @@ from retinue.core.events import CallReturned
 from retinue.providers.scripted import Line, ScriptedReply, calls
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
+from tests.cli.output.test_sse import SseEvent, events
 from tests.cli.stage import open_in_a_thread
-from tests.cli.test_sse import Told, events
 from tests.internals import engine_of
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.responses import FakeResponses
@@ -79,7 +79,7 @@ class Ended(NamedTuple):
     stderr: str
 
     @property
-    def told(self) -> list[Told]:
+    def told(self) -> list[SseEvent]:
         """The events, but for those that only frame others."""
         return [told for told in events(self.stdout) if told.type != "response_start"]
 
@@ -230,7 +230,27 @@ def callers(pid: int | None = None) -> set[int]:
 
 
 __all__ = [
-    "CHAT", "MODEL", "PROMPT", "RESPONSES", "WIRES", "AnyVendor", "Cast", "Command", "Ended", "FakeServer", "Stage",
-    "Told", "Wire", "below", "call_subagent", "callers", "exists", "is_root", "one_by_one", "opened", "order",
-    "over_every_wire", "serving",
+    "CHAT",
+    "MODEL",
+    "PROMPT",
+    "RESPONSES",
+    "WIRES",
+    "AnyVendor",
+    "Cast",
+    "Command",
+    "Ended",
+    "FakeServer",
+    "SseEvent",
+    "Stage",
+    "Wire",
+    "below",
+    "call_subagent",
+    "callers",
+    "exists",
+    "is_root",
+    "one_by_one",
+    "opened",
+    "order",
+    "over_every_wire",
+    "serving",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from tests.dialects.buzzllm.stage import (
     PROMPT,
     RESPONSES,
     Command,
-    Told,
+    SseEvent,
     Wire,
     one_by_one,
     order,
@@ -47,7 +47,10 @@ def test_one_order_on_stdin_is_answered_with_events_on_stdout(command: Command, 
 
     assert ended.code == 0
     assert "".join(told.delta for told in ended.told if told.type == "output_text") == "It is the pool."
-    assert [told for told in ended.told if told.type != "output_text"] == [Told("block_end"), Told("response_end")]
+    assert [told for told in ended.told if told.type != "output_text"] == [
+        SseEvent("block_end"),
+        SseEvent("response_end"),
+    ]
     assert ended.stderr == ""
     (heard,) = vendor.requests
     assert heard.path == wire.url(vendor).removeprefix(vendor.url)
@@ -191,7 +194,7 @@ def test_a_call_has_exactly_the_tools_of_its_subset_and_tells_what_they_come_to(
     assert {told.id for told in called} == {result.id}
     opening = "Function: bash_find\n" if "anthropic" in wire.name else "\nFunction: bash_find "
     assert "".join(told.delta for told in called).startswith(opening)
-    assert ended.told[-1] == Told("response_end")
+    assert ended.told[-1] == SseEvent("response_end")
 
 
 @pytest.mark.promise("BZ-CALL-ROUNDS")
@@ -209,7 +212,7 @@ def test_ten_rounds_of_tools_are_made_and_an_eleventh_is_an_error(command: Comma
     assert (enough.code, enough.text, too_many.code, results) == (0, "Ten times.", 1, [10, 10])
     assert len(vendor.requests) == 11
     error = "the turn limit was reached without a final answer: used 11, limit 11"
-    assert too_many.told[-2:] == [Told("block_end", f"Error: {error}"), Told("response_end")]
+    assert too_many.told[-2:] == [SseEvent("block_end", f"Error: {error}"), SseEvent("response_end")]
     assert too_many.stderr == f"error: {error}\n"
 
 
@@ -220,7 +223,7 @@ def test_a_failing_model_is_told_as_an_event_a_line_and_an_exit_status(command: 
         ended = command(**order(wire, vendor))
 
     *_, block_end, response_end = ended.told
-    assert (ended.code, block_end.type, response_end) == (1, "block_end", Told("response_end"))
+    assert (ended.code, block_end.type, response_end) == (1, "block_end", SseEvent("response_end"))
     assert block_end.delta.startswith("Error: ")
     assert "no such" in block_end.delta
     assert ended.stderr == f"error: {' '.join(block_end.delta.removeprefix('Error: ').split())}\n"
@@ -231,7 +234,7 @@ def test_a_model_without_a_word_is_no_failure(command: Command) -> None:
     with serving(says("")) as vendor:
         ended = command(**order(CHAT, vendor))
 
-    assert (ended.code, ended.text, ended.told[-1], ended.stderr) == (0, "", Told("response_end"), "")
+    assert (ended.code, ended.text, ended.told[-1], ended.stderr) == (0, "", SseEvent("response_end"), "")
 
 
 @pytest.mark.promise("BZ-CALL-FORGED")
@@ -255,26 +258,26 @@ ORDER: dict[str, Any] = {"model": "m", "provider": "openai-chat", "url": "http:/
         ({"provider": ""}, f"unknown provider: ''; known: {KNOWN}"),
         ({"provider": "x" * 100_000}, f"unknown provider: '{'x' * 200}'; known: {KNOWN}"),
         ({"tool_subset": ["shell", "bash_find", "call_subagent"]}, "Unknown tool names: call_subagent, shell"),
-        ({"model": 7}, "what came on stdin is not the JSON of a call: Expected `str`, got `int` - at `$.model`"),
-        ({"model": ""}, "what came on stdin is not the JSON of a call: Expected `str` of length >= 1 - at `$.model`"),
-        ({"url": ""}, "what came on stdin is not the JSON of a call: Expected `str` of length >= 1 - at `$.url`"),
+        ({"model": 7}, "the request on stdin is not valid: Expected `str`, got `int` - at `$.model`"),
+        ({"model": ""}, "the request on stdin is not valid: Expected `str` of length >= 1 - at `$.model`"),
+        ({"url": ""}, "the request on stdin is not valid: Expected `str` of length >= 1 - at `$.url`"),
         ({"url": "localhost"}, "url 'localhost' is not an address: it has to begin with http:// or https://"),
-        ({"prompt": None}, "what came on stdin is not the JSON of a call: Expected `str`, got `null` - at `$.prompt`"),
+        ({"prompt": None}, "the request on stdin is not valid: Expected `str`, got `null` - at `$.prompt`"),
         (
             {"think": "yes"},
-            "what came on stdin is not the JSON of a call: Expected `bool | null`, got `str` - at `$.think`",
+            "the request on stdin is not valid: Expected `bool | null`, got `str` - at `$.think`",
         ),
         (
             {"max_tokens": 0},
-            "what came on stdin is not the JSON of a call: Expected `int` >= 1 - at `$.max_tokens`",
+            "the request on stdin is not valid: Expected `int` >= 1 - at `$.max_tokens`",
         ),
         (
             {"tool_subset": [1]},
-            "what came on stdin is not the JSON of a call: Expected `str`, got `int` - at `$.tool_subset[0]`",
+            "the request on stdin is not valid: Expected `str`, got `int` - at `$.tool_subset[0]`",
         ),
         (
             {"temperature": "hot"},
-            "what came on stdin is not the JSON of a call: Expected `float | null`, got `str` - at `$.temperature`",
+            "the request on stdin is not valid: Expected `float | null`, got `str` - at `$.temperature`",
         ),
     ],
     ids=lambda value: str(value)[:40],
@@ -295,7 +298,7 @@ def test_stdin_that_is_no_order_is_one_line_on_stderr(command: Command, stdin: b
     ended = command.raw(stdin)
 
     assert (ended.code, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("error: what came on stdin is not the JSON of a call: ")
+    assert ended.stderr.startswith("error: the request on stdin is not valid: ")
     assert ended.stderr.count("\n") == 1
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from retinue.app.provider_families import RegistryFamilies
-from retinue.app.registries import ProviderRegistry
+from retinue.app.registries import ProviderRegistry, RegistryFamilies
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.core.agent import RunSpec
 from retinue.core.errors import BadInput

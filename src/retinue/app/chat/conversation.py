@@ -11,18 +11,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.app.chat.history import EarlierChat, history_of, settle
 from retinue.app.handle import RunHandle
 from retinue.app.launch.start import Launch
 from retinue.app.retinue import Retinue
-from retinue.core.errors import RunIsOver, StoreError
+from retinue.core.commands import RunQuery
+from retinue.core.errors import RetinueError, RunIsOver, StoreError
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Input
 from retinue.core.messages import Delta
-from retinue.core.run import CHAT, Exchange, Outcome
+from retinue.core.run import CHAT, HistoryRef, Outcome
 from retinue.dialects.registry import cancelled_notice
 from retinue.engine import RunView
 
@@ -55,7 +56,13 @@ class Segment:
                 case MailTaken(items=items) if any(item.key == key for item in items):
                     begun = True
                 case ExchangeEnded(exchange=exchange) if begun:
-                    return _outcome(exchange)
+                    return Outcome(
+                        result=exchange.result,
+                        reason=exchange.reason,
+                        text=exchange.text,
+                        error=exchange.error,
+                        limit=exchange.limit,
+                    )
                 case RunEnded(outcome=outcome):
                     self.is_over = True
                     return outcome
@@ -63,7 +70,6 @@ class Segment:
                     pass
 
     async def stop_following(self) -> None:
-        """Unsubscribe."""
         self._following.cancel()
         await asyncio.gather(self._following, return_exceptions=True)
 
@@ -99,8 +105,11 @@ class Conversation:
         """Post the input to the current run, or start a new one with it; the run, and the key of the input there."""
         segment = self._segment
         if segment is not None and not segment.is_over and segment.dialects == dialects:
+            supervisor, run_id = self._retinue.supervisor, segment.run.run_id
+            item = Input(key=supervisor.new_id(), text=text)
             with suppress(RunIsOver):
-                return segment.run.run_id, await self._post(segment, text)
+                await supervisor.post(run_id, item, durable=True)
+                return run_id, item.key
         await self.close()
         self._segment = Segment(await self._new_run(text, dialects), dialects)
         self.runs.append(self._segment.run.run_id)
@@ -140,12 +149,6 @@ class Conversation:
         """Every run of the conversation with its descendants, in the order of their starts."""
         trees = [await self._retinue.tree(run_id) for run_id in self.runs]
         return [sorted(tree, key=lambda view: (view.started_at, view.run_id)) for tree in trees]
-
-    async def _post(self, segment: Segment, text: str) -> Key:
-        supervisor = self._retinue.supervisor
-        item = Input(key=supervisor.new_id(), text=text)
-        await supervisor.post(segment.run.run_id, item, durable=True)
-        return item.key
 
     async def _new_run(self, text: str, dialects: tuple[str, ...]) -> RunHandle:
         retinue = self._retinue
@@ -200,12 +203,58 @@ def _needs_run_per_answer(launch: Launch) -> bool:
     return launch.options.agent is not None or any(each is not None for each in (*whole, limits.seconds))
 
 
-def _outcome(exchange: Exchange) -> Outcome:
-    """The answer of a keep-alive run, in the form of a run's outcome."""
-    return Outcome(
-        result=exchange.result,
-        reason=exchange.reason,
-        text=exchange.text,
-        error=exchange.error,
-        limit=exchange.limit,
+class EarlierChat(Struct, frozen=True, kw_only=True):
+    """A conversation that can be continued: its runs, oldest first, and the state of the last one."""
+
+    runs: tuple[RunId, ...]
+    last: RunView
+    messages: int
+    is_answering: bool
+    """Whether the last event of its last run is part of an unfinished answer."""
+
+
+async def earlier_chat(retinue: Retinue) -> EarlierChat | None:
+    """The last chat of the retinue's session, if there was one."""
+    query = RunQuery(session_id=retinue.session_id, roots_only=True)
+    last = next((view for view in await retinue.supervisor.list(query) if view.label == CHAT), None)
+    if last is None:
+        return None
+    run = await retinue.supervisor.replay(last.run_id)
+    return EarlierChat(
+        runs=await _chain(retinue, last.run_id),
+        last=last,
+        messages=len(run.history),
+        is_answering=run.outcome is None and run.in_exchange,
     )
+
+
+async def _chain(retinue: Retinue, run_id: RunId) -> tuple[RunId, ...]:
+    """The run, preceded by the runs whose history it inherits."""
+    chain = [run_id]
+    accepted = await retinue.supervisor.acceptance(run_id)
+    while accepted is not None and accepted.inherits is not None:
+        chain.append(accepted.inherits.run_id)
+        accepted = await retinue.supervisor.acceptance(accepted.inherits.run_id)
+    return tuple(reversed(chain))
+
+
+async def history_of(retinue: Retinue, run_id: RunId) -> HistoryRef:
+    """A reference to the whole history of a run as it stands."""
+    return HistoryRef(run_id, (await retinue.supervisor.replay(run_id)).seq)
+
+
+async def settle(retinue: Retinue, earlier: EarlierChat) -> None:
+    """End the last run of an earlier chat if its process is gone: the conversation continues in a new run.
+
+    An interrupted answer is cancelled, with everything below it; a run that only waited for input is closed. A run
+    that another process drives is left alone.
+    """
+    view = await retinue.supervisor.look(earlier.last.run_id)
+    if view is None or view.state != "interrupted":
+        return
+    unfinished = [each for each in await retinue.tree(view.run_id) if each.outcome is None]
+    if not earlier.is_answering and len(unfinished) == 1:
+        with suppress(RetinueError):
+            await (await retinue.resume(view.run_id)).close()
+            return
+    await retinue.cancel(view.run_id, "the chat went on without it")

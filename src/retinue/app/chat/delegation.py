@@ -21,8 +21,10 @@ class Delegation:
     >>> switch = Delegation()
     >>> switch.set(""), switch.dialects == (registry.CHAT,)
     ('Subagent delegation enabled for subsequent requests', True)
-    >>> switch.set("off"), switch.dialects
-    ('Subagent delegation disabled', ())
+    >>> switch.set("off"), switch.dialects, switch.enable_by("Look at the user agent.")
+    ('Subagent delegation disabled', (), None)
+    >>> switch.enable_by("Use agents for this.")
+    'Subagent delegation enabled for subsequent requests (your input asks for it; /subagents off disables it)'
     """
 
     chosen: tuple[str, ...] = (registry.CHAT,)
@@ -32,23 +34,23 @@ class Delegation:
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """The dialects of the next run."""
         return self.chosen if self.is_on else ()
 
     def set(self, argument: str) -> str:
         """Apply the argument of `/subagents`; an empty one toggles. The message for the user; raises ValueError."""
         argument = argument.strip().lower()
         if argument and argument not in _ARGUMENTS:
-            raise ValueError(f"{COMMAND} does not take {argument!r}: it is {COMMAND} on, {COMMAND} off or {COMMAND}")
+            raise ValueError(f"{COMMAND} does not take {argument!r}: write {COMMAND} on, {COMMAND} off or {COMMAND}")
         self.is_on = _ARGUMENTS.get(argument, not self.is_on)
         return texts().enabled if self.is_on else texts().disabled
 
     def enable_by(self, prompt: str) -> str | None:
         """Switch it on if the prompt asks for it; the message for the user in that case."""
-        if self.is_on or not self.by_words or not asks_for_delegation(prompt):
+        lowered = prompt.lower()
+        if self.is_on or not self.by_words or not any(words in lowered for words in texts().words):
             return None
         self.is_on = True
-        return f"{texts().enabled} (your words ask for it; {COMMAND} off ends it)"
+        return f"{texts().enabled} (your input asks for it; {COMMAND} off disables it)"
 
 
 def texts() -> ChatDelegation:
@@ -63,13 +65,3 @@ def delegation_for(dialects: tuple[str, ...] | None, settings: Settings) -> Dele
     if dialects is None:
         return Delegation(is_on=texts().starts_on(dialect_settings(settings)[registry.CHAT]))
     return Delegation(chosen=dialects or (registry.CHAT,), is_on=bool(dialects), by_words=bool(dialects))
-
-
-def asks_for_delegation(prompt: str) -> bool:
-    """Whether a prompt contains words that ask for delegation.
-
-    >>> asks_for_delegation("Use agents for this."), asks_for_delegation("Look at the user agent.")
-    (True, False)
-    """
-    lowered = prompt.lower()
-    return any(words in lowered for words in texts().words)

@@ -36,7 +36,6 @@ class OpenChats:
         return not self._known <= before
 
     async def unregister(self) -> None:
-        """Remove this chat."""
         me = self._me
         with suppress(StoreError):
             await self._key_value.change(self._space, lambda key_value: Decision(b"", drops=(me,)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from retinue.app.launch.local_servers import find_servers
+from retinue.app.launch.model_choice import find_servers
 from retinue.app.open import STORE, default_home, open_read_only
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.tool_modules import load_tools
@@ -26,7 +26,7 @@ from retinue.version import __version__
 FIXED_SQLITE = (3, 51, 3)
 """The first SQLite version in which two simultaneous writers cannot corrupt a write-ahead log."""
 
-SCARCE = 10_000_000
+MIN_FREE = 10_000_000
 """Free bytes on disk below which the check fails."""
 
 
@@ -45,8 +45,8 @@ async def run_checks() -> list[Finding]:
         Finding("retinue", __version__),
         Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         Finding("sqlite", _sqlite()),
-        _package("aiohttp", "asks models over HTTP", needed=True),
-        _package("uvloop", "makes streams cheaper; optional", needed=False),
+        _package("aiohttp", "the HTTP client of providers", needed=True),
+        _package("uvloop", "a faster event loop; optional", needed=False),
         *await _state(),
         *_disk(default_home()),
         about_settings,
@@ -60,10 +60,10 @@ async def run_checks() -> list[Finding]:
 
 def _sqlite() -> str:
     if sqlite3.sqlite_version_info >= FIXED_SQLITE:
-        return f"{sqlite3.sqlite_version}; commits of all processes take turns by a lock file"
+        return f"{sqlite3.sqlite_version}; a lock file serialises the commits of all processes"
     return (
-        f"{sqlite3.sqlite_version}; before 3.51.3 two writers at once could damage its log, so commits and checkpoints "
-        "of all processes take turns by a lock file: nothing to do"
+        f"{sqlite3.sqlite_version}; before 3.51.3 two simultaneous writers could corrupt its log; a lock file "
+        "serialises commits and checkpoints of all processes: nothing to do"
     )
 
 
@@ -89,7 +89,7 @@ async def _state() -> list[Finding]:
     summary = plural(len(runs), "run") + (f", {unfinished} unfinished" if unfinished else "")
     where = f"{home} ({size / 1_000_000:.1f} MB)"
     if client.unwritable is not None:
-        where += f": can only be looked at: {client.unwritable}"
+        where += f": read-only: {client.unwritable}"
     return [Finding("state", where, broken=client.unwritable is not None), Finding("runs", summary)]
 
 
@@ -108,9 +108,9 @@ def _obstacle(home: Path) -> str:
     """Why nothing can be stored in the folder; empty if nothing prevents it."""
     there = _nearest(home)
     if not os.path.isdir(there):
-        return f"nothing can be kept there: {there} is no folder"
+        return f"state cannot be stored: {there} is not a folder"
     if not os.access(there, os.W_OK | os.X_OK):
-        return f"nothing can be kept there: {there} cannot be written to"
+        return f"state cannot be stored: {there} is not writable"
     return ""
 
 
@@ -120,13 +120,16 @@ def _disk(home: Path) -> list[Finding]:
         left = shutil.disk_usage(_nearest(home)).free
     except OSError:
         return []
-    if left >= SCARCE:
+    if left >= MIN_FREE:
         return []
-    return [Finding("disk", f"{left / 1_000_000:.1f} MB are left where state is kept: make room", broken=True)]
+    return [
+        Finding(
+            "disk", f"{left / 1_000_000:.1f} MB are free on the disk of the state folder: free some space", broken=True
+        )
+    ]
 
 
 def _nearest(home: Path) -> Path:
-    """The folder, or the nearest of its parents that exists."""
     return next(path for path in (home, *home.absolute().parents) if os.path.lexists(path))
 
 
@@ -142,7 +145,6 @@ def _settings() -> tuple[Settings, Finding]:
 
 
 def _tools(settings: Settings) -> list[Finding]:
-    """The tools of the modules in the settings, and unknown tool names in the settings."""
     try:
         own = [tool.spec.name for tool in load_tools(settings.tool_modules)]
     except RetinueError as error:
@@ -186,4 +188,4 @@ async def _servers(settings: Settings) -> str:
         f"{each.provider_config.name} at {each.provider_config.base_url} ({plural(len(each.models), 'model')})"
         for each in servers
     )
-    return ", ".join(listed) or f"none answers ({', '.join(LOCAL_SERVERS)})"
+    return ", ".join(listed) or f"none responds ({', '.join(LOCAL_SERVERS)})"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.app.launch.local_servers import Server, find_servers
 from retinue.app.settings_file import provider_configs
 from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
@@ -44,22 +48,16 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         key = f", key in {self.provider_config.api_key_env}" if self.provider_config.api_key_env else ""
-        wire = (
-            self.provider_config.name
-            if self.provider_config.name == self.provider_config.wire
-            else f"{self.provider_config.name}, {self.provider_config.wire}"
-        )
+        wire = ", ".join(dict.fromkeys((self.provider_config.name, self.provider_config.wire)))
         where = f" at {self.provider_config.base_url}" if self.provider_config.base_url else ""
         return f"model {self.model}{where} ({wire}{key})"
 
     @property
     def full_name(self) -> str:
-        """`PROVIDER:MODEL`."""
         return f"{self.provider_config.name}:{self.model}"
 
     @property
     def providers(self) -> tuple[ProviderConfig, ...]:
-        """All providers, the chosen one first."""
         return (self.provider_config, *self.others)
 
 
@@ -79,7 +77,8 @@ async def choose_model(
     configured = provider_configs(settings)
     chosen = _named(choice, configured) or _by_key(choice, environ)
     if chosen is None:
-        servers = await find_servers(_local(configured))
+        known = {each.name: each for each in configured}
+        servers = await find_servers([known.get(name) or provider_config(name) for name in LOCAL_SERVERS])
         if not servers:
             raise _no_provider(choice, environ)
         chosen, model = _on_server(servers, choice.model)
@@ -103,7 +102,7 @@ def unpriced(
     known = {each.name: each for each in model_choice.providers}
     named = [*fallback, *(model for agent in agents for model in (agent.model, *agent.fallback) if model)]
     asked = [(model_choice.provider_config.name, model_choice.model)] if first else []
-    asked += [_place_of(model, model_choice) for model in named]
+    asked += [_provider_and_name(model, model_choice) for model in named]
     return [
         f"no price known for model {model} (provider {name}), so a limit on cost cannot be enforced; "
         f"set it in the settings ([providers.{name}] prices), or limit --max-tokens instead"
@@ -116,8 +115,7 @@ def _default(name: str) -> ProviderConfig:
     return ProviderConfig(name=name, wire=name, base_url=WIRES[name].base_url)
 
 
-def _place_of(model: str, model_choice: ModelChoice) -> tuple[str, str]:
-    """Provider and name of a model of an agent."""
+def _provider_and_name(model: str, model_choice: ModelChoice) -> tuple[str, str]:
     names = tuple(each.name for each in model_choice.providers)
     provider, name = split_model(model, (*names, *WIRES), lambda prefix: canonical_name(prefix, names))
     return (model_choice.provider_config.name if provider is None else provider), name
@@ -148,13 +146,8 @@ def _by_key(choice: ModelSelection, environ: Mapping[str, str]) -> ProviderConfi
         if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
             return provider_config(name)
     if named:
-        raise BadInput(f"cannot tell whose key is in {named}: give --provider W or --base-url URL as well")
+        raise BadInput(f"the key in {named} belongs to no known provider: give --provider W or --base-url URL as well")
     return None
-
-
-def _local(configured: Sequence[ProviderConfig]) -> list[ProviderConfig]:
-    known = {each.name: each for each in configured}
-    return [known.get(name) or provider_config(name) for name in LOCAL_SERVERS]
 
 
 def _no_provider(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput:
@@ -182,8 +175,8 @@ async def _only_model(chosen: ProviderConfig) -> str:
         if server.models:
             return server.models[0]
     if chosen.wire == SCRIPTED:
-        raise BadInput("no script is named: say --model FILE, or set RETINUE_MODEL to scripted:FILE")
-    raise BadInput(f"no model is named for {chosen.base_url}: say --model NAME, or set RETINUE_MODEL")
+        raise BadInput("no script is named: give --model FILE, or set RETINUE_MODEL to scripted:FILE")
+    raise BadInput(f"no model is named for {chosen.base_url}: give --model NAME, or set RETINUE_MODEL")
 
 
 def script_of(file: str) -> str:
@@ -194,11 +187,11 @@ def script_of(file: str) -> str:
     try:
         if not path.is_fifo() and not path.is_char_device():  # a pipe can be read only once
             read_script(path.read_bytes())
-    except (OSError, ValueError) as wrong:
-        reason = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadInput(f"the script {path} cannot be read: {reason}") from None
-    except BadInput as wrong:
-        raise BadInput(f"{path}: {wrong}") from None
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
     return str(path)
 
 
@@ -224,3 +217,62 @@ def override_provider(stored: ProviderConfig, flags: Flags, settings: Settings) 
         chosen = _named(choice, provider_configs(settings))
     assert chosen is not None  # there is a name
     return replace(chosen, name=stored.name)
+
+
+# ---- servers on this machine -----------------------------------------------------------------------------------------
+
+SERVER_TIMEOUT = 0.3
+"""Timeout of a request to a server on this machine."""
+
+_MAX_BYTES = 1 << 20
+"""Bytes of a list of models that are read at most."""
+
+
+class Server(Struct, frozen=True):
+    """A server that responded."""
+
+    provider_config: ProviderConfig
+    models: tuple[str, ...] = ()
+
+
+class _Model(Struct):
+    id: str
+
+
+class _Models(Struct):
+    data: list[_Model] | None = None
+
+
+async def find_servers(provider_configs: Iterable[ProviderConfig], *, timeout: float = SERVER_TIMEOUT) -> list[Server]:
+    """The servers that respond, in the order given; all are requested at once."""
+    requests = [asyncio.to_thread(_request, config, timeout) for config in provider_configs if _is_local(config)]
+    return [server for server in await asyncio.gather(*requests) if server is not None]
+
+
+def _is_local(provider_config: ProviderConfig) -> bool:
+    """Whether a server is on this machine; others receive no request before a run makes one."""
+    address = urlsplit(provider_config.base_url)
+    return address.scheme == "http" and address.hostname in ("localhost", "127.0.0.1", "::1")
+
+
+def _request(provider_config: ProviderConfig, timeout: float) -> Server | None:
+    address = urlsplit(provider_config.base_url)
+    # The plain client of the standard library: no proxy is used, and aiohttp is not loaded.
+    connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=timeout)
+    try:
+        connection.request("GET", f"{address.path.rstrip('/')}/models")
+        response = connection.getresponse()
+        body = response.read(_MAX_BYTES)
+    except (OSError, HTTPException):
+        return None
+    finally:
+        connection.close()
+    return Server(provider_config, _names(body)) if response.status == 200 else None
+
+
+def _names(body: bytes) -> tuple[str, ...]:
+    try:
+        listed: Any = msgspec.json.decode(body, type=_Models)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ()
+    return tuple(model.id for model in listed.data or ())

@@ -22,10 +22,10 @@ from msgspec.structs import replace as changed
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, check_key, choose_model, override_provider, script_of
 from retinue.app.launch.start import config_of, open_config
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import default_home, open_read_only
 from retinue.app.registries import Closes
 from retinue.app.retinue import Retinue
+from retinue.app.run_spec import LaunchConfig
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
@@ -35,7 +35,7 @@ from retinue.core.errors import NotAdoptable, RunIsOver
 from retinue.core.ids import RunId
 from retinue.core.inbox import Close
 from retinue.core.messages import Reply
-from retinue.core.policy import Policy, intersect
+from retinue.core.policy import intersect
 from retinue.core.ports import Provider, Publish, Request, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
@@ -47,9 +47,6 @@ LOGS = "logs"
 
 PYTHON = (sys.executable, "-P")
 """`-P`: a background process must not import modules from the current folder."""
-
-
-# ---- find ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ async def find_stored(name: str, flags: Flags, *, config: str | None = None) -> 
         if view.outcome is not None:
             return StoredRun(view, LaunchConfig())
         if (driver := await client.driver_of(view.run_id)) is not None:
-            raise NotAdoptable(view.run_id, f"it is at work in {_named(driver)}")
+            raise NotAdoptable(view.run_id, f"it is driven by {_named(driver)}")
         launch_config = await client.launch_config(view.run_id)
         run_spec = (await client.replay(view.root_id)).run_spec
     if launch_config is None or not launch_config.provider_configs:
@@ -92,10 +89,7 @@ async def _config_from_here(run_spec: RunSpec, flags: Flags, config: str | None)
     model_choice = await choose_model(changed(flags, model=flags.model or run_spec.model), settings)
     first = changed(model_choice.provider_config, name=run_spec.provider)
     return config_of(
-        settings,
-        model=run_spec.model,
-        provider_configs=(first, *model_choice.others),
-        dialects=run_spec.dialects,
+        settings, model=run_spec.model, provider_configs=(first, *model_choice.others), dialects=run_spec.dialects
     )
 
 
@@ -103,9 +97,6 @@ def _named(driver: DriverRow) -> str:
     pid = driver.process.partition(":")[0]
     host = driver.host.partition("/")[0]
     return f"process {pid} on {host} (driver {driver.driver_id})"
-
-
-# ---- reopen ----------------------------------------------------------------------------------------------------------
 
 
 def reopen(
@@ -151,7 +142,7 @@ def _settings_of(launch_config: LaunchConfig, config: str | None, warn: Callable
     if not launch_config.config:
         return Settings()
     if not os.path.lexists(launch_config.config):
-        warn(f"the settings file {launch_config.config} is gone; going on without it")
+        warn(f"the settings file {launch_config.config} does not exist any more; continuing without it")
         return Settings()
     return load_settings(launch_config.config)
 
@@ -160,7 +151,7 @@ def _change_to(workspace: str, warn: Callable[[str], object]) -> None:
     try:
         os.chdir(workspace)
     except OSError as error:
-        warn(f"the run's folder {workspace} cannot be entered ({error.strerror}); going on in {Path.cwd()}")
+        warn(f"the run's folder {workspace} cannot be entered ({error.strerror}); continuing in {Path.cwd()}")
 
 
 def _with_headers(stored: ProviderConfig, configured: dict[str, ProviderConfig]) -> ProviderConfig:
@@ -183,9 +174,12 @@ def _narrowed(stored: Agent, today: Agent | None) -> Agent:
     if today is None:
         return stored
     then, now = stored.runtime, today.runtime
+    policy = stored.policy or today.policy
+    if stored.policy is not None and today.policy is not None:
+        policy = intersect(stored.policy, today.policy)
     return changed(
         stored,
-        policy=_shared(stored.policy, today.policy),
+        policy=policy,
         memory_from=tuple(name for name in stored.memory_from if name in today.memory_from),
         runtime=changed(
             then,
@@ -194,10 +188,6 @@ def _narrowed(stored: Agent, today: Agent | None) -> Agent:
             delegation_ceiling="caller" if "caller" in (then.delegation_ceiling, now.delegation_ceiling) else "target",
         ),
     )
-
-
-def _shared(stored: Policy | None, today: Policy | None) -> Policy | None:
-    return intersect(stored, today) if stored is not None and today is not None else stored or today
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,27 +199,20 @@ class OtherModel:
     model: str
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The reply of the replacement."""
         return await self.provider.answer(replace(request, model=self._asked(request.model)), publish)
 
     def price(self, model: str) -> tuple[int, int] | None:
-        """The price of the replacement."""
         return price_of(self.provider, self._asked(model))
 
     def window(self, model: str) -> int | None:
-        """The context window of the replacement."""
         return window_of(self.provider, self._asked(model))
 
     async def close(self) -> None:
-        """Close connections."""
         if isinstance(self.provider, Closes):
             await self.provider.close()
 
     def _asked(self, model: str) -> str:
         return self.model if model == self.stored else model
-
-
-# ---- resume ----------------------------------------------------------------------------------------------------------
 
 
 async def resume(retinue: Retinue, stored: StoredRun) -> RunHandle:
@@ -245,7 +228,7 @@ async def resume(retinue: Retinue, stored: StoredRun) -> RunHandle:
 def resume_in_background(run_id: RunId, *flags: str) -> Path:
     """Start a process that resumes the run with these flags of `retinue runs resume`; the file of its output.
 
-    The process has a session of its own: Ctrl-C in this terminal does not create_provider it.
+    The process has a session of its own: Ctrl-C in this terminal does not reach it.
     """
     output = default_home() / LOGS / f"{run_id}.log"
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -18,10 +18,9 @@ from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
-from retinue.app.launch_config import LaunchConfig
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
-from retinue.app.run_spec import MAX_TURNS
+from retinue.app.run_spec import MAX_TURNS, LaunchConfig
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
@@ -52,7 +51,6 @@ class LimitOptions:
     """Seconds."""
 
     def over(self, limits: Limits) -> Limits:
-        """`limits` with the given ones in their place."""
         given = {
             "max_turns": self.max_turns,
             "max_tokens": self.max_tokens,
@@ -193,7 +191,6 @@ def config_of(
     workspace: str = "",
     no_sandbox: bool = False,
 ) -> LaunchConfig:
-    """The launch config of a run with these settings."""
     return LaunchConfig(
         model=model,
         provider_configs=provider_configs,

@@ -23,13 +23,13 @@ Name: TypeAlias = Literal["help", "status", "tools", "cost", "agents", "subagent
 
 COMMANDS: dict[Name, tuple[str, str]] = {
     "help": ("", "this list"),
-    "status": ("", "model, session, run, turns, tokens, cost, and whether it may delegate"),
-    "tools": ("", "what the model is offered"),
-    "cost": ("", "tokens and money of this conversation, run by run"),
+    "status": ("", "model, session, run, turns, tokens, cost, and whether delegation is on"),
+    "tools": ("", "the tools offered to the model"),
+    "cost": ("", "tokens and cost of this conversation, by run"),
     "agents": ("", "the agents of the settings, and the runs of this chat with their state"),
-    "subagents": ("[on|off]", "let the model delegate, or not; alone it switches"),
-    "clear": ("", "begin a new conversation"),
-    "quit": ("", "leave; so do Ctrl-D and exit"),
+    "subagents": ("[on|off]", "turn delegation on or off; without an argument, toggle it"),
+    "clear": ("", "start a new conversation"),
+    "quit": ("", "leave the chat, as Ctrl-D and exit do"),
 }
 """Every command with its argument and description."""
 
@@ -40,7 +40,7 @@ LEAVING = ("exit", "quit")
 
 
 class Command(Struct, frozen=True):
-    """One of the commands."""
+    """A command with its argument."""
 
     name: Name
     argument: str = ""
@@ -89,7 +89,7 @@ def parse_input(text: str) -> Parsed:
 
 
 def _unknown(word: str) -> str:
-    near = [] if "/" in word else get_close_matches(word.lower(), COMMANDS, n=1)  # a path is no misspelt command
+    near = [] if "/" in word else get_close_matches(word.lower(), COMMANDS, n=1)  # a path is not a misspelt command
     hint = f"; did you mean /{near[0]}?" if near else ""
     return f"there is no command /{word}{hint} (/help lists them, // sends a slash)"
 
@@ -103,7 +103,7 @@ def help_lines(columns: int) -> list[str]:
     shown = [(f"/{name} {argument}".rstrip(), about) for name, (argument, about) in COMMANDS.items()]
     width = max(len(left) for left, _ in shown)
     texts = (
-        'A line that ends in \\ goes on; lines between """ and """ are one input; // begins text with a slash.',
+        'A line that ends in \\ continues; lines between """ and """ are one input; // begins text with a slash.',
         "Ctrl-C stops an answer, or clears the line; twice at the prompt, or Ctrl-D, leaves.",
     )
     return [
@@ -116,8 +116,6 @@ def help_lines(columns: int) -> list[str]:
 def _wrapped(text: str, columns: int, *, indent: int = 0) -> list[str]:
     return wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
 
-
-# ---- output ----------------------------------------------------------------------------------------------------------
 
 WIDTH = 18
 """Columns of the titles of /status."""
@@ -137,7 +135,6 @@ class ChatStatus:
 
 
 def print_status(status: ChatStatus, trees: Trees) -> None:
-    """Print /status."""
     from rich.text import Text
 
     views = [view for tree in trees for view in tree]
@@ -160,10 +157,9 @@ def print_status(status: ChatStatus, trees: Trees) -> None:
 
 
 def print_cost(trees: Trees) -> None:
-    """Print /cost: tokens and cost of each run and in total."""
     rows = [_Spent(_indented(view), view.turns, view.usage, view.cost) for tree in trees for view in tree]
     if not rows:
-        say("nothing was asked yet")
+        say("no input was sent yet")
         return
     usage, cost = total(view for tree in trees for view in tree)
     rows.append(_Spent("total", sum(row.turns for row in rows), usage, cost))
@@ -199,7 +195,6 @@ def _indented(view: RunView) -> str:
 
 
 def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
-    """Print /agents: the agents of the settings, and the children of this chat."""
     known = list(agents)
     if known:
         columns: list[Column[Agent]] = [
@@ -226,7 +221,6 @@ def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
 
 
 def print_tools(offered: Sequence[ToolSpec]) -> None:
-    """Print /tools: what the model can call."""
     if not offered:
         answer("the model is offered no tools (--tools and /subagents on change that)")
         return

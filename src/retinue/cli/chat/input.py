@@ -17,15 +17,15 @@ import msgspec
 from retinue.cli.chat.commands import COMMANDS
 
 FILE = "chat_history"
-MOST = 1000
+MAX_KEPT = 1000
 """Inputs that the history file keeps."""
 
-LONGEST = 20_000
+MAX_LENGTH = 20_000
 """Characters of an input that is kept; a longer one is probably a pasted document."""
 
 
 class HistoryFile:
-    """The history file of inputs; errors are ignored, because a chat works without it."""
+    """The file of earlier inputs; errors are ignored, because a chat works without it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,14 +36,14 @@ class HistoryFile:
             lines = self._path.read_bytes().splitlines()
         except OSError:
             return []
-        kept = [text for line in lines[-MOST:] if (text := _decoded(line)) is not None]
-        if len(lines) > MOST:
+        kept = [text for line in lines[-MAX_KEPT:] if (text := _decoded(line)) is not None]
+        if len(lines) > MAX_KEPT:
             self._rewrite(kept)
         return kept
 
     def add(self, text: str) -> bool:
         """Append an input; whether it is kept."""
-        if text.startswith(" ") or not text.strip() or len(text) > LONGEST:
+        if text.startswith(" ") or not text.strip() or len(text) > MAX_LENGTH:
             return False
         with suppress(OSError, UnicodeEncodeError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,6 @@ class Lines(Protocol):
 
     def line(self, prompt: str) -> str | None:
         """The next line without its end, None at the end of input; Ctrl-C raises KeyboardInterrupt."""
-        ...
 
     def typed(self) -> str:
         """The unfinished line that is being typed."""
@@ -97,7 +96,6 @@ class Lines(Protocol):
 
     def remember(self, text: str) -> None:
         """Add a whole input to the history."""
-        ...
 
 
 def whole_input(lines: Lines) -> str | None:
@@ -109,7 +107,7 @@ def whole_input(lines: Lines) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise NotText("what was typed is not UTF-8 text; it was not sent") from None
+        raise NotText("the input is not UTF-8 text; it was not sent") from None
     if text.strip():
         lines.remember(text)
     return text
@@ -121,12 +119,12 @@ def _block(lines: Lines) -> str:
         if line.strip() == BLOCK:
             return "\n".join(content)
         content.append(line)
-    raise Unclosed(f"the input ended before the line of {BLOCK} that closes its block; nothing was sent")
+    raise Unclosed(f"the input ended before the line {BLOCK} that closes the block; nothing was sent")
 
 
 def _continued(line: str, lines: Lines) -> str:
     parts: list[str] = []
-    while _goes_on(line):
+    while _is_continued(line):
         parts.append(line[:-1])
         following = lines.line(MORE)
         if following is None:
@@ -135,7 +133,7 @@ def _continued(line: str, lines: Lines) -> str:
     return "\n".join([*parts, line])
 
 
-def _goes_on(line: str) -> bool:
+def _is_continued(line: str) -> bool:
     """Whether the line ends in exactly one backslash."""
     return line.endswith("\\") and not line.endswith("\\\\")
 
@@ -144,7 +142,6 @@ class Piped:
     """Lines of a pipe or a file, without prompts."""
 
     def line(self, prompt: str) -> str | None:
-        """The next line."""
         raw = sys.stdin.buffer.readline()
         if not raw:
             return None
@@ -154,11 +151,10 @@ class Piped:
             raise NotText("a line on stdin is not UTF-8 text; it was not sent") from None
 
     def typed(self) -> str:
-        """Nothing is typed."""
         return ""
 
     def remember(self, text: str) -> None:
-        """Not kept."""
+        pass  # inputs of a pipe are not history
 
 
 class Typed:
@@ -168,18 +164,15 @@ class Typed:
         self._history = history
 
     def line(self, prompt: str) -> str | None:
-        """The next line."""
         sys.stderr.write(prompt)
         sys.stderr.flush()
         line = sys.stdin.readline()
         return line.rstrip("\r\n") if line else None
 
     def typed(self) -> str:
-        """Unknown: the terminal edits the line itself."""
-        return ""
+        return ""  # the terminal edits the line itself
 
     def remember(self, text: str) -> None:
-        """Keep it for later chats."""
         self._history.add(text)
 
 
@@ -199,7 +192,6 @@ class Edited:
             readline.add_history(text)
 
     def line(self, prompt: str) -> str | None:
-        """The next line; a pasted one may have line breaks in it."""
         # Readline has to know which characters have no width.
         shown = f"\001\x1b[1m\002{prompt}\001\x1b[0m\002" if self._colour else prompt
         try:
@@ -209,11 +201,9 @@ class Edited:
             return None
 
     def typed(self) -> str:
-        """The content of the editor."""
         return str(self._readline.get_line_buffer())
 
     def remember(self, text: str) -> None:
-        """Keep it for this chat and later ones."""
         if self._history.add(text):
             self._readline.add_history(text)
 

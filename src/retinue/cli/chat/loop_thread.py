@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from retinue.cli.event_loop import INTERRUPTED, TOOL_THREAD, TOOL_THREADS, exit_now, tasks_remain, threads_remain
+from retinue.cli.event_loop import TOOL_THREAD, TOOL_THREADS, exit_now, tasks_remain, threads_remain
+from retinue.cli.output.terminal import INTERRUPTED
 
 EVERY = 0.2
 """Seconds between two checks for a SIGINT that the handler did not receive."""
@@ -36,7 +37,6 @@ class PendingSigint:
             self._inbox.recv(4096)
 
     def exists(self) -> bool:
-        """Whether one is pending."""
         try:
             return signal.SIGINT in self._inbox.recv(4096, socket.MSG_PEEK)
         except BlockingIOError:
@@ -82,7 +82,7 @@ class LoopThread:
         self.cleared = ""
         """What stood in the line when Ctrl-C interrupted `interruptible`."""
         self.cannot_close = False
-        """Whether a task or thread cannot be stopped; Python would wait for it at exit, perhaps for ever."""
+        """Whether a task or thread cannot be stopped; Python would wait for it at exit, perhaps forever."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine; Ctrl-C is ignored."""
@@ -112,7 +112,6 @@ class LoopThread:
             self._typed = None
 
     def receive(self, number: int, frame: object) -> None:
-        """Handle SIGINT."""
         self._pending.take()
         if self._stop is not None:
             self._presses += 1

@@ -6,9 +6,8 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from retinue.app.chat.conversation import Conversation
+from retinue.app.chat.conversation import Conversation, EarlierChat, earlier_chat
 from retinue.app.chat.delegation import Delegation
-from retinue.app.chat.history import EarlierChat, earlier_chat
 from retinue.app.chat.open_chats import OpenChats
 from retinue.app.follow import unless_stopped
 from retinue.app.launch.start import Launch, LaunchOptions, prepare
@@ -29,47 +28,39 @@ from retinue.cli.chat.commands import (
 from retinue.cli.chat.input import FILE, HistoryFile, Lines, NotText, Piped, Unclosed, lines_of_stdin, whole_input
 from retinue.cli.chat.loop_thread import LoopThread, loop_thread
 from retinue.cli.chat.turn import PromptLock, prompt_lock, take_turn
-from retinue.cli.event_loop import INTERRUPTED, exit_now
+from retinue.cli.event_loop import exit_now
 from retinue.cli.options import ApprovalOptions, OutputOptions
 from retinue.cli.output.format import moment
 from retinue.cli.output.progress import approver_for
-from retinue.cli.output.terminal import answer, console, say
+from retinue.cli.output.terminal import INTERRUPTED, answer, console, say
 from retinue.config.settings import Settings
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.run import Outcome
 from retinue.core.text import clean, plural
 
-LEAVE_HINT = "(Ctrl-C again or Ctrl-D leaves)"
+LEAVE_HINT = "(press Ctrl-C again, or Ctrl-D, to leave)"
+NOT_SHARED = "neither chat sees the input of the other"
 WIDE = 200
 """Columns of help in a pipe."""
 
 
 def run_chat(
-    settings: Settings,
-    options: LaunchOptions,
-    delegation: Delegation,
-    approval: ApprovalOptions,
-    output: OutputOptions,
+    settings: Settings, options: LaunchOptions, delegation: Delegation, approval: ApprovalOptions, output: OutputOptions
 ) -> int:
     """Chat until the user leaves; the exit code."""
     with loop_thread() as thread:
-        code = _chat(thread, settings, options, delegation, approval, output)
+        with thread.interruptible(str):  # finding a model server may take a while
+            launch = thread.run(prepare(settings, options))
+        code = _chat(thread, launch, delegation, approval, output)
     if thread.cannot_close:
         exit_now(code)
     return code
 
 
 def _chat(
-    thread: LoopThread,
-    settings: Settings,
-    options: LaunchOptions,
-    delegation: Delegation,
-    approval: ApprovalOptions,
-    output: OutputOptions,
+    thread: LoopThread, launch: Launch, delegation: Delegation, approval: ApprovalOptions, output: OutputOptions
 ) -> int:
-    with thread.interruptible(str):  # finding a model server may take a while
-        launch = thread.run(prepare(settings, options))
     if not output.quiet:
         say(str(launch.model_choice))
     for warning in launch.warnings():
@@ -82,7 +73,7 @@ def _chat(
     open_chats = OpenChats(retinue)
     try:
         thread.run(_offered(retinue, launch, delegation))  # an unknown tool is an error now, not with the first input
-        earlier = thread.run(_look_back(retinue, options, open_chats, quiet=output.quiet))
+        earlier = thread.run(_look_back(retinue, launch.options, open_chats, quiet=output.quiet))
         repl = Repl(
             thread=thread,
             lines=lines_of_stdin(HistoryFile(default_home() / FILE)),
@@ -118,21 +109,21 @@ async def _look_back(
     name = clean(retinue.session_id)
     if earlier is None:
         if is_shared:
-            say(f"warning: session {name} is open in another process; neither chat hears what is said in the other")
+            say(f"warning: session {name} is open in another process; {NOT_SHARED}")
         return None
     last = earlier.last
     if not quiet:
         since = moment(last.ended_at or last.started_at)
-        say(f"going on with session {name}: {plural(earlier.messages, 'message')}, last run {last.run_id} of {since}")
+        say(f"continuing session {name}: {plural(earlier.messages, 'message')}, last run {last.run_id} of {since}")
     if last.state == "interrupted" and earlier.is_answering:
         say(
-            f"its last answer was interrupted: your next words go on without it, or leave and have it finished with: "
+            "its last answer was interrupted: the next input continues without it; to finish it, leave and run: "
             f"retinue runs resume {last.run_id}"
         )
     elif is_shared or last.state not in ("interrupted", "ended"):
         say(
-            f"warning: session {name} is open in another process; this chat goes on from what was said there until "
-            "now, and neither hears what is said in the other from then on"
+            f"warning: session {name} is open in another process; this chat continues from the messages so far, and "
+            f"from now on {NOT_SHARED}"
         )
     return earlier
 
@@ -198,8 +189,7 @@ class Repl:
         """Answer an input; whether the chat goes on."""
         if self.thread.run(self.open_chats.has_new()):
             say(
-                f"warning: session {clean(self.retinue.session_id)} was opened by another process as well; "
-                "neither chat hears what is said in the other"
+                f"warning: session {clean(self.retinue.session_id)} was opened by another process as well; {NOT_SHARED}"
             )
         if message := self.delegation.enable_by(text):
             say(message)
@@ -271,7 +261,7 @@ class Repl:
             say(notice)
         at_work = self.conversation.at_work()
         if at_work:
-            say(f"waiting for {plural(len(at_work), 'run')} in the background; Ctrl-C leaves them to be resumed")
+            say(f"waiting for {plural(len(at_work), 'run')} in the background; after Ctrl-C they can be resumed later")
 
             async def wait(stop: asyncio.Event) -> bool:
                 return await unless_stopped(self.retinue.wait(*at_work), stop)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from retinue.cli.output.live import LiveTree
 
-STOPPED = "stopped; the chat goes on"
-AGAIN = "(the connection broke; the answer begins again)"
+STOPPED = "stopped; the chat continues"
+AGAIN = "(the connection broke; the answer starts again)"
 
 PATIENCE = 1.0
 """Seconds without text after which a run without children is drawn, too."""
@@ -52,7 +52,7 @@ async def take_turn(
     lock: PromptLock | None,
     output: OutputOptions,
 ) -> Outcome:
-    """Send an input, print its answer as it arrives, and print what went wrong; `stop` ends it early."""
+    """Send an input, print its answer as it arrives, and print its errors; `stop` ends it early."""
     screen = ChatScreen(quiet=output.quiet, verbose=output.verbose)
     printer = TurnPrinter(screen, verbose=output.verbose)
     with stdout_for_answers_alone():
@@ -113,7 +113,7 @@ class TurnPrinter:
                 self._screen.end_text()
                 self._reply = self._next_reply()
             case HistoryCompacted():
-                self._screen.note("(the conversation was made shorter to fit the model)")
+                self._screen.note("(the history was compacted to fit the model)")
             case _:
                 pass
 
@@ -154,7 +154,6 @@ class ChatScreen:
     # Text
 
     def write(self, text: str) -> None:
-        """Write a part of the answer."""
         self._hide()
         self._silent_since = None
         write(clean(text) if self._on_terminal else text)
@@ -169,7 +168,6 @@ class ChatScreen:
             self._silent_since = time.time()
 
     def note(self, line: str) -> None:
-        """Print a line about the work on stderr."""
         if self._quiet:
             return
         self._hide()
@@ -184,7 +182,6 @@ class ChatScreen:
     # Tree
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
-        """Show the tree as it stands now."""
         self.rows = [_of_this_turn(view, self._began) for view in rows if self._belongs(view)]
         if self._quiet or self._paused or self._silent_since is None:
             return
@@ -235,9 +232,6 @@ def _of_this_turn(view: RunView, began: float) -> RunView:
     return view if view.parent_id is not None else replace(view, started_at=began)
 
 
-# ---- the prompt lock -------------------------------------------------------------------------------------------------
-
-
 class PromptLock:
     """Approver that asks during turns only: at other times the user types at the prompt.
 
@@ -250,12 +244,10 @@ class PromptLock:
         self._lock = asyncio.Lock()
 
     async def __call__(self, question: Approval) -> bool:
-        """The user's answer, once a turn runs."""
         async with self._lock:
             return await self._approver(question)
 
     def attach(self, retinue: Retinue, screen: ChatScreen) -> None:
-        """Ask on this screen from now on."""
         self._approver.attach(retinue.supervisor, screen)
 
     async def take(self) -> None:
@@ -263,7 +255,6 @@ class PromptLock:
         await self._lock.acquire()
 
     def release(self) -> None:
-        """Allow questions."""
         self._lock.release()
 
 

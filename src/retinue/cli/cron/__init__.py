@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retinue.cli.options import (
-    ApiKeyEnvFlag,
-    BaseUrlFlag,
-    ConfigFlag,
-    JsonFlag,
-    ModelFlag,
-    NoSandboxFlag,
-    OutputOptions,
-    ProviderFlag,
-    QuietFlag,
-    VerboseFlag,
-)
+from retinue.cli import options
+from retinue.cli.event_loop import perform, perform_on_store
+from retinue.cli.options import option
+from retinue.cli.output.terminal import say
+from retinue.core.text import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-WHEN = "When it is due"
-WHAT = "What is done"
+WHEN = "Schedule"
+WORK = "Work"
 
 app = typer.Typer(
     name="cron",
-    help="Jobs that are done by the clock: agents with a prompt, or commands.",
+    help="Scheduled jobs: agents with a prompt, or commands.",
     epilog="Examples:\n\nretinue cron add nightly --cron '0 2 * * *' --tz Europe/Berlin --agent dig --prompt 'Dig.'\n\n"
     "retinue cron list\n\nretinue cron daemon",
     no_args_is_help=True,
@@ -48,71 +42,56 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A job.")]
     "retinue cron add space --every 10m --shell 'df -h'"
 )
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is to be called: a-z, 0-9, _ and -.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The job's name: a-z, 0-9, _ and -.")],
     cron: Annotated[
-        str | None,
-        typer.Option("--cron", metavar="EXPR", help="Minute, hour, day, month, weekday.", rich_help_panel=WHEN),
+        str | None, option("--cron", metavar="EXPR", help="Minute, hour, day, month, weekday.", panel=WHEN)
     ] = None,
     tz: Annotated[
-        str | None,
-        typer.Option("--tz", metavar="Z", help="The time zone of --cron, or of --at. [UTC]", rich_help_panel=WHEN),
+        str | None, option("--tz", metavar="Z", help="The time zone of --cron or --at. [UTC]", panel=WHEN)
     ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="T", help="Once, as in 2026-12-24T18:00:00Z.", rich_help_panel=WHEN),
-    ] = None,
+    at: Annotated[str | None, option("--at", metavar="T", help="Once, as in 2026-12-24T18:00:00Z.", panel=WHEN)] = None,
     every: Annotated[
-        str | None, typer.Option("--every", metavar="D", help="30s, 5m, 1h or 1d from now on.", rich_help_panel=WHEN)
+        str | None,
+        option("--every", metavar="D", help="An interval from now on: 30s, 5m, 1h or 1d.", panel=WHEN),
     ] = None,
     missed: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--missed",
             metavar="once|skip",
-            help="Moments at which no daemon ran: made up for once, or skipped. [as the settings say, else once]",
-            rich_help_panel=WHEN,
+            help="Due times without a daemon: execute the job once for all of them, or skip them. "
+            "[as the settings say, else once]",
+            panel=WHEN,
         ),
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Option(
-            "--agent",
-            metavar="A",
-            help="The agent of the settings that does it; of a command, the one whose policy holds.",
-            rich_help_panel=WHAT,
-        ),
+        option("--agent", metavar="A", help="The agent to run; of a command, the agent of its policy.", panel=WORK),
     ] = None,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="P", help="What the agent is asked.", rich_help_panel=WHAT)
-    ] = None,
+    prompt: Annotated[str | None, option("--prompt", metavar="P", help="The agent's task.", panel=WORK)] = None,
     shell: Annotated[
-        str | None, typer.Option("--shell", metavar="CMD", help="A command for the sandbox.", rich_help_panel=WHAT)
+        str | None, option("--shell", metavar="CMD", help="A command to run in the sandbox.", panel=WORK)
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--type", metavar="shell|agent", help="Which of the two; need not be said.", rich_help_panel=WHAT),
+        option("--type", metavar="shell|agent", help="The job's type. [follows from --shell or --prompt]", panel=WORK),
     ] = None,
     no_memory: Annotated[
-        bool,
-        typer.Option("--no-memory", metavar="", help="Do not show the agent its memories.", rich_help_panel=WHAT),
+        bool, option("--no-memory", help="Do not add the agent's memories to the task.", panel=WORK)
     ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", metavar="", help="Put it in the place of a job of that name.")
-    ] = False,
-    provider: ProviderFlag = None,
-    base_url: BaseUrlFlag = None,
-    api_key_env: ApiKeyEnvFlag = None,
-    model: ModelFlag = None,
-    config: ConfigFlag = None,
-    no_sandbox: NoSandboxFlag = False,
+    replace: Annotated[bool, option("--replace", help="Replace the job of this name.")] = False,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
+    config: options.ConfigFlag = None,
+    no_sandbox: options.NoSandboxFlag = False,
 ) -> int:
-    """Add a job. It is done in this folder, with these settings, whenever a daemon runs.
+    """Add a job. A daemon executes it when it is due, in this folder and with these settings.
 
-    Keys are not stored: the daemon's environment needs to have them.
+    Keys are not stored: the daemon's environment has to have them.
     """
-    from retinue.cli.output.terminal import say
     from retinue.config.precedence import Flags
-    from retinue.core.text import rfc3339
     from retinue.dispatch.cron.new_job import new_job
 
     job, notes = new_job(
@@ -137,15 +116,15 @@ def add(
         for note in notes:
             say(f"note: {note}")
         due = f"due at {rfc3339(job.next_run)}" if job.next_run is not None else "never due"
-        say(f"added {name}, {due}; a daemon does it: retinue cron daemon")
+        say(f"added {name}, {due}; due jobs are executed by: retinue cron daemon")
 
     return _with_table(work)
 
 
 @app.command("list", epilog="Example: retinue cron list --json")
-def list_jobs(json: JsonFlag = False) -> int:
-    """List jobs, by name: what each does, when it is due and how it went."""
-    from retinue.cli.cron.tables import print_jobs
+def list_jobs(json: options.JsonFlag = False) -> int:
+    """List jobs by name, with their schedule, work and last status."""
+    from retinue.cli.cron.run import print_jobs
 
     async def work(cron_table: CronTable) -> None:
         print_jobs(await cron_table.table(), json=json)
@@ -155,50 +134,53 @@ def list_jobs(json: JsonFlag = False) -> int:
 
 @app.command(epilog="Example: retinue cron remove report")
 def remove(name: NameArgument) -> int:
-    """Remove a job and its log. Where it is being done right now, that goes on."""
+    """Remove a job and its log; a current execution continues."""
     return _with_table(lambda cron_table: cron_table.remove(name), f"removed {name}")
 
 
 @app.command(epilog="Example: retinue cron pause report")
 def pause(name: NameArgument) -> int:
-    """Let a job not be due until it is resumed."""
+    """Pause a job until it is resumed."""
     return _with_table(lambda cron_table: cron_table.pause(name), f"paused {name}")
 
 
 @app.command(epilog="Example: retinue cron resume report")
 def resume(name: NameArgument) -> int:
-    """Let a paused job be due again; what it missed meanwhile is not made up for."""
-    import time
-
+    """Resume a paused job; due times that have passed are skipped."""
     return _with_table(lambda cron_table: cron_table.resume(name, now=time.time()), f"resumed {name}")
 
 
 @app.command("run-now", epilog="Example: retinue cron run-now report")
-def run_now(name: NameArgument, json: JsonFlag = False, quiet: QuietFlag = False, verbose: VerboseFlag = False) -> int:
-    """Do a job here and now, and print its answer; needs no daemon, and changes nothing about when it is due.
+def run_now(
+    name: NameArgument,
+    json: options.JsonFlag = False,
+    quiet: options.QuietFlag = False,
+    verbose: options.VerboseFlag = False,
+) -> int:
+    """Execute a job now, without a daemon, and print its answer; its schedule does not change.
 
     Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
     """
     from retinue.cli.cron.run import run_job
-    from retinue.cli.event_loop import perform
 
-    return perform(run_job(name, OutputOptions(json=json, quiet=quiet, verbose=verbose)))
+    return perform(run_job(name, options.OutputOptions(json=json, quiet=quiet, verbose=verbose)))
 
 
 @app.command(epilog="Example: retinue cron log report --limit 5")
 def log(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A job; all of them by default.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A job. [all jobs]")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="How many at most; 100 of each job are kept.")
+        int,
+        option("--limit", metavar="N", min=1, help="The maximum number of entries; 100 of each job are kept."),
     ] = 20,
-    json: JsonFlag = False,
+    json: options.JsonFlag = False,
 ) -> int:
-    """Show what became of jobs, the latest first: when they were due, when they began, and how they ended."""
-    from retinue.cli.cron.tables import print_history
+    """Show executions of jobs, the latest first: when each was due, when it started, and how it ended."""
+    from retinue.cli.cron.run import print_history
 
     async def work(cron_table: CronTable) -> None:
         names = sorted((await cron_table.table()).jobs) if name is None else [(await cron_table.job(name)).name]
-        entries = [entry for each in names for entry in await cron_table.firings(each)]
+        entries = [entry for each in names for entry in await cron_table.history(each)]
         entries.sort(key=lambda entry: entry.started_at or entry.at, reverse=True)
         print_history(entries[:limit], json=json)
 
@@ -207,43 +189,29 @@ def log(
 
 @app.command(epilog="Examples:\n\nretinue cron daemon\n\nretinue cron daemon --once")
 def daemon(
-    once: Annotated[
-        bool, typer.Option("--once", metavar="", help="Do what is due by now, wait for its end, and leave.")
-    ] = False,
-    config: ConfigFlag = None,
-    quiet: QuietFlag = False,
+    once: Annotated[bool, option("--once", help="Execute what is due now, wait for its end, and exit.")] = False,
+    config: options.ConfigFlag = None,
+    quiet: options.QuietFlag = False,
 ) -> int:
-    """Do jobs when they are due, until Ctrl-C or a request to terminate.
+    """Execute jobs when they are due, until Ctrl-C or SIGTERM.
 
-    Several daemons may run on one state folder: none does what another does. What an agent was doing when the daemon
-    stopped goes on with the next one.
+    Several daemons may use one state folder: each due time is executed once. The run of an agent that was interrupted
+    when the daemon stopped continues with the next one.
     """
     from retinue.cli.cron.run import run_daemon
-    from retinue.cli.event_loop import perform
 
     return perform(run_daemon(config=config, once=once, quiet=quiet))
 
 
 @app.command(hidden=True)
 def fire(name: str, born: str, attempt: int) -> int:
-    """Carry out what a daemon has claimed; daemons start this."""
+    """Execute a claim of a daemon; daemons start this."""
     from retinue.cli.cron.run import run_claimed
-    from retinue.cli.event_loop import perform
 
     return perform(run_claimed(name, born, attempt))
 
 
 def _with_table(work: Callable[[CronTable], Awaitable[None]], done: str = "") -> int:
-    from retinue.app.open import open_read_only
-    from retinue.cli.event_loop import perform
-    from retinue.cli.output.terminal import say
     from retinue.dispatch.cron.table import CronTable
 
-    async def main() -> int:
-        async with open_read_only() as client:
-            await work(CronTable(client.key_value))
-        if done:
-            say(done)
-        return 0
-
-    return perform(main())
+    return perform_on_store(lambda client: work(CronTable(client.key_value)), done)

@@ -1,10 +1,15 @@
-"""The script of `retinue demo`: an incident, three specialists, and all replies of the scripted model.
+"""The story of `retinue demo`: an incident, all replies of the scripted model, and the worker process that plays it.
 
-The next reply follows from the history in the request, so a new process continues in the middle of the story.
+The next reply follows from the history in the request, so a new process continues in the middle of the story. The
+viewer starts a worker as `python -m retinue.cli.demo.story HOME PROCESS PACE`; it exits when its stdin is closed, so it
+does not outlive the viewer.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +17,25 @@ from typing import Any
 
 import msgspec
 
+from retinue.app.open import open as open_retinue
+from retinue.app.settings_file import load_settings
+from retinue.app.tool_modules import load_tools
+from retinue.cli.event_loop import perform
 from retinue.core.messages import AssistantMessage, Message, ToolMessage
 from retinue.core.ports import Request
 from retinue.core.usage import NANO
-from retinue.providers.scripted import Line, LineFunction, Script, ScriptedReply, calls, hangs, says, streams, together
+from retinue.providers.scripted import (
+    Line,
+    LineFunction,
+    Script,
+    ScriptedProvider,
+    ScriptedReply,
+    calls,
+    hangs,
+    says,
+    streams,
+    together,
+)
 
 _PACKAGED = Path(__file__).parent / "incident"
 _FOLDER = _PACKAGED if _PACKAGED.exists() else Path(__file__).resolve().parents[4] / "examples" / "incident"
@@ -147,7 +167,6 @@ def _presents(request: Request) -> Line:
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[list[str]]:
-    """The tool results of each reply so far."""
     answers: list[str] | None = None
     for message in messages:
         match message:
@@ -243,3 +262,42 @@ def _slowly(text: str, every: float) -> ScriptedReply:
     """Text that is streamed word by word."""
     first, *others = text.split()
     return streams(first, *(f" {word}" for word in others), every=every)
+
+
+# ---- the worker process ---------------------------------------------------------------------------------------------
+
+
+def log_of(home: Path, process: int) -> Path:
+    """The file in which the scripted model of a process logs its calls."""
+    return home / f"model-calls-{process}"
+
+
+async def work(home: Path, process: int, pace: float) -> int:
+    """Drive the story to its end: the question to the user, the user's answer, and the rest."""
+    settings = load_settings(SETTINGS)
+    model = ScriptedProvider(script(pace, process=process), latency=pace, prices=PRICES, log=log_of(home, process))
+    async with open_retinue(
+        providers={PROVIDER: model},
+        model=f"{PROVIDER}:{MODEL}",
+        agents=settings.core_agents(),
+        tools=load_tools(settings.tool_modules),
+        session=SESSION,
+        home=home,
+        adopt=True,
+    ) as retinue:
+        # The same key is the same run: the second process finds the run of the first, which it has adopted.
+        root = await retinue.spawn(TASK, key=KEY, tools=(), keep_alive=True)
+        await root.answer(2)
+        outcome = await root.close()
+    return 0 if outcome.ok else 1
+
+
+def _end_with_stdin() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    sys.exit(perform(work(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))))

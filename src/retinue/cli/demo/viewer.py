@@ -22,7 +22,7 @@ from retinue.app.engine_types import RunView
 from retinue.app.open import open_read_only
 from retinue.app.read_only import ReadOnlyClient
 from retinue.cli.demo import story
-from retinue.cli.demo.worker import log_of
+from retinue.cli.demo.story import log_of
 from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
 from retinue.cli.output.live import LiveTree
 from retinue.cli.output.terminal import can_redraw, console
@@ -68,10 +68,7 @@ FAST = Pace(turn=0.03, look=0.02, read=0.0, crash=0.0)
 
 
 class DemoFailed(RetinueError):
-    """The story took another course than it should."""
-
-
-# ---- the story -------------------------------------------------------------------------------------------------------
+    """The demo did not go as planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,20 +103,18 @@ class Played:
         )
 
     def errors(self) -> list[str]:
-        """What should have gone otherwise."""
         failed = [view for view in self.tree if view.outcome is None or not view.outcome.ok]
         errors = [f"{view.path} {view.state}: {view.outcome.error if view.outcome else ''}" for view in failed]
         if self.repeated:
-            errors.append(f"{plural(len(self.repeated), 'model call')} had been answered and came again")
-        turns = sum(view.turns for view in self.tree)
-        if turns != len(self.stored) + len(self.second):
-            errors.append(f"the runs took {turns} turns, which is not what was counted")
+            errors.append(f"{plural(len(self.repeated), 'model call')} were answered and made again")
+        turns, made = sum(view.turns for view in self.tree), len(self.stored) + len(self.second)
+        if turns != made:
+            errors.append(f"the runs have {turns} turns, but {made} model calls were made")
         return errors
 
 
 def worker_command(home: Path, process: int, pace: float) -> Sequence[str]:
-    """The command line of the demo's own worker."""
-    return [sys.executable, "-m", "retinue.cli.demo.worker", str(home), str(process), str(pace)]
+    return [sys.executable, "-m", "retinue.cli.demo.story", str(home), str(process), str(pace)]
 
 
 async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = worker_command) -> Played:
@@ -127,8 +122,8 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
     async with open_read_only(home=home) as client:
         watch = Watch(client, screen, pace)
         async with running(command(home, 1, pace.turn), home) as first:
-            screen.say(f"Process {first.pid} works on it.\n", style="bold")
-            (root, *_) = await watch.until("the question to the user", _asks_the_user, first)
+            screen.say(f"Process {first.pid} drives the runs.\n", style="bold")
+            (root, *_) = await watch.until("the question to the user", lambda tree: tree[0].state == "idle", first)
             await watch.during(pace.read)
             await client.supervisor.post(root.run_id, Input(key="answer", text=story.ANSWER), durable=True)
             await watch.until("the remediation", _is_in_the_middle, first)
@@ -136,22 +131,16 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
             first.kill()
             await first.wait()
         stored = await stored_calls(client)
-        screen.say(
-            f"\nkill -9 {first.pid}: gone in the middle of its work. Nothing was saved by hand.", style="bold yellow"
-        )
+        screen.say(f"\nkill -9 {first.pid}: the process dies in the middle of its work.", style="bold yellow")
         await watch.until("the interruption", _is_interrupted)
         await watch.during(pace.crash)
         async with running(command(home, 2, pace.turn), home) as second:
-            screen.say(f"\nProcess {second.pid} finds the tree and goes on with it by itself.\n", style="bold")
-            tree = await watch.until("the end", _has_ended, second)
+            screen.say(f"\nProcess {second.pid} adopts the interrupted runs and continues them.\n", style="bold")
+            tree = await watch.until("the end", lambda tree: all(view.outcome is not None for view in tree), second)
             await asyncio.wait_for(second.wait(), PATIENCE)
         return Played(
             tree=tree, stored=stored, first=logged_turns(log_of(home, 1)), second=logged_turns(log_of(home, 2))
         )
-
-
-def _asks_the_user(tree: Tree) -> bool:
-    return tree[0].state == "idle"
 
 
 def _is_in_the_middle(tree: Tree) -> bool:
@@ -160,10 +149,6 @@ def _is_in_the_middle(tree: Tree) -> bool:
 
 def _is_interrupted(tree: Tree) -> bool:
     return all(view.state == "interrupted" for view in tree if view.outcome is None)
-
-
-def _has_ended(tree: Tree) -> bool:
-    return all(view.outcome is not None for view in tree)
 
 
 @asynccontextmanager
@@ -202,9 +187,6 @@ async def stored_calls(client: ReadOnlyClient) -> frozenset[Call]:
     return frozenset(calls)
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
-
-
 class Watch:
     """Polls the only tree of a store, and shows each new event once."""
 
@@ -225,13 +207,12 @@ class Watch:
             if tree and holds(tree):
                 return tree
             if gone:
-                raise DemoFailed(f"the process that works has ended before {what}")
+                raise DemoFailed(f"the worker process ended before {what}")
             if time.monotonic() > until:
-                raise DemoFailed(f"waited {PATIENCE:g} s in vain for {what}")
+                raise DemoFailed(f"{what} did not happen within {PATIENCE:g} s")
             await asyncio.sleep(self._pace.look)
 
     async def during(self, seconds: float) -> None:
-        """Watch for some seconds."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await self._look()
@@ -265,7 +246,7 @@ def lines_of(view: RunView, events: Iterable[Event]) -> Iterator[Line]:
     name, turn = name_of(view), 0
     for event in events:
         if isinstance(event, RunAdopted):
-            yield Line(event.at, name, f"goes on after turn {turn} in another process")
+            yield Line(event.at, name, f"continues after turn {turn} in another process")
         conversation = entries([event])
         calls = [entry for entry in conversation if entry.kind == "call"]
         yield from (Line(event.at, name, text) for text in _calls(calls))
@@ -279,9 +260,9 @@ def lines_of(view: RunView, events: Iterable[Event]) -> Iterator[Line]:
                 case "reply" if entry.text and not calls and not entry.failed:
                     yield Line(event.at, name, f"says: {entry.text}")
                 case "result" if entry.failed:
-                    yield Line(event.at, name, f"is told: {entry.text}")
+                    yield Line(event.at, name, f"gets an error: {entry.text}")
                 case "error":
-                    yield Line(event.at, name, f"got no answer: {entry.text}")
+                    yield Line(event.at, name, f"model call failed: {entry.text}")
                 case "end" if entry.failed:
                     yield Line(event.at, name, entry.text)
                 case _:
@@ -299,7 +280,7 @@ _TEXTS = {
 
 def _calls(calls: Sequence[Entry]) -> Iterator[str]:
     """The calls of one turn; all reads are one line."""
-    parsed = [(call.name, _arguments(call.text)) for call in calls]
+    parsed = [(call.name, msgspec.json.decode(call.text, type=dict[str, Any])) for call in calls]
     if keys := [str(arguments["key"]) for name, arguments in parsed if (name, arguments.get("action")) == _READ]:
         yield f"reads {', '.join(keys)}"
     for name, arguments in parsed:
@@ -312,10 +293,6 @@ def _calls(calls: Sequence[Entry]) -> Iterator[str]:
 _READ = ("shared_context", "read")
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    return msgspec.json.decode(text, type=dict[str, Any])
-
-
 class DemoScreen:
     """Lines on a console above a live tree; `live` is None if the console cannot be redrawn."""
 
@@ -325,7 +302,6 @@ class DemoScreen:
         self._statuses: dict[RunId, str] = {}
 
     def say(self, text: str, *, style: str = "") -> None:
-        """Print a line of the demo itself."""
         self._screen.print(text, style=style or None, soft_wrap=not self._screen.is_terminal)
 
     def print_line(self, line: Line, *, since: float) -> None:

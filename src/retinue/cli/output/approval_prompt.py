@@ -19,10 +19,10 @@ from retinue.cli.output.terminal import console, say
 from retinue.core.run import Approval
 from retinue.core.text import clean
 
-MOST_SHOWN = 4000
+MAX_SHOWN = 4000
 """Characters of a call's arguments that are printed."""
 
-NARROWEST = 20
+MIN_WIDTH = 20
 """Columns that arguments are wrapped to at least."""
 
 
@@ -58,7 +58,6 @@ class TerminalApprover:
             return await self.handle(question, self._screen)
 
     async def handle(self, question: Approval, screen: Pauses) -> bool:
-        """Handle one question."""
         raise NotImplementedError
 
     def is_open(self, question: Approval) -> bool:
@@ -68,7 +67,6 @@ class TerminalApprover:
         return live is not None and any(each.id == question.id for each in live.run.open_questions())
 
     async def closed(self, question: Approval) -> None:
-        """Wait until the question is closed."""
         assert self._supervisor is not None
         async for _ in self._supervisor.events(question.run_id):
             if not self.is_open(question):
@@ -85,7 +83,6 @@ class Announcer(TerminalApprover):
     """Prints how to answer from another terminal, and leaves the question open."""
 
     async def handle(self, question: Approval, screen: Pauses) -> bool:
-        """Print the question."""
         with screen.paused():
             # Not into a log file: arguments may hold secrets.
             lines = described(question) if sys.stderr.isatty() else described(question)[:1]
@@ -104,7 +101,6 @@ class Prompter(TerminalApprover):
         self._always: set[tuple[str, str]] = set()
 
     async def handle(self, question: Approval, screen: Pauses) -> bool:
-        """Prompt until the answer is one of the choices."""
         every_time = self.needs_asking_every_time(question)
         if (question.tool, question.reason) in self._always and not every_time:
             return True
@@ -140,8 +136,8 @@ class Prompter(TerminalApprover):
                 task.cancel()
             await asyncio.gather(reading, closing, return_exceptions=True)
         if not line:
-            words = "answered elsewhere, or not needed any more" if line is None else _instruction(question)
-            say(f"\n{words}")
+            closed = "answered elsewhere, or not needed any more"
+            say(f"\n{closed if line is None else _instruction(question)}")
             raise Unanswered
         return line
 
@@ -149,8 +145,8 @@ class Prompter(TerminalApprover):
 def described(question: Approval) -> list[str]:
     """The question in lines: the run, the call with its arguments, and the reason for asking."""
     arguments = clean(_normalised(question.arguments))
-    if (more := len(arguments) - MOST_SHOWN) > 0:
-        arguments = f"{arguments[:MOST_SHOWN]}… and {more} characters more: see retinue approvals --json"
+    if (more := len(arguments) - MAX_SHOWN) > 0:
+        arguments = f"{arguments[:MAX_SHOWN]}… and {more} more characters: see retinue approvals --json"
     return [
         f"{one_line(question.path, 200)} wants to call {one_line(question.tool)}",
         *_indented(arguments),
@@ -162,7 +158,7 @@ def _indented(text: str) -> list[str]:
     """The text in lines that fit: if the terminal wrapped them, text of a model could start a line of its own."""
     from rich.cells import chop_cells
 
-    room = max(console(stderr=True).width - 3, NARROWEST)
+    room = max(console(stderr=True).width - 3, MIN_WIDTH)
     return [f"  {piece}" for line in text.split("\n") for piece in chop_cells(line, room) or [""]]
 
 

@@ -119,7 +119,6 @@ def name_of(view: RunView) -> str:
 
 
 def total(views: Iterable[RunView]) -> tuple[Usage, int | None]:
-    """The usage and the cost of several runs together."""
     usage = NO_USAGE
     cost: int | None = 0
     for view in views:

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from retinue.app.active_time import NO_TIMES
 from retinue.app.engine_types import RunView
+from retinue.app.follow import NO_TIMES
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, short, status_of
 from retinue.core.ids import RunId
 from retinue.core.text import clean
@@ -95,7 +95,6 @@ class LiveTree:
                     self.show(self.rows, self._tasks)
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str] = NO_TASKS) -> None:
-        """Draw the tree as it stands now."""
         self.rows, self._tasks = rows, tasks
         if self._paused:
             return

@@ -20,10 +20,9 @@ from retinue.app.follow import TreeWatch, failure_text, polled, tree_outcome
 from retinue.app.handle import RunHandle
 from retinue.app.json_rows import outcome_row
 from retinue.app.retinue import Retinue
-from retinue.cli.event_loop import INTERRUPTED
 from retinue.cli.options import ApprovalOptions, Form, OutputOptions
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, status_of, tokens, total
-from retinue.cli.output.terminal import answer, answer_json, can_redraw, console, say
+from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, can_redraw, console, say
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.text import clean, plural
@@ -52,7 +51,10 @@ async def follow(
     watch.tasks[root.run_id] = (await retinue.supervisor.replay(root.run_id)).accepted.task
     with display(quiet=output.quiet, verbose=output.verbose) as screen:
         if callable(approver):
-            _attach(approver, retinue, screen)
+            from retinue.cli.output.approval_prompt import TerminalApprover
+
+            if isinstance(approver, TerminalApprover):  # it pauses the display for its questions
+                approver.attach(retinue.supervisor, screen)
         async with polled(watch, screen.show):
             outcome = await tree_outcome(retinue, root, stop)
     if outcome is not None and (notice := cancelled_notice(await retinue.tree(root.run_id))):
@@ -61,7 +63,6 @@ async def follow(
 
 
 def approver_for(options: ApprovalOptions) -> Approver:
-    """The approver of a command's runs."""
     if options.yes:
         return lambda question: True
     if options.mode == "deny":
@@ -71,23 +72,11 @@ def approver_for(options: ApprovalOptions) -> Approver:
     return Prompter() if options.mode == "ask" else Announcer()
 
 
-def _attach(approver: Approver, retinue: Retinue, screen: Screen) -> None:
-    """Let an approver that uses the terminal pause this display for its questions."""
-    from retinue.cli.output.approval_prompt import TerminalApprover
-
-    if isinstance(approver, TerminalApprover):
-        approver.attach(retinue.supervisor, screen)
-
-
-# ---- progress --------------------------------------------------------------------------------------------------------
-
-
 class Screen(Protocol):
     """A display of a tree that can be paused."""
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         """Show the tree as it stands now, the root first; `tasks` are the tasks of runs as far as they are known."""
-        ...
 
     def paused(self) -> AbstractContextManager[None]:
         """Write nothing to the terminal for as long as the block lasts."""
@@ -128,10 +117,9 @@ class Silent:
     """The display of `--quiet`."""
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
-        """Show nothing."""
+        pass
 
     def paused(self) -> AbstractContextManager[None]:
-        """Nothing to pause."""
         return nullcontext()
 
 
@@ -148,7 +136,6 @@ class PlainLines:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Keep new lines until the block has ended."""
         self._paused = True
         try:
             yield
@@ -201,9 +188,6 @@ def summary(rows: Sequence[RunView]) -> str:
     return ", ".join(facts)
 
 
-# ---- outcome ---------------------------------------------------------------------------------------------------------
-
-
 def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
     """Print the answer on stdout and everything else about the outcome on stderr; the exit code."""
     if form == "json":
@@ -215,9 +199,9 @@ def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
         if outcome.text and form not in ("json", "sse"):
             say(f"the answer so far:\n{clean(outcome.text)}")
     elif outcome.reason in ("length", "refusal"):
-        say(f"note: the model ended with {outcome.reason!r}, so this may not be a whole answer")
+        say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
     if outcome.unstopped:
-        say(f"warning: could not be stopped: {', '.join(outcome.unstopped)}")
+        say(f"warning: tool calls that could not be stopped: {', '.join(outcome.unstopped)}")
     return 0 if outcome.ok else 1
 
 

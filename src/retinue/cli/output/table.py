@@ -32,7 +32,6 @@ class Column(Generic[T]):
 
 
 def print_table(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
-    """Print the rows on stdout."""
     if not sys.stdout.isatty():
         answer(as_text(rows, columns))
         return

@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+INTERRUPTED = 130
+"""The exit status of an interrupted command."""
+
+
 def say(line: str) -> None:
     """Print a line on stderr; a closed stderr is ignored, and the work goes on."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
-        _discard(sys.stderr)
+        discard(sys.stderr)
 
 
 def answer(text: str) -> None:
@@ -87,12 +91,8 @@ def never_fail_to_print() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def discard_stdout() -> None:
-    """Discard what is still buffered for a closed stdout, so that flushing at exit does not fail again."""
-    _discard(sys.stdout)
-
-
-def _discard(stream: TextIO) -> None:
+def discard(stream: TextIO) -> None:
+    """Discard what is still buffered for a closed stream, so that flushing at exit does not fail again."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -55,7 +55,6 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def entries(events: Iterable[Event]) -> list[Entry]:
-    """The conversation, in order."""
     calls: dict[tuple[int, int], ToolCall] = {}
     return [entry for event in events for entry in _entries(event, calls)]
 

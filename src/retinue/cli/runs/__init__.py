@@ -6,22 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retinue.cli.options import (
-    ApiKeyEnvFlag,
-    ApprovalOptions,
-    ApprovalsFlag,
-    BaseUrlFlag,
-    ConfigFlag,
-    JsonFlag,
-    ModelFlag,
-    OutputOptions,
-    ProviderFlag,
-    QuietFlag,
-    RunArgument,
-    VerboseFlag,
-    YesFlag,
-    approval_options,
-)
+from retinue.cli import options
+from retinue.cli.event_loop import interrupts, perform
+from retinue.cli.options import option
+from retinue.cli.output.terminal import say, stdout_for_answers_alone
 
 if TYPE_CHECKING:
     from retinue.config.precedence import Flags
@@ -30,7 +18,7 @@ __all__ = ["app", "list_show"]
 
 app = typer.Typer(
     name="runs",
-    help="List runs, look into them, go on with them, stop them.",
+    help="List, show, resume, cancel and prune runs.",
     epilog="Examples:\n\nretinue runs\n\nretinue runs show 3f2a9c01\n\nretinue runs resume 3f2a9c01",
     rich_markup_mode="rich",
 )
@@ -39,39 +27,32 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def runs(
     context: typer.Context,
-    everyone: Annotated[
-        bool, typer.Option("--all", metavar="", help="Every run, not only the roots of trees.")
-    ] = False,
-    session: Annotated[str | None, typer.Option("--session", metavar="NAME", help="Those of one session.")] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="The newest N. [all of them]")
-    ] = None,
-    json: JsonFlag = False,
+    all_runs: Annotated[bool, option("--all", help="All runs, not only root runs.")] = False,
+    session: Annotated[str | None, option("--session", metavar="NAME", help="The runs of one session.")] = None,
+    limit: Annotated[int | None, option("--limit", metavar="N", min=1, help="The newest N. [all]")] = None,
+    json: options.JsonFlag = False,
 ) -> int:
-    """List runs, newest first; with a command, look into one, go on with it or stop it."""
+    """List runs, newest first; commands show, resume, cancel and prune them."""
     if context.invoked_subcommand is not None:
-        if everyone or session is not None or limit is not None or json:
+        if all_runs or session is not None or limit is not None or json:
             raise typer.BadParameter(f"put flags after the command: retinue runs {context.invoked_subcommand} ...")
         return 0
-    from retinue.cli.event_loop import perform
     from retinue.cli.runs.list_show import list_runs
 
-    return perform(list_runs(everyone=everyone, session=session, limit=limit, json=json))
+    return perform(list_runs(all_runs=all_runs, session=session, limit=limit, json=json))
 
 
 @app.command(epilog="Example: retinue runs show 3f2a9c01 --json")
-def show(run: RunArgument, json: JsonFlag = False) -> int:
-    """Show a run as a conversation: what it was asked, said, called and was told."""
-    from retinue.cli.event_loop import perform
+def show(run: options.RunArgument, json: options.JsonFlag = False) -> int:
+    """Show a run as a conversation: messages, tool calls and results."""
     from retinue.cli.runs.list_show import show_run
 
     return perform(show_run(run, json=json))
 
 
 @app.command(epilog="Example: retinue runs tree 3f2a9c01")
-def tree(run: RunArgument, json: JsonFlag = False) -> int:
-    """Show a run with everything below it: who worked, and what each and all of them used."""
-    from retinue.cli.event_loop import perform
+def tree(run: options.RunArgument, json: options.JsonFlag = False) -> int:
+    """Show a run with its descendants and their usage."""
     from retinue.cli.runs.list_show import show_tree
 
     return perform(show_tree(run, json=json))
@@ -79,37 +60,35 @@ def tree(run: RunArgument, json: JsonFlag = False) -> int:
 
 @app.command(epilog="Example: retinue runs resume 3f2a9c01 --base-url http://localhost:8000/v1")
 def resume(
-    run: RunArgument,
-    provider: ProviderFlag = None,
-    base_url: BaseUrlFlag = None,
-    api_key_env: ApiKeyEnvFlag = None,
-    model: ModelFlag = None,
-    config: ConfigFlag = None,
-    approvals: ApprovalsFlag = None,
-    yes: YesFlag = False,
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
-    verbose: VerboseFlag = False,
+    run: options.RunArgument,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
+    config: options.ConfigFlag = None,
+    approvals: options.ApprovalsFlag = None,
+    yes: options.YesFlag = False,
+    json: options.JsonFlag = False,
+    quiet: options.QuietFlag = False,
+    verbose: options.VerboseFlag = False,
 ) -> int:
-    """Go on with an interrupted run and print its answer, as `retinue run` does.
+    """Resume an interrupted run and print its answer, as `retinue run` does.
 
-    It needs no flags, and no model call that was answered is made again. Of a run that has ended, the stored answer is
-    printed.
+    No flags are needed, and answered model calls are not repeated. The stored answer of an ended run is printed.
     """
-    from retinue.cli.event_loop import perform
     from retinue.config.precedence import Flags
 
-    output = OutputOptions(json=json, quiet=quiet, verbose=verbose)
+    output = options.OutputOptions(json=json, quiet=quiet, verbose=verbose)
     flags = Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env)
-    return perform(_resume(run, flags, config, approval_options(approvals, yes=yes), output))
+    return perform(_resume(run, flags, config, options.approval_options(approvals, yes=yes), output))
 
 
-async def _resume(name: str, flags: Flags, config: str | None, approval: ApprovalOptions, output: OutputOptions) -> int:
+async def _resume(
+    name: str, flags: Flags, config: str | None, approval: options.ApprovalOptions, output: options.OutputOptions
+) -> int:
     """Drive the tree of the run to its end, or print its stored outcome; the exit code is that of the run."""
     from retinue.app.launch.resume import find_stored, reopen, resume
-    from retinue.cli.event_loop import interrupts
     from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
-    from retinue.cli.output.terminal import say, stdout_for_answers_alone
 
     with interrupts() as stop, stdout_for_answers_alone():
         stored = await find_stored(name, flags, config=config)
@@ -117,7 +96,7 @@ async def _resume(name: str, flags: Flags, config: str | None, approval: Approva
         if view.outcome is not None:
             return print_outcome(view.run_id, view.outcome, output.form)
         if view.root_id != view.run_id:
-            say(f"run {view.run_id} is part of a tree: going on with its root {view.root_id}")
+            say(f"run {view.run_id} is part of a tree: resuming its root {view.root_id}")
         approver = approver_for(approval)
         retinue, model_choice = reopen(
             stored, flags, config=config, approvals=approver, warn=lambda warning: say(f"warning: {warning}")
@@ -131,9 +110,8 @@ async def _resume(name: str, flags: Flags, config: str | None, approval: Approva
 
 
 @app.command(epilog="Example: retinue runs cancel 3f2a9c01")
-def cancel(run: RunArgument) -> int:
-    """Stop a run and everything below it, for good."""
-    from retinue.cli.event_loop import perform
+def cancel(run: options.RunArgument) -> int:
+    """Cancel a run and its descendants."""
     from retinue.cli.runs.list_show import cancel_run
 
     return perform(cancel_run(run))
@@ -141,12 +119,9 @@ def cancel(run: RunArgument) -> int:
 
 @app.command(epilog="Example: retinue runs prune --older-than 30d")
 def prune(
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="D", help="How long ago a run must have ended: 12h, 30d, 8w.")
-    ],
+    older_than: Annotated[str, option("--older-than", metavar="D", help="The least age of their end: 12h, 30d, 8w.")],
 ) -> int:
-    """Forget trees of runs that ended long ago."""
-    from retinue.cli.event_loop import perform
+    """Remove trees of runs that ended long ago."""
     from retinue.cli.runs.list_show import prune_runs
 
     return perform(prune_runs(older_than))

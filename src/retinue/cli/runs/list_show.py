@@ -7,22 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from retinue.app.active_time import NO_TIMES, times_of
 from retinue.app.engine_types import RunView
+from retinue.app.follow import NO_TIMES, times_of
 from retinue.app.json_rows import run_row, usage_row
 from retinue.app.open import open_read_only
-from retinue.cli.output.format import (
-    count,
-    elapsed,
-    moment,
-    money,
-    name_of,
-    seconds,
-    short,
-    status_of,
-    tokens,
-    total,
-)
+from retinue.cli.output.format import count, elapsed, moment, money, name_of, seconds, short, status_of, tokens, total
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer, answer_json, console, say
 from retinue.cli.output.transcript import entries, headed
@@ -46,29 +35,25 @@ COLUMNS: list[Column[RunView]] = [
 ]
 
 
-async def list_runs(*, everyone: bool, session: str | None, limit: int | None, json: bool) -> int:
-    """Print runs, newest first, at most `limit`."""
+async def list_runs(*, all_runs: bool, session: str | None, limit: int | None, json: bool) -> int:
     async with open_read_only() as client:
-        views = await client.list(everyone=everyone, session=session, limit=limit)
+        views = await client.list(everyone=all_runs, session=session, limit=limit)
         times = NO_TIMES if json else await times_of(client, views, now=time.time())
     if json:
         answer_json([run_row(view) for view in views])
     elif views:
-        print_table(views, [*COLUMNS, _took(times)])
+        took: Column[RunView] = Column(
+            title="TOOK",
+            cell=lambda view: elapsed(times[view.run_id]) if view.run_id in times else "?",
+            least_width=110,
+        )
+        print_table(views, [*COLUMNS, took])
     else:
         say("no runs yet; start one with: retinue run PROMPT")
     return 0
 
 
-def _took(times: Mapping[RunId, float]) -> Column[RunView]:
-    def cell(view: RunView) -> str:
-        return elapsed(times[view.run_id]) if view.run_id in times else "?"
-
-    return Column(title="TOOK", cell=cell, least_width=110)
-
-
 async def show_run(name: str, *, json: bool) -> int:
-    """Print one run as a conversation."""
     async with open_read_only() as client:
         view = await client.find(name)
         events = await client.events(view.run_id)
@@ -139,18 +124,16 @@ def subtree(top: RunView, views: Sequence[RunView]) -> list[RunView]:
 
 
 async def cancel_run(name: str) -> int:
-    """Cancel a run and everything below it."""
     async with open_read_only() as client:
         view = await client.find(name)
         if view.outcome is not None and view.outcome.result != "cancelled":
             raise RunIsOver(view.run_id, view.outcome.result)
         cancelled = await client.cancel(view.run_id, note="cancelled by hand")
-    say(f"cancelled {plural(len(cancelled), 'run')}" if cancelled else f"run {view.run_id} was cancelled before")
+    say(f"cancelled {plural(len(cancelled), 'run')}" if cancelled else f"run {view.run_id} was already cancelled")
     return 0
 
 
 async def prune_runs(older_than: str) -> int:
-    """Remove trees that ended long ago."""
     before = time.time() - seconds(older_than)
     async with open_read_only() as client:
         removed = await client.prune(before)

@@ -18,13 +18,13 @@ from retinue.dispatch.cron.schedule import next_due
 GRACE = 60.0
 """Seconds that an execution may be late before its moment counts as missed."""
 
-MOST_CRASHES = 5
+MAX_CRASHES = 5
 """Crashes during one claim after which it is given up."""
 
 NO_OWNER = Owner()
 
 
-class Overlooked(Struct, frozen=True):
+class SkippedMoments(Struct, frozen=True):
     """Missed moments of a job, from `due` on, that are skipped."""
 
     name: str
@@ -37,7 +37,7 @@ class Verdicts(Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...] = ()
     interrupted: tuple[Claim, ...] = ()
     given_up: tuple[Claim, ...] = ()
-    overlooked: tuple[Overlooked, ...] = ()
+    skipped: tuple[SkippedMoments, ...] = ()
 
 
 def is_due(table: Table, now: float) -> bool:
@@ -59,28 +59,28 @@ def _is_due(table: Table, job: Job, now: float) -> bool:
     return not job.paused and job.next_run is not None and job.next_run <= now and table.claim_of(job) is None
 
 
-def claim_due(table: Table, *, now: float, owner: Owner, most: int) -> tuple[Table, Verdicts]:
-    """Claim due jobs, the longest overdue first, while fewer than `most` are claimed.
+def claim_due(table: Table, *, now: float, owner: Owner, max_running: int) -> tuple[Table, Verdicts]:
+    """Claim due jobs, the longest overdue first, while fewer than `max_running` are claimed.
 
     However many moments of a job have passed, it is claimed once. A job with a claim is not due: the moments that pass
     meanwhile count as missed.
     """
     claims: list[Claim] = []
-    overlooked: list[Overlooked] = []
+    skipped: list[SkippedMoments] = []
     for job in sorted(table.jobs.values(), key=lambda job: (job.next_run or 0.0, job.name)):
         if not _is_due(table, job, now) or job.next_run is None:
             continue
         due = _moment(job, job.next_run, now)
-        if due is not None and len(table.claims) >= most:
+        if due is not None and len(table.claims) >= max_running:
             continue
         table = table.with_job(replace(job, next_run=next_due(job.schedule, now)))
         if due is None:
-            overlooked.append(Overlooked(job.name, job.next_run))
+            skipped.append(SkippedMoments(job.name, job.next_run))
             continue
         claim = Claim(name=job.name, born=job.born, due=due, owner=owner)
         table = table.with_claim(claim)
         claims.append(claim)
-    return table, Verdicts(claims=tuple(claims), overlooked=tuple(overlooked))
+    return table, Verdicts(claims=tuple(claims), skipped=tuple(skipped))
 
 
 def _moment(job: Job, first: float, now: float) -> float | None:
@@ -106,7 +106,7 @@ def take_over(table: Table, gone: Sequence[Claim], *, owner: Owner) -> tuple[Tab
         if job is None or (begun and not isinstance(job.work, AgentWork)):
             interrupted.append(claim)
             table = _over(table, claim, "interrupted")
-        elif crashes >= MOST_CRASHES:
+        elif crashes >= MAX_CRASHES:
             given_up.append(claim)
             table = _over(table, claim, "failed")
         else:
@@ -153,14 +153,14 @@ def begin_again(table: Table, claim: Claim) -> tuple[Table, Verdicts]:
     if held is None or held.state != "claimed":
         return table, Verdicts()
     crashes = held.crashes + 1
-    if crashes >= MOST_CRASHES:
+    if crashes >= MAX_CRASHES:
         return _over(table, held, "failed"), Verdicts(given_up=(held,))
     again = replace(held, attempt=held.attempt + 1, crashes=crashes)
     return table.with_claim(again), Verdicts(claims=(again,))
 
 
 def note(table: Table, job: Job, *, started: float, status: str) -> Table:
-    """Note an execution on request."""
+    """The table with the status of an execution on request."""
     now = table.jobs.get(job.name)
     if now is None or now.born != job.born:
         return table

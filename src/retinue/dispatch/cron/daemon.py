@@ -21,8 +21,7 @@ from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
 from retinue.dispatch.cron.claims import Verdicts
-from retinue.dispatch.cron.history import HistoryEntry
-from retinue.dispatch.cron.jobs import Claim, Owner, Table
+from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import is_gone, this_host, this_process
 
@@ -40,8 +39,8 @@ LEASE = 60.0
 PATIENCE = 10.0
 """Seconds that executions get to stop."""
 
-GONE = "the process that did it is gone; it may have been done in part, and is not done again"
-GIVEN_UP = f"given up: {claims.MOST_CRASHES} processes went in the middle of it"
+GONE = "its process died; the job may be partly done, and is not repeated"
+GIVEN_UP = f"given up: its process died {claims.MAX_CRASHES} times"
 
 
 def this_owner() -> Owner:
@@ -50,14 +49,14 @@ def this_owner() -> Owner:
 
 
 async def serve(
-    cron_table: CronTable, stop: asyncio.Event, report: Callable[[str], None], *, most: int, once: bool
+    cron_table: CronTable, stop: asyncio.Event, report: Callable[[str], None], *, max_running: int, once: bool
 ) -> None:
     """Execute jobs as they are due until `stop` is set, or with `once` those that are due now.
 
     `report` receives a line for the start and the end of each execution.
     """
     processes = JobProcesses(report)
-    daemon = Daemon(cron_table, SystemClock(), this_owner(), processes.launch, most=most)
+    daemon = Daemon(cron_table, SystemClock(), this_owner(), processes.launch, max_running=max_running)
     working = asyncio.ensure_future(daemon.run_once() if once else daemon.run())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +76,6 @@ class JobProcesses:
         self._running: set[asyncio.subprocess.Process] = set()
 
     async def launch(self, claim: Claim) -> str:
-        """Execute a claim and wait for the end; the error if it failed."""
         if self._stopping:
             return "the daemon was stopping"
         try:
@@ -121,12 +119,12 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 class Daemon:
     """Claims due jobs and executes them with `launch`, for as long as `run` runs."""
 
-    def __init__(self, cron_table: CronTable, clock: Clock, owner: Owner, launch: Launch, *, most: int) -> None:
+    def __init__(self, cron_table: CronTable, clock: Clock, owner: Owner, launch: Launch, *, max_running: int) -> None:
         self._cron_table = cron_table
         self._clock = clock
         self._owner = owner
         self._launch = launch
-        self._most = most
+        self._max_running = max_running
         self._stopping = False
         self._changed = asyncio.Event()
         self._at_work: set[asyncio.Task[None]] = set()
@@ -176,7 +174,9 @@ class Daemon:
             table = await self._cron_table.table()
         now = self._clock.now() if by is None else by
         if claims.is_due(table, now):
-            await self._apply(await self._cron_table.claim_due(now=now, owner=self._owner, most=self._most))
+            await self._apply(
+                await self._cron_table.claim_due(now=now, owner=self._owner, max_running=self._max_running)
+            )
             return POLL  # due jobs that were not claimed wait for another to finish
         due = claims.next_moment(table)
         return POLL if due is None or by is not None else min(POLL, max(0.0, due - now))
@@ -188,8 +188,8 @@ class Daemon:
             await self._record_end(claim, "interrupted", GONE)
         for claim in verdicts.given_up:
             await self._record_end(claim, "failed", GIVEN_UP)
-        for each in verdicts.overlooked:
-            log.warning("job %s was due at %s, and nobody was there", each.name, rfc3339(each.due))
+        for each in verdicts.skipped:
+            log.warning("job %s was due at %s, and no daemon ran: skipped", each.name, rfc3339(each.due))
             await self._cron_table.remember(HistoryEntry(name=each.name, due=each.due, status="missed"))
 
     def _begin(self, claimed: Sequence[Claim]) -> None:
@@ -207,15 +207,15 @@ class Daemon:
 
     async def _execute(self, claim: Claim) -> None:
         try:
-            wrong = await self._launch(claim)
+            error = await self._launch(claim)
             # A stopped process may have ended before it started the claim: the next daemon takes that over.
-            if wrong and not self._stopping:
+            if error and not self._stopping:
                 verdicts = await self._cron_table.begin_again(claim)
                 self._begin(verdicts.claims)
                 for each in verdicts.given_up:
-                    await self._record_end(each, "failed", f"it could not be started: {wrong}")
-        except StoreError as error:
-            log.warning("job %s: %s", claim.name, error)
+                    await self._record_end(each, "failed", f"it could not be started: {error}")
+        except StoreError as unstored:
+            log.warning("job %s: %s", claim.name, unstored)
         except Exception:
             log.exception("job %s: a bug", claim.name)
         finally:
@@ -236,7 +236,7 @@ class OwnerWatch:
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}
 
     def over(self, table: Table) -> Callable[[Owner], bool]:
-        """Look at all claims; a function that says whether the owner of one of them is dead."""
+        """Look at all claims; returns a function that decides whether the owner of one of them is dead."""
         now = asyncio.get_running_loop().time()
         seen: dict[tuple[str, int], tuple[int, float]] = {}
         silent: set[Owner] = set()

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from retinue.app.follow import failure_text, unless_stopped
 from retinue.app.handle import RunHandle
 from retinue.app.launch.start import LaunchOptions, prepare
-from retinue.app.open import SystemClock, default_home
+from retinue.app.open import default_home, tool_dependencies
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
 from retinue.app.settings_file import load_settings
@@ -30,7 +30,7 @@ from retinue.config.cron import CRON, CronSettings
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent
 from retinue.core.budget import Window
-from retinue.core.commands import Charge
+from retinue.core.commands import Charge, DriverRow
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
 from retinue.core.policy import Autonomy, Policy, Verdict, verdict
 from retinue.core.ports import CallContext, ToolResult
@@ -39,18 +39,16 @@ from retinue.core.run import Outcome
 from retinue.dialects import registry
 from retinue.dialects.base import CronTexts
 from retinue.dispatch.cron.daemon import LEASE, this_owner
-from retinue.dispatch.cron.history import MOST_OUTPUT, HistoryEntry
-from retinue.dispatch.cron.jobs import PLAIN, AgentWork, Claim, Job, ShellWork
+from retinue.dispatch.cron.jobs import MAX_OUTPUT, PLAIN, AgentWork, Claim, HistoryEntry, Job, ShellWork
 from retinue.dispatch.cron.table import CronTable
-from retinue.dispatch.cron.takeover import take_over
 from retinue.engine import Approver
 
 log = logging.getLogger("retinue.cron")
 
-RECALLED = 5
-"""Memories that an agent is shown with its prompt."""
+MAX_MEMORIES = 5
+"""Memories that are added to the prompt of an agent."""
 
-INTERRUPTED = "it was stopped, and goes on with the next daemon"
+INTERRUPTED = "stopped; the next daemon continues it"
 
 
 class Blocked(Refused):
@@ -69,7 +67,7 @@ class FrontEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """The result of an execution: `outcome` is that of an agent's run, `output` what a command printed."""
+    """The result of an execution: `outcome` of an agent's run, `output` of a command."""
 
     status: Literal["ok", "failed", "interrupted"]
     error: str = ""
@@ -205,15 +203,12 @@ class Record:
     entry: HistoryEntry
 
     async def begun(self) -> None:
-        """Record the start."""
         await self.cron_table.remember(self.entry)
 
     async def running(self, run_id: str) -> None:
-        """Record the agent's run."""
         await self.cron_table.remember(replace(self.entry, run_id=run_id))
 
     async def ended(self, result: JobResult) -> None:
-        """Record the result."""
         await self.cron_table.remember(
             replace(
                 self.entry,
@@ -364,7 +359,7 @@ async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[t
     if kind == "none":
         return []
     search = Search(
-        agents=(agent.name, *agent.memory_from), query=work.prompt, limit=RECALLED, without=("conversation",)
+        agents=(agent.name, *agent.memory_from), query=work.prompt, limit=MAX_MEMORIES, without=("conversation",)
     )
     try:
         found = await asyncio.to_thread(lambda: open_memory(kind, default_home()).recall(search))
@@ -380,20 +375,10 @@ async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[t
 async def _run_command(
     execution: Execution, work: ShellWork, agent: Agent, policy: Policy, settings: Settings
 ) -> JobResult:
-    from retinue.sandbox.probe import choose
-    from retinue.tools.dependencies import ToolDependencies
     from retinue.tools.shell import parse, run_command
 
-    options = settings.tool_options
-    dependencies = ToolDependencies(
-        sandbox=choose(options.sandbox),
-        key_value=execution.client.key_value,
-        clock=SystemClock(),
-        home=default_home(),
-        network=options.network,
-        program_memory_mb=options.program_memory_mb,
-        settings=(*settings.tool_modules, *([settings.source] if settings.source is not None else [])),
-    )
+    key_value = execution.client.key_value
+    dependencies = tool_dependencies(settings.tool_options, key_value=key_value, home=default_home())
     context = CallContext(
         run_id=execution.session_id,
         session_id=execution.session_id,
@@ -425,9 +410,9 @@ async def _run_command(
         status = "interrupted" if not finished else "failed" if results[0].failed else "ok"
         log.info("event=ended status=%s", status)
     if not finished:
-        return JobResult(status="interrupted", error="it was stopped; what it had done by then stays done")
+        return JobResult(status="interrupted", error="stopped; what it did before is not undone")
     text = results[0].text
-    output = text if len(text) <= MOST_OUTPUT else f"{text[:MOST_OUTPUT]} [... {len(text) - MOST_OUTPUT} more]"
+    output = text if len(text) <= MAX_OUTPUT else f"{text[:MAX_OUTPUT]} [... {len(text) - MAX_OUTPUT} more]"
     if results[0].failed:
         return JobResult(status="failed", error=text.splitlines()[-1], output=output)
     return JobResult(status="ok", output=output)
@@ -462,3 +447,38 @@ def in_span(prefix: str) -> Generator[None]:
     finally:
         for handler in handlers:
             handler.removeFilter(mark)
+
+
+# ---- takeover --------------------------------------------------------------------------------------------------------
+
+POLL = 0.5
+"""Seconds between two attempts."""
+
+
+async def take_over(retinue: Retinue, live: NotAdoptable, stop: asyncio.Event) -> RunHandle | None:
+    """The run, once it has ended or can be driven here; None if `stop` was set before.
+
+    A driver without a heartbeat for its whole lease is declared dead. After a restart of the machine the process ids of
+    older drivers mean nothing, and the lease alone shows that they are dead.
+    """
+    beat, still_since = -1, 0.0
+    while not stop.is_set():
+        driver = await _driver_of(retinue, live.run_id)
+        if driver is None:
+            raise live
+        now = asyncio.get_running_loop().time()
+        if driver.beat != beat:
+            beat, still_since = driver.beat, now
+        elif now - still_since >= driver.lease:
+            await retinue.supervisor.drivers.declare_dead(driver.driver_id, beat=beat)
+        await unless_stopped(asyncio.sleep(POLL), stop)
+        try:
+            return await retinue.resume(live.run_id)
+        except NotAdoptable as still:
+            live = still
+    return None
+
+
+async def _driver_of(retinue: Retinue, run_id: str) -> DriverRow | None:
+    row = await retinue.supervisor.stored.run(run_id)
+    return None if row is None else await retinue.supervisor.drivers.find(row.driver_id)

@@ -1,12 +1,11 @@
-"""Cron jobs and claims as data, and the table that they are stored in.
+"""Cron jobs, claims and the history of executions as data, and how they are stored.
 
 Everything here is pure. The table is one key-value namespace, and every change of it is one decision about all of its
-entries, so that of two processes with the same intention one succeeds.
+entries, so that of two processes with the same intention one succeeds. Each job's history has its own namespace.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.precedence import Flags
+from retinue.core.commands import Decision
 from retinue.core.errors import BadInput
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron.schedule import UNITS, At, Cron, Every, Schedule, next_due
@@ -27,13 +27,11 @@ SPACE = "cron"
 PLAIN = "main"
 """The agent of jobs that name no agent of the settings."""
 
-TYPES = ("shell", "agent")
-MISSED = ("once", "skip")
-
 Missed: TypeAlias = Literal["once", "skip"]
 """What happens to due moments without a daemon: one execution for all of them, or none."""
 
-_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+MISSED: tuple[Missed, ...] = ("once", "skip")
+
 _JOB, _CLAIM = "job/", "claim/"
 
 
@@ -128,7 +126,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Its name in the table."""
+        """Its name among the stored entries."""
         return f"{self.name}/{self.born}"
 
 
@@ -149,15 +147,12 @@ class Table:
         return self.claims.get(f"{job.name}/{job.born}")
 
     def with_job(self, job: Job) -> Table:
-        """The table with this job in place of one with its name."""
         return Table({**self.jobs, job.name: job}, self.claims)
 
     def with_claim(self, claim: Claim) -> Table:
-        """The table with this claim in place of an older one."""
         return Table(self.jobs, {**self.claims, claim.place: claim})
 
     def without_claim(self, claim: Claim) -> Table:
-        """The table without a claim."""
         return Table(self.jobs, {place: each for place, each in self.claims.items() if place != claim.place})
 
 
@@ -168,7 +163,7 @@ def read(key_value: Mapping[str, bytes]) -> Table:
     return Table({job.name: job for job in jobs}, {claim.place: claim for claim in claims})
 
 
-def written(table: Table) -> dict[str, bytes]:
+def table_entries(table: Table) -> dict[str, bytes]:
     """The table as entries to store."""
     jobs = {f"{_JOB}{name}": msgspec.json.encode(job) for name, job in table.jobs.items()}
     return jobs | {f"{_CLAIM}{place}": msgspec.json.encode(claim) for place, claim in table.claims.items()}
@@ -180,7 +175,7 @@ def written(table: Table) -> dict[str, bytes]:
 def add(table: Table, job: Job, *, instead: bool = False) -> Table:
     """The table with a new job; with `instead` it replaces one of that name."""
     if job.name in table.jobs and not instead:
-        raise BadInput(f"there is a job named {job.name!r} already; --replace puts this one in its place")
+        raise BadInput(f"a job named {job.name!r} exists: use --replace to replace it")
     return table.with_job(job)
 
 
@@ -190,7 +185,6 @@ def remove(table: Table, name: str) -> Table:
 
 
 def pause(table: Table, name: str) -> Table:
-    """The table with the job paused."""
     return table.with_job(replace(table.jobs[name], paused=True))
 
 
@@ -206,44 +200,10 @@ def resume(table: Table, name: str, *, now: float) -> Table:
     return table.with_job(replace(job, paused=False, next_run=due))
 
 
-# ---- text of users ---------------------------------------------------------------------------------------------------
-
-
-def check_name(name: str) -> str:
-    """The name, checked to be valid for a job.
-
-    >>> check_name("A b")
-    Traceback (most recent call last):
-    retinue.core.errors.BadInput: 'A b' is no name of a job: write 1 to 64 of the characters a-z, 0-9, _ and -
-    """
-    if not _NAME.fullmatch(name):
-        raise BadInput(f"{name!r} is no name of a job: write 1 to 64 of the characters a-z, 0-9, _ and -")
-    return name
-
-
-def job_type(text: str) -> Literal["shell", "agent"]:
-    """The type of a job from its name.
-
-    >>> job_type("python")
-    Traceback (most recent call last):
-    retinue.core.errors.BadInput: Invalid job type 'python'. Expected one of: 'shell', 'agent'
-    """
-    if text == "shell":
-        return "shell"
-    if text == "agent":
-        return "agent"
-    raise BadInput(f"Invalid job type {text!r}. Expected one of: 'shell', 'agent'")
-
-
-def first_run(schedule: Schedule, now: float) -> float | None:
-    """The first due moment of a new job; a single moment in the past is due at once."""
-    return schedule.at if isinstance(schedule, At) else next_due(schedule, now)
-
-
-def in_words(schedule: Schedule) -> str:
+def schedule_text(schedule: Schedule) -> str:
     """A schedule in the notation of the flags.
 
-    >>> in_words(Every(300_000)), in_words(Cron("0 9 * * mon")), in_words(At(0.0))
+    >>> schedule_text(Every(300_000)), schedule_text(Cron("0 9 * * mon")), schedule_text(At(0.0))
     ('5m', '0 9 * * mon', '1970-01-01T00:00:00Z')
     """
     match schedule:
@@ -256,3 +216,63 @@ def in_words(schedule: Schedule) -> str:
             return f"{every // (UNITS[unit] * 1000)}{unit}"
         case _:
             assert_never(schedule)
+
+
+# ---- history ---------------------------------------------------------------------------------------------------------
+
+KEPT = 100
+"""Entries that are kept for each job."""
+
+MAX_OUTPUT = 4000
+"""Characters of a command's output that are kept."""
+
+Status: TypeAlias = Literal["running", "ok", "failed", "interrupted", "missed"]
+
+
+class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One execution of a job, or a `missed` moment. `due` is None for an execution on request."""
+
+    name: str
+    due: float | None
+    started_at: float | None = None
+    ended_at: float | None = None
+    status: Status = "running"
+    run_id: str = ""
+    error: str = ""
+    output: str = ""
+    owner: Owner = Owner()
+
+    @property
+    def at(self) -> float:
+        """The moment that identifies it among the entries of its job."""
+        return self.due if self.due is not None else self.started_at or 0.0
+
+    @property
+    def place(self) -> str:
+        """Its name in the namespace; names sort by moment."""
+        return f"{self.at:020.6f}/{'due' if self.due is not None else 'by hand'}"
+
+
+def history_space(name: str) -> str:
+    """The namespace of a job's history."""
+    return f"cron-log:{name}"
+
+
+def read_history(key_value: Mapping[str, bytes]) -> list[HistoryEntry]:
+    """Entries, the latest first."""
+    return [msgspec.json.decode(key_value[place], type=HistoryEntry) for place in sorted(key_value, reverse=True)]
+
+
+def entry_decision(key_value: Mapping[str, bytes], entry: HistoryEntry) -> Decision:
+    """Store an entry as it stands now, and remove the oldest.
+
+    `interrupted` is a guess of another process, and never replaces a known result.
+    """
+    known = key_value.get(entry.place)
+    if known is not None and entry.status == "interrupted":
+        before = msgspec.json.decode(known, type=HistoryEntry)
+        if before.status != "running":
+            return Decision(b"")
+        entry = msgspec.structs.replace(entry, started_at=before.started_at, run_id=before.run_id)
+    places = sorted({*key_value, entry.place})
+    return Decision(b"", puts={entry.place: msgspec.json.encode(entry)}, drops=tuple(places[:-KEPT]))

@@ -1,8 +1,9 @@
-"""Make a job from the flags of `retinue cron add`; raises with what to write instead."""
+"""Make a job from the flags of `retinue cron add`; errors say what to write instead."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -13,20 +14,8 @@ from retinue.config.settings import Settings
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import RandomIds
 from retinue.dispatch.cron import schedule
-from retinue.dispatch.cron.jobs import (
-    MISSED,
-    PLAIN,
-    AgentWork,
-    Job,
-    Missed,
-    Place,
-    ShellWork,
-    Work,
-    check_name,
-    first_run,
-    job_type,
-)
-from retinue.dispatch.cron.schedule import At, Cron, Schedule
+from retinue.dispatch.cron.jobs import MISSED, PLAIN, AgentWork, Job, Missed, Place, ShellWork, Work
+from retinue.dispatch.cron.schedule import At, Cron, Schedule, next_due
 from retinue.providers.catalog import check_key_variable
 
 NO_FLAGS = Flags()
@@ -50,46 +39,50 @@ def new_job(
     no_sandbox: bool = False,
 ) -> tuple[Job, list[str]]:
     """The job, and notes for the user. It is executed in the current folder, with the settings in `config`."""
+    if not re.fullmatch(r"[a-z0-9_-]{1,64}", name):
+        raise BadInput(f"{name!r} is not a job name: write 1 to 64 of the characters a-z, 0-9, _ and -")
     settings = load_settings(config)
     now = time.time()
     when = _schedule(cron=cron, at=at, every=every, tz=tz, now=now)
     job = Job(
-        name=check_name(name),
+        name=name,
         born=RandomIds().new(),
         schedule=when,
         work=_work(settings, agent=agent, prompt=prompt, shell=shell, kind=kind, uses_memory=uses_memory),
         place=_place(settings, flags, no_sandbox=no_sandbox),
         tz=when.tz if isinstance(when, Cron) else tz,
         missed=_missed(missed, settings),
-        next_run=first_run(when, now),
+        # A single moment in the past is due at once.
+        next_run=when.at if isinstance(when, At) else next_due(when, now),
     )
     notes: list[str] = []
     if isinstance(when, At) and when.at < now:
-        what = "it is not done any more" if job.missed == "skip" else "it is done as soon as a daemon runs"
-        notes.append(f"that moment has passed; {what}")
+        what = "is skipped" if job.missed == "skip" else "is executed as soon as a daemon runs"
+        notes.append(f"that time has passed: the job {what}")
     return job, notes
 
 
 def _schedule(*, cron: str | None, at: str | None, every: str | None, tz: str | None, now: float) -> Schedule:
     given = [flag for flag, value in (("--cron", cron), ("--at", at), ("--every", every)) if value is not None]
     if len(given) != 1:
-        wrong = f"{' and '.join(given)} exclude each other" if given else "nothing says when it is due"
-        raise BadInput(f"{wrong}: write --cron EXPR, --at T or --every D")
+        error = f"{' and '.join(given)} exclude each other" if given else "the job has no schedule"
+        raise BadInput(f"{error}: write --cron EXPR, --at T or --every D")
     if cron is not None:
         return schedule.cron(cron, tz)
     if at is not None:
         return schedule.at(at, tz)
     if tz is not None:
-        raise BadInput("--tz goes with --cron or --at: --every counts from now on, in every zone")
+        raise BadInput("--tz needs --cron or --at: --every counts from now on, in every zone")
     return schedule.every(every or "", now)
 
 
 def _work(
     settings: Settings, *, agent: str | None, prompt: str | None, shell: str | None, kind: str | None, uses_memory: bool
 ) -> Work:
-    kind = None if kind is None else job_type(kind)
+    if kind not in (None, "shell", "agent"):
+        raise BadInput(f"Invalid job type {kind!r}. Expected one of: 'shell', 'agent'")
     if prompt is not None and shell is not None:
-        raise BadInput("--prompt and --shell exclude each other: a job asks an agent, or runs a command")
+        raise BadInput("--prompt and --shell exclude each other: a job runs an agent or a command")
     if kind == "agent" and shell is not None:
         raise BadInput("--shell is for jobs of type 'shell'; one of type 'agent' has --agent A --prompt P")
     if kind == "shell" and prompt is not None:
@@ -98,9 +91,9 @@ def _work(
         return ShellWork(command=_text(shell, "--shell"), agent="" if agent is None else _agent(agent, settings))
     if kind == "shell" or prompt is None:
         missing = "--shell CMD" if kind == "shell" else "--prompt P" if agent is not None or kind else ""
-        raise BadInput(f"nothing says what is done: write {missing or '--agent A --prompt P, or --shell CMD'}")
+        raise BadInput(f"the job has no work: write {missing or '--agent A --prompt P, or --shell CMD'}")
     if agent is None:
-        raise BadInput("nothing says who is asked: write --agent A beside --prompt")
+        raise BadInput("--prompt needs an agent: write --agent A as well")
     text = _text(prompt, "--prompt")
     return AgentWork(agent=_agent(agent, settings), prompt=text, uses_memory=uses_memory)
 
@@ -114,7 +107,7 @@ def _agent(name: str, settings: Settings) -> str:
 
 def _text(given: str, flag: str) -> str:
     if not given.strip():
-        raise BadInput(f"{flag} is empty: say what is to be done")
+        raise BadInput(f"{flag} is empty: write what the job does")
     try:
         given.encode()
     except UnicodeEncodeError:
@@ -125,10 +118,8 @@ def _text(given: str, flag: str) -> str:
 def _missed(missed: str | None, settings: Settings) -> Missed:
     if missed is None:
         return settings.section(CRON.name, CronSettings).missed
-    if missed == "once":
-        return "once"
-    if missed == "skip":
-        return "skip"
+    if missed in MISSED:
+        return missed
     raise BadInput(f"--missed {missed!r}: expected one of: {', '.join(MISSED)}")
 
 

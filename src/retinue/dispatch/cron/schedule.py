@@ -32,7 +32,7 @@ class Cron(Struct, frozen=True, tag="cron", tag_field="kind"):
 
 
 class At(Struct, frozen=True, tag="at", tag_field="kind"):
-    """Once."""
+    """One moment."""
 
     at: float
 
@@ -128,8 +128,10 @@ def cron(expr: str, tz: str | None = None) -> Cron:
     zone_of(schedule.tz)
     try:
         CronSim(expr, datetime(2026, 1, 1))
-    except CronSimError as wrong:
-        raise BadInput(f"{expr!r} is no cron expression ({wrong}): write minute, hour, day, month, weekday") from wrong
+    except CronSimError as error:
+        raise BadInput(
+            f"{expr!r} is not a cron expression ({error}): write minute, hour, day, month, weekday"
+        ) from error
     if next_due(schedule, datetime(2026, 1, 1, tzinfo=UTC).timestamp()) is None:
         raise BadInput(f"{expr!r} is never due")
     return schedule
@@ -143,7 +145,7 @@ def every(text: str, since: float) -> Every:
     """
     found = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text.strip())
     if found is None:
-        raise BadInput(f"{text!r} is no length of time: write 30s, 5m, 1h or 1d")
+        raise BadInput(f"{text!r} is not an interval: write 30s, 5m, 1h or 1d")
     return Every(int(found[1]) * UNITS[found[2]] * 1000, since)
 
 
@@ -155,8 +157,8 @@ def at(text: str, tz: str | None = None) -> At:
     """
     try:
         moment = datetime.fromisoformat(text.strip())
-    except ValueError as wrong:
-        raise BadInput(f"{text!r} is no date and time: write one as in 2026-03-01T08:00:00Z") from wrong
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a date and time: write one as in 2026-03-01T08:00:00Z") from error
     if moment.tzinfo is None:
         return At(moment_of(moment, zone_of(tz or "UTC")))
     return At(moment.timestamp())

@@ -10,26 +10,23 @@ import msgspec
 from retinue.core.commands import Charge, Decision
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import KeyValue
-from retinue.dispatch.cron import claims, history, jobs
+from retinue.dispatch.cron import claims, jobs
 from retinue.dispatch.cron.claims import Verdicts
-from retinue.dispatch.cron.history import HistoryEntry
-from retinue.dispatch.cron.jobs import SPACE, Claim, Job, Owner, Table
+from retinue.dispatch.cron.jobs import SPACE, Claim, HistoryEntry, Job, Owner, Table
 
 T = TypeVar("T")
 
 
 class CronTable:
-    """Jobs, claims and histories in an open store."""
+    """Jobs, claims and histories in an open store; the methods are named after the functions of `jobs` and `claims`."""
 
     def __init__(self, key_value: KeyValue) -> None:
         self._key_value = key_value
 
     async def table(self) -> Table:
-        """All jobs and claims as they stand."""
         return jobs.read(await self._key_value.look(SPACE))
 
     async def job(self, name: str) -> Job:
-        """The job of that name."""
         table = await self.table()
         if name not in table.jobs:
             raise UnknownName("job", name, tuple(sorted(table.jobs)))
@@ -38,30 +35,27 @@ class CronTable:
     # Changes by users
 
     async def add(self, job: Job, *, instead: bool = False) -> None:
-        """Add a job, or replace one."""
         await self._decide_or_refuse(lambda table: jobs.add(table, job, instead=instead))
 
     async def remove(self, name: str) -> None:
         """Remove a job and its history."""
         await self._change_job(name, lambda table: jobs.remove(table, name))
-        await self._key_value.change(history.space_of(name), lambda key_value: Decision(b"", drops=tuple(key_value)))
+        await self._key_value.change(jobs.history_space(name), lambda key_value: Decision(b"", drops=tuple(key_value)))
 
     async def pause(self, name: str) -> None:
-        """Pause a job."""
         await self._change_job(name, lambda table: jobs.pause(table, name))
 
     async def resume(self, name: str, *, now: float) -> None:
-        """Resume a paused job."""
         await self._change_job(name, lambda table: jobs.resume(table, name, now=now))
 
     # Changes by daemons and executions
 
-    async def claim_due(self, *, now: float, owner: Owner, most: int) -> Verdicts:
-        """Claim due jobs; see `claims.claim_due`."""
-        return await self._decide(lambda table: claims.claim_due(table, now=now, owner=owner, most=most), Verdicts)
+    async def claim_due(self, *, now: float, owner: Owner, max_running: int) -> Verdicts:
+        return await self._decide(
+            lambda table: claims.claim_due(table, now=now, owner=owner, max_running=max_running), Verdicts
+        )
 
     async def take_over(self, gone: Sequence[Claim], *, owner: Owner) -> Verdicts:
-        """Take over claims; see `claims.take_over`."""
         return await self._decide(lambda table: claims.take_over(table, gone, owner=owner), Verdicts)
 
     async def start(self, claim: Claim, *, owner: Owner, now: float, charges: Sequence[Charge] = ()) -> bool:
@@ -76,19 +70,15 @@ class CronTable:
         return _answer(await self._key_value.change(SPACE, decide), bool)
 
     async def beat(self, claim: Claim) -> bool:
-        """Renew a claim; False if it is lost."""
         return await self._decide(lambda table: claims.beat(table, claim), bool)
 
     async def release(self, claim: Claim) -> bool:
-        """Give a claim up for the next process; False if it is lost."""
         return await self._decide(lambda table: claims.release(table, claim), bool)
 
     async def finish(self, claim: Claim, status: str) -> bool:
-        """End a claim; False if it is lost."""
         return await self._decide(lambda table: claims.finish(table, claim, status), bool)
 
     async def begin_again(self, claim: Claim) -> Verdicts:
-        """Claim again what could not be started; see `claims.begin_again`."""
         return await self._decide(lambda table: claims.begin_again(table, claim), Verdicts)
 
     async def charge(self, charges: Sequence[Charge]) -> None:
@@ -96,7 +86,6 @@ class CronTable:
         await self._key_value.change(SPACE, lambda _: Decision(b"", charges=tuple(charges)))
 
     async def note(self, job: Job, *, started: float, status: str) -> None:
-        """Note an execution on request."""
         await self._decide(lambda table: (claims.note(table, job, started=started, status=status), True), bool)
 
     # History
@@ -106,12 +95,12 @@ class CronTable:
         if entry.name not in (await self.table()).jobs:
             return
         await self._key_value.change(
-            history.space_of(entry.name), lambda key_value: history.remembered(key_value, entry)
+            jobs.history_space(entry.name), lambda key_value: jobs.entry_decision(key_value, entry)
         )
 
-    async def firings(self, name: str) -> list[HistoryEntry]:
+    async def history(self, name: str) -> list[HistoryEntry]:
         """The history of a job, the latest first."""
-        return history.read(await self._key_value.look(history.space_of(name)))
+        return jobs.read_history(await self._key_value.look(jobs.history_space(name)))
 
     async def _change_job(self, name: str, change: Callable[[Table], Table]) -> None:
         def on_a_job(table: Table) -> Table:
@@ -149,7 +138,7 @@ def _decision(
     key_value: Mapping[str, bytes], after: Table, answer: bytes, charges: tuple[Charge, ...] = ()
 ) -> Decision:
     """The entries that differ, and the answer."""
-    wanted = jobs.written(after)
+    wanted = jobs.table_entries(after)
     puts = {name: value for name, value in wanted.items() if key_value.get(name) != value}
     return Decision(answer, puts=puts, drops=tuple(name for name in key_value if name not in wanted), charges=charges)
 

@@ -1,4 +1,4 @@
-"""The work of a `retinue call` process: a retinue in memory with one run, whose events go to an output as they happen.
+"""A `retinue call` process: read one JSON request, run it in memory, and pass its events to an output as they happen.
 
 A parent that is retinue itself passes a grant on an inherited descriptor: what this process may do and use. Without a
 grant it may read, and change nothing. Signals, stdout and exit codes are the command's.
@@ -20,37 +20,99 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
-from retinue.app.open import SystemClock, default_home
+from retinue.app.open import default_home, tool_dependencies
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import RunSpec
+from retinue.core.errors import BadInput, Refused, UnknownName
 from retinue.core.events import Event, ReplyReceived
 from retinue.core.messages import Delta
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy, Policy
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.run import Outcome
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, add_cost
+from retinue.dialects import registry
 from retinue.dialects.child_process import (
+    DEFAULT_TEMPERATURE,
     GRANT_FD,
     MAY_I_ACT,
     NO_TALLY,
     USAGE_FD,
     YES,
+    CallRequest,
     Grant,
     Reaching,
     Tally,
     inherited,
     read_grant,
 )
-from retinue.dispatch.worker.request import PROVIDERS, ResolvedCall, read_request
 from retinue.engine import SpawnRequest
 from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
-from retinue.tools.dependencies import NoKeyValue, ToolDependencies
+from retinue.tools.dependencies import NoKeyValue
+
+PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "vertexai-anthropic")
+
+
+class ResolvedCall(Struct, frozen=True, kw_only=True):
+    """A request with a value for every field that was left out."""
+
+    model: str
+    provider: str
+    url: str
+    api_key_name: str
+    prompt: str
+    system_prompt: str
+    tools: tuple[str, ...]
+    think: bool
+    temperature: float
+    max_tokens: int | None
+
+
+def read_request(stdin: bytes) -> ResolvedCall:
+    """The request in these bytes; raises `BadInput` with what is wrong with it.
+
+    >>> call = read_request(b'{"model": "m", "provider": "anthropic", "url": "http://host/messages", "prompt": "Hi"}')
+    >>> call.temperature, call.max_tokens, call.tools, call.api_key_name
+    (0.8, None, (), '')
+    """
+    try:
+        request = msgspec.json.decode(stdin, type=CallRequest)
+    except NOT_JSON as error:
+        raise BadInput(f"the request on stdin is not valid: {error}") from None
+    if request.provider not in PROVIDERS:
+        raise UnknownName("provider", request.provider[:200], PROVIDERS)
+    return ResolvedCall(
+        model=request.model,
+        provider=request.provider,
+        url=request.url,
+        api_key_name=(request.api_key_name or "").strip(),
+        prompt=request.prompt,
+        system_prompt=request.system_prompt or "",
+        tools=_tool_names(request),
+        think=bool(request.think),
+        temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
+        max_tokens=request.max_tokens,
+    )
+
+
+def _tool_names(request: CallRequest) -> tuple[str, ...]:
+    processes = registry.entry(registry.CALL).processes
+    assert processes is not None
+    try:
+        return processes.tools.load()(request.tool_subset)
+    except Refused as unknown:
+        raise BadInput(str(unknown)) from None
+
+
+# ---- the parent process ----------------------------------------------------------------------------------------------
 
 STOP_SECONDS = 2.0
 """Seconds that the work has to stop when the parent is gone, before this process group is killed."""
@@ -105,7 +167,7 @@ class Parent:
                 os.write(self._usage, tally.line())
 
 
-class Counted(ToolWrapper):
+class CountedTool(ToolWrapper):
     """A tool that asks the parent before each of its actions."""
 
     def __init__(self, tool: Tool, parent: Parent) -> None:
@@ -113,7 +175,6 @@ class Counted(ToolWrapper):
         self._parent = parent
 
     async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
-        """Make the call, if it is no action or the parent grants one more."""
         if call.risk.acts and not await self._parent.may_act():
             return ToolResult(NO_ACTIONS_LEFT, failed=True)
         return await call.run(context)
@@ -122,25 +183,23 @@ class Counted(ToolWrapper):
 class CallOutput(Protocol):
     """Where the events of a call go."""
 
-    async def follow(self, happenings: AsyncIterator[Event | Delta], /) -> None:
+    async def follow(self, events: AsyncIterator[Event | Delta], /) -> None:
         """Write events as they come, until there are no more."""
-        ...
 
     def end(self, outcome: Outcome | None, /) -> None:
         """Write how the call ended; None for one that was stopped."""
-        ...
 
     async def gone(self) -> None:
         """Return when the reader of the output is gone; raises what writing raised."""
-        ...
 
     async def close(self) -> None:
         """Wait until everything is written; raises what writing raised."""
-        ...
 
+
+# ---- the call --------------------------------------------------------------------------------------------------------
 
 ROUNDS = 10
-"""How often tools are used; if the model then asks for them again, that is an error."""
+"""Turns with tool calls; a request for more is an error."""
 
 AGENT = "subagent"
 NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
@@ -149,7 +208,7 @@ NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
 def read_call(stdin: BinaryIO) -> WorkerCall | None:
     """Read the grant and the request; None if the parent left without a grant.
 
-    Raises `BadInput` for a request that makes no sense.
+    Raises `BadInput` for an invalid request.
     """
     granted, usage = inherited(GRANT_FD), inherited(USAGE_FD)
     grant = None
@@ -160,18 +219,17 @@ def read_call(stdin: BinaryIO) -> WorkerCall | None:
         if grant is None:
             return None
     request = read_request(stdin.read())
-    grant = grant or _plain(request)
+    grant = grant or _default_grant(request)
     parent = None if granted is None else Parent(granted, usage)
     return WorkerCall(request, grant, _provider(request, grant.reaching), parent)
 
 
 def _has_input(descriptor: int) -> bool:
-    """Whether the parent has written already."""
     return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def _preload() -> None:
-    """Import what may be needed, while the parent does not wait for it."""
+    """Import what may be needed, while the parent does not wait."""
     for provider in PROVIDERS:
         with suppress(ImportError):
             WIRES[provider].load()
@@ -180,7 +238,7 @@ def _preload() -> None:
             import_module(name)
 
 
-def _plain(request: ResolvedCall) -> Grant:
+def _default_grant(request: ResolvedCall) -> Grant:
     """What a call without a grant may do: read, in the current folder.
 
     Of the settings of the folder, those about tools count, and how Responses are written.
@@ -274,10 +332,10 @@ class WorkerCall:
                 outcome = None  # the answer could not be written
         return outcome
 
-    async def _counted(self, happenings: AsyncIterator[Event | Delta]) -> AsyncIterator[Event | Delta]:
+    async def _counted(self, events: AsyncIterator[Event | Delta]) -> AsyncIterator[Event | Delta]:
         """The same events; usage is reported after each reply, because a process that is killed has used it too."""
         sums = NO_TALLY
-        async for event in happenings:
+        async for event in events:
             if isinstance(event, ReplyReceived):
                 usage = sums.usage + (event.reply.usage or NO_USAGE)
                 sums = Tally(usage=usage, cost=add_cost(sums.cost, event.reply.cost), turns=event.turn)
@@ -309,28 +367,10 @@ def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: Grant
 
 def _tools(request: ResolvedCall, grant: Grant, parent: Parent | None) -> list[Tool]:
     """The tools of the request and no others, not even one that reads the rest of a long result."""
-    options = grant.tool_options
-
-    def dependencies() -> ToolDependencies:
-        from retinue.sandbox.probe import choose
-
-        return ToolDependencies(
-            sandbox=choose(options.sandbox),
-            key_value=NoKeyValue(),
-            clock=SystemClock(),
-            home=Path(grant.home) if grant.home else None,
-            network=options.network,
-            sandboxed=options.sandbox != "off",
-            web_search=options.web_search,
-            memory=options.memory,
-            max_result=options.max_result,
-            program_memory_mb=options.program_memory_mb,
-            settings=tuple(map(Path, options.protected)),
-        )
-
-    builtin = Builtin(dependencies)
+    home = Path(grant.home) if grant.home else None
+    builtin = Builtin(lambda: tool_dependencies(grant.tool_options, key_value=NoKeyValue(), home=home))
     tools = [tool for name in request.tools if (tool := builtin.find(name)) is not None]
-    return [Counted(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
+    return [CountedTool(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
 
 
 def _tally(outcome: Outcome) -> Tally:

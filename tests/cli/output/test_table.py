@@ -1,3 +1,5 @@
+"""Tables: alignment in a pipe, and shrinking columns on a terminal."""
+
 from __future__ import annotations
 
 import pytest
@@ -20,7 +22,7 @@ def test_in_a_pipe_columns_are_aligned_and_no_cell_is_empty_or_on_two_lines() ->
 
 
 @pytest.mark.parametrize("width", [12, 20, 40])
-def test_only_columns_that_may_shrink_do(width: int) -> None:
+def test_only_shrinking_columns_are_shortened(width: int) -> None:
     ((name, number),) = fitted([("a-name-that-is-too-long-for-any-of-these-terminals", 12345)], COLUMNS, width)
 
     assert number == "12345"

@@ -1,4 +1,4 @@
-"""`retinue demo` as people meet it: in a pipe, on terminals, interrupted, and with a worker that is no good."""
+"""`retinue demo`: in a pipe, on terminals, interrupted, and with a failing worker."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rich.console import Console
 from retinue.app.settings_file import load_settings
 from retinue.app.tool_modules import load_tools
 from retinue.cli.demo import print_end, story
+from retinue.cli.demo.story import log_of
 from retinue.cli.demo.viewer import FAST, DemoFailed, DemoScreen, last_line, play, worker_command
-from retinue.cli.demo.worker import log_of
 from retinue.core.errors import ToolError
 from retinue.providers.scripted import says
 from tests.cli.conftest import Cli
 from tests.cli.screen import on_screen
 from tests.cli.stage import Ended, serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "incident"
 CALLS = re.compile(
     r"(\d+) model calls were finished before the kill; none was made again\."
@@ -48,7 +48,7 @@ def is_gone(pid: str) -> bool:
 
 @pytest.fixture(scope="module")
 def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
-    """The demonstration in a pipe, told in the folder of the repository, and where it was to put temporary files."""
+    """The demo in a pipe, run in the folder of the repository, and its folder of temporary files."""
     temporary = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
         [sys.executable, "-m", "retinue", "demo", "--fast"],
@@ -61,22 +61,22 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
     return Ended(done.returncode, done.stdout, done.stderr), temporary
 
 
-def test_in_a_pipe_the_story_is_told_in_plain_lines_and_the_first_names_the_scripted_model(
+def test_in_a_pipe_the_demo_prints_plain_lines_and_names_the_model(
     piped: tuple[Ended, Path],
 ) -> None:
     ended, _ = piped
 
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.splitlines()[0] == (
-        "Played by a scripted model (scripted:incident-story): its words are prepared."
+        "The model is scripted (scripted:incident-story): its replies are prepared."
     )
     assert "\x1b" not in ended.stdout
 
 
-def test_two_agents_are_found_one_is_made_and_two_work_side_by_side_with_shared_context(
+def test_the_story_delegates_to_defined_agents_with_shared_context(
     piped: tuple[Ended, Path],
 ) -> None:
-    told = [line[8:] for line in piped[0].stdout.splitlines()]
+    result = [line[8:] for line in piped[0].stdout.splitlines()]
     wanted = [
         f"user             {story.TASK}",
         "main             spawns researcher: Investigate the problem",
@@ -91,26 +91,26 @@ def test_two_agents_are_found_one_is_made_and_two_work_side_by_side_with_shared_
         "remediator t_02  reads findings_summary, decisions_made",
         "remediator t_02  calls update_config(environment='staging', setting='connection_pool.size', value=200)",
         "remediator t_02  interrupted: 4 turns, ",
-        "remediator t_02  goes on after turn 4 in another process",
+        "remediator t_02  continues after turn 4 in another process",
         "remediator t_02  shares remediation_status: Staging is reverted",
         "main             collects t_02",
     ]
 
-    found = [next((place for place, line in enumerate(told) if line.startswith(start)), None) for start in wanted]
+    found = [next((place for place, line in enumerate(result) if line.startswith(start)), None) for start in wanted]
     assert None not in found, wanted[found.index(None)]
     assert found == sorted(place for place in found if place is not None)
-    assert any(line.startswith("writer t_03      interrupted: ") for line in told)
-    assert not any("is told" in line or "failed" in line for line in told)
+    assert any(line.startswith("writer t_03      interrupted: ") for line in result)
+    assert not any("gets an error" in line or "failed" in line for line in result)
 
 
-def test_it_ends_with_the_answer_the_tree_the_proof_and_the_command(piped: tuple[Ended, Path]) -> None:
+def test_the_demo_ends_with_answer_tree_call_counts_and_command(piped: tuple[Ended, Path]) -> None:
     _, _, end = piped[0].stdout.partition("\nThe answer\n")
     report, status, tree, proof, command = (part.strip().splitlines() for part in end.split("\n\n"))
 
     assert report[0].startswith("On Feb 18 an accidental config change reduced the connection pool from 200 to 20.")
     assert status[0].startswith("Staging is reverted: with 200 connections throughput is back at 1450 requests/s.")
     heading, *rows, total = tree
-    assert heading == "Who worked for it"
+    assert heading == "The runs"
     assert [re.split(r"  +", row)[1] for row in rows] == ["completed"] * 4
     assert [row.split()[1] for row in rows[1:]] == ["researcher", "remediator", "writer"]
     assert all(re.search(r" \$0\.\d+ ", row) for row in rows)
@@ -130,12 +130,12 @@ def test_neither_a_process_nor_a_file_is_left_behind(piped: tuple[Ended, Path]) 
     workers = PROCESS.findall(ended.stdout)
 
     assert len(set(workers)) == 2
-    assert f"kill -9 {workers[0]}: gone in the middle of its work. Nothing was saved by hand." in ended.stdout
+    assert f"kill -9 {workers[0]}: the process dies in the middle of its work." in ended.stdout
     assert all(map(is_gone, workers))
     assert list(temporary.iterdir()) == []
 
 
-def test_the_command_at_the_end_is_one_that_works(piped: tuple[Ended, Path], cli: Cli) -> None:
+def test_the_command_at_the_end_works(piped: tuple[Ended, Path], cli: Cli) -> None:
     _, _, printed = piped[0].stdout.partition("The same with a real model:\n")
     words = shlex.split(printed.replace("\\\n", " "))
     assert words[:3] == ["retinue", "run", "--model"]
@@ -160,15 +160,15 @@ def test_on_a_terminal_the_lines_stay_and_the_live_tree_is_gone_at_the_end(
 
     assert code == 0
     assert max(map(len, lines)) <= width
-    assert lines[0] == "Played by a scripted model (scripted:incident-story): its words are prepared."
+    assert lines[0] == "The model is scripted (scripted:incident-story): its replies are prepared."
     start = next(place for place, line in enumerate(lines) if line.endswith("Find out why; fix it."))
     crash = next(place for place, line in enumerate(lines) if line.startswith("kill -9 "))
-    again = next(place for place, line in enumerate(lines) if line.endswith("goes on with it by itself."))
+    again = next(place for place, line in enumerate(lines) if line.endswith("the interrupted runs and continues them."))
     answer = lines.index("The answer")
     assert start < crash < again < answer
     happened = [line for line in lines[start:answer] if line and line not in (lines[crash], lines[again])]
     assert all(re.match(r" *\d+\.\d s  [a-z]", line) for line in happened), "something of the tree was left"
-    tree = lines[lines.index("Who worked for it") + 1 :][:4]
+    tree = lines[lines.index("The runs") + 1 :][:4]
     assert [re.findall(r"(\w+) t_\d\d +completed +(\d+) t  ", line) for line in tree] == [
         [],
         [("researcher", "7")],
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_the_demonstration_and_its_worker(keep: bool, tmp_path: Path
     homes = list(tmp_path.glob("retinue-demo-*"))
     assert len(homes) == keep
     for home in homes:
-        assert said.splitlines()[1:] == [f"kept in {home}; look around with: RETINUE_HOME={home} retinue runs"]
+        assert said.splitlines()[1:] == [f"kept in {home}; inspect it with: RETINUE_HOME={home} retinue runs"]
         (row,) = cli("runs", "--json", env={"RETINUE_HOME": str(home)}).json
         assert (row["agent"], row["state"]) == ("main", "interrupted")
 
@@ -223,7 +223,7 @@ def started(temporary: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 def heard(process: subprocess.Popen[str], words: re.Pattern[str]) -> re.Match[str]:
-    """Wait for a line with these words."""
+    """Wait for a line that contains these words."""
     assert process.stdout is not None
     return next(found for line in process.stdout if (found := words.search(line)))
 
@@ -233,9 +233,7 @@ def nowhere() -> DemoScreen:
 
 
 @pytest.mark.real_time
-async def test_a_call_that_was_made_again_is_complained_about(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_repeated_model_call_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def asks_everything_again(home: Path, life: int, pace: float) -> Sequence[str]:
         if life == 2:
             log_of(home, 2).write_bytes(log_of(home, 1).read_bytes())
@@ -245,11 +243,11 @@ async def test_a_call_that_was_made_again_is_complained_about(
 
     assert played.repeated
     assert print_end(played) == 1
-    assert f"error: {len(played.repeated)} model calls had been answered and came again\n" in capsys.readouterr().err
+    assert f"error: {len(played.repeated)} model calls were answered and made again\n" in capsys.readouterr().err
 
 
 @pytest.mark.real_time
-async def test_a_worker_that_is_no_good_is_noticed_and_its_last_words_are_told(tmp_path: Path) -> None:
+async def test_a_failing_worker_is_reported_with_its_last_line(tmp_path: Path) -> None:
     def gives_up(home: Path, life: int, pace: float) -> Sequence[str]:
         return [sys.executable, "-c", "import sys; sys.exit('I cannot work like this')"]
 
@@ -259,7 +257,7 @@ async def test_a_worker_that_is_no_good_is_noticed_and_its_last_words_are_told(t
     assert last_line(tmp_path) == ": I cannot work like this"
 
 
-def test_the_example_has_two_agents_and_four_tools_that_know_what_the_story_tells() -> None:
+def test_the_example_has_the_agents_and_tools_of_the_story() -> None:
     settings = load_settings(EXAMPLE / "retinue.toml")
     tools = {tool.spec.name: tool for tool in load_tools(settings.tool_modules)}
 
@@ -280,7 +278,7 @@ def example_tools() -> Any:
     return SimpleNamespace(**{tool.spec.name: tool for tool in load_tools([module])})
 
 
-def test_the_tools_of_the_example_answer_from_made_up_data() -> None:
+def test_the_tools_of_the_example_return_invented_data() -> None:
     tools = example_tools()
 
     assert tools.search_logs("CONFIG", limit=1) == (
@@ -294,7 +292,7 @@ def test_the_tools_of_the_example_answer_from_made_up_data() -> None:
     assert tools.update_config("staging", "connection_pool.size", 200) == "staging: connection_pool.size is 200 now"
 
 
-def test_the_tools_of_the_example_say_what_they_do_not_know() -> None:
+def test_the_tools_of_the_example_report_unknown_names() -> None:
     tools = example_tools()
 
     with pytest.raises(ToolError, match="no metric named 'mood'; there are: throughput, "):
@@ -309,8 +307,8 @@ def test_the_tools_of_the_example_say_what_they_do_not_know() -> None:
 
 @pytest.mark.parametrize("columns", ["40", "100"])
 def test_the_command_explains_itself_with_an_example(cli: Cli, columns: str) -> None:
-    told = cli("demo", "--help", env={"COLUMNS": columns})
+    result = cli("demo", "--help", env={"COLUMNS": columns})
 
-    assert (told.code, told.stderr) == (0, "")
-    assert "Example: retinue demo" in " ".join(told.stdout.split())
-    assert "--fast" in told.stdout
+    assert (result.code, result.stderr) == (0, "")
+    assert "Example: retinue demo" in " ".join(result.stdout.split())
+    assert "--fast" in result.stdout

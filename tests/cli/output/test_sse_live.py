@@ -1,4 +1,4 @@
-"""`retinue run --sse` while the model speaks: words leave as they arrive, over every wire, and none of them twice."""
+"""`retinue run --sse` while a reply streams: text is written as it arrives, on every wire, and never twice."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from retinue.providers.scripted import Line, calls, fails, hangs, says, streams,
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.conftest import Cli
+from tests.cli.output.test_sse import PARIS, SseEvent, events, joined
 from tests.cli.stage import Command, open_in_a_thread, retinue
-from tests.cli.test_sse import PARIS, Told, events, joined
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
@@ -32,7 +32,7 @@ AnyVendor = FakeChat | FakeResponses | FakeAnthropic | FakeGemini
 
 
 class Wire(NamedTuple):
-    """A vendor, the provider that speaks to it, and how its calls are told."""
+    """A fake vendor, its provider, and the form of its calls."""
 
     name: str
     vendor: Callable[[Playable], AnyVendor]
@@ -57,36 +57,36 @@ def asking(wire: Wire, vendor: AnyVendor, *flags: str) -> tuple[str, ...]:
 
 
 def one_by_one(*lines: Line) -> Callable[[ReceivedRequest], Line]:
-    """A line for each request."""
+    """One line of the script for each request."""
     left = iter(lines)
     return lambda _: next(left)
 
 
-def words(told: list[Told], kind: str = "output_text") -> str:
-    return "".join(each.delta for each in told if each.type == kind)
+def words(streamed: list[SseEvent], kind: str = "output_text") -> str:
+    return "".join(each.delta for each in streamed if each.type == kind)
 
 
 @over_every_wire
-def test_replies_calls_and_results_are_told_in_order(cli: Cli, wire: Wire) -> None:
+def test_replies_calls_and_results_are_streamed_in_order(cli: Cli, wire: Wire) -> None:
     asks = together(streams("Let me ", "look."), calls("shared_context", action="list_keys"))
     with open_in_a_thread(wire.vendor(one_by_one(asks, streams("Nothing ", "there.")))) as vendor:
         ended = cli(*asking(wire, vendor))
 
-    told = joined(events(ended.stdout))
-    first, second = (each for each in told if each.type == "response_start")
+    streamed = joined(events(ended.stdout))
+    first, second = (each for each in streamed if each.type == "response_start")
     assert (ended.code, first.id != "", second.id != "") == (0, True, True)
-    call = next(each for each in told if each.type == "tool_call")
-    result = next(each for each in told if each.type == "tool_result")
-    assert told == [
+    call = next(each for each in streamed if each.type == "tool_call")
+    result = next(each for each in streamed if each.type == "tool_result")
+    assert streamed == [
         first,
-        Told("output_text", "Let me look."),
-        Told("tool_call", wire.opening.format("shared_context") + '{"action":"list_keys"}', call.id),
-        Told("block_end"),
-        Told("tool_result", result.delta, call.id),
+        SseEvent("output_text", "Let me look."),
+        SseEvent("tool_call", wire.opening.format("shared_context") + '{"action":"list_keys"}', call.id),
+        SseEvent("block_end"),
+        SseEvent("tool_result", result.delta, call.id),
         second,
-        Told("output_text", "Nothing there."),
-        Told("block_end"),
-        Told("response_end"),
+        SseEvent("output_text", "Nothing there."),
+        SseEvent("block_end"),
+        SseEvent("response_end"),
     ]
     assert (call.id != "") == wire.has_call_ids
     assert result.delta.startswith("\n\nTool Result (shared_context):\n{")
@@ -96,57 +96,57 @@ def test_replies_calls_and_results_are_told_in_order(cli: Cli, wire: Wire) -> No
 @over_every_wire
 @pytest.mark.real_time
 @pytest.mark.usefixtures("folder")
-async def test_words_are_told_while_the_model_goes_on_speaking(wire: Wire) -> None:
+async def test_text_is_streamed_while_the_model_continues(wire: Wire) -> None:
     async with wire.vendor(hangs("One moment", ", please")) as vendor:
         command = await Command.start(*asking(wire, vendor, "--dialect", "none"))
-        printed = await command.prints('"delta":", please"')
+        printed = await command.expect_stdout('"delta":", please"')
         command.signal(signal.SIGINT)
         ended = await command.ended()
 
-    start, *told = events((printed + ended.stdout).strip("\n") + "\n\n")
+    start, *streamed = events((printed + ended.stdout).strip("\n") + "\n\n")
     assert (ended.code, start.type, start.id != "") == (130, "response_start", True)
-    assert told == [
-        Told("output_text", "One moment"),
-        Told("output_text", ", please"),
-        Told("block_end", "Error: interrupted"),
-        Told("response_end"),
+    assert streamed == [
+        SseEvent("output_text", "One moment"),
+        SseEvent("output_text", ", please"),
+        SseEvent("block_end", "Error: interrupted"),
+        SseEvent("response_end"),
     ]
 
 
 @over_every_wire
-def test_an_attempt_that_is_made_again_repeats_no_word(cli: Cli, wire: Wire) -> None:
+def test_a_second_attempt_repeats_no_text(cli: Cli, wire: Wire) -> None:
     cut = ProviderError("cut", fault="cut", partial="It is ")
     with open_in_a_thread(wire.vendor(fails(cut, then=streams("It ", "is here", ".")))) as vendor:
         ended = cli(*asking(wire, vendor, "--dialect", "none"))
 
-    start, *told = joined(events(ended.stdout))
+    start, *streamed = joined(events(ended.stdout))
     assert (ended.code, start.type, len(vendor.requests)) == (0, "response_start", 2)
-    assert told == [
-        Told("output_text", "It is here."),
-        Told("block_end"),
-        Told("response_end"),
+    assert streamed == [
+        SseEvent("output_text", "It is here."),
+        SseEvent("block_end"),
+        SseEvent("response_end"),
     ]
 
 
-def test_an_attempt_that_says_something_else_begins_a_reply_of_its_own(cli: Cli) -> None:
+def test_a_differing_second_attempt_starts_a_new_reply(cli: Cli) -> None:
     cut = ProviderError("cut", fault="cut", partial="It is not")
     with open_in_a_thread(FakeChat(fails(cut, then=streams("It is ", "here.")))) as vendor:
         ended = cli(*asking(WIRES[0], vendor, "--dialect", "none"))
 
-    start, *told = events(ended.stdout)
+    start, *streamed = events(ended.stdout)
     assert (ended.code, start.type) == (0, "response_start")
-    assert told == [
-        Told("output_text", "It is not"),
-        Told("block_end"),
+    assert streamed == [
+        SseEvent("output_text", "It is not"),
+        SseEvent("block_end"),
         start,
-        Told("output_text", "It is "),
-        Told("output_text", "here."),
-        Told("block_end"),
-        Told("response_end"),
+        SseEvent("output_text", "It is "),
+        SseEvent("output_text", "here."),
+        SseEvent("block_end"),
+        SseEvent("response_end"),
     ]
 
 
-def test_what_was_told_of_a_reply_that_never_came_to_its_end_is_followed_by_the_error(cli: Cli) -> None:
+def test_a_partial_reply_is_followed_by_its_error(cli: Cli) -> None:
     refused = ProviderError("no more", fault="refused", partial="It is ")
     with open_in_a_thread(FakeChat(fails(refused))) as vendor:
         ended = cli(*asking(WIRES[0], vendor, "--dialect", "none"))
@@ -155,30 +155,30 @@ def test_what_was_told_of_a_reply_that_never_came_to_its_end_is_followed_by_the_
     assert (ended.code, start.type, said, end) == (
         1,
         "response_start",
-        Told("output_text", "It is "),
-        Told("response_end"),
+        SseEvent("output_text", "It is "),
+        SseEvent("response_end"),
     )
     assert (error.type, error.delta.startswith("Error: "), "no more" in error.delta) == ("block_end", True, True)
 
 
 @pytest.mark.parametrize("flag", ["--brief", "-b"])
-def test_brief_tells_neither_calls_nor_results(cli: Cli, flag: str) -> None:
+def test_brief_streams_neither_calls_nor_results(cli: Cli, flag: str) -> None:
     asks = together(says("Let me look."), calls("shared_context", action="list_keys"))
     with open_in_a_thread(FakeChat(one_by_one(asks, says("Nothing there.")))) as vendor:
         ended = cli(*asking(WIRES[0], vendor, flag))
 
-    told = list(events(ended.stdout))
-    assert [each.type for each in told] == [*["response_start", "output_text", "block_end"] * 2, "response_end"]
-    assert words(told) == "Let me look.Nothing there."
+    streamed = list(events(ended.stdout))
+    assert [each.type for each in streamed] == [*["response_start", "output_text", "block_end"] * 2, "response_end"]
+    assert words(streamed) == "Let me look.Nothing there."
 
 
-def test_a_structured_answer_is_held_back_while_everything_else_is_told(cli: Cli) -> None:
+def test_a_structured_answer_is_held_back_until_the_end(cli: Cli) -> None:
     asks = together(says("Let me look.", thinking="hm"), calls("shared_context", action="list_keys"))
     with open_in_a_thread(FakeChat(one_by_one(asks, says(PARIS, thinking="well")))) as vendor:
         ended = cli(*asking(WIRES[0], vendor, "--output-json"))
 
-    told = joined(events(ended.stdout))
-    assert [each.type for each in told] == [
+    streamed = joined(events(ended.stdout))
+    assert [each.type for each in streamed] == [
         "response_start",
         "reasoning_content",
         "tool_call",
@@ -188,11 +188,11 @@ def test_a_structured_answer_is_held_back_while_everything_else_is_told(cli: Cli
         "output_structured",
         "response_end",
     ]
-    assert (words(told, "reasoning_content"), told[-2]) == ("hmwell", Told("output_structured", PARIS))
+    assert (words(streamed, "reasoning_content"), streamed[-2]) == ("hmwell", SseEvent("output_structured", PARIS))
 
 
 @pytest.mark.real_time
-async def test_a_consumer_that_goes_ends_it_without_a_word(folder: Path) -> None:
+async def test_a_closed_reader_ends_the_run_silently(folder: Path) -> None:
     async with FakeChat(streams(*["word "] * 400, every=0.02)) as vendor:
         command = [sys.executable, "-m", "retinue", *asking(WIRES[0], vendor, "--dialect", "none")]
         process = await asyncio.create_subprocess_exec(
@@ -203,7 +203,7 @@ async def test_a_consumer_that_goes_ends_it_without_a_word(folder: Path) -> None
         assert await process.stdout.readline() == b"event: response_start\n"
         hang_up(process)
         said = (await process.stderr.read()).decode()
-        async with asyncio.timeout(5):  # the model would speak for eight seconds
+        async with asyncio.timeout(5):  # the model would stream for eight seconds
             code = await process.wait()
 
     assert code == 1
@@ -212,8 +212,8 @@ async def test_a_consumer_that_goes_ends_it_without_a_word(folder: Path) -> None
 
 @pytest.mark.real_time
 @pytest.mark.usefixtures("folder")
-async def test_a_consumer_that_pauses_does_not_hold_up_the_run() -> None:
-    long = ["many words " * 100] * 300  # more than a pipe takes
+async def test_a_paused_reader_does_not_block_the_run() -> None:
+    long = ["many words " * 100] * 300  # more than a pipe buffers
     async with FakeChat(streams(*long)) as vendor, asyncio.timeout(30):
         command = await Command.start(*asking(WIRES[0], vendor, "--dialect", "none"))
         while [row["outcome"] for row in (await retinue("runs", "--json")).json] != ["completed"]:
@@ -224,7 +224,7 @@ async def test_a_consumer_that_pauses_does_not_hold_up_the_run() -> None:
 
 
 def hang_up(process: asyncio.subprocess.Process) -> None:
-    """Let nobody read what the process prints any more."""
+    """Close the read end of the process's stdout."""
     transport: Any = getattr(process, "_transport")  # noqa: B009 there is no other way to it
     transport.get_pipe_transport(1).close()
 
@@ -233,7 +233,7 @@ def hang_up(process: asyncio.subprocess.Process) -> None:
 
 
 class Consumer:
-    """Reads replies: all that began, each with what was told of it."""
+    """Collects replies: each that began, with its pieces."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[str, list[Piece]]] = []
@@ -252,7 +252,7 @@ class Consumer:
         assert self.closed == len(self.replies)
 
     def said(self, number: int = -1) -> dict[tuple[str, int], str]:
-        """The words of a reply, part by part."""
+        """The text of a reply by part."""
         engine: dict[tuple[str, int], str] = {}
         for piece in self.replies[number][1]:
             engine[piece.part] = engine.get(piece.part, "") + piece.text
@@ -269,7 +269,9 @@ def call_of(said: list[Delta], index: int) -> str:
 
 
 @given(st.lists(deltas, max_size=3), deltas, st.integers(0, 4))
-def test_whatever_breaks_the_last_reply_is_told_whole(broken: list[list[Delta]], last: list[Delta], lost: int) -> None:
+def test_the_last_reply_is_complete_after_any_broken_attempts(
+    broken: list[list[Delta]], last: list[Delta], lost: int
+) -> None:
     named: list[Delta] = [CallDelta(0, "f", "", "x"), CallDelta(1, "g", "", "y")]
     text = "".join(delta.text for delta in last if isinstance(delta, TextDelta))
     made = tuple(ToolCall(name, call_of(last, index), id) for index, (name, id) in enumerate([("f", "x"), ("g", "y")]))
@@ -288,7 +290,7 @@ def test_whatever_breaks_the_last_reply_is_told_whole(broken: list[list[Delta]],
 
 
 @given(st.text("ab"), st.lists(st.integers(0, 10), max_size=4))
-def test_attempts_that_say_the_same_are_one_reply(text: str, breaks: list[int]) -> None:
+def test_equal_attempts_are_one_reply(text: str, breaks: list[int]) -> None:
     consumer = Consumer()
     for end in [*breaks, len(text)]:
         consumer.live.receive(StartDelta("r"))
@@ -299,7 +301,7 @@ def test_attempts_that_say_the_same_are_one_reply(text: str, breaks: list[int]) 
     assert [(id, "".join(piece.text for piece in said)) for id, said in consumer.replies] == [("r", text)]
 
 
-def test_without_a_beginning_nothing_is_told_before_the_reply_is_whole() -> None:
+def test_without_a_start_delta_only_the_whole_reply_is_written() -> None:
     consumer = Consumer()
     consumer.live.receive(TextDelta("from the mid"))
     assert consumer.replies == []

@@ -1,6 +1,6 @@
-"""`retinue run --sse`: what happens in the root run, as events that end with `response_end` whatever happens.
+"""`retinue run --sse`: the events of the root run, which always end with `response_end`.
 
-See test_sse_live for words that arrive one by one, and for attempts that break in the middle.
+See test_sse_live for text that arrives in pieces, and for broken attempts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.cli.stage import Command, serving
 PARIS = '{"capital":"Paris","country":"France"}'
 
 
-class Told(NamedTuple):
+class SseEvent(NamedTuple):
     """One event as a program reads it."""
 
     type: str
@@ -36,23 +36,23 @@ def asking(vendor: FakeChat) -> tuple[str, ...]:
     return ("run", "--base-url", vendor.base_url, "--model", "fake-1", "--sse")
 
 
-def events(stdout: str) -> Iterator[Told]:
-    """What was told; complains about anything that is not exactly three lines of it."""
+def events(stdout: str) -> Iterator[SseEvent]:
+    """The events in this output; fails for anything that is not exactly three lines."""
     *blocks, rest = stdout.split("\n\n")
     assert rest == ""
     for block in blocks:
         event, data = block.split("\n")
-        told = json.loads(data.removeprefix("data: "))
-        assert event == f"event: {told['type']}"
-        assert list(told) == ["id", "delta", "type"]
-        assert data == f"data: {json.dumps(told, separators=(',', ':'))}"
-        yield Told(told["type"], told["delta"], told["id"])
+        streamed = json.loads(data.removeprefix("data: "))
+        assert event == f"event: {streamed['type']}"
+        assert list(streamed) == ["id", "delta", "type"]
+        assert data == f"data: {json.dumps(streamed, separators=(',', ':'))}"
+        yield SseEvent(streamed["type"], streamed["delta"], streamed["id"])
 
 
-def joined(told: Iterable[Told]) -> list[Told]:
-    """What was told, with the pieces of one text in one: a reader that is late gets the rest of a reply as a whole."""
-    same = groupby(told, key=lambda each: (each.type, each.id))
-    return [Told(kind, "".join(piece.delta for piece in pieces), id) for (kind, id), pieces in same]
+def joined(streamed: Iterable[SseEvent]) -> list[SseEvent]:
+    """The events with the pieces of one text joined: a late reader gets the rest of a reply at once."""
+    same = groupby(streamed, key=lambda each: (each.type, each.id))
+    return [SseEvent(kind, "".join(piece.delta for piece in pieces), id) for (kind, id), pieces in same]
 
 
 def test_an_answer_begins_with_the_id_of_its_response_and_ends_with_response_end(cli: Cli) -> None:
@@ -62,10 +62,10 @@ def test_an_answer_begins_with_the_id_of_its_response_and_ends_with_response_end
     start, *rest = events(ended.stdout)
     assert (ended.code, start.type, start.delta, start.id != "") == (0, "response_start", "", True)
     assert rest == [
-        Told("reasoning_content", "hm"),
-        Told("output_text", "Grüße 🦉"),
-        Told("block_end"),
-        Told("response_end"),
+        SseEvent("reasoning_content", "hm"),
+        SseEvent("output_text", "Grüße 🦉"),
+        SseEvent("block_end"),
+        SseEvent("response_end"),
     ]
     assert ended.stdout.isascii()
 
@@ -77,21 +77,21 @@ def test_calls_and_their_results_carry_the_id_of_the_call(cli: Cli) -> None:
     with serving(script) as vendor:
         ended = cli(*asking(vendor), "hi")
 
-    told = joined(each for each in events(ended.stdout) if each.type != "response_start")
+    streamed = joined(each for each in events(ended.stdout) if each.type != "response_start")
     (sent,) = vendor.requests[1].body["messages"][-2]["tool_calls"]
     result = vendor.requests[1].body["messages"][-1]["content"]
-    assert told == [
-        Told("output_text", "Let me look."),
-        Told("tool_call", '\nFunction: shared_context {"action":"list_keys"}', sent["id"]),
-        Told("block_end"),
-        Told("tool_result", f"\n\nTool Result (shared_context):\n{result}\n", sent["id"]),
-        Told("output_text", "Nothing there."),
-        Told("block_end"),
-        Told("response_end"),
+    assert streamed == [
+        SseEvent("output_text", "Let me look."),
+        SseEvent("tool_call", '\nFunction: shared_context {"action":"list_keys"}', sent["id"]),
+        SseEvent("block_end"),
+        SseEvent("tool_result", f"\n\nTool Result (shared_context):\n{result}\n", sent["id"]),
+        SseEvent("output_text", "Nothing there."),
+        SseEvent("block_end"),
+        SseEvent("response_end"),
     ]
 
 
-def test_children_are_not_part_of_it(cli: Cli) -> None:
+def test_events_of_children_are_not_streamed(cli: Cli) -> None:
     script = (
         ChatScript()
         .play(
@@ -104,16 +104,16 @@ def test_children_are_not_part_of_it(cli: Cli) -> None:
     with serving(script) as vendor:
         ended = cli(*asking(vendor), "hi")
 
-    assert "".join(told.delta for told in events(ended.stdout) if told.type == "output_text") == "Dug."
+    assert "".join(streamed.delta for streamed in events(ended.stdout) if streamed.type == "output_text") == "Dug."
 
 
 @pytest.mark.promise("BZ-STRUCTURED-SSE")
-def test_structured_output_is_one_event_at_the_end_and_no_words_before(cli: Cli) -> None:
+def test_structured_output_is_one_event_at_the_end(cli: Cli) -> None:
     with serving(ChatScript().play(says("Paris."), says(PARIS))) as vendor:
         ended = cli(*asking(vendor), "--dialect", "none", "--output-json", "hi")
 
-    told = [each for each in events(ended.stdout) if each.type != "response_start"]
-    assert (ended.code, told) == (0, [Told("output_structured", PARIS), Told("response_end")])
+    streamed = [each for each in events(ended.stdout) if each.type != "response_start"]
+    assert (ended.code, streamed) == (0, [SseEvent("output_structured", PARIS), SseEvent("response_end")])
     assert ended.stdout.endswith(
         "event: output_structured\n"
         'data: {"id":"","delta":"{\\"capital\\":\\"Paris\\",\\"country\\":\\"France\\"}",'
@@ -122,7 +122,7 @@ def test_structured_output_is_one_event_at_the_end_and_no_words_before(cli: Cli)
     )
 
 
-def test_a_failure_is_told_before_the_end(cli: Cli) -> None:
+def test_a_failure_is_streamed_before_the_end(cli: Cli) -> None:
     refused = ProviderError("no such model", fault="bad_request")
     with serving(fails(refused)) as vendor:
         failed = cli(*asking(vendor), "hi")
@@ -132,17 +132,17 @@ def test_a_failure_is_told_before_the_end(cli: Cli) -> None:
         unstructured = cli(*asking(vendor), "--dialect", "none", "--output-json", "hi")
 
     block, end = events(failed.stdout)
-    assert (failed.code, block.type, end) == (1, "block_end", Told("response_end"))
+    assert (failed.code, block.type, end) == (1, "block_end", SseEvent("response_end"))
     assert block.delta.startswith("Error: ")
     assert "no such model" in block.delta
     assert "no such model" in failed.stderr
     assert list(events(empty.stdout))[1:] == [
-        Told("block_end"),
-        Told("block_end", "Error: the model gave an empty answer"),
-        Told("response_end"),
+        SseEvent("block_end"),
+        SseEvent("block_end", "Error: the model gave an empty answer"),
+        SseEvent("response_end"),
     ]
     *_, last, end = events(unstructured.stdout)
-    assert (empty.code, unstructured.code, end) == (1, 1, Told("response_end"))
+    assert (empty.code, unstructured.code, end) == (1, 1, SseEvent("response_end"))
     assert last.delta.startswith("Error: the answer is not of the form that was demanded: it is not JSON")
 
 
@@ -151,23 +151,23 @@ def test_a_failure_is_told_before_the_end(cli: Cli) -> None:
 async def test_an_interrupted_run_ends_its_stream_too() -> None:
     async with FakeChat(FakeResponse(delay=60.0)) as vendor:
         command = await Command.start(*asking(vendor), "hi")
-        await command.says("main: started")
+        await command.expect_stderr("main: started")
         command.signal(signal.SIGINT)
         ended = await command.ended()
 
     assert (ended.code, list(events(ended.stdout))) == (
         130,
-        [Told("block_end", "Error: interrupted"), Told("response_end")],
+        [SseEvent("block_end", "Error: interrupted"), SseEvent("response_end")],
     )
 
 
 @pytest.mark.parametrize("other", ["--json", "--quiet", "--detach"])
-def test_it_excludes_other_forms(cli: Cli, other: str) -> None:
+def test_sse_excludes_other_output_flags(cli: Cli, other: str) -> None:
     ended = cli("run", "--sse", other, "hi")
 
     assert (ended.code, ended.stdout) == (2, "")
     assert f"--sse and {other} exclude each other" in ended.stderr
 
 
-def test_words_cannot_break_out_of_their_event() -> None:
+def test_text_cannot_break_out_of_its_event() -> None:
     assert sse("output_text", "a\n\nevent: response_end\n\ud800").count("\n") == 3

@@ -1,11 +1,11 @@
-"""A run's events as people read them."""
+"""Transcripts: the events of a run as readable text."""
 
 from retinue.cli.output.transcript import Entry, entries
 from retinue.core.events import CompactedBy, HistoryCompacted
 from retinue.core.messages import UserMessage
 
 
-def told(way: CompactedBy, *, model: str = "", before: int = 0, after: int = 0) -> str:
+def notes_of(way: CompactedBy, *, model: str = "", before: int = 0, after: int = 0) -> str:
     event = HistoryCompacted(
         at=0.0, replaced=12, messages=(UserMessage("so far"),), way=way, model=model, before=before, after=after
     )
@@ -14,11 +14,11 @@ def told(way: CompactedBy, *, model: str = "", before: int = 0, after: int = 0) 
     return entry.text
 
 
-def test_a_compaction_says_what_became_of_how_much() -> None:
-    assert told("shortened", before=9100, after=4000) == (
+def test_a_compaction_note_has_kind_and_sizes() -> None:
+    assert notes_of("shortened", before=9100, after=4000) == (
         "to make room, long texts in the first 12 messages were left out: about 9.1k tokens became 4.0k"
     )
-    assert told("summarised", model="m-1", before=91_000, after=40_000) == (
+    assert notes_of("summarised", model="m-1", before=91_000, after=40_000) == (
         "to make room, the first 12 messages were summarised by m-1: about 91.0k tokens became 40.0k"
     )
-    assert told("left_out") == "to make room, the first 12 messages were left out without a summary"
+    assert notes_of("left_out") == "to make room, the first 12 messages were left out without a summary"

@@ -1,4 +1,4 @@
-"""`retinue cron`: jobs as people add and see them, and as they are done by hand."""
+"""`retinue cron`: adding, listing and changing jobs, and executing them with `run-now`."""
 
 from __future__ import annotations
 
@@ -109,17 +109,17 @@ def test_jobs_are_listed_as_they_were_added(cli: Cli, folder: Path) -> None:
 WHEN = ("--every", "1h")
 WHAT = ("--agent", "dig", "--prompt", "Dig.")
 BAD = {
-    "no schedule": (WHAT, "nothing says when it is due: write --cron EXPR, --at T or --every D"),
+    "no schedule": (WHAT, "the job has no schedule: write --cron EXPR, --at T or --every D"),
     "two schedules": ((*WHEN, "--at", PAST, *WHAT), "--at and --every exclude each other"),
-    "a bad expression": (("--cron", "61 * * * *", *WHAT), "'61 * * * *' is no cron expression"),
-    "an empty expression": (("--cron", "", *WHAT), "'' is no cron expression"),
+    "a bad expression": (("--cron", "61 * * * *", *WHAT), "'61 * * * *' is not a cron expression"),
+    "an empty expression": (("--cron", "", *WHAT), "'' is not a cron expression"),
     "a bad zone": (("--cron", "* * * * *", "--tz", "Mars", *WHAT), "unknown time zone: 'Mars'"),
-    "a zone for a length": ((*WHEN, "--tz", "UTC", *WHAT), "--tz goes with --cron or --at"),
-    "a bad moment": (("--at", "tomorrow", *WHAT), "'tomorrow' is no date and time"),
-    "a bad length": (("--every", "5", *WHAT), "'5' is no length of time: write 30s, 5m, 1h or 1d"),
-    "no work": (WHEN, "nothing says what is done: write --agent A --prompt P, or --shell CMD"),
-    "no prompt": ((*WHEN, "--agent", "dig"), "nothing says what is done: write --prompt P"),
-    "no agent": ((*WHEN, "--prompt", "Dig."), "nothing says who is asked: write --agent A beside --prompt"),
+    "a zone for a length": ((*WHEN, "--tz", "UTC", *WHAT), "--tz needs --cron or --at"),
+    "a bad moment": (("--at", "tomorrow", *WHAT), "'tomorrow' is not a date and time"),
+    "a bad length": (("--every", "5", *WHAT), "'5' is not an interval: write 30s, 5m, 1h or 1d"),
+    "no work": (WHEN, "the job has no work: write --agent A --prompt P, or --shell CMD"),
+    "no prompt": ((*WHEN, "--agent", "dig"), "the job has no work: write --prompt P"),
+    "no agent": ((*WHEN, "--prompt", "Dig."), "--prompt needs an agent: write --agent A as well"),
     "a blank prompt": ((*WHEN, "--agent", "dig", "--prompt", " \n"), "--prompt is empty"),
     "a blank command": ((*WHEN, "--shell", " "), "--shell is empty"),
     "both works": ((*WHEN, *WHAT, "--shell", "ls"), "--prompt and --shell exclude each other"),
@@ -136,20 +136,20 @@ BAD = {
 
 
 @pytest.mark.parametrize(("flags", "complaint"), BAD.values(), ids=BAD)
-def test_what_is_wrong_with_a_job_is_said(cli: Cli, flags: tuple[str, ...], complaint: str) -> None:
-    told = cli("cron", "add", "a", *flags)
+def test_an_invalid_job_is_refused_with_a_reason(cli: Cli, flags: tuple[str, ...], complaint: str) -> None:
+    result = cli("cron", "add", "a", *flags)
 
-    assert (told.code, told.stdout) == (2, "")
-    assert told.stderr.startswith(f"error: {complaint}")
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {complaint}")
     assert cli("cron", "list", "--json").json == []
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "a/b", "x" * 65])
-def test_names_of_jobs_are_plain(cli: Cli, name: str) -> None:
-    told = cli("cron", "add", name, *WHEN, *WHAT)
+def test_invalid_job_names_are_refused(cli: Cli, name: str) -> None:
+    result = cli("cron", "add", name, *WHEN, *WHAT)
 
-    assert told.code == 2
-    assert told.stderr == f"error: {name!r} is no name of a job: write 1 to 64 of the characters a-z, 0-9, _ and -\n"
+    assert result.code == 2
+    assert result.stderr == f"error: {name!r} is not a job name: write 1 to 64 of the characters a-z, 0-9, _ and -\n"
 
 
 def test_a_name_is_given_once_unless_the_job_is_replaced(cli: Cli) -> None:
@@ -158,7 +158,7 @@ def test_a_name_is_given_once_unless_the_job_is_replaced(cli: Cli) -> None:
     again = cli("cron", "add", "a", *WHEN, "--shell", "ls")
     assert (again.code, again.stderr) == (
         2,
-        "error: there is a job named 'a' already; --replace puts this one in its place\n",
+        "error: a job named 'a' exists: use --replace to replace it\n",
     )
     assert cli("cron", "add", "a", *WHEN, "--shell", "ls", "--replace").code == 0
     assert listed(cli, "a")["command"] == "ls"
@@ -177,15 +177,15 @@ def test_jobs_are_paused_resumed_and_removed(cli: Cli) -> None:
         assert cli("cron", verb, "a") == (2, "", "error: unknown job: 'a'\n")
 
 
-def test_the_settings_say_what_becomes_of_missed_moments(cli: Cli, folder: Path) -> None:
+def test_the_settings_define_the_default_for_missed_moments(cli: Cli, folder: Path) -> None:
     (folder / "retinue.toml").write_text(f'{SETTINGS}\n[cron]\nmissed = "skip"\n')
     cli("cron", "add", "a", "--at", PAST, *WHAT)
     cli("cron", "add", "b", "--every", "1h", "--missed", "once", *WHAT)
 
     assert [listed(cli, name)["missed"] for name in "ab"] == ["skip", "once"]
-    told = cli("cron", "daemon", "--once")
-    assert (told.code, told.stdout) == (0, "")
-    assert told.stderr.endswith(" retinue.cron job a was due at 2020-01-01T00:00:00Z, and nobody was there\n")
+    result = cli("cron", "daemon", "--once")
+    assert (result.code, result.stdout) == (0, "")
+    assert result.stderr.endswith(" retinue.cron job a was due at 2020-01-01T00:00:00Z, and no daemon ran: skipped\n")
     (firing,) = cli("cron", "log", "a", "--json").json
     assert (firing["due"], firing["status"], firing["started_at"]) == (PAST, "missed", None)
 
@@ -193,7 +193,7 @@ def test_the_settings_say_what_becomes_of_missed_moments(cli: Cli, folder: Path)
 # ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_run_and_what_it_prints_is_the_answer(cli: Cli, folder: Path) -> None:
+def test_run_now_prints_the_output_of_a_command(cli: Cli, folder: Path) -> None:
     cli("cron", "add", "a", *WHEN, "--shell", "echo one && pwd", "--no-sandbox")
 
     assert cli("cron", "run-now", "a") == (0, f"one\n{folder}\n", "")
@@ -204,22 +204,22 @@ def test_a_command_is_run_and_what_it_prints_is_the_answer(cli: Cli, folder: Pat
 def test_a_command_that_fails_is_a_failure(cli: Cli) -> None:
     cli("cron", "add", "a", *WHEN, "--shell", "ls nowhere-at-all", "--no-sandbox")
 
-    told = cli("cron", "run-now", "a")
+    result = cli("cron", "run-now", "a")
 
-    assert (told.code, told.stdout) == (1, "")
-    assert "nowhere-at-all" in told.stderr
+    assert (result.code, result.stdout) == (1, "")
+    assert "nowhere-at-all" in result.stderr
     assert listed(cli, "a")["last_status"] == "failed"
 
 
 @pytest.mark.promise("ZC-CRON-RUN")
-def test_an_agent_is_asked_and_its_answer_printed(cli: Cli, vendor: FakeChat, at_vendor: tuple[str, ...]) -> None:
+def test_run_now_prints_the_answer_of_an_agent(cli: Cli, vendor: FakeChat, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, *WHAT, *at_vendor)
     due = listed(cli, "a")["next_run"]
     before = rfc3339(time.time())
 
-    told = cli("cron", "run-now", "a", "--quiet")
+    result = cli("cron", "run-now", "a", "--quiet")
 
-    assert (told.code, told.stdout) == (0, "Found it.\n")
+    assert (result.code, result.stdout) == (0, "Found it.\n")
     (heard,) = vendor.requests
     system, user = heard.body["messages"]
     assert (system["content"], user["content"]) == ("You dig.", "[cron:a a] Dig.")
@@ -242,22 +242,20 @@ def test_a_job_may_spawn_one_level(cli: Cli, at_vendor: tuple[str, ...]) -> None
 
 
 @pytest.mark.promise("ZC-CRON-SPAN")
-def test_every_log_line_of_a_job_says_whose_it_is(cli: Cli, at_vendor: tuple[str, ...]) -> None:
+def test_every_log_line_of_a_job_has_its_span(cli: Cli, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, "--agent", "dig", "--prompt", "Dig twice.", *at_vendor)
 
-    told = cli("cron", "run-now", "a", "--quiet", env={"RETINUE_LOG": "info"})
+    result = cli("cron", "run-now", "a", "--quiet", env={"RETINUE_LOG": "info"})
 
     (run,) = cli("runs", "--json").json
-    lines = [line for line in told.stderr.splitlines() if " INFO " in line]
+    lines = [line for line in result.stderr.splitlines() if " INFO " in line]
     span = f'subagent category="cron" agent_alias=dig cron_job_id=a run_id={run["run_id"]} spawn_site="cron" '
     assert len(lines) > 2
     assert [line for line in lines if span not in line] == []
-    assert "Dig twice." not in told.stderr
+    assert "Dig twice." not in result.stderr
 
 
-def test_a_limit_on_cost_that_cannot_be_counted_is_in_the_log_of_a_job(
-    cli: Cli, folder: Path, at_vendor: tuple[str, ...]
-) -> None:
+def test_a_job_logs_a_cost_limit_that_cannot_be_enforced(cli: Cli, folder: Path, at_vendor: tuple[str, ...]) -> None:
     (folder / "retinue.toml").write_text(f"{SETTINGS}max_cost_per_day_cents = 100\n")
     cli("cron", "add", "dear", "--every", "1h", "--agent", "rare", "--prompt", "Dig.", *at_vendor)
 
@@ -271,7 +269,7 @@ def test_a_limit_on_cost_that_cannot_be_counted_is_in_the_log_of_a_job(
 
 @pytest.mark.promise("ZC-CRON-RECALL")
 @pytest.mark.parametrize("kind", ["sqlite", "markdown"])
-def test_an_agent_is_shown_what_it_remembers(
+def test_an_agents_memories_are_added_to_its_prompt(
     cli: Cli, home: Path, folder: Path, vendor: FakeChat, at_vendor: tuple[str, ...], kind: str
 ) -> None:
     (folder / "retinue.toml").write_text(f'{SETTINGS}\n[tools]\nmemory = "{kind}"\n')
@@ -292,7 +290,7 @@ def test_an_agent_is_shown_what_it_remembers(
 
 
 @pytest.mark.promise("ZC-CRON-NO-SAVE")
-def test_nothing_is_remembered_that_the_agent_did_not_store(cli: Cli, home: Path, at_vendor: tuple[str, ...]) -> None:
+def test_without_memories_the_prompt_is_unchanged(cli: Cli, home: Path, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, *WHAT, *at_vendor)
     cli("cron", "run-now", "a")
 
@@ -300,17 +298,17 @@ def test_nothing_is_remembered_that_the_agent_did_not_store(cli: Cli, home: Path
 
 
 @pytest.mark.promise("ZC-CRON-BLOCKED")
-def test_what_a_policy_blocks_is_not_done(cli: Cli, vendor: FakeChat, at_vendor: tuple[str, ...]) -> None:
+def test_a_job_blocked_by_policy_is_not_executed(cli: Cli, vendor: FakeChat, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, "--agent", "reader", "--prompt", "Read.", *at_vendor)
     cli("cron", "add", "b", *WHEN, "--agent", "reader", "--shell", "echo hi", "--no-sandbox")
     cli("cron", "add", "c", *WHEN, "--shell", "shutdown now", "--no-sandbox")
 
     for name in "ab":
-        told = cli("cron", "run-now", name)
-        assert told == (1, "", "blocked by security policy: autonomy is read-only\n")
-    told = cli("cron", "run-now", "c")
-    assert (told.code, told.stdout) == (1, "")
-    assert told.stderr.startswith("blocked by security policy: ")
+        result = cli("cron", "run-now", name)
+        assert result == (1, "", "blocked by security policy: autonomy is read-only\n")
+    result = cli("cron", "run-now", "c")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.startswith("blocked by security policy: ")
     assert vendor.requests == []
     assert [listed(cli, name)["last_status"] for name in "abc"] == ["failed"] * 3
 
@@ -322,31 +320,31 @@ def test_jobs_of_both_types_count_as_actions_of_their_agent(cli: Cli, at_vendor:
 
     assert [cli("cron", "run-now", name, "--quiet").code for name in "ab"] == [0, 0]
     for name in "ab":
-        told = cli("cron", "run-now", name, "--quiet")
-        assert told == (1, "", "blocked by security policy: rate limit exceeded\n")
+        result = cli("cron", "run-now", name, "--quiet")
+        assert result == (1, "", "blocked by security policy: rate limit exceeded\n")
 
 
 @pytest.mark.promise("ZC-CRON-BLOCKED")
-def test_an_agent_that_is_gone_is_a_failure_that_names_it(cli: Cli, folder: Path, at_vendor: tuple[str, ...]) -> None:
+def test_a_job_of_a_missing_agent_fails_naming_it(cli: Cli, folder: Path, at_vendor: tuple[str, ...]) -> None:
     cli("cron", "add", "a", *WHEN, *WHAT, *at_vendor)
     (folder / "retinue.toml").write_text("")
 
-    told = cli("cron", "run-now", "a")
+    result = cli("cron", "run-now", "a")
 
-    assert told == (1, "", 'subagent spawn failed: no agent configured under alias "dig"\n')
-    assert cli("cron", "log", "a", "--json").json[0]["error"] == told.stderr.strip()
+    assert result == (1, "", 'subagent spawn failed: no agent configured under alias "dig"\n')
+    assert cli("cron", "log", "a", "--json").json[0]["error"] == result.stderr.strip()
 
 
 def test_a_model_that_refuses_is_a_failure(cli: Cli, home: Path) -> None:
     with serving(ChatScript().play(says("x"), words="something else")) as vendor:
         cli("cron", "add", "a", *WHEN, *WHAT, "--base-url", vendor.base_url, "--model", "m")
-        told = cli("cron", "run-now", "a", "--json")
+        result = cli("cron", "run-now", "a", "--json")
 
-    assert (told.code, told.json["status"]) == (1, "failed")
+    assert (result.code, result.json["status"]) == (1, "failed")
     assert listed(cli, "a")["last_status"] == "failed"
 
 
-def test_keys_are_not_kept_and_the_variables_of_this_shell_are(cli: Cli, home: Path, vendor: FakeChat) -> None:
+def test_a_job_stores_environment_variables_but_no_keys(cli: Cli, home: Path, vendor: FakeChat) -> None:
     said = {"RETINUE_BASE_URL": vendor.base_url, "RETINUE_MODEL": "m", "RETINUE_API_KEY_ENV": "MY_KEY"}
     cli("cron", "add", "a", *WHEN, *WHAT, env=said | {"MY_KEY": "sk-very-secret"})
 
@@ -356,10 +354,10 @@ def test_keys_are_not_kept_and_the_variables_of_this_shell_are(cli: Cli, home: P
     assert all(b"sk-" not in file.read_bytes() for file in home.rglob("*") if file.is_file())
 
 
-def test_a_hundred_firings_are_kept_of_each_job(cli: Cli) -> None:
+def test_the_history_of_a_job_keeps_a_hundred_entries(cli: Cli) -> None:
     from retinue.app.open import open_read_only
     from retinue.cli.event_loop import perform
-    from retinue.dispatch.cron.history import HistoryEntry
+    from retinue.dispatch.cron.jobs import HistoryEntry
     from retinue.dispatch.cron.table import CronTable
 
     cli("cron", "add", "a", *WHEN, *WHAT)

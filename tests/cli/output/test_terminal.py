@@ -1,4 +1,4 @@
-"""Commands on a real terminal: widths, colours, a dumb one, and a tree that vanishes."""
+"""Commands on a pseudo-terminal: widths, colours, dumb terminals, and the live tree."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from retinue.providers.scripted import Script, ScriptedProvider, says
-from tests.cli.stage import serving, told
+from tests.cli.stage import finished_run, serving
 
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 CODES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
 
 def on_terminal(*arguments: str, width: int = 80, **env: str) -> tuple[int, str]:
-    """A command whose stdin, stdout and stderr are one terminal: its exit code, and all that was written there."""
+    """A command whose stdin, stdout and stderr are one terminal: its exit code and its output."""
     inside, outside = pty.openpty()[::-1]
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     without = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -41,7 +41,7 @@ def on_terminal(*arguments: str, width: int = 80, **env: str) -> tuple[int, str]
         while piece := os.read(outside, 65536):
             written += piece
     except OSError:
-        pass  # the other side is closed: that is how a terminal ends
+        pass  # the other side is closed: a terminal reports its end with an error
     os.close(outside)
     return process.wait(), written.decode()
 
@@ -49,10 +49,10 @@ def on_terminal(*arguments: str, width: int = 80, **env: str) -> tuple[int, str]
 @pytest.fixture
 def run_id(home: Path, folder: Path) -> str:
     provider = ScriptedProvider(Script().play("main", says("Found it.")))
-    return asyncio.run(told(home, provider))
+    return asyncio.run(finished_run(home, provider))
 
 
-def test_a_run_shows_a_tree_that_is_gone_when_the_answer_comes(folder: Path) -> None:
+def test_the_live_tree_is_removed_before_the_answer(folder: Path) -> None:
     with serving(says("Forty-two.")) as vendor:
         code, written = on_terminal("run", "--base-url", vendor.base_url, "--model", "m", "hi")
 
@@ -82,7 +82,7 @@ def test_tables_fit_into_the_terminal(run_id: str, width: int) -> None:
     assert COLOUR.search(written)
 
 
-def test_no_color_means_not_a_single_escape_code(run_id: str) -> None:
+def test_no_color_prints_no_escape_codes(run_id: str) -> None:
     code, written = on_terminal("runs", NO_COLOR="1")
 
     assert (code, "\x1b" in written) == (0, False)

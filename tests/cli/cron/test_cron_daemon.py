@@ -1,4 +1,4 @@
-"""`retinue cron daemon`: real processes on one state folder, stopped and killed at any time: nothing is done twice."""
+"""`retinue cron daemon`: processes on one state folder, stopped and killed at any time, execute nothing twice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Cli: TypeAlias = Callable[..., Awaitable[Ended]]
 
 @pytest.fixture(name="cli")
 def _cli(cli: InThisProcess) -> Cli:
-    """The command line in this process, in a thread: it has a loop of its own."""
+    """The command line in a thread of this process, with a loop of its own."""
 
     async def call(*arguments: str) -> Ended:
         return await asyncio.to_thread(cli, *arguments)
@@ -86,14 +86,14 @@ def statuses(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 async def owners() -> list[int]:
-    """The processes that carry out jobs right now."""
+    """The processes that execute jobs now."""
     async with open_read_only() as client:
         table = await CronTable(client.key_value).table()
     return [int(claim.owner.process.partition(":")[0]) for claim in table.claims.values() if claim.state == "started"]
 
 
 async def all_ended() -> None:
-    """Wait for those who outlived their daemon."""
+    """Wait for processes that outlived their daemon."""
     while await owners():
         last = await retinue("cron", "daemon", "--once")
         assert last.code == 0
@@ -101,10 +101,10 @@ async def all_ended() -> None:
 
 async def until_idle(daemon: Command, many: int) -> None:
     for _ in range(many):
-        await daemon.says(": done")
+        await daemon.expect_stderr(": done")
 
 
-async def test_two_daemons_do_each_job_once(cli: Cli, folder: Path, stress: bool) -> None:
+async def test_two_daemons_execute_each_job_once(cli: Cli, folder: Path, stress: bool) -> None:
     names = await add_commands(cli, 20 if stress else 6)
 
     ended = await asyncio.gather(*(retinue("cron", "daemon", "--once") for _ in range(2)))
@@ -114,9 +114,9 @@ async def test_two_daemons_do_each_job_once(cli: Cli, folder: Path, stress: bool
     assert statuses((await cli("cron", "list", "--json")).json) == dict.fromkeys(names, "ok")
 
 
-async def test_a_job_that_is_added_while_a_daemon_runs_is_done_again_and_again(cli: Cli, folder: Path) -> None:
+async def test_a_job_added_while_a_daemon_runs_is_executed_repeatedly(cli: Cli, folder: Path) -> None:
     daemon = await Command.start("cron", "daemon")
-    await daemon.says("cron daemon: 0 jobs")
+    await daemon.expect_stderr("cron daemon: 0 jobs")
     await cli("cron", "add", "s", "--every", "1s", "--shell", f"echo s >> {COUNTED}", "--no-sandbox")
 
     await until_idle(daemon, 2)
@@ -132,7 +132,7 @@ async def test_a_job_that_is_added_while_a_daemon_runs_is_done_again_and_again(c
 
 
 class SilentOnce:
-    """A model that falls silent in its first answer, and is well when asked again."""
+    """A model that hangs in its first answer, and answers when called again."""
 
     def __init__(self) -> None:
         self.fell_silent = asyncio.Event()
@@ -145,9 +145,7 @@ class SilentOnce:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-async def test_what_an_agent_was_doing_when_the_daemon_was_stopped_goes_on_with_the_next(
-    cli: Cli, how: signal.Signals
-) -> None:
+async def test_an_agents_run_continues_with_the_next_daemon(cli: Cli, how: signal.Signals) -> None:
     silent = SilentOnce()
     async with FakeChat(ChatScript().play(silent)) as vendor:
         await add_agents(cli, 1, vendor)
@@ -161,7 +159,7 @@ async def test_what_an_agent_was_doing_when_the_daemon_was_stopped_goes_on_with_
         again = await retinue("cron", "daemon", "--once")
 
     assert (stopped.code, left["last_status"], run["state"]) == (0, "interrupted", "interrupted")
-    assert (firing["status"], firing["error"]) == ("interrupted", "it was stopped, and goes on with the next daemon")
+    assert (firing["status"], firing["error"]) == ("interrupted", "stopped; the next daemon continues it")
     assert again.code == 0
     (same,) = (await cli("runs", "--json")).json
     assert (same["run_id"], same["outcome"]) == (run["run_id"], "completed")
@@ -169,7 +167,7 @@ async def test_what_an_agent_was_doing_when_the_daemon_was_stopped_goes_on_with_
     assert (done["due"], done["status"], done["run_id"]) == (PAST, "ok", run["run_id"])
 
 
-async def test_a_job_whose_process_is_killed_goes_on_as_the_same_run(cli: Cli) -> None:
+async def test_a_job_with_a_killed_process_continues_as_the_same_run(cli: Cli) -> None:
     silent = SilentOnce()
     async with FakeChat(ChatScript().play(silent)) as vendor:
         await add_agents(cli, 1, vendor)
@@ -185,14 +183,14 @@ async def test_a_job_whose_process_is_killed_goes_on_as_the_same_run(cli: Cli) -
     assert statuses((await cli("cron", "list", "--json")).json) == {"a0": "ok"}
 
 
-async def test_a_run_that_ended_just_before_its_process_was_killed_is_not_asked_again(cli: Cli) -> None:
+async def test_a_run_that_ended_before_the_kill_is_not_repeated(cli: Cli) -> None:
     async with FakeChat(ChatScript().play(says("Found it."))) as vendor:
         await add_agents(cli, 1, vendor)
         async with open_read_only() as client:
             cron_table = CronTable(client.key_value)
-            (claim,) = (await cron_table.claim_due(now=time.time(), owner=Owner("host", ""), most=1)).claims
+            (claim,) = (await cron_table.claim_due(now=time.time(), owner=Owner("host", ""), max_running=1)).claims
         assert (await retinue("cron", "fire", claim.name, claim.born, "1")).code == 0
-        async with open_read_only() as client:  # as if its last words had not been heard
+        async with open_read_only() as client:  # as if its last write had been lost
             place = f"claim/{claim.place}"
             started = msgspec.json.encode(replace(claim, owner=Owner(), state="started"))
             await client.key_value.change(SPACE, lambda _: Decision(b"", puts={place: started}))
@@ -203,7 +201,7 @@ async def test_a_run_that_ended_just_before_its_process_was_killed_is_not_asked_
     assert [run["outcome"] for run in (await cli("runs", "--json")).json] == ["completed"]
 
 
-async def test_a_run_that_a_machine_took_with_it_goes_on_here(cli: Cli, home: Path) -> None:
+async def test_a_run_of_a_dead_machine_is_taken_over(cli: Cli, home: Path) -> None:
     silent = SilentOnce()
     async with FakeChat(ChatScript().play(silent)) as vendor:
         await add_agents(cli, 1, vendor)
@@ -223,7 +221,7 @@ async def test_a_run_that_a_machine_took_with_it_goes_on_here(cli: Cli, home: Pa
     assert (same["run_id"], same["outcome"]) == (run["run_id"], "completed")
 
 
-async def test_a_command_whose_process_is_killed_is_not_run_again(cli: Cli, folder: Path) -> None:
+async def test_a_command_with_a_killed_process_is_not_repeated(cli: Cli, folder: Path) -> None:
     fifo = folder / "begun"
     os.mkfifo(fifo)
     command = f"echo s >> {COUNTED}; echo begun > begun; python3 -c 'import time; time.sleep(10)'"
@@ -239,11 +237,11 @@ async def test_a_command_whose_process_is_killed_is_not_run_again(cli: Cli, fold
     assert counted(folder) == {"s": 1}
     (firing,) = (await cli("cron", "log", "--json")).json
     assert firing["status"] == "interrupted"
-    assert "is not done again" in firing["error"]
+    assert "is not repeated" in firing["error"]
     assert statuses((await cli("cron", "list", "--json")).json) == {"s": "interrupted"}
 
 
-async def test_killed_at_any_instant_daemons_do_nothing_twice(cli: Cli, folder: Path, stress: bool) -> None:
+async def test_daemons_killed_at_any_time_execute_nothing_twice(cli: Cli, folder: Path, stress: bool) -> None:
     chance = random.Random(7)
     rounds, many = (12, 6) if stress else (3, 2)
     async with FakeChat(ChatScript().play(says("Found it."))) as vendor:
@@ -251,7 +249,7 @@ async def test_killed_at_any_instant_daemons_do_nothing_twice(cli: Cli, folder: 
         commands = await add_commands(cli, many)
         for _ in range(rounds):
             daemons = [await Command.start("cron", "daemon") for _ in range(2)]
-            await asyncio.sleep(chance.uniform(0.3, 2.0))  # any instant is what this is about
+            await asyncio.sleep(chance.uniform(0.3, 2.0))  # killed at any time
             victims = [] if chance.random() < 0.5 else await owners()
             for daemon in daemons:
                 daemon.signal(signal.SIGKILL)
@@ -263,16 +261,16 @@ async def test_killed_at_any_instant_daemons_do_nothing_twice(cli: Cli, folder: 
 
     assert last.code == 0
     assert [name for name, times in counted(folder).items() if times > 1] == []
-    told = statuses((await cli("cron", "list", "--json")).json)
-    assert {name: told[name] for name in agents} == dict.fromkeys(agents, "ok")
+    result = statuses((await cli("cron", "list", "--json")).json)
+    assert {name: result[name] for name in agents} == dict.fromkeys(agents, "ok")
     runs = (await cli("runs", "--json")).json
     assert Counter(run["outcome"] for run in runs) == {"completed": many}
-    assert {name for name in commands if told[name] == "ok"} <= set(counted(folder))
+    assert {name for name in commands if result[name] == "ok"} <= set(counted(folder))
     firings = (await cli("cron", "log", "--limit", "1000", "--json")).json
     assert Counter(firing["name"] for firing in firings) == dict.fromkeys([*agents, *commands], 1)
 
 
-async def test_a_job_that_cannot_be_done_fails_and_says_why(cli: Cli, folder: Path) -> None:
+async def test_a_job_that_cannot_be_executed_fails_with_a_reason(cli: Cli, folder: Path) -> None:
     await add_commands(cli, 1)
     (folder / "elsewhere").mkdir()
     (folder / "retinue.toml").write_text("[agents.dig]\nmax_turns = 0\n")
@@ -286,7 +284,7 @@ async def test_a_job_that_cannot_be_done_fails_and_says_why(cli: Cli, folder: Pa
     assert counted(folder) == {}
 
 
-async def test_a_job_is_done_in_the_folder_it_was_added_in(cli: Cli, folder: Path, home: Path) -> None:
+async def test_a_job_is_executed_in_the_folder_it_was_added_in(cli: Cli, folder: Path, home: Path) -> None:
     await add_commands(cli, 1)
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
@@ -297,7 +295,7 @@ async def test_a_job_is_done_in_the_folder_it_was_added_in(cli: Cli, folder: Pat
     assert (ended.code, counted(folder)) == (0, {"s0": 1})
 
 
-async def test_moments_that_nobody_saw_are_made_up_for_once(cli: Cli, folder: Path) -> None:
+async def test_moments_without_a_daemon_are_executed_once(cli: Cli, folder: Path) -> None:
     await cli("cron", "add", "s", "--every", "1s", "--shell", f"echo s >> {COUNTED}", "--no-sandbox")
     async with open_read_only() as client:
         cron_table = CronTable(client.key_value)

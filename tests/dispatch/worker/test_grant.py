@@ -1,4 +1,4 @@
-"""What a child process is handed: it arrives as it was sent."""
+"""The grant for a child process survives its encoding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retinue.dialects.child_process import Grant, read_grant
 from retinue.tools.dependencies import ToolOptions
 
 
-def test_a_grant_arrives_as_it_was_sent_with_the_files_that_no_tool_may_write() -> None:
+def test_a_grant_round_trips_with_its_protected_files() -> None:
     options = ToolOptions(sandbox="off", memory="markdown", protected=("/srv/retinue.toml", "/srv/mytools.py"))
     grant = Grant(run_id="r1", policy=Policy(excluded_tools=("shell",)), tool_options=options)
     receiver, sender = os.pipe()

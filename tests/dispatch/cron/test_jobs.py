@@ -1,4 +1,4 @@
-"""What jobs and claims become, decision by decision; and that no two processes ever do the same, whoever dies when."""
+"""Decisions about jobs and claims; no job is executed twice, whichever process dies at any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from retinue.core.errors import BadInput
 from retinue.dispatch.cron import claims, jobs
-from retinue.dispatch.cron.claims import GRACE, MOST_CRASHES, NO_OWNER, Overlooked, Verdicts
+from retinue.dispatch.cron.claims import GRACE, MAX_CRASHES, NO_OWNER, SkippedMoments, Verdicts
 from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Missed, Owner, ShellWork, Table, Work
 from retinue.dispatch.cron.schedule import At, Every, Schedule
 
@@ -40,14 +40,14 @@ def table(*known: Job) -> Table:
     return Table({each.name: each for each in known})
 
 
-def claimed(before: Table, now: float, *, owner: Owner = HERE, most: int = 4) -> tuple[Table, Verdicts]:
-    return claims.claim_due(before, now=now, owner=owner, most=most)
+def claimed(before: Table, now: float, *, owner: Owner = HERE, max_running: int = 4) -> tuple[Table, Verdicts]:
+    return claims.claim_due(before, now=now, owner=owner, max_running=max_running)
 
 
-# ---- being due -------------------------------------------------------------------------------------------------------
+# ---- due moments -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_due_is_claimed_once_and_is_due_again_later() -> None:
+def test_a_due_job_is_claimed_once_and_is_due_again_later() -> None:
     before = table(job())
 
     after, verdicts = claimed(before, 12.0)
@@ -66,18 +66,18 @@ def test_nothing_is_claimed_before_it_is_due_or_while_it_is_paused() -> None:
 
 
 @pytest.mark.parametrize("schedule", [Every(10_000), At(10.0)])
-def test_missed_moments_are_made_up_for_once(schedule: Schedule) -> None:
+def test_missed_moments_are_executed_once(schedule: Schedule) -> None:
     after, verdicts = claimed(table(job(schedule=schedule)), 10_005.0)
 
     assert [claim.due for claim in verdicts.claims] == [10.0]
     assert after.jobs["a"].next_run == (10_010.0 if isinstance(schedule, Every) else None)
 
 
-def test_missed_moments_are_skipped_where_the_job_says_so() -> None:
+def test_missed_moments_are_skipped_with_missed_skip() -> None:
     hourly = job(schedule=Every(3_600_000), due=3600.0, missed="skip")
 
     after, verdicts = claimed(table(hourly), 3 * 3600 + GRACE + 1)
-    assert verdicts == Verdicts(overlooked=(Overlooked("a", 3600.0),))
+    assert verdicts == Verdicts(skipped=(SkippedMoments("a", 3600.0),))
     assert after == table(replace(hourly, next_run=4 * 3600.0))
 
     _, late = claimed(table(hourly), 3600 + GRACE)
@@ -86,7 +86,7 @@ def test_missed_moments_are_skipped_where_the_job_says_so() -> None:
     assert [claim.due for claim in latest.claims] == [3 * 3600.0]
 
 
-def test_a_job_that_is_being_done_is_not_due() -> None:
+def test_a_claimed_job_is_not_due() -> None:
     after, _ = claimed(table(job()), 10.0)
 
     assert claimed(after, 25.0) == (after, Verdicts())
@@ -97,20 +97,20 @@ def test_a_job_that_is_being_done_is_not_due() -> None:
     assert [claim.due for claim in claimed(done, 25.0)[1].claims] == [20.0]
 
 
-def test_only_so_many_jobs_are_at_work_and_the_longest_overdue_come_first() -> None:
+def test_claims_are_limited_and_the_longest_overdue_come_first() -> None:
     before = table(job("a", due=9.0), job("b", due=7.0), job("c", due=8.0))
 
-    after, verdicts = claimed(before, 10.0, most=2)
+    after, verdicts = claimed(before, 10.0, max_running=2)
 
     assert [claim.name for claim in verdicts.claims] == ["b", "c"]
     assert claims.is_due(after, 10.0)
-    assert claimed(after, 10.0, most=2, owner=THERE) == (after, Verdicts())
+    assert claimed(after, 10.0, max_running=2, owner=THERE) == (after, Verdicts())
 
 
-# ---- doing it --------------------------------------------------------------------------------------------------------
+# ---- execution -------------------------------------------------------------------------------------------------------
 
 
-def test_only_whoever_holds_the_claim_begins_and_only_once() -> None:
+def test_only_the_holder_of_a_claim_starts_it_and_only_once() -> None:
     after, verdicts = claimed(table(job()), 10.0)
     (claim,) = verdicts.claims
     moved, again = claims.take_over(after, [claim], owner=THERE)
@@ -122,7 +122,7 @@ def test_only_whoever_holds_the_claim_begins_and_only_once() -> None:
     assert claims.start(begun, again.claims[0], owner=THERE, now=12.0) == (begun, False)
 
 
-def test_who_lost_a_claim_changes_nothing_any_more() -> None:
+def test_a_lost_claim_changes_nothing() -> None:
     after, verdicts = claimed(table(job()), 10.0)
     (claim,) = verdicts.claims
     moved, _ = claims.take_over(after, [claim], owner=THERE)
@@ -136,7 +136,7 @@ def test_who_lost_a_claim_changes_nothing_any_more() -> None:
     assert claims.begin_again(moved, claim) == (moved, Verdicts())
 
 
-def test_a_process_that_stirs_is_not_taken_for_gone() -> None:
+def test_a_process_with_heartbeat_is_not_taken_over() -> None:
     after, verdicts = claimed(table(job()), 10.0)
     beaten, ours = claims.beat(after, verdicts.claims[0])
 
@@ -150,7 +150,7 @@ def begun(work: Work) -> tuple[Table, Claim]:
     return after, after.claims["a/a1"]
 
 
-def test_a_command_that_had_begun_is_not_run_again() -> None:
+def test_a_started_command_is_not_repeated() -> None:
     before, claim = begun(RUN)
 
     after, verdicts = claims.take_over(before, [claim], owner=THERE)
@@ -159,11 +159,11 @@ def test_a_command_that_had_begun_is_not_run_again() -> None:
     assert (after.claims, after.jobs["a"].last_status) == ({}, "interrupted")
 
 
-def test_what_an_agent_is_asked_goes_on_under_the_same_key_until_it_crashed_too_often() -> None:
+def test_an_agents_claim_keeps_its_key_until_too_many_crashes() -> None:
     before, claim = begun(ASK)
     key, session = claim.key, claim.session_id
 
-    for attempt in range(2, MOST_CRASHES + 1):
+    for attempt in range(2, MAX_CRASHES + 1):
         before, verdicts = claims.take_over(before, [claim], owner=THERE)
         (claim,) = verdicts.claims
         assert (claim.key, claim.session_id, claim.attempt, claim.counted) == (key, session, attempt, True)
@@ -175,7 +175,7 @@ def test_what_an_agent_is_asked_goes_on_under_the_same_key_until_it_crashed_too_
     assert (after.claims, after.jobs["a"].last_status) == ({}, "failed")
 
 
-def test_a_released_claim_is_taken_over_and_was_no_crash() -> None:
+def test_a_released_claim_is_taken_over_without_counting_a_crash() -> None:
     before, claim = begun(ASK)
     released, _ = claims.release(before, claim)
 
@@ -186,11 +186,11 @@ def test_a_released_claim_is_taken_over_and_was_no_crash() -> None:
     assert [(again.attempt, again.crashes) for again in verdicts.claims] == [(2, 0)]
 
 
-def test_what_never_began_is_claimed_anew_until_that_is_hopeless() -> None:
+def test_an_unstarted_claim_is_renewed_until_too_many_crashes() -> None:
     before, verdicts = claimed(table(job(work=RUN)), 10.0)
     (claim,) = verdicts.claims
 
-    for attempt in range(2, MOST_CRASHES + 1):
+    for attempt in range(2, MAX_CRASHES + 1):
         before, verdicts = claims.begin_again(before, claim)
         (claim,) = verdicts.claims
         assert (claim.attempt, claim.owner) == (attempt, HERE)
@@ -213,18 +213,18 @@ def test_a_removed_job_is_not_taken_over_and_its_successor_does_not_wait_for_it(
     assert after == table(replace(job(), born="a2"))
 
 
-# ---- what people do --------------------------------------------------------------------------------------------------
+# ---- changes by users -----------------------------------------------------------------------------------------------
 
 
-def test_a_name_is_given_once_unless_somebody_says_so() -> None:
+def test_a_job_name_is_unique_unless_replaced() -> None:
     before = table(job())
 
-    with pytest.raises(BadInput, match="there is a job named 'a' already; --replace puts this one in its place"):
+    with pytest.raises(BadInput, match="a job named 'a' exists: use --replace to replace it"):
         jobs.add(before, job(work=RUN))
     assert jobs.add(before, job(work=RUN), instead=True) == table(job(work=RUN))
 
 
-def test_what_is_missed_during_a_pause_is_not_made_up_for() -> None:
+def test_moments_during_a_pause_are_skipped() -> None:
     paused = jobs.pause(table(job()), "a")
 
     assert claimed(paused, 50.0) == (paused, Verdicts())
@@ -238,23 +238,23 @@ def test_what_is_missed_during_a_pause_is_not_made_up_for() -> None:
 def test_a_table_is_read_as_it_was_written() -> None:
     before, _ = begun(RUN)
 
-    assert jobs.read(jobs.written(before)) == before
+    assert jobs.read(jobs.table_entries(before)) == before
 
 
-# ---- daemons that die ------------------------------------------------------------------------------------------------
+# ---- dying daemons --------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Child:
-    """A process that carries out a claim: each step is one moment at which it may die."""
+    """A process that executes a claim; it may die before each step."""
 
     claim: Claim
     owner: Owner
     steps: Iterator[None] = field(default_factory=lambda: iter(()))
 
 
-class World:
-    """Two daemons, their children and a store; whoever dies is gone at once, and nobody waits for anybody."""
+class Simulation:
+    """A simulation of two daemons, their children and a store; deaths are noticed at once."""
 
     def __init__(self, names: list[str]) -> None:
         self.table = table(*(job(name, work=RUN if name.startswith("s") else ASK) for name in names))
@@ -275,23 +275,23 @@ class World:
         return owner
 
     def look(self, which: int) -> None:
-        """What a daemon does when it wakes."""
+        """One look of a daemon at the table."""
         if which not in self.daemons:
             self.daemons[which] = self.process()
         daemon = self.daemons[which]
         gone = claims.gone_among(self.table, lambda owner: owner not in self.alive)
         self.table, taken = claims.take_over(self.table, gone, owner=daemon)
-        self.table, due = claims.claim_due(self.table, now=self.now, owner=daemon, most=3)
+        self.table, due = claims.claim_due(self.table, now=self.now, owner=daemon, max_running=3)
         self.launch((*taken.claims, *due.claims))
 
     def launch(self, claimed: Sequence[Claim]) -> None:
         for claim in claimed:
             self.claimed.add(claim.key)
             child = Child(claim, self.process())
-            child.steps = self.carry_out(child)
+            child.steps = self.execute(child)
             self.children.append(child)
 
-    def carry_out(self, child: Child) -> Iterator[None]:
+    def execute(self, child: Child) -> Iterator[None]:
         yield
         self.table, ours = claims.start(self.table, child.claim, owner=child.owner, now=self.now)
         if not ours:
@@ -310,7 +310,7 @@ class World:
             self.kill_child(child)
 
     def kill_child(self, child: Child) -> None:
-        """Its daemon, if that lives, sees it go."""
+        """Its daemon, if alive, notices."""
         self.children.remove(child)
         self.alive.discard(child.owner)
         if child.claim.owner in self.alive:
@@ -318,7 +318,7 @@ class World:
             self.launch(verdicts.claims)
 
     def kill_daemon(self, which: int, *, launched: int) -> None:
-        """Some of what it claimed last may never have been launched."""
+        """Of its last claims only `launched` were started."""
         if which in self.daemons:
             self.alive.discard(self.daemons.pop(which))
             unlaunched = [child for child in self.children if child.claim.owner not in self.alive][launched:]
@@ -326,7 +326,7 @@ class World:
                 self.kill_child(child)
 
     def settle(self) -> None:
-        """From here on nobody dies."""
+        """Run without further deaths until all claims are finished."""
         for _ in range(200):
             if not self.children and not self.table.claims:
                 return
@@ -337,30 +337,30 @@ class World:
 
 
 @given(st.integers(0, 2**32), st.integers(2, 5))
-def test_whoever_dies_when_a_command_runs_once_at_most_and_an_agent_is_asked_exactly_once(seed: int, many: int) -> None:
+def test_after_any_crashes_a_command_ran_at_most_once_and_an_agent_once(seed: int, many: int) -> None:
     chance = random.Random(seed)
-    world = World([f"{kind}{number}" for number in range(many) for kind in "sa"])
-    deaths = MOST_CRASHES - 1
+    simulation = Simulation([f"{kind}{number}" for number in range(many) for kind in "sa"])
+    deaths = MAX_CRASHES - 1
     for _ in range(80):
         match chance.randrange(8):
             case 0 | 1:
-                world.look(chance.randrange(2))
-            case 2 | 3 | 4 | 5 if world.children:
-                world.step(chance.choice(world.children))
+                simulation.look(chance.randrange(2))
+            case 2 | 3 | 4 | 5 if simulation.children:
+                simulation.step(chance.choice(simulation.children))
             case 6 if deaths:
                 deaths -= 1
-                if world.children and chance.random() < 0.5:
-                    world.kill_child(chance.choice(world.children))
+                if simulation.children and chance.random() < 0.5:
+                    simulation.kill_child(chance.choice(simulation.children))
                 else:
-                    world.kill_daemon(chance.randrange(2), launched=chance.randrange(3))
+                    simulation.kill_daemon(chance.randrange(2), launched=chance.randrange(3))
             case _:
-                world.now += chance.choice((0.0, 1.0, 7.0))
-    world.settle()
+                simulation.now += chance.choice((0.0, 1.0, 7.0))
+    simulation.settle()
 
-    commands = {key for key in world.claimed if key.startswith("cron/s")}
-    assert world.claimed
-    assert set(world.acted) <= commands
-    assert not world.acted or max(world.acted.values()) == 1
-    assert world.runs == world.claimed - commands
-    assert {key: times for key, times in world.finished.items() if key in world.runs and times != 1} == {}
-    assert set(world.finished) >= world.runs
+    commands = {key for key in simulation.claimed if key.startswith("cron/s")}
+    assert simulation.claimed
+    assert set(simulation.acted) <= commands
+    assert not simulation.acted or max(simulation.acted.values()) == 1
+    assert simulation.runs == simulation.claimed - commands
+    assert {key: times for key, times in simulation.finished.items() if key in simulation.runs and times != 1} == {}
+    assert set(simulation.finished) >= simulation.runs

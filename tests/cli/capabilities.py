@@ -1,4 +1,4 @@
-"""Work without the superuser's rights: for root nothing is read-only, and tests of read-only folders prove nothing."""
+"""Run code without root's file capabilities, with which no folder is read-only and such tests prove nothing."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ VERSION_3 = 0x20080522
 ANY_FILE = 0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
 
 
-def as_anybody(work: Callable[[], T]) -> T:
-    """What `work` gives, done in a thread that files of others, and one's own rights on files, hold for."""
+def as_plain_user(work: Callable[[], T]) -> T:
+    """The result of `work` in a thread that is bound by the permissions of files."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return work()
     done: list[T] = []
-    wrong: list[BaseException] = []
+    errors: list[BaseException] = []
 
-    def humbly() -> None:
+    def run() -> None:
         try:
-            _forgo()
+            _drop_file_capabilities()
             done.append(work())
         except BaseException as error:
-            wrong.append(error)
+            errors.append(error)
 
     found_before = probe._verdicts.copy()
-    thread = threading.Thread(target=humbly)  # rights are a thread's own, and those of the threads that it starts
+    thread = threading.Thread(target=run)  # capabilities belong to a thread and the threads that it starts
     thread.start()
     thread.join()
-    probe._verdicts[:] = found_before  # a sandbox that failed for want of these rights may hold for everybody else
-    if wrong:
-        raise wrong[0]
+    probe._verdicts[:] = found_before  # a sandbox that failed without the capabilities may work with them
+    if errors:
+        raise errors[0]
     return done[0]
 
 
-def _forgo() -> None:
+def _drop_file_capabilities() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     header, rights = (ctypes.c_uint32 * 2)(VERSION_3, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, rights) == 0

@@ -1,4 +1,4 @@
-"""`retinue chat` as a pipe sees it: what is sent to the model, what its commands tell, and what it ends with."""
+"""`retinue chat` in a pipe: requests to the model, output of commands, and exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OFF = "Subagent delegation disabled"
 
 
 class Chat:
-    """A chat with a vendor: gives it lines, and remembers what the vendor was sent."""
+    """A chat with a fake vendor: sends lines, and records the requests."""
 
     def __init__(self, cli: Cli, vendor: FakeChat) -> None:
         self._cli = cli
@@ -76,7 +76,7 @@ def test_every_line_is_one_input_of_one_conversation(chat: Opens) -> None:
     assert "> " not in ended.stderr
 
 
-def test_a_stretch_of_conversation_is_one_run_that_completes(chat: Opens, cli: Cli) -> None:
+def test_a_conversation_is_one_run_that_completes(chat: Opens, cli: Cli) -> None:
     chat(says("Hello."), says("Four."))("Hi!", "Two and two?")
 
     (row,) = cli("runs", "--json").json
@@ -112,7 +112,7 @@ def test_a_block_that_is_never_closed_is_not_sent(chat: Opens) -> None:
     ended = talk('"""', "half")
 
     assert (ended.code, ended.stdout, talk.sent) == (1, "", [])
-    assert 'before the line of """' in ended.stderr
+    assert 'before the line """' in ended.stderr
 
 
 def test_two_slashes_send_one(chat: Opens) -> None:
@@ -123,7 +123,7 @@ def test_two_slashes_send_one(chat: Opens) -> None:
     assert talk.sent == [[("user", "/etc/hosts is what?")]]
 
 
-def test_a_line_that_is_no_text_is_not_sent(chat: Opens, cli: Cli) -> None:
+def test_a_line_that_is_not_utf8_is_not_sent(chat: Opens, cli: Cli) -> None:
     talk = chat(says("Hello."))
 
     ended = cli("chat", "--base-url", talk.vendor.base_url, "--model", "m", stdin=b"\xff\xfe\nHi!\n")
@@ -142,7 +142,7 @@ def test_a_line_that_is_no_text_is_not_sent(chat: Opens, cli: Cli) -> None:
         ("/subagents maybe", "/subagents does not take 'maybe'"),
     ],
 )
-def test_a_wrong_command_is_an_error_and_asks_nobody(chat: Opens, line: str, error: str) -> None:
+def test_an_unknown_command_is_an_error_without_a_model_call(chat: Opens, line: str, error: str) -> None:
     talk = chat()
 
     ended = talk(line)
@@ -152,14 +152,14 @@ def test_a_wrong_command_is_an_error_and_asks_nobody(chat: Opens, line: str, err
 
 
 def test_help_has_a_line_for_every_command(chat: Opens) -> None:
-    told = chat()("/help").stdout.splitlines()
+    result = chat()("/help").stdout.splitlines()
 
-    commands = [line.split()[0] for line in told if line.startswith("/")]
+    commands = [line.split()[0] for line in result if line.startswith("/")]
     assert commands == ["/help", "/status", "/tools", "/cost", "/agents", "/subagents", "/clear", "/quit"]
 
 
 @pytest.mark.parametrize("word", ["/quit", "exit", "QUIT", "/Quit"])
-def test_leaving_leaves(chat: Opens, word: str) -> None:
+def test_exit_and_quit_leave_the_chat(chat: Opens, word: str) -> None:
     talk = chat(says("Hello."))
 
     ended = talk("Hi!", word, "Still there?")
@@ -168,13 +168,13 @@ def test_leaving_leaves(chat: Opens, word: str) -> None:
 
 
 @pytest.mark.promise("XZ-CHAT-STATUS")
-def test_status_tells_where_the_chat_stands(chat: Opens, cli: Cli) -> None:
+def test_status_reports_model_session_usage_and_delegation(chat: Opens, cli: Cli) -> None:
     talk = chat(says("Hello."))
 
-    told = talk("Hi!", "/status", flags=("--session", "audit")).stdout
+    result = talk("Hi!", "/status", flags=("--session", "audit")).stdout
     (row,) = cli("runs", "--json").json
 
-    assert told.splitlines()[1:] == [
+    assert result.splitlines()[1:] == [
         "Model:            openai-chat:m",
         "Session:          audit",
         f"Run:              {row['run_id']}",
@@ -187,16 +187,16 @@ def test_status_tells_where_the_chat_stands(chat: Opens, cli: Cli) -> None:
 
 
 @pytest.mark.promise("XZ-CHAT-STATUS")
-def test_status_before_the_first_word(chat: Opens) -> None:
-    told = chat()("/subagents on", "/status", "/cost", "/agents")
+def test_status_before_the_first_input(chat: Opens) -> None:
+    result = chat()("/subagents on", "/status", "/cost", "/agents")
 
-    assert "Run:              none yet\nTurns:            0\n" in told.stdout
-    assert "Subagents:        ENABLED\n" in told.stdout
-    assert "the settings have no agents\nno children were started in this chat\n" in told.stdout
-    assert "nothing was asked yet" in told.stderr
+    assert "Run:              none yet\nTurns:            0\n" in result.stdout
+    assert "Subagents:        ENABLED\n" in result.stdout
+    assert "the settings have no agents\nno children were started in this chat\n" in result.stdout
+    assert "no input was sent yet" in result.stderr
 
 
-def test_without_a_word_about_it_no_delegation_is_offered(chat: Opens) -> None:
+def test_delegation_is_off_by_default(chat: Opens) -> None:
     talk = chat(says("Hello."))
 
     ended = talk("Hi!", "/tools")
@@ -206,7 +206,7 @@ def test_without_a_word_about_it_no_delegation_is_offered(chat: Opens) -> None:
 
 
 @pytest.mark.promise("XZ-CHAT-SWITCH")
-def test_subagents_switches_what_the_model_is_offered_in_one_conversation(chat: Opens) -> None:
+def test_subagents_switches_the_offered_tools_within_a_conversation(chat: Opens) -> None:
     talk = chat(*(says(str(number)) for number in range(5)))
 
     ended = talk("a", "/subagents on", "b", "/subagents off", "c", "/subagents", "d", "/subagents", "e")
@@ -218,13 +218,13 @@ def test_subagents_switches_what_the_model_is_offered_in_one_conversation(chat: 
 
 @pytest.mark.promise("XZ-CHAT-SWITCH")
 @pytest.mark.parametrize(("said", "answer"), [("enable", ON), ("disable", OFF), ("ON", ON)])
-def test_subagents_knows_other_words_for_on_and_off(chat: Opens, said: str, answer: str) -> None:
+def test_subagents_accepts_enable_and_disable(chat: Opens, said: str, answer: str) -> None:
     assert chat()(f"/subagents {said}").stdout == f"{answer}\n"
 
 
 @pytest.mark.promise("XZ-CHAT-WORDS")
 @pytest.mark.parametrize("words", texts().words)
-def test_words_of_a_prompt_switch_delegation_on(chat: Opens, words: str) -> None:
+def test_a_prompt_that_asks_for_agents_enables_delegation(chat: Opens, words: str) -> None:
     talk = chat(says("Done."), says("Again."))
 
     ended = talk(f"Please {words.upper()} for this.", "And this?")
@@ -234,13 +234,13 @@ def test_words_of_a_prompt_switch_delegation_on(chat: Opens, words: str) -> None
 
 
 @pytest.mark.promise("XZ-CHAT-WORDS")
-def test_those_are_the_words_that_switch_it_on() -> None:
+def test_phrases_that_enable_delegation() -> None:
     assert texts().words == (
         "subagent", "delegate", "spawn agent", "parallel task", "parallel agent", "agent delegation", "use agent",
     )  # fmt: skip
 
 
-def test_other_words_do_not(chat: Opens) -> None:
+def test_similar_phrases_do_not_enable_delegation(chat: Opens) -> None:
     talk = chat(says("Done."))
 
     ended = talk("Which user agent is it?")
@@ -249,7 +249,7 @@ def test_other_words_do_not(chat: Opens) -> None:
 
 
 @pytest.mark.promise("XZ-CHAT-ENABLED")
-def test_the_settings_can_switch_it_on(chat: Opens, folder: Path) -> None:
+def test_the_settings_can_enable_delegation(chat: Opens, folder: Path) -> None:
     (folder / "retinue.toml").write_text("[agent.subagent]\nchat_enabled = true\n")
     talk = chat(says("Done."))
 
@@ -258,7 +258,7 @@ def test_the_settings_can_switch_it_on(chat: Opens, folder: Path) -> None:
     assert "subagent" in talk.offered[0]
 
 
-def test_a_named_dialect_is_there_from_the_start(chat: Opens) -> None:
+def test_a_named_dialect_is_enabled_from_the_start(chat: Opens) -> None:
     talk = chat(says("Done."), says("Done."))
 
     ended = talk("Hi!", "/status", "/subagents off", "And now?", flags=("--dialect", "meerkat"))
@@ -267,7 +267,7 @@ def test_a_named_dialect_is_there_from_the_start(chat: Opens) -> None:
     assert "Subagents:        ENABLED\n" in ended.stdout
 
 
-def test_with_dialect_none_words_switch_nothing_on_and_the_command_does(chat: Opens) -> None:
+def test_with_dialect_none_only_the_command_enables_delegation(chat: Opens) -> None:
     talk = chat(says("No."), says("Yes."))
 
     talk("Delegate it.", "/subagents on", "Delegate it.", flags=("--dialect", "none"))
@@ -275,7 +275,7 @@ def test_with_dialect_none_words_switch_nothing_on_and_the_command_does(chat: Op
     assert ["subagent" in tools for tools in talk.offered] == [False, True]
 
 
-def test_children_are_told_of_and_counted(chat: Opens, cli: Cli) -> None:
+def test_children_are_reported_and_counted(chat: Opens, cli: Cli) -> None:
     delegation = calls("subagent", label="dig", task_prompt="DIG in the logs")
     talk = chat(delegation, says("It was the pool."), DIG=says("dug"))
 
@@ -311,7 +311,7 @@ def test_switching_delegation_does_not_give_a_new_quota(chat: Opens, folder: Pat
     assert "Resource quota exceeded: Execution limit reached: 1/1" in refusal[1]
 
 
-def test_the_agents_of_the_settings_are_listed_and_can_be_talked_to(chat: Opens, folder: Path) -> None:
+def test_configured_agents_are_listed_and_can_be_chatted_with(chat: Opens, folder: Path) -> None:
     (folder / "retinue.toml").write_text(
         '[agents.scribe]\ndescription = "Writes."\nsystem_prompt = "You write."\ntools = ["file_read"]\nmax_turns = 3\n'
     )
@@ -325,10 +325,10 @@ def test_the_agents_of_the_settings_are_listed_and_can_be_talked_to(chat: Opens,
     assert [text for _, text in talk.sent[1]] == ["You write.", "Begin.", "Dear diary.", "End."]
 
 
-def test_tools_shows_what_is_offered(chat: Opens) -> None:
-    told = chat()("/tools", flags=("--tools", "file_read,grep", "--dialect", "xzatoma")).stdout.splitlines()
+def test_tools_lists_the_offered_tools(chat: Opens) -> None:
+    result = chat()("/tools", flags=("--tools", "file_read,grep", "--dialect", "xzatoma")).stdout.splitlines()
 
-    assert [line.split()[0] for line in told][:4] == ["TOOL", "file_read", "grep", "subagent"]
+    assert [line.split()[0] for line in result][:4] == ["TOOL", "file_read", "grep", "subagent"]
 
 
 def test_clear_begins_a_new_conversation(chat: Opens) -> None:
@@ -340,7 +340,7 @@ def test_clear_begins_a_new_conversation(chat: Opens) -> None:
     assert ended.stdout == "Hello.\na new conversation begins\nHello.\n"
 
 
-def test_a_session_goes_on_with_its_conversation(chat: Opens) -> None:
+def test_a_session_continues_its_conversation(chat: Opens) -> None:
     talk = chat(says("Hello."), says("You said hi."), says("That was all."))
 
     talk("Hi!", flags=("--session", "audit"))
@@ -349,12 +349,12 @@ def test_a_session_goes_on_with_its_conversation(chat: Opens) -> None:
 
     assert again.stdout == "You said hi.\n"
     assert [text for _, text in talk.sent[1]] == ["Hi!", "Hello.", "What did I say?"]
-    assert "going on with session audit: 2 messages, last run " in again.stderr
-    assert "going on with session audit: 4 messages, last run " in third.stderr
+    assert "continuing session audit: 2 messages, last run " in again.stderr
+    assert "continuing session audit: 4 messages, last run " in third.stderr
     assert len(re.findall(r"^main \[chat\] ", third.stdout, re.M)) == 3
 
 
-def test_a_run_that_is_no_chat_is_not_gone_on_with(chat: Opens, cli: Cli) -> None:
+def test_a_run_that_is_not_a_chat_is_not_continued(chat: Opens, cli: Cli) -> None:
     talk = chat(says("Hello."))
     cli("run", "--base-url", talk.vendor.base_url, "--model", "m", "--session", "audit", "Do it.")
 
@@ -387,7 +387,7 @@ def test_a_limit_on_tokens_makes_each_answer_a_run_of_its_own(chat: Opens, cli: 
     assert [(row["label"], row["outcome"], row["turns"]) for row in rows] == [("chat", "completed", 1)] * 2
 
 
-def test_words_that_came_before_the_connection_broke_are_not_told_twice(chat: Opens) -> None:
+def test_text_before_a_broken_connection_is_not_repeated(chat: Opens) -> None:
     broken = fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("It was the pool."))
     talk = chat(broken)
 
@@ -411,7 +411,7 @@ def test_an_answer_that_failed_is_part_of_the_conversation(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
-        (("--agent", "nobody"), "nobody"),
+        (("--agent", "unknown"), "unknown"),
         (("--dialect", "klingon"), "klingon"),
         (("--tools", "no_such_tool"), "no_such_tool"),
         (("--dialect", "none", "--dialect", "spec"), "exclude each other"),
@@ -426,13 +426,13 @@ def test_wrong_flags_are_bad_usage(chat: Opens, flags: tuple[str, ...], error: s
     assert error in ended.stderr
 
 
-def test_quiet_says_nothing_but_the_answer(chat: Opens) -> None:
+def test_quiet_prints_the_answer_alone(chat: Opens) -> None:
     ended = chat(says("Hello."))("Hi!", flags=("--quiet",))
 
     assert ended == Ended(0, "Hello.\n", "")
 
 
-async def test_a_chat_that_is_over_or_crashed_shares_its_session_with_nobody(tmp_path: Path) -> None:
+async def test_an_ended_or_crashed_chat_does_not_count_as_open(tmp_path: Path) -> None:
     async with open_retinue(provider=ScriptedProvider(Script()), home=tmp_path, session="audit") as first:
         there = OpenChats(first)
         async with open_retinue(provider=ScriptedProvider(Script()), home=tmp_path, session="audit") as second:

@@ -1,4 +1,4 @@
-"""Progress: the live tree as it is drawn at different sizes, plain lines, and what a watch sees of a tree."""
+"""Progress: the live tree at different sizes, plain lines, and the rows of a tree watch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def drawn(rows: list[RunView], *, width: int, height: int = 20, ascii_only: bool
     return [line.rstrip() for line in screen.file.getvalue().splitlines()]
 
 
-def test_a_tree_shows_who_runs_with_turns_tokens_cost_and_time() -> None:
+def test_a_tree_shows_runs_with_turns_tokens_cost_and_time() -> None:
     assert drawn(TREE, width=80) == [
         "main root0001    waiting  2 t  3.0k tok  $0.0010  10.0 s",
         "├─ dig t_01      working  1 t  1.5k tok       $0  10.0 s",
@@ -89,7 +89,7 @@ def test_a_tree_fits_into_any_width_from_forty_columns_up(width: int) -> None:
     assert all("working" in line or "waiting" in line or "completed" in line for line in lines)
 
 
-def test_what_does_not_fit_into_the_height_is_counted_and_the_root_and_the_busy_stay() -> None:
+def test_a_tall_tree_keeps_root_and_unfinished_runs_and_counts_the_rest() -> None:
     over = [view(f"over{number:04d}", parent="root0001", outcome=DONE, ended_at=101.0) for number in range(50)]
 
     lines = drawn([ROOT, *over, CHILD], width=80, height=5)
@@ -124,7 +124,7 @@ def test_a_live_tree_leaves_the_screen_as_it_found_it() -> None:
     assert written.endswith("\x1b[1A\x1b[2K" * 4)
 
 
-def test_plain_lines_tell_each_thing_once_and_in_the_order_of_its_happening() -> None:
+def test_plain_lines_print_each_event_once_in_order() -> None:
     lines: list[str] = []
     plain = PlainLines(write=lines.append)
     plain.show([ROOT], {"root0001": "secret task"})
@@ -144,7 +144,7 @@ def test_plain_lines_tell_each_thing_once_and_in_the_order_of_its_happening() ->
     ]
 
 
-def test_what_was_asked_is_told_only_on_request_and_cannot_steer_the_terminal() -> None:
+def test_tasks_are_printed_only_with_verbose_and_without_control_codes() -> None:
     lines: list[str] = []
     PlainLines(write=lines.append, verbose=True).show(
         [view("r", agent="main", label="\x1b[31mred")], {"r": "look\nhere \x1b[2J"}
@@ -159,7 +159,7 @@ def test_the_summary_counts_the_whole_tree() -> None:
     assert summary([ended, OTHER]) == "completed, 2 runs, 5 turns, 7.5k tokens in, 50 out, cost unknown, 3.5 s"
 
 
-async def test_a_watch_sees_runs_that_began_and_ended_between_two_looks() -> None:
+async def test_a_watch_sees_runs_that_started_and_ended_between_two_polls() -> None:
     agents = (Agent(name="dig", description="Digs.", system_prompt="You dig."),)
     async with Harness(agents=agents) as harness:
         harness.script(

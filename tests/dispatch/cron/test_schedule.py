@@ -1,4 +1,4 @@
-"""When jobs are due, held against a walk through every minute of a year."""
+"""Due times of schedules, compared with a search through every minute of a year."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ END = datetime(YEAR + 1, 1, 1, tzinfo=UTC).timestamp()
 
 
 @cache
-def first_shown_in(zone: ZoneInfo) -> dict[datetime, float]:
-    """Every wall time of the year by brute force, with the moment at which it is first shown, or left out."""
-    first_shown: dict[datetime, float] = {}
+def first_moments(zone: ZoneInfo) -> dict[datetime, float]:
+    """Every wall time of the year, with the first moment that has it, or the moment after the gap that skips it."""
+    first_moment: dict[datetime, float] = {}
     moment = START - 86400
-    shown_before = datetime.fromtimestamp(moment - 60, UTC).astimezone(zone).replace(tzinfo=None)
+    previous_wall = datetime.fromtimestamp(moment - 60, UTC).astimezone(zone).replace(tzinfo=None)
     while moment < END + 86400:
         wall = datetime.fromtimestamp(moment, UTC).astimezone(zone).replace(tzinfo=None)
-        skipped = shown_before + timedelta(minutes=1)
+        skipped = previous_wall + timedelta(minutes=1)
         while skipped < wall:
-            first_shown.setdefault(skipped, moment)
+            first_moment.setdefault(skipped, moment)
             skipped += timedelta(minutes=1)
-        first_shown.setdefault(wall, moment)
-        shown_before = wall
+        first_moment.setdefault(wall, moment)
+        previous_wall = wall
         moment += 60
-    return first_shown
+    return first_moment
 
 
-def walked(matches: Callable[[datetime], bool], zone: ZoneInfo) -> list[float]:
-    return sorted({due for wall, due in first_shown_in(zone).items() if matches(wall) and START < due < END})
+def searched(matches: Callable[[datetime], bool], zone: ZoneInfo) -> list[float]:
+    return sorted({due for wall, due in first_moments(zone).items() if matches(wall) and START < due < END})
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_a_year_with_its_changes_of_clocks_is_as_a_walk_through_it_says(zone: str) -> None:
+def test_due_times_of_a_year_match_a_minute_by_minute_search(zone: str) -> None:
     for expr, matches in MATCHES.items():
-        assert (expr, due_times(Cron(expr, zone), START, END)) == (expr, walked(matches, ZoneInfo(zone)))
+        assert (expr, due_times(Cron(expr, zone), START, END)) == (expr, searched(matches, ZoneInfo(zone)))
 
 
-def test_every_so_often_counts_from_its_beginning_whatever_is_missed() -> None:
+def test_an_interval_counts_from_its_start() -> None:
     schedule = every("30s", since=1000.0)
 
     assert schedule == Every(30_000, 1000.0)
@@ -88,17 +88,17 @@ def test_one_moment_is_due_once_and_may_be_written_in_local_time() -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: cron("61 * * * *"), "'61 * * * *' is no cron expression"),
-        (lambda: cron("never"), "'never' is no cron expression"),
+        (lambda: cron("61 * * * *"), "'61 * * * *' is not a cron expression"),
+        (lambda: cron("never"), "'never' is not a cron expression"),
         (lambda: cron("0 0 30 2 *"), "'0 0 30 2 *' is"),
         (lambda: cron("0 0 * * *", "Mars/Olympus"), "unknown time zone: 'Mars/Olympus'"),
         (lambda: cron("0 0 * * *", "../etc/passwd"), "unknown time zone: '../etc/passwd'"),
-        (lambda: every("5", 0.0), "'5' is no length of time: write 30s, 5m, 1h or 1d"),
-        (lambda: every("0m", 0.0), "'0m' is no length of time"),
-        (lambda: at("tomorrow"), "'tomorrow' is no date and time"),
+        (lambda: every("5", 0.0), "'5' is not an interval: write 30s, 5m, 1h or 1d"),
+        (lambda: every("0m", 0.0), "'0m' is not an interval"),
+        (lambda: at("tomorrow"), "'tomorrow' is not a date and time"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_words(make: Callable[[], object], complaint: str) -> None:
+def test_invalid_schedules_are_refused_with_a_reason(make: Callable[[], object], complaint: str) -> None:
     with pytest.raises(BadInput) as refused:
         make()
     assert str(refused.value).startswith(complaint)

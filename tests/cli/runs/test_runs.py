@@ -1,4 +1,4 @@
-"""`retinue runs`: runs of earlier processes, found, shown, stopped and forgotten."""
+"""`retinue runs`: find, show, resume, cancel and prune runs of earlier processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retinue.app.active_time import seconds_worked
+from retinue.app.follow import seconds_worked
 from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
 from retinue.core.events import Event, MailTaken, RunAdopted, RunLeft
@@ -17,7 +17,7 @@ from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
 from tests.cli.conftest import Cli
-from tests.cli.stage import serving, told
+from tests.cli.stage import finished_run, serving
 
 USED = Usage(input=1000, output=20, cached=5)
 
@@ -38,18 +38,18 @@ def answering(text: str = "Found it.") -> ScriptedProvider:
 
 @pytest.fixture
 def tree(home: Path) -> str:
-    """The root of a tree of two."""
-    return asyncio.run(told(home, delegating()))
+    """The root of a tree of two runs."""
+    return asyncio.run(finished_run(home, delegating()))
 
 
-def test_runs_lists_roots_newest_first_and_all_lists_everyone(cli: Cli, home: Path, tree: str) -> None:
-    newer = asyncio.run(told(home, answering()))
+def test_runs_lists_roots_newest_first_and_all_lists_descendants(cli: Cli, home: Path, tree: str) -> None:
+    newer = asyncio.run(finished_run(home, answering()))
 
-    roots, everyone = cli("runs", "--json").json, cli("runs", "--all", "--json").json
+    roots, runs = cli("runs", "--json").json, cli("runs", "--all", "--json").json
 
     assert [row["run_id"] for row in roots] == [newer, tree]
-    assert [row["agent"] for row in everyone] == ["main", "dig", "main"]
-    assert everyone[1]["parent_id"] == tree
+    assert [row["agent"] for row in runs] == ["main", "dig", "main"]
+    assert runs[1]["parent_id"] == tree
     row = dict[str, Any](roots[0])
     assert row.pop("started_at").endswith("Z")
     assert row.pop("ended_at").endswith("Z")
@@ -80,12 +80,12 @@ def test_in_a_pipe_runs_are_plain_columns_with_whole_ids(cli: Cli, tree: str) ->
     assert row.split()[:4] == [tree, "main", "completed", "3"]
 
 
-def test_without_runs_nothing_is_printed_but_advice(cli: Cli) -> None:
+def test_an_empty_store_prints_a_hint_on_stderr(cli: Cli) -> None:
     assert cli("runs", "--json").json == []
     assert cli("runs") == (0, "", "no runs yet; start one with: retinue run PROMPT\n")
 
 
-def test_show_tells_a_run_as_a_conversation(cli: Cli, tree: str) -> None:
+def test_show_prints_a_run_as_a_conversation(cli: Cli, tree: str) -> None:
     shown = cli("runs", "show", tree)
 
     assert shown.code == 0
@@ -105,23 +105,23 @@ def test_show_as_json_has_the_row_the_text_and_every_entry(cli: Cli, tree: str) 
     ]  # fmt: skip
 
 
-def test_a_failed_run_shows_what_had_arrived_and_why_it_failed(cli: Cli, home: Path) -> None:
+def test_a_failed_run_shows_partial_text_and_reason(cli: Cli, home: Path) -> None:
     broken = ProviderError("the line is dead", fault="bad_request", partial="It is bec")
-    run_id = asyncio.run(told(home, ScriptedProvider(Script().play("main", fails(broken)))))
+    run_id = asyncio.run(finished_run(home, ScriptedProvider(Script().play("main", fails(broken)))))
 
     shown = cli("runs", "show", run_id)
 
     assert "-- reply (turn 1), cut off\nIt is bec\n\n-- error (turn 1)\nthe line is dead\n" in shown.stdout
 
 
-def test_words_that_would_steer_a_terminal_are_shown_and_not_obeyed(cli: Cli, home: Path) -> None:
-    run_id = asyncio.run(told(home, answering("\x1b[2Jgone")))
+def test_control_codes_in_texts_are_escaped(cli: Cli, home: Path) -> None:
+    run_id = asyncio.run(finished_run(home, answering("\x1b[2Jgone")))
 
     assert "\x1b" not in cli("runs", "show", run_id).stdout
     assert "␛[2Jgone" in cli("runs", "show", run_id).stdout
 
 
-def test_tree_tells_what_each_run_used_and_all_of_them(cli: Cli, tree: str) -> None:
+def test_tree_prints_usage_per_run_and_in_total(cli: Cli, tree: str) -> None:
     shown, told_as_json = cli("runs", "tree", tree), cli("runs", "tree", tree, "--json").json
 
     root, child, sums = shown.stdout.splitlines()
@@ -137,19 +137,19 @@ def test_tree_tells_what_each_run_used_and_all_of_them(cli: Cli, tree: str) -> N
     }
 
 
-def test_a_run_is_meant_by_its_end_or_its_beginning_if_no_other_is(cli: Cli, home: Path, tree: str) -> None:
+def test_a_run_is_found_by_an_unambiguous_prefix_or_suffix(cli: Cli, home: Path, tree: str) -> None:
     assert cli("runs", "tree", tree[-6:], "--json").json["run_id"] == tree
     child = cli("runs", "--all", "--json").json[0]["run_id"]
 
     many, short, none = cli("runs", "show", tree[:4]), cli("runs", "show", tree[-3:]), cli("runs", "show", "zzzzzz")
 
     assert (many.code, short.code, none.code) == (2, 2, 2)
-    assert f"can mean 2 runs: {child}, {tree}" in many.stderr
+    assert f"matches 2 runs: {child}, {tree}" in many.stderr
     assert "too short" in short.stderr
     assert none.stderr == "error: unknown run: 'zzzzzz'\n"
 
 
-def test_looking_and_cancelling_work_while_another_process_drives(cli: Cli, home: Path) -> None:
+def test_show_and_cancel_work_while_another_process_drives_the_run(cli: Cli, home: Path) -> None:
     script = Script().play("main", calls("shared_context", action="list_keys"), hangs("Let me th"))
 
     async def story() -> tuple[Any, Any, Any, str]:
@@ -167,11 +167,11 @@ def test_looking_and_cancelling_work_while_another_process_drives(cli: Cli, home
     listed, refused, cancelled, result = asyncio.run(story())
 
     assert [row["state"] for row in listed] == ["working"]
-    assert (refused.code, "it is at work in process " in refused.stderr) == (1, True)
+    assert (refused.code, "it is driven by process " in refused.stderr) == (1, True)
     assert (cancelled.code, cancelled.stderr, result) == (0, "cancelled 1 run\n", "cancelled")
 
 
-def test_what_nobody_drives_is_interrupted_and_cancelled_on_the_spot(cli: Cli, home: Path) -> None:
+def test_a_run_without_a_driver_is_interrupted_and_cancelled_at_once(cli: Cli, home: Path) -> None:
     async def abandoned() -> str:
         async with open_retinue(provider=ScriptedProvider(Script().play("main", hangs())), home=home) as owner:
             return (await owner.spawn("Think.")).run_id
@@ -183,28 +183,28 @@ def test_what_nobody_drives_is_interrupted_and_cancelled_on_the_spot(cli: Cli, h
 
     assert f"-- interrupted; go on with: retinue runs resume {run_id}\n" in before.stdout
     assert (cancelled.code, cancelled.stderr) == (0, "cancelled 1 run\n")
-    assert (again.code, again.stderr) == (0, f"run {run_id} was cancelled before\n")
+    assert (again.code, again.stderr) == (0, f"run {run_id} was already cancelled\n")
     assert (resumed.code, resumed.stdout) == (1, "")
     assert cli("runs", "--json").json[0]["outcome"] == "cancelled"
 
 
-def test_a_run_that_a_program_left_goes_on_with_the_flags_of_the_command(cli: Cli, home: Path) -> None:
+def test_a_run_of_a_program_resumes_with_the_flags_of_the_command(cli: Cli, home: Path) -> None:
     async def abandoned() -> str:
         provider = ScriptedProvider(Script().play("main", hangs()))
         async with open_retinue(provider=provider, model="m", home=home) as owner:
             return (await owner.spawn("Think.")).run_id
 
     run_id = asyncio.run(abandoned())
-    nobody = cli("runs", "resume", run_id, "--provider", "openai-chat")
+    keyless = cli("runs", "resume", run_id, "--provider", "openai-chat")
     with serving(says("I thought.")) as vendor:
         resumed = cli("runs", "resume", run_id, "--base-url", vendor.base_url)
 
-    assert (nobody.code, "OPENAI_API_KEY is not set" in nobody.stderr) == (2, True)
+    assert (keyless.code, "OPENAI_API_KEY is not set" in keyless.stderr) == (2, True)
     assert (resumed.code, resumed.stdout) == (0, "I thought.\n")
     assert [heard.body["model"] for heard in vendor.requests] == ["m"]
 
 
-def test_a_run_that_is_over_cannot_be_cancelled_and_resume_tells_its_answer(cli: Cli, home: Path, tree: str) -> None:
+def test_an_ended_run_cannot_be_cancelled_and_resume_prints_its_answer(cli: Cli, home: Path, tree: str) -> None:
     cancelled, resumed = cli("runs", "cancel", tree), cli("runs", "resume", tree)
 
     assert (cancelled.code, cancelled.stderr) == (
@@ -214,7 +214,7 @@ def test_a_run_that_is_over_cannot_be_cancelled_and_resume_tells_its_answer(cli:
     assert resumed == (0, "Nothing there.\n", "")
 
 
-def test_prune_forgets_what_ended_long_ago(cli: Cli, tree: str) -> None:
+def test_prune_removes_old_trees(cli: Cli, tree: str) -> None:
     kept = cli("runs", "prune", "--older-than", "1h")
     assert (kept.stderr, len(cli("runs", "--all", "--json").json)) == (
         "removed 0 runs that ended more than 1h ago\n",
@@ -238,7 +238,7 @@ class Hand:
         return self.at
 
 
-def test_the_time_in_which_nobody_works_on_an_interrupted_run_does_not_count(cli: Cli, home: Path) -> None:
+def test_time_without_a_driver_does_not_count(cli: Cli, home: Path) -> None:
     hand = Hand()
 
     async def left_after_half_a_minute() -> str:
@@ -279,12 +279,12 @@ def adopted(at: float) -> RunAdopted:
     ],
     ids=["at work", "crashed", "left", "taken over", "crashed twice", "taken over at once", "nothing known"],
 )
-def test_a_run_was_worked_on_while_somebody_had_it(events: list[Event], until: float | None, seconds: float) -> None:
+def test_active_time_is_the_time_with_a_driver(events: list[Event], until: float | None, seconds: float) -> None:
     assert seconds_worked(events, until=until) == seconds
 
 
 def test_limit_lists_the_newest_few(cli: Cli, home: Path, tree: str) -> None:
-    newer = asyncio.run(told(home, answering()))
+    newer = asyncio.run(finished_run(home, answering()))
 
     listed = cli("runs", "--limit", "1", "--json")
 
