@@ -19,7 +19,7 @@ from tests.docs.vendor import ADDRESS
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-@pytest.mark.parametrize(("model", "printed"), [("qwen3", "42\n"), ("", "Error: what came on stdin is not the JSON")])
+@pytest.mark.parametrize(("model", "printed"), [("qwen3", "42\n"), ("", "Error: the request on stdin is not valid")])
 def test_the_program_in_javascript_calls_a_subagent(tmp_path: Path, model: str, printed: str) -> None:
     def answer(heard: ReceivedRequest) -> Line:
         return says("42")

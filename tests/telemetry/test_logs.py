@@ -1,3 +1,5 @@
+"""Log lines: which levels are printed for which logger, and their format."""
+
 from __future__ import annotations
 
 import io
