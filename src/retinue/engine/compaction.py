@@ -10,21 +10,8 @@ import logging
 from dataclasses import dataclass
 from typing import assert_never
 
+from retinue.core import compaction
 from retinue.core.commands import Charge
-from retinue.core.compaction import (
-    CHARACTERS_PER_TOKEN,
-    MAX_COMPACTIONS_PER_TURN,
-    MIN_SIZE,
-    SUMMARY_SYSTEM_PROMPT,
-    ContextOverflow,
-    Summarisation,
-    Truncation,
-    compacted_messages,
-    plan,
-    size_target,
-    summary_prompt,
-    total,
-)
 from retinue.core.errors import ProviderError
 from retinue.core.events import CompactedBy, HistoryCompacted
 from retinue.core.messages import Delta, Message, UserMessage
@@ -64,19 +51,23 @@ async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
     A history that is too long only by our own estimate, and cannot be compacted, is sent as it is.
     """
     run, overflow = live.run, step.overflow
-    tokens, size = live.context_tokens(), total(run.history)
-    free = size_target(overflow, tokens=tokens, messages=size, fixed=live.fixed_size, times=run.compactions)
-    found = plan(run.history, free) if free is not None and run.compactions < MAX_COMPACTIONS_PER_TURN else None
+    tokens, size = live.context_tokens(), compaction.total(run.history)
+    free = compaction.size_target(overflow, tokens=tokens, messages=size, fixed=live.fixed_size, times=run.compactions)
+    found = (
+        compaction.plan(run.history, free)
+        if free is not None and run.compactions < compaction.MAX_COMPACTIONS_PER_TURN
+        else None
+    )
     match found:
         case None:
             _give_up(live, overflow, engine)
-        case Truncation():
+        case compaction.Truncation():
             _record(live, found.replaced, found.messages, "shortened", Summary(), engine)
-        case Summarisation():
+        case compaction.Summarisation():
             # The amount that is set aside for the wrap-up turn is for its answer, not for a summary.
             summary = Summary() if step.wrap_up else await _summary(live, found, overflow, engine)
             if summary is not None:
-                messages = compacted_messages(found, _task_of(live), summary.text)
+                messages = compaction.compacted_messages(found, _task_of(live), summary.text)
                 way = "summarised" if summary.text else "left_out"
                 _record(live, found.replaced, messages, way, summary, engine)
         case _:
@@ -84,7 +75,7 @@ async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
     live.overflow = None
 
 
-def _give_up(live: LiveRun, overflow: ContextOverflow, engine: EngineContext) -> None:
+def _give_up(live: LiveRun, overflow: compaction.ContextOverflow, engine: EngineContext) -> None:
     if overflow.error:
         error = ProviderError(NOTHING_LEFT.format(error=overflow.error), fault="too_long")
         fail(live, NoReply(((live.run.run_spec.model, error),)), str(error), overflow.partial, engine)
@@ -93,7 +84,7 @@ def _give_up(live: LiveRun, overflow: ContextOverflow, engine: EngineContext) ->
 
 
 async def _summary(
-    live: LiveRun, found: Summarisation, overflow: ContextOverflow, engine: EngineContext
+    live: LiveRun, found: compaction.Summarisation, overflow: compaction.ContextOverflow, engine: EngineContext
 ) -> Summary | None:
     """A summary by the run's own model; None if the run cannot continue because of a limit or a failed call.
 
@@ -102,11 +93,11 @@ async def _summary(
     """
     summary = Summary()
     for share in SHARES:
-        text = summary_prompt(found, _task_of(live), max(2 * found.max_size, MIN_SIZE) // share)
+        text = compaction.summary_prompt(found, _task_of(live), max(2 * found.max_size, compaction.MIN_SIZE) // share)
 
         def make_call(name: str, model: str, provider: Provider, text: str = text) -> ModelCall:
             request = _request(name, model, live, overflow, text)
-            return ModelCall(request, lambda: len(text) // CHARACTERS_PER_TOKEN + 1, _discard)
+            return ModelCall(request, lambda: len(text) // compaction.CHARACTERS_PER_TOKEN + 1, _discard)
 
         answer = await first_reply(live, engine, make_call)
         match answer:
@@ -127,18 +118,18 @@ async def _summary(
             case NoReply():
                 fail(live, answer, f"while its history was summarised: {answer}", overflow.partial, engine)
                 return None
-            case ContextOverflow() | None:
+            case compaction.ContextOverflow() | None:
                 return None
             case _:
                 assert_never(answer)
     return summary
 
 
-def _request(name: str, model: str, live: LiveRun, overflow: ContextOverflow, text: str) -> Request:
+def _request(name: str, model: str, live: LiveRun, overflow: compaction.ContextOverflow, text: str) -> Request:
     run, run_spec = live.run, live.run.run_spec
     return Request(
         model=model,
-        system=SUMMARY_SYSTEM_PROMPT,
+        system=compaction.SUMMARY_SYSTEM_PROMPT,
         messages=(UserMessage(text, "engine"),),
         max_output=run_spec.max_output if overflow.window is None else overflow.reserved,
         temperature=temperature_for(name, run_spec),
@@ -169,8 +160,8 @@ def _record(
     engine: EngineContext,
 ) -> None:
     run = live.run
-    before, size = live.context_tokens(), total(run.history) + live.fixed_size
-    after = size - total(run.history[:replaced]) + total(messages)
+    before, size = live.context_tokens(), compaction.total(run.history) + live.fixed_size
+    after = size - compaction.total(run.history[:replaced]) + compaction.total(messages)
     left = before * after // max(size, 1) + 1
     log.info("run %s: history %s, about %d tokens became %d", live.run_id, way.replace("_", " "), before, left)
     live.record(

@@ -13,18 +13,7 @@ from retinue.app.follow import unless_stopped
 from retinue.app.launch.start import Launch, LaunchOptions, prepare
 from retinue.app.open import default_home
 from retinue.app.retinue import Retinue
-from retinue.cli.chat.commands import (
-    ChatStatus,
-    Command,
-    Mistake,
-    Prompt,
-    help_lines,
-    parse_input,
-    print_agents,
-    print_cost,
-    print_status,
-    print_tools,
-)
+from retinue.cli.chat import commands
 from retinue.cli.chat.input import FILE, HistoryFile, Lines, NotText, Piped, Unclosed, lines_of_stdin, whole_input
 from retinue.cli.chat.loop_thread import LoopThread, loop_thread
 from retinue.cli.chat.turn import PromptLock, prompt_lock, take_turn
@@ -174,14 +163,14 @@ class Repl:
         """Handle an input; whether the chat goes on."""
         if not text.strip():
             return True
-        match parse_input(text):
-            case Command(name="quit"):
+        match commands.parse_input(text):
+            case commands.Command(name="quit"):
                 return False
-            case Command() as command:
+            case commands.Command() as command:
                 self._run_command(command)
-            case Mistake(message=message):
+            case commands.Mistake(message=message):
                 self._print_error(message)
-            case Prompt(text=prompt):
+            case commands.Prompt(text=prompt):
                 return self._answer(prompt)
         return True
 
@@ -213,20 +202,20 @@ class Repl:
             return False
         return True
 
-    def _run_command(self, command: Command) -> None:
+    def _run_command(self, command: commands.Command) -> None:
         run = self.thread.run
         match command.name:
             case "help":
                 screen = console()
-                answer("\n".join(help_lines(screen.width if screen.is_terminal else WIDE)))
+                answer("\n".join(commands.help_lines(screen.width if screen.is_terminal else WIDE)))
             case "status":
-                print_status(self._status(), run(self.conversation.trees()))
+                commands.print_status(self._status(), run(self.conversation.trees()))
             case "tools":
-                print_tools(run(_offered(self.retinue, self.launch, self.delegation)))
+                commands.print_tools(run(_offered(self.retinue, self.launch, self.delegation)))
             case "cost":
-                print_cost(run(self.conversation.trees()))
+                commands.print_cost(run(self.conversation.trees()))
             case "agents":
-                print_agents(self.retinue.agents.values(), run(self.conversation.trees()))
+                commands.print_agents(self.retinue.agents.values(), run(self.conversation.trees()))
             case "subagents":
                 self._switch(command.argument)
             case "clear":
@@ -235,8 +224,8 @@ class Repl:
             case "quit":
                 pass
 
-    def _status(self) -> ChatStatus:
-        return ChatStatus(
+    def _status(self) -> commands.ChatStatus:
+        return commands.ChatStatus(
             model=self.launch.model_choice.full_name,
             session=self.retinue.session_id,
             run_id=self.conversation.current,

@@ -37,21 +37,7 @@ from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, Tool
 from retinue.core.run import Outcome
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, add_cost
-from retinue.dialects import registry
-from retinue.dialects.child_process import (
-    DEFAULT_TEMPERATURE,
-    GRANT_FD,
-    MAY_I_ACT,
-    NO_TALLY,
-    USAGE_FD,
-    YES,
-    CallRequest,
-    Grant,
-    Reaching,
-    Tally,
-    inherited,
-    read_grant,
-)
+from retinue.dialects import child_process, registry
 from retinue.engine import SpawnRequest
 from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
 from retinue.store.memory import MemoryStore
@@ -84,7 +70,7 @@ def read_request(stdin: bytes) -> ResolvedCall:
     (0.8, None, (), '')
     """
     try:
-        request = msgspec.json.decode(stdin, type=CallRequest)
+        request = msgspec.json.decode(stdin, type=child_process.CallRequest)
     except NOT_JSON as error:
         raise BadInput(f"the request on stdin is not valid: {error}") from None
     if request.provider not in PROVIDERS:
@@ -98,12 +84,12 @@ def read_request(stdin: bytes) -> ResolvedCall:
         system_prompt=request.system_prompt or "",
         tools=_tool_names(request),
         think=bool(request.think),
-        temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
+        temperature=child_process.DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
         max_tokens=request.max_tokens,
     )
 
 
-def _tool_names(request: CallRequest) -> tuple[str, ...]:
+def _tool_names(request: child_process.CallRequest) -> tuple[str, ...]:
     processes = registry.entry(registry.CALL).processes
     assert processes is not None
     try:
@@ -146,7 +132,7 @@ class Parent:
     def _receive(self, answers: bytes) -> None:
         for answer in answers:
             if self._questions and not (question := self._questions.popleft()).done():
-                question.set_result(answer == YES[0])
+                question.set_result(answer == child_process.YES[0])
 
     async def may_act(self) -> bool:
         """Ask for one more action; the parent counts it as its own."""
@@ -155,12 +141,12 @@ class Parent:
         question: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._questions.append(question)
         try:
-            os.write(self._usage, MAY_I_ACT)
+            os.write(self._usage, child_process.MAY_I_ACT)
         except OSError:
             return False  # the parent has exited
         return await question
 
-    def report(self, tally: Tally) -> None:
+    def report(self, tally: child_process.Tally) -> None:
         """Write what was used so far."""
         if self._usage is not None:
             with suppress(OSError):  # the parent has exited
@@ -210,12 +196,12 @@ def read_call(stdin: BinaryIO) -> WorkerCall | None:
 
     Raises `BadInput` for an invalid request.
     """
-    granted, usage = inherited(GRANT_FD), inherited(USAGE_FD)
+    granted, usage = child_process.inherited(child_process.GRANT_FD), child_process.inherited(child_process.USAGE_FD)
     grant = None
     if granted is not None:
         if not _has_input(granted):
             _preload()
-        grant = read_grant(granted)
+        grant = child_process.read_grant(granted)
         if grant is None:
             return None
     request = read_request(stdin.read())
@@ -238,12 +224,12 @@ def _preload() -> None:
             import_module(name)
 
 
-def _default_grant(request: ResolvedCall) -> Grant:
+def _default_grant(request: ResolvedCall) -> child_process.Grant:
     """What a call without a grant may do: read, in the current folder.
 
     Of the settings of the folder, those about tools count, and how Responses are written.
     """
-    plain = Grant(
+    plain = child_process.Grant(
         run_id="", policy=Policy(autonomy=Autonomy.READONLY), workspace=str(Path.cwd()), home=str(default_home())
     )
     if not any(os.path.lexists(f"retinue.{kind}") for kind in ("toml", "yaml", "yml")):
@@ -252,13 +238,13 @@ def _default_grant(request: ResolvedCall) -> Grant:
 
     settings = load_settings()
     known = settings.providers.get(request.provider)
-    reaching = Reaching(
+    reaching = child_process.Reaching(
         wire=request.provider, url=request.url, responses_wire=known.responses_wire if known is not None else None
     )
     return replace(plain, tool_options=settings.tool_options, reaching=reaching)
 
 
-def _provider(request: ResolvedCall, known: Reaching | None) -> ProviderConfig:
+def _provider(request: ResolvedCall, known: child_process.Reaching | None) -> ProviderConfig:
     """The provider to use, at exactly the address of the request."""
     reached = provider_config(
         request.provider,
@@ -278,7 +264,7 @@ class WorkerCall:
     """One call, read and checked: open a retinue for it, then answer with that."""
 
     request: ResolvedCall
-    grant: Grant
+    grant: child_process.Grant
     provider: ProviderConfig
     parent: Parent | None
 
@@ -334,20 +320,20 @@ class WorkerCall:
 
     async def _counted(self, events: AsyncIterator[Event | Delta]) -> AsyncIterator[Event | Delta]:
         """The same events; usage is reported after each reply, because a process that is killed has used it too."""
-        sums = NO_TALLY
+        sums = child_process.NO_TALLY
         async for event in events:
             if isinstance(event, ReplyReceived):
                 usage = sums.usage + (event.reply.usage or NO_USAGE)
-                sums = Tally(usage=usage, cost=add_cost(sums.cost, event.reply.cost), turns=event.turn)
+                sums = child_process.Tally(usage=usage, cost=add_cost(sums.cost, event.reply.cost), turns=event.turn)
                 self._report(sums)
             yield event
 
-    def _report(self, tally: Tally) -> None:
+    def _report(self, tally: child_process.Tally) -> None:
         if self.parent is not None:
             self.parent.report(tally)
 
 
-def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: Grant) -> SpawnRequest:
+def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: child_process.Grant) -> SpawnRequest:
     run_spec = RunSpec(
         agent=AGENT,
         system=request.system_prompt,
@@ -365,7 +351,7 @@ def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: Grant
     return SpawnRequest(agent=AGENT, run_spec=run_spec, task=request.prompt, limits=limits)
 
 
-def _tools(request: ResolvedCall, grant: Grant, parent: Parent | None) -> list[Tool]:
+def _tools(request: ResolvedCall, grant: child_process.Grant, parent: Parent | None) -> list[Tool]:
     """The tools of the request and no others, not even one that reads the rest of a long result."""
     home = Path(grant.home) if grant.home else None
     builtin = Builtin(lambda: tool_dependencies(grant.tool_options, key_value=NoKeyValue(), home=home))
@@ -373,6 +359,6 @@ def _tools(request: ResolvedCall, grant: Grant, parent: Parent | None) -> list[T
     return [CountedTool(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
 
 
-def _tally(outcome: Outcome) -> Tally:
+def _tally(outcome: Outcome) -> child_process.Tally:
     stop = "length" if outcome.reason == "length" else "end"
-    return Tally(usage=outcome.usage, cost=outcome.cost, turns=outcome.turns, stop=stop)
+    return child_process.Tally(usage=outcome.usage, cost=outcome.cost, turns=outcome.turns, stop=stop)

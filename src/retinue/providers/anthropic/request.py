@@ -20,18 +20,8 @@ from retinue.core.agent import ToolSpec
 from retinue.core.history import LEFT_OUT
 from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.ports import Request
+from retinue.providers import message_encoder
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.message_encoder import (
-    MessageEncoder,
-    PendingCall,
-    Role,
-    arrange,
-    make_note,
-    order_fits,
-    read_note,
-    system_prompt,
-    system_prompt_with_format,
-)
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 Step: TypeAlias = Literal["thought", "call"] | int
@@ -60,17 +50,21 @@ def order_note(steps: Iterable[Step]) -> Thinking | None:
     rank = [0 if step == "thought" else 2 if step == "call" else 1 for step in steps]
     if rank == sorted(rank) or 0 not in rank:
         return None
-    return make_note(BlockOrder(steps), NOTE_SIGNATURE)
+    return message_encoder.make_note(BlockOrder(steps), NOTE_SIGNATURE)
 
 
 def ordered_blocks(message: AssistantMessage) -> Iterable[Thinking | str | ToolCall]:
     """The blocks of a reply, in the order in which the model produced them."""
     thinking = [block for block in message.thinking if block.signature != NOTE_SIGNATURE]
-    notes = (read_note(_decode_order, block) for block in message.thinking if block.signature == NOTE_SIGNATURE)
+    notes = (
+        message_encoder.read_note(_decode_order, block)
+        for block in message.thinking
+        if block.signature == NOTE_SIGNATURE
+    )
     order = next(filter(None, notes), None)
-    if order is None or not order_fits(order.blocks, message, len(thinking)):
+    if order is None or not message_encoder.order_fits(order.blocks, message, len(thinking)):
         return (*thinking, message.text, *message.calls)
-    return arrange(order.blocks, message.text, iter(thinking), iter(message.calls))
+    return message_encoder.arrange(order.blocks, message.text, iter(thinking), iter(message.calls))
 
 
 MEMO = "anthropic"
@@ -102,7 +96,10 @@ _NO_CALLS = b',"tool_choice":{"type":"none"}'
 _BUDGET, _ADAPTIVE = _THINKING = ("thinking.type.enabled", "thinking.type.adaptive")
 """The two modes of thinking, as the API names them when it rejects one."""
 
-_OPENING: dict[Role, bytes] = {"user": b'{"role":"user","content":[', "assistant": b'{"role":"assistant","content":['}
+_OPENING: dict[message_encoder.Role, bytes] = {
+    "user": b'{"role":"user","content":[',
+    "assistant": b'{"role":"assistant","content":[',
+}
 
 
 def encode(request: Request, *, version: str = "", unsupported: Collection[str] = ()) -> bytes:
@@ -129,7 +126,12 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
             % (key.encode(), msgspec.json.encode(value), _max_tokens(request)),
             _encode_options(fields),
             _tools_field(request, encoder, mark),
-            _system(system_prompt(request) if has_format else system_prompt_with_format(request), mark),
+            _system(
+                message_encoder.system_prompt(request)
+                if has_format
+                else message_encoder.system_prompt_with_format(request),
+                mark,
+            ),
             b',"messages":[',
             encoder.marked_body(mark),
             b"]}",
@@ -208,7 +210,7 @@ def has_adaptive_thinking(model: str) -> bool:
     return version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 7)
 
 
-class Encoder(MessageEncoder):
+class Encoder(message_encoder.MessageEncoder):
     """The messages of a run as content blocks; successive blocks of one role are one message."""
 
     __slots__ = ("_began_with_thinking", "_role", "_sent_end", "may_think")
@@ -222,7 +224,7 @@ class Encoder(MessageEncoder):
         self.may_think = True
         """Whether the API accepts thinking now: not after calls of a reply without thinking."""
         self._began_with_thinking = False
-        self._role: Role | None = None
+        self._role: message_encoder.Role | None = None
         self._sent_end = 0
         """Where the last block before the last reply ends: up to here an earlier request was sent."""
 
@@ -241,7 +243,7 @@ class Encoder(MessageEncoder):
             return b"".join(b"," + block for block in blocks)
         return (b"]}," if self._role else b"") + _OPENING["user"] + b",".join(blocks or [_text(GO_ON)])
 
-    def append(self, role: Role, pieces: Iterable[bytes]) -> None:
+    def append(self, role: message_encoder.Role, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
             if role == self._role:
                 self.encoded += b","
@@ -249,7 +251,7 @@ class Encoder(MessageEncoder):
                 self._begin_message(role)
             self.encoded += piece
 
-    def _begin_message(self, role: Role) -> None:
+    def _begin_message(self, role: message_encoder.Role) -> None:
         if self._role is None and role == "assistant":
             self.append("user", (_text(LEFT_OUT),))
         if self._role == "user":
@@ -262,7 +264,7 @@ class Encoder(MessageEncoder):
     def encode_user(self, text: str) -> bytes:
         return _text(text if text.strip() else EMPTY)
 
-    def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
+    def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
         next_call = iter(calls)
         blocks: list[tuple[bytes, bool]] = []
         """Each with whether it is thinking."""
@@ -283,7 +285,7 @@ class Encoder(MessageEncoder):
             self.may_think = self._began_with_thinking or not message.calls
         return [block for block, _ in blocks]
 
-    def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
+    def encode_results(self, calls: Sequence[message_encoder.PendingCall]) -> list[bytes]:
         return [_result(call) for call in calls]
 
 
@@ -302,13 +304,13 @@ def _thinking(thinking: Thinking) -> bytes:
             return b""
 
 
-def _call(pending: PendingCall) -> bytes:
+def _call(pending: message_encoder.PendingCall) -> bytes:
     name = _INVALID_IN_NAME.sub("_", pending.call.name)[:128] or "_"
     arguments = raw_json(as_json_object(pending.call.arguments))
     return msgspec.json.encode({"type": "tool_use", "id": pending.wire_id, "name": name, "input": arguments})
 
 
-def _result(pending: PendingCall) -> bytes:
+def _result(pending: message_encoder.PendingCall) -> bytes:
     result: dict[str, object] = {"type": "tool_result", "tool_use_id": pending.wire_id}
     failed, text = pending.failed or pending.text is None, pending.result_text
     if failed:

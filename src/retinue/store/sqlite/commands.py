@@ -13,30 +13,7 @@ from typing import Any, Final, assert_never, cast
 
 from msgspec.structs import replace
 
-from retinue.core.commands import (
-    Accept,
-    Accepted,
-    Adopt,
-    CancelTree,
-    Change,
-    Charge,
-    CloseSession,
-    DeclareDead,
-    Forget,
-    Heartbeat,
-    NamespaceClosed,
-    NotCreated,
-    OpenSession,
-    Post,
-    Posted,
-    Prune,
-    Record,
-    RegisterDriver,
-    Retire,
-    UnregisterDriver,
-    Write,
-    WriteResult,
-)
+from retinue.core import commands
 from retinue.core.events import RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
@@ -97,8 +74,8 @@ _CHARGE: Final = """
 """
 
 
-def _only_appends(write: Write) -> bool:
-    return type(write) is Record and not (write.taken or write.posts or write.charges)
+def _only_appends(write: commands.Write) -> bool:
+    return type(write) is commands.Record and not (write.taken or write.posts or write.charges)
 
 
 class SqliteCommands:
@@ -118,54 +95,54 @@ class SqliteCommands:
     def is_alive(self, driver_id: DriverId) -> bool:
         return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
 
-    def write_all(self, driver_id: DriverId | None, writes: Sequence[Write]) -> list[WriteResult]:
+    def write_all(self, driver_id: DriverId | None, writes: Sequence[commands.Write]) -> list[commands.WriteResult]:
         if len(writes) == 1:
             return [self.write(driver_id, writes[0])]
-        results: list[WriteResult] = []
+        results: list[commands.WriteResult] = []
         for only_events, group in groupby(writes, _only_appends):
             if only_events:
-                records = cast("list[Record]", list(group))
+                records = cast("list[commands.Record]", list(group))
                 self._event_log.add(driver_id, records)
                 results.extend(repeat(None, len(records)))
             else:
                 results.extend(self.write(driver_id, write) for write in group)
         return results
 
-    def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
+    def write(self, driver_id: DriverId | None, write: commands.Write) -> commands.WriteResult:
         match write:
-            case Record():
+            case commands.Record():
                 return self._record(driver_id, write)
-            case Accept():
+            case commands.Accept():
                 return self._accept(write)
-            case Post():
+            case commands.Post():
                 return self._post(write.run_id, write.item)
-            case CancelTree():
+            case commands.CancelTree():
                 return self._cancel(write)
-            case Retire():
+            case commands.Retire():
                 return self._retire(write)
-            case Change():
+            case commands.Change():
                 return self._change(write)
-            case RegisterDriver(driver=driver):
+            case commands.RegisterDriver(driver=driver):
                 values = (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead, driver.lease)
                 self._execute(_REGISTER_DRIVER, values)
-            case Heartbeat():
+            case commands.Heartbeat():
                 self._execute("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
-            case DeclareDead():
+            case commands.DeclareDead():
                 return self._declare_dead(write)
-            case Adopt():
+            case commands.Adopt():
                 return self._adopt(write)
-            case UnregisterDriver():
+            case commands.UnregisterDriver():
                 self._execute("DELETE FROM drivers WHERE driver_id = ?", (write.driver_id,))
                 self._release_runs(write.driver_id)
-            case OpenSession():
+            case commands.OpenSession():
                 new = "INSERT OR IGNORE INTO sessions (session_id, created_at, state) VALUES (?, ?, 'open')"
                 return self._execute(new, (write.session_id, write.at)).rowcount == 1
-            case CloseSession():
+            case commands.CloseSession():
                 return self._close(write)
-            case Prune():
+            case commands.Prune():
                 self._event_log.clear_numbers()
                 return prune(self._execute, self._codec, write.before)
-            case Forget():
+            case commands.Forget():
                 return forget(self._execute, write.root_id, write.dialect)
             case _:
                 assert_never(write)
@@ -174,7 +151,7 @@ class SqliteCommands:
     def _one(self, question: str, *values: object) -> tuple[Any, ...] | None:
         return self._execute(question, values).fetchone()
 
-    def _accept(self, write: Accept) -> Accepted | NotCreated:
+    def _accept(self, write: commands.Accept) -> commands.Accepted | commands.NotCreated:
         accepted = write.accepted
         if accepted.key is not None and (before := self._by_key(accepted.key)):
             return before
@@ -196,36 +173,36 @@ class SqliteCommands:
         )
         no = self._execute(_INSERT_RUN, values).lastrowid
         self._execute(INSERT_EVENT, (no, 1, self._blobs.store(accepted)))
-        return Accepted(accepted.run_id, handle)
+        return commands.Accepted(accepted.run_id, handle)
 
-    def _by_key(self, key: Key) -> Accepted | None:
+    def _by_key(self, key: Key) -> commands.Accepted | None:
         row = self._one("SELECT run_id, handle_space, handle_name FROM runs WHERE key = ?", key)
         if row is None:
             return None
         run_id, space, name = row
-        return Accepted(run_id, None if space is None else HandleRef(space, name), existed=True)
+        return commands.Accepted(run_id, None if space is None else HandleRef(space, name), existed=True)
 
-    def _rejection(self, accepted: RunAccepted) -> NotCreated | None:
+    def _rejection(self, accepted: RunAccepted) -> commands.NotCreated | None:
         match self._session_state(accepted.session_id):
             case None:
-                return NotCreated("session_unknown", accepted.session_id)
+                return commands.NotCreated("session_unknown", accepted.session_id)
             case "archived":
-                return NotCreated("session_archived", accepted.session_id)
+                return commands.NotCreated("session_archived", accepted.session_id)
             case _:
                 pass
         if accepted.parent_id is None:
             return None
         ancestor = self._one(_REFUSING_ANCESTOR, accepted.parent_id)
-        return NotCreated("cancelled", ancestor[0]) if ancestor else None
+        return commands.NotCreated("cancelled", ancestor[0]) if ancestor else None
 
-    def _too_many(self, write: Accept) -> NotCreated | None:
+    def _too_many(self, write: commands.Accept) -> commands.NotCreated | None:
         if write.max_running is None:
             return None
         row = self._one(_COUNT_RUNNING, write.accepted.session_id, write.handle_space)
         running = row[0] if row else 0
-        return NotCreated("too_many", str(running)) if running >= write.max_running else None
+        return commands.NotCreated("too_many", str(running)) if running >= write.max_running else None
 
-    def _handle(self, write: Accept) -> HandleRef | None:
+    def _handle(self, write: commands.Accept) -> HandleRef | None:
         """The next handle of the space, or the one that the run brings along, which then refers to it."""
         session_id, handle = write.accepted.session_id, write.accepted.handle
         if write.handle_space is not None:
@@ -242,7 +219,7 @@ class SqliteCommands:
         row = self._one("SELECT max(n) FROM handles WHERE session_id = ? AND space = ?", session_id, space)
         return 1 if row is None or row[0] is None else row[0] + 1
 
-    def _record(self, driver_id: DriverId | None, write: Record) -> None:
+    def _record(self, driver_id: DriverId | None, write: commands.Record) -> None:
         self._event_log.add(driver_id, (write,))
         no = self._event_log.number(write.run_id)
         for key in write.taken:
@@ -251,12 +228,12 @@ class SqliteCommands:
             self._execute(_POST, (item.key, self._blobs.store(item), other))
         self._charge(write.charges)
 
-    def _charge(self, charges: Sequence[Charge]) -> None:
+    def _charge(self, charges: Sequence[commands.Charge]) -> None:
         for charge in charges:
             values = (charge.window, charge.at, charge.until, charge.input, charge.output, charge.cost, charge.calls)
             self._execute(_CHARGE, values)
 
-    def _post(self, run_id: RunId, item: Item) -> Posted:
+    def _post(self, run_id: RunId, item: Item) -> commands.Posted:
         if self._execute(_POST, (item.key, self._blobs.store(item), run_id)).rowcount == 1:
             return "posted"
         known = "SELECT EXISTS (SELECT 1 FROM mail WHERE run_no = runs.no AND key = ?) FROM runs WHERE run_id = ?"
@@ -265,7 +242,7 @@ class SqliteCommands:
             return "unknown"
         return "duplicate" if row[0] else "ended"
 
-    def _cancel(self, write: CancelTree) -> tuple[RunId, ...] | None:
+    def _cancel(self, write: commands.CancelTree) -> tuple[RunId, ...] | None:
         if not self._one("SELECT 1 FROM runs WHERE run_id = ?", write.run_id):
             return None
         fresh = self._execute(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
@@ -278,7 +255,7 @@ class SqliteCommands:
                 self._event_log.end(no, write.item, write.at)
         return tuple(run_id for _, run_id, _ in fresh)
 
-    def _declare_dead(self, write: DeclareDead) -> bool:
+    def _declare_dead(self, write: commands.DeclareDead) -> bool:
         row = self._one("SELECT beat, dead FROM drivers WHERE driver_id = ?", write.driver_id)
         if row is not None:
             beat, dead = row
@@ -298,7 +275,7 @@ class SqliteCommands:
             items = (self._codec.item(self._blobs.load(body)) for (body,) in self._execute(untaken, (no,)).fetchall())
             self._event_log.end(no, rules.pending_cancel(items), at)
 
-    def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
+    def _adopt(self, write: commands.Adopt) -> tuple[RunId, ...]:
         if not self.is_alive(write.driver_id):
             return ()
         return tuple(
@@ -309,7 +286,7 @@ class SqliteCommands:
         row = self._one("SELECT state FROM sessions WHERE session_id = ?", session_id)
         return None if row is None else row[0]
 
-    def _close(self, write: CloseSession) -> bool:
+    def _close(self, write: commands.CloseSession) -> bool:
         session_id = write.session_id
         if write.how == "archive":
             archive = "UPDATE sessions SET state = 'archived' WHERE session_id = ?"
@@ -323,7 +300,7 @@ class SqliteCommands:
                 self._execute("DELETE FROM shelves WHERE space = ?", (space,))
         return True
 
-    def _retire(self, write: Retire) -> RunId | None:
+    def _retire(self, write: commands.Retire) -> RunId | None:
         place = (write.session_id, write.space, write.name)
         row = self._one(
             "SELECT run_id, retired_by FROM handles WHERE session_id = ? AND space = ? AND name = ?", *place
@@ -334,13 +311,13 @@ class SqliteCommands:
         self._execute(retire, (write.key, *place))
         return row[0]
 
-    def _change(self, write: Change) -> bytes | NamespaceClosed:
+    def _change(self, write: commands.Change) -> bytes | commands.NamespaceClosed:
         if write.key is not None and (before := self._one("SELECT answer FROM answers WHERE key = ?", write.key)):
             return before[0]
         if write.session_id is not None:
             state = self._session_state(write.session_id)
             if state != "open":
-                return NamespaceClosed("session_unknown" if state is None else "session_archived")
+                return commands.NamespaceClosed("session_unknown" if state is None else "session_archived")
         key_value = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
         decision = write.decide(MappingProxyType(dict(self._execute(key_value, (write.space,)).fetchall())))
         drops = [(write.space, name) for name in decision.drops]

@@ -17,18 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from retinue.tools.memory.backend import (
-    Memory,
-    MemoryUnavailable,
-    Note,
-    Recalled,
-    Search,
-    is_prefix,
-    query_words,
-    scored,
-    search_all,
-    words,
-)
+from retinue.tools.memory import backend
 
 FILE: Final = "memory.db"
 
@@ -80,7 +69,7 @@ class SqliteMemory:
         self._lock = threading.Lock()
         self._in_memory: sqlite3.Connection | None = None
 
-    def store(self, note: Note, *, again: bool = False) -> Memory:
+    def store(self, note: backend.Note, *, again: bool = False) -> backend.Memory:
         with self._open() as connection, _transaction(connection):
             fields: dict[str, Any] = {name: getattr(note, name) for name in note.__struct_fields__}
             connection.execute(_STORE, fields | {"id": uuid.uuid4().hex, "again": again})
@@ -90,12 +79,12 @@ class SqliteMemory:
             assert memory is not None
             return memory
 
-    def find(self, agent: str, key: str) -> Memory | None:
+    def find(self, agent: str, key: str) -> backend.Memory | None:
         with self._open() as connection:
             return _find(connection, agent, key)
 
-    def recall(self, search: Search) -> list[Recalled]:
-        query = query_words(search.query)
+    def recall(self, search: backend.Search) -> list[backend.Recalled]:
+        query = backend.query_words(search.query)
         with self._open() as connection:
             if not query or not self._full_text:
                 return self._read_all(connection, search)
@@ -109,7 +98,7 @@ class SqliteMemory:
                 f"ORDER BY weight DESC LIMIT {max(_CANDIDATES, search.limit)}",
                 (_match_expression(query), *values),
             ).fetchall()
-        return scored(query, [(_memory(row), row[-2].split(), row[-1]) for row in rows], search.limit)
+        return backend.scored(query, [(_memory(row), row[-2].split(), row[-1]) for row in rows], search.limit)
 
     def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
         with self._open() as connection, _transaction(connection):
@@ -128,12 +117,12 @@ class SqliteMemory:
         with self._open() as connection:
             return [agent for (agent,) in connection.execute("SELECT DISTINCT agent FROM memories ORDER BY agent")]
 
-    def _read_all(self, connection: sqlite3.Connection, search: Search) -> list[Recalled]:
+    def _read_all(self, connection: sqlite3.Connection, search: backend.Search) -> list[backend.Recalled]:
         where, values = _where(search)
         newest = "ORDER BY updated_at DESC, key, agent"
-        limit = "" if query_words(search.query) else f"LIMIT {search.limit}"
+        limit = "" if backend.query_words(search.query) else f"LIMIT {search.limit}"
         rows = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE {where} {newest} {limit}", values).fetchall()
-        return search_all([_memory(row) for row in rows], search)
+        return backend.search_all([_memory(row) for row in rows], search)
 
     @contextmanager
     def _open(self) -> Generator[sqlite3.Connection]:
@@ -151,9 +140,9 @@ class SqliteMemory:
             with closing(self._connect(self._path)) as connection:
                 yield connection
         except sqlite3.Error as error:
-            raise MemoryUnavailable(str(error)) from error
+            raise backend.MemoryUnavailable(str(error)) from error
         except OSError as error:
-            raise MemoryUnavailable(error.strerror or type(error).__name__) from error
+            raise backend.MemoryUnavailable(error.strerror or type(error).__name__) from error
 
     def _connect(self, path: str | Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -177,7 +166,7 @@ def _format(connection: sqlite3.Connection) -> int:
 def _create_tables(connection: sqlite3.Connection) -> None:
     found = _format(connection)
     if found > _FORMAT:
-        raise MemoryUnavailable(f"it was written by a newer retinue (format {found}, known up to {_FORMAT})")
+        raise backend.MemoryUnavailable(f"it was written by a newer retinue (format {found}, known up to {_FORMAT})")
     if found == 0:  # else another process has created them meanwhile
         connection.execute(_ROWS)
         connection.execute(_UNINDEXED)
@@ -199,22 +188,22 @@ def _transaction(connection: sqlite3.Connection) -> Generator[None]:
 def _index_new_rows(connection: sqlite3.Connection) -> None:
     rows = connection.execute("SELECT no, key, content FROM memories WHERE indexed = 0").fetchall()
     for no, key, content in rows:
-        text = " ".join(words(f"{key} {content}"))
+        text = " ".join(backend.words(f"{key} {content}"))
         connection.execute("DELETE FROM memory_words WHERE rowid = ?", (no,))
         connection.execute("INSERT INTO memory_words (rowid, words) VALUES (?, ?)", (no, text))
     connection.execute("UPDATE memories SET indexed = 1 WHERE indexed = 0")
 
 
-def _find(connection: sqlite3.Connection, agent: str, key: str) -> Memory | None:
+def _find(connection: sqlite3.Connection, agent: str, key: str) -> backend.Memory | None:
     row = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE agent = ? AND key = ?", (agent, key)).fetchone()
     return None if row is None else _memory(row)
 
 
-def _memory(row: tuple[Any, ...]) -> Memory:
-    return Memory(**dict(zip(Memory.__struct_fields__, row, strict=False)))
+def _memory(row: tuple[Any, ...]) -> backend.Memory:
+    return backend.Memory(**dict(zip(backend.Memory.__struct_fields__, row, strict=False)))
 
 
-def _where(search: Search) -> tuple[str, list[object]]:
+def _where(search: backend.Search) -> tuple[str, list[object]]:
     agents, categories = (", ".join("?" * len(values)) for values in (search.agents, search.without))
     parts = [f"agent IN ({agents})", f"category NOT IN ({categories})"]
     values: list[object] = [*search.agents, *search.without]
@@ -229,7 +218,7 @@ def _where(search: Search) -> tuple[str, list[object]]:
 
 def _match_expression(query: list[str]) -> str:
     """The words as an FTS5 expression: each in quotes, so that none of them is an operator."""
-    return " OR ".join(f'"{word}"*' if is_prefix(word) else f'"{word}"' for word in query)
+    return " OR ".join(f'"{word}"*' if backend.is_prefix(word) else f'"{word}"' for word in query)
 
 
 @functools.cache
