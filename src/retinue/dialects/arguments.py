@@ -1,7 +1,7 @@
-"""The JSON arguments of dialect tools: decoding, refusals, and typed access to the fields of one object.
+"""JSON arguments and answers of dialect tools: decoding, refusals, typed access to fields, compact encoding.
 
-Nothing that a model can write raises anything but a `CallRefused`: `decode` for a whole struct, and for tools that read
-field by field `Coded`, whose refusals are JSON objects with a code.
+Whatever a model writes raises nothing but a `CallRefused`: `decode` reads a whole struct; tools that read field by
+field raise `Coded`, whose refusals are JSON objects with a code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import msgspec
 
 from retinue.core.errors import Refused
 from retinue.core.text import NOT_JSON
-from retinue.dialects.text import compact
 
 D = TypeVar("D")
 
@@ -23,9 +22,17 @@ Members: TypeAlias = Mapping[str, object]
 MAX_NUMBER = 2**53
 """The largest number that is taken literally; other readers of JSON lose precision above it."""
 
-
 JsonObject: TypeAlias = dict[str, object]
 """An answer to the model, before it is encoded."""
+
+
+def compact(value: object) -> str:
+    """JSON without spaces.
+
+    >>> compact({"keys": [], "note": "naïve — fine"})
+    '{"keys":[],"note":"naïve — fine"}'
+    """
+    return msgspec.json.encode(value).decode()
 
 
 class CallRefused(Refused):
@@ -59,17 +66,17 @@ class Coded(CallRefused):
 
     @property
     def answer(self) -> JsonObject:
-        """The error as the model reads it."""
+        """The error that the model reads."""
         return {"error": self.code, "message": self.message}
 
 
 def encoded(answer: JsonObject) -> bytes:
-    """An answer as a store keeps it with the key of its change."""
+    """An answer as the store keeps it under the key of its change."""
     return compact(answer).encode()
 
 
 def decoded(stored: bytes) -> JsonObject:
-    """The answer of a change, from the bytes that the store keeps; raises `Coded` if the change was refused.
+    """The answer of a change, from the bytes in the store; raises `Coded` if the change was refused.
 
     >>> decoded(encoded({"deleted": "scope"}))
     {'deleted': 'scope'}
@@ -97,7 +104,7 @@ def fields_of(arguments: str) -> Members:
 
 
 def action_of(fields: Members, valid: Iterable[str]) -> str:
-    """The action of a request; refused if it is none of the valid ones."""
+    """The action of a request; raises `Coded` if it is not valid."""
     action = fields.get("action")
     known = sorted(valid)
     if not isinstance(action, str) or action not in known:
@@ -116,7 +123,7 @@ def text_of(fields: Members, name: str, default: str | None = None) -> str:
 
 
 def integer_of(fields: Members, name: str, default: int) -> int:
-    """An integer in the sense of JSON Schema: `10.0` is one, `true` is none."""
+    """An integer in the sense of JSON Schema: `10.0` is an integer, `true` is not."""
     value = fields.get(name, default)
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -175,13 +182,11 @@ def _required(fields: Members, name: str) -> object:
 
 
 def mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> Coded:
-    """The refusal of a field of the wrong type."""
     where = " in it" if inside else ""
     return Coded("INVALID_REQUEST", f"Field '{name}' must be {wanted}, got {_kind(found)}{where}.")
 
 
 def _kind(value: object) -> str:
-    """The JSON name of a value's type."""
     match value:
         case None:
             return "null"

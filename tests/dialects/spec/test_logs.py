@@ -10,7 +10,7 @@ import retinue
 from retinue.core.ports import ToolResult
 from retinue.core.run import HandleRef
 from retinue.dialects.log_format import line
-from retinue.dialects.logging_tool import LoggedTool
+from retinue.dialects.spec.dialect import LoggedTool
 from retinue.providers.scripted import calls, hangs, says, together
 from retinue.testing.virtual_time import VirtualClock
 from tests.dialects.spec.stage import Stage, context, other_work, subagent, waiting_orchestrator, work
@@ -187,8 +187,7 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")
-    log = logging.getLogger("retinue.spec")
-    logged = LoggedTool(search_logs, log, VirtualClock(), space="spec")
+    logged = LoggedTool(search_logs, VirtualClock())
     async with waiting_orchestrator(Stage()) as (_, caller):
         subagent_call = replace(caller(0), depth=1, agent="worker", handle=HandleRef("spec", "t_07"))
         found = await logged.call('{"query": "pool"}', subagent_call)
@@ -196,9 +195,7 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
             await logged.call('{"query": "sorry"}', subagent_call)
         with pytest.raises(ZeroDivisionError):
             await logged.call('{"query": "crash"}', caller(1))
-        stopped = asyncio.create_task(
-            LoggedTool(work, log, VirtualClock(), space="spec").call('{"seconds": 9}', caller(1))
-        )
+        stopped = asyncio.create_task(LoggedTool(work, VirtualClock()).call('{"seconds": 9}', caller(1)))
         await asyncio.sleep(0)
         stopped.cancel()
         await asyncio.wait([stopped])

@@ -14,13 +14,14 @@ from retinue.dialects.spec.requests import (
     ListAgents,
     Spawn,
     Status,
+    actions_of,
     check_agent_name,
     check_definition,
     check_task,
     parse,
+    spec_of,
     tokens,
 )
-from retinue.dialects.spec.schema import actions_of, spec_of
 
 ANALYST = {
     "action": "define",

@@ -13,8 +13,7 @@ from retinue.dialects.arguments import Coded
 from retinue.dialects.shared_context.requests import parse as parse_context
 from retinue.dialects.shared_context.schema import spec_of as context_spec_of
 from retinue.dialects.spec.prompts import FURTHER, orchestrator_text
-from retinue.dialects.spec.requests import parse
-from retinue.dialects.spec.schema import spec_of
+from retinue.dialects.spec.requests import parse, spec_of
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted import says, together
 from tests.config.settings_files import error_message, settings

@@ -8,7 +8,7 @@ import pytest
 import retinue
 from retinue.core.run import Limits
 from retinue.dialects.arguments import Coded
-from retinue.dialects.spec.actions import REMEMBERED, Polls
+from retinue.dialects.spec.dialect import REMEMBERED, StatusPolls
 from retinue.dialects.spec.requests import Wait, parse
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted import Line, says, together
@@ -236,7 +236,7 @@ async def test_the_hint_names_no_action_that_is_not_there_and_can_be_switched_of
 
 
 async def test_questions_are_counted_for_each_task_and_those_long_ago_are_forgotten() -> None:
-    polls = Polls(VirtualClock())
+    polls = StatusPolls(VirtualClock())
 
     assert [polls.is_storm("s1", "t_01") for _ in range(11)] == [*[False] * 10, True]
     assert not polls.is_storm("s2", "t_01")

@@ -8,8 +8,8 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.core.errors import ProviderError
+from retinue.core.text import rfc3339
 from retinue.core.usage import Usage
-from retinue.dialects.text import rfc3339
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted
 from retinue.providers.scripted import fails, together

@@ -13,6 +13,7 @@ from retinue.core.errors import RunIsOver, UnknownName
 from retinue.core.ids import Key
 from retinue.core.inbox import TextMessage
 from retinue.core.ports import CallContext, Tool
+from retinue.dialects.arguments import compact
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import schema as meerkat_texts
 from retinue.dialects.meerkat.relatives import Kin, Peer
@@ -21,7 +22,6 @@ from retinue.dialects.meerkat.schema import LIST_PEERS, PEERS, SEND, SEND_MESSAG
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.dialects.meerkat.tool import MeerkatTool
 from retinue.dialects.meerkat.views import own_name
-from retinue.dialects.text import compact
 
 INBOX = 1024
 LARGEST = 1024 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from retinue.core.agent import ToolSpec
+from retinue.dialects.arguments import compact
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.dialects.text import compact
 
 SPAWN, FORK, STATUS, CANCEL, LIST = "agent_spawn", "agent_fork", "agent_status", "agent_cancel", "agent_list"
 AGENT_TOOLS = (SPAWN, FORK, STATUS, CANCEL, LIST)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from retinue.core.errors import Refused
 from retinue.core.ports import CallContext, ToolResult
-from retinue.dialects.arguments import CallRefused
+from retinue.dialects.arguments import CallRefused, compact
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import schema
 from retinue.dialects.meerkat.relatives import Kin
 from retinue.dialects.meerkat.requests import failed
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.dialects.text import compact
 
 
 class MeerkatTool(DialectTool):

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from retinue.core.commands import Decision
 from retinue.core.ids import SessionId
+from retinue.core.text import rfc3339
 from retinue.dialects.arguments import Coded, JsonObject, encoded
 from retinue.dialects.shared_context import entries as kept
 from retinue.dialects.shared_context.entries import EVERYONE, Entry, Snapshot, entries_of, entry_in, tokens
@@ -27,7 +28,6 @@ from retinue.dialects.shared_context.requests import (
     Write,
 )
 from retinue.dialects.shared_context.schema import MAX_KEY_CHARACTERS, MAX_VALUE_TOKENS
-from retinue.dialects.text import rfc3339
 
 WARN_VALUE_TOKENS = 800
 MAX_STORE_TOKENS = 10_000

@@ -11,11 +11,11 @@ import msgspec
 
 from retinue.core.commands import Decide, SessionRow
 from retinue.core.errors import BadInput, UnknownName
+from retinue.core.text import rfc3339
 from retinue.dialects.arguments import Coded, decoded
 from retinue.dialects.shared_context.actions import decide
 from retinue.dialects.shared_context.entries import EVERYONE, Entry, entries_of, snapshots
 from retinue.dialects.shared_context.requests import TakeSnapshot, label_of
-from retinue.dialects.text import rfc3339
 
 OPERATOR = "operator"
 """The participant of a snapshot that an operator takes."""

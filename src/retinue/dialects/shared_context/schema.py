@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.text import compact
+from retinue.dialects.arguments import compact
 
 NAME = "shared_context"
 

@@ -10,7 +10,8 @@ from typing import assert_never
 from retinue.core.agent import ToolSpec
 from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ports import CallContext, ToolResult
-from retinue.dialects.arguments import Coded, JsonObject, decoded
+from retinue.core.text import rfc3339
+from retinue.dialects.arguments import Coded, JsonObject, compact, decoded
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
@@ -32,7 +33,6 @@ from retinue.dialects.shared_context.requests import (
     parse,
 )
 from retinue.dialects.shared_context.schema import spec_of
-from retinue.dialects.text import compact, rfc3339
 
 log = logging.getLogger("retinue.context")
 

@@ -1,18 +1,20 @@
-"""What an orchestrator can ask of the `subagent` tool: requests, parsed and checked before anything happens."""
+"""Requests to the `subagent` tool: the schema that a model sees, parsing, and checks before anything is started."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from retinue.core.agent import ToolSpec
 from retinue.dialects.arguments import (
     Coded,
     Members,
     action_of,
+    compact,
     fields_of,
     integer_of,
     mistyped,
@@ -21,8 +23,125 @@ from retinue.dialects.arguments import (
     text_of,
     texts_of,
 )
-from retinue.dialects.spec.schema import SUBAGENT, actions_of
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
+
+SUBAGENT = "subagent"
+
+CORE = ("list_agents", "define", "spawn", "status", "collect")
+FURTHER = ("redefine", "cancel", "progress", "wait")
+"""Actions that are extensions of the same name."""
+
+ABOUT = (
+    "Delegate tasks to specialist agents that work in the background. list_agents shows the specialists, define adds "
+    "one, spawn starts a task and returns its task_id at once, status tells how far a task is, and collect takes the "
+    "result of a finished task."
+)
+ABOUT_ACTIONS = {
+    "list_agents": "the specialists there are.",
+    "define": "register a new one.",
+    "spawn": "start a task; returns at once.",
+    "status": "whether a task is running, completed or failed.",
+    "collect": "the result of a completed or failed task; its task_id is invalid afterwards.",
+    "redefine": "replace an agent that you defined; running tasks keep the old one.",
+    "cancel": "stop a task and take what it has so far; its task_id is invalid afterwards.",
+    "progress": "the latest texts, tool calls and tool results of a task.",
+    "wait": "return when tasks are over, or at the timeout; better than asking for status again and again.",
+}
+
+
+def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
+    """The actions with these extensions switched on.
+
+    >>> actions_of({"cancel", "hint"})
+    ('list_agents', 'define', 'spawn', 'status', 'collect', 'cancel')
+    """
+    return (*CORE, *(action for action in FURTHER if action in extensions))
+
+
+def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
+    """The tool's name, description and parameters with these extensions switched on."""
+    actions = actions_of(extensions)
+    more = [action for action in actions if action in FURTHER]
+    further = f" There are also {', '.join(more[:-1])} and {more[-1]}." if len(more) > 1 else ""
+    if len(more) == 1:
+        further = f" There is also {more[0]}."
+    action = {
+        "type": "string",
+        "enum": actions,
+        "description": " ".join(f"{name}: {ABOUT_ACTIONS[name]}" for name in actions),
+    }
+    properties = {"action": action, **dict(_properties(extensions))}
+    return ToolSpec(
+        SUBAGENT, ABOUT + further, compact({"type": "object", "properties": properties, "required": ["action"]})
+    )
+
+
+def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    define = "define and redefine" if "redefine" in extensions else "define"
+    new = "" if "redefine" in extensions else "new, "
+    required = "required unless extends is given" if "extends" in extensions else "required"
+    yield (
+        "name",
+        _text(
+            f"{define}, required: a {new}unique name; lowercase letters, digits, underscores and hyphens, "
+            "1 to 64 characters."
+        ),
+    )
+    yield "description", _text(f"{define}, {required}: the agent's purpose in one line.")
+    yield "system_prompt", _text(f"{define}, {required}: focused instructions for the agent; at most 4000 tokens.")
+    if "extends" in extensions:
+        yield "extends", _text(f"{define}: an agent to begin with; what you do not give is as it is there.")
+        yield "system_prompt_append", _text(f"{define} with extends: instructions to add after those of that agent.")
+    yield "tools", _texts(f"{define}: the names of the agent's tools; none by default. Agents cannot delegate.")
+    yield "model", _text(f"{define}: the agent's model; yours by default.")
+    yield "max_turns", _integer(f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
+    yield "agent", _text("spawn, required: the name of the agent to run.")
+    yield (
+        "task",
+        _text(
+            "spawn, required: what to do, at most 1000 tokens. The agent sees nothing of this conversation: refer to "
+            "shared context keys for more."
+        ),
+    )
+    if "depends_on" in extensions:
+        yield (
+            "depends_on",
+            _texts(
+                "spawn: ids of tasks that have to complete first; the task is pending until then and is given their "
+                "results. It fails if one of them fails."
+            ),
+        )
+    if "budgets" in extensions:
+        yield "max_input_tokens", _integer("spawn: the input tokens that the task may use; from 1.")
+        yield "max_output_tokens", _integer("spawn: the output tokens that the task may use; from 1.")
+    users = ["status", "collect", *(action for action in ("cancel", "progress") if action in extensions)]
+    yield "task_id", _text(f"{', '.join(users[:-1])} and {users[-1]}, required: the task, such as t_01.")
+    if "wait" in extensions:
+        yield "task_ids", _texts("wait, required: the tasks to wait for.")
+        yield (
+            "mode",
+            {
+                "anyOf": [{"type": "string", "enum": ["any", "all"]}, {"type": "integer", "minimum": 1}],
+                "description": "wait: how many of the tasks have to be over: any, all (the default), or a number.",
+            },
+        )
+        yield (
+            "timeout_ms",
+            _integer("wait: milliseconds after which to return anyway; 600000 by default, at most 3600000."),
+        )
+
+
+def _text(about: str) -> dict[str, object]:
+    return {"type": "string", "description": about}
+
+
+def _integer(about: str) -> dict[str, object]:
+    return {"type": "integer", "description": about}
+
+
+def _texts(about: str) -> dict[str, object]:
+    return {"type": "array", "items": {"type": "string"}, "description": about}
+
 
 MAX_TASK_TOKENS = 1000
 MAX_PROMPT_TOKENS = 4000
@@ -38,11 +157,11 @@ _AGENT_NAME = re.compile(r"[a-z0-9_-]+")
 
 
 class ListAgents(Struct, frozen=True):
-    """Which specialists are there?"""
+    """List the agents."""
 
 
 class Define(Struct, frozen=True, kw_only=True):
-    """Register a new specialist; an empty model means the orchestrator's own."""
+    """Register a new agent; an empty model means the orchestrator's own."""
 
     name: str
     description: str
@@ -53,7 +172,7 @@ class Define(Struct, frozen=True, kw_only=True):
 
 
 class Extend(Struct, frozen=True, kw_only=True):
-    """Register a specialist that is like another one; what is None is as it is there."""
+    """Register an agent that extends another one; a field that is None is taken from there."""
 
     name: str
     extends: str
@@ -69,13 +188,13 @@ Definition: TypeAlias = Define | Extend
 
 
 class Redefine(Struct, frozen=True):
-    """Let a specialist that was defined before be another one from now on."""
+    """Replace an agent that was defined before."""
 
     definition: Definition
 
 
 class Spawn(Struct, frozen=True):
-    """Start a task on a specialist, after other tasks if it depends on some."""
+    """Start a task on an agent, after the tasks that it depends on."""
 
     agent: str
     task: str
@@ -85,31 +204,31 @@ class Spawn(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """How far is the task?"""
+    """Report the state of a task."""
 
     task_id: str
 
 
 class Collect(Struct, frozen=True):
-    """Take the result of a finished task; afterwards its id is no longer valid."""
+    """Take the result of a finished task; its id is invalid afterwards."""
 
     task_id: str
 
 
 class Cancel(Struct, frozen=True):
-    """Stop the task and take what it has; afterwards its id is no longer valid."""
+    """Stop a task and take its partial result; its id is invalid afterwards."""
 
     task_id: str
 
 
 class Progress(Struct, frozen=True):
-    """What has the subagent said and done lately?"""
+    """Report the latest texts, calls and results of a task."""
 
     task_id: str
 
 
 class Wait(Struct, frozen=True):
-    """Come back when some of these tasks are over: any, all or so many of them."""
+    """Wait until any, all or a number of these tasks have ended."""
 
     task_ids: tuple[str, ...]
     mode: Literal["any", "all"] | int = "all"
@@ -117,7 +236,7 @@ class Wait(Struct, frozen=True):
 
     @property
     def needed(self) -> int:
-        """How many of the tasks have to be over."""
+        """How many of the tasks have to end."""
         match self.mode:
             case "all":
                 return len(self.task_ids)
@@ -131,7 +250,7 @@ Request: TypeAlias = ListAgents | Define | Extend | Redefine | Spawn | Status | 
 
 
 def tokens(text: str) -> int:
-    """How much a text counts against the limits.
+    """The estimated tokens of a text, as the limits of the document count them.
 
     >>> tokens(""), tokens("x" * 4003), tokens("x" * 4004)
     (0, 1000, 1001)
@@ -140,7 +259,7 @@ def tokens(text: str) -> int:
 
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
-    """The request that a call makes; raises `Coded` when it cannot be made out."""
+    """The request of a call; raises `Coded` if the arguments are not valid."""
     fields = fields_of(arguments)
     match action_of(fields, actions_of(extensions)):
         case "list_agents":
@@ -216,12 +335,12 @@ def _mode(fields: Members) -> Literal["any", "all"] | int:
             return positive_of(fields, "mode") or 1
         case str(other):
             raise Coded("INVALID_REQUEST", f"Field 'mode' must be 'any', 'all' or a number of tasks, got: {other!r}")
-        case found:
-            raise mistyped("mode", "'any', 'all' or a number of tasks", found)
+        case mode:
+            raise mistyped("mode", "'any', 'all' or a number of tasks", mode)
 
 
 def without_delegation(tools: tuple[str, ...]) -> tuple[str, ...]:
-    """The tools that a subagent may have: it never delegates further, so `subagent` is left out without a word.
+    """The tools that a subagent may have: `subagent` is left out without an error, since it cannot delegate.
 
     >>> without_delegation(("search_logs", "subagent", "search_logs"))
     ('search_logs',)
@@ -230,7 +349,7 @@ def without_delegation(tools: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def clamped(max_turns: int | None) -> int:
-    """The turns that a subagent gets: what was asked for, within 1 to 25; 10 when nothing was.
+    """The turns of a subagent: the requested number within 1 to 25; 10 by default.
 
     >>> clamped(100), clamped(0), clamped(7), clamped(None)
     (25, 1, 7, 10)
@@ -239,14 +358,13 @@ def clamped(max_turns: int | None) -> int:
 
 
 def check_definition(request: Define, is_registered_tool: Callable[[str], bool]) -> None:
-    """Refuse a definition with a bad name, too long a prompt or an unknown tool, in this order."""
+    """Refuse an invalid name, a prompt that is too long or an unknown tool, in this order."""
     check_agent_name(request.name)
     check_prompt(request.system_prompt)
     check_tools(request.tools, is_registered_tool)
 
 
 def check_agent_name(name: str) -> None:
-    """Refuse a name that is too short, too long or has other characters than it may."""
     if not 1 <= len(name) <= MAX_NAME_CHARACTERS:
         raise Coded("INVALID_AGENT_NAME", f"Agent name must be 1-{MAX_NAME_CHARACTERS} characters, got {len(name)}.")
     if not _AGENT_NAME.fullmatch(name):
@@ -254,21 +372,19 @@ def check_agent_name(name: str) -> None:
 
 
 def check_prompt(system_prompt: str) -> None:
-    """Refuse a prompt that is no focused instruction any more."""
     size = tokens(system_prompt)
     if size > MAX_PROMPT_TOKENS:
         raise Coded("PROMPT_TOO_LARGE", f"System prompt is ~{size} tokens, max is {MAX_PROMPT_TOKENS}.")
 
 
 def check_tools(tools: Iterable[str], is_registered_tool: Callable[[str], bool]) -> None:
-    """Refuse tools that the application does not have."""
     for tool in tools:
         if not is_registered_tool(tool):
             raise Coded("INVALID_TOOL", f"Tool not in application registry: {tool!r}")
 
 
 def check_task(task: str) -> None:
-    """Refuse a task that should have been written to shared context instead."""
+    """Refuse a task that is too long; its details belong into shared context."""
     size = tokens(task)
     if size > MAX_TASK_TOKENS:
         raise Coded("TASK_TOO_LARGE", f"Task string is ~{size} tokens, max is {MAX_TASK_TOKENS}.")

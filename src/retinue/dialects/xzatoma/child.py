@@ -20,8 +20,8 @@ from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
 from retinue.core.ports import CallContext
 from retinue.core.run import Exchange, Lifecycle, Limits
+from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
-from retinue.dialects.text import cut
 from retinue.dialects.xzatoma import NAME, TOOL_NAMES
 from retinue.dialects.xzatoma.quotas import Quotas, Used
 from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited

@@ -10,8 +10,8 @@ from msgspec import Struct
 from retinue.core.agent import ToolSpec
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext, ToolResult
+from retinue.dialects.arguments import compact
 from retinue.dialects.base import DialectTool
-from retinue.dialects.text import compact
 from retinue.dialects.xzatoma.child import Children, Order
 from retinue.dialects.xzatoma.requests import (
     PARALLEL,

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, decode
-from retinue.dialects.text import compact
+from retinue.dialects.arguments import CallRefused, compact, decode
 
 SUBAGENT = "subagent"
 PARALLEL = "parallel_subagent"

@@ -16,7 +16,7 @@ from retinue.core.events import Event, HistoryCompacted
 from retinue.core.ids import RunId
 from retinue.core.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from retinue.core.state import Run, fold
-from retinue.dialects.text import rfc3339
+from retinue.core.text import rfc3339
 from retinue.dialects.xzatoma import NAME, TOOL_NAMES
 from retinue.dialects.xzatoma.retention import DROP, SPACE
 from retinue.engine import Supervisor

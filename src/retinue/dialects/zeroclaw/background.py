@@ -21,8 +21,8 @@ from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.state import Run
+from retinue.core.text import rfc3339
 from retinue.dialects.context import DialectContext
-from retinue.dialects.text import rfc3339
 from retinue.dialects.zeroclaw.result_files import Result, Results
 from retinue.dialects.zeroclaw.texts import BY_PARENT, BY_USER, Target, interrupted
 

@@ -18,10 +18,10 @@ from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import RuntimeProfile, windows_of
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.state import Run
+from retinue.core.text import rfc3339
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
-from retinue.dialects.text import rfc3339
 from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.background import SPACE, Background
 from retinue.dialects.zeroclaw.requests import (

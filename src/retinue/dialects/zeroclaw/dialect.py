@@ -11,8 +11,7 @@ from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.dialects.log_format import line
-from retinue.dialects.logging_tool import WatchedTool
+from retinue.dialects.log_format import LoggingTool, line
 from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.background import Background
 from retinue.dialects.zeroclaw.delegate import DelegateTool
@@ -23,15 +22,14 @@ from retinue.engine import Supervisor
 log = logging.getLogger("retinue.zeroclaw")
 
 
-class TracedTool(WatchedTool):
+class TracedTool(LoggingTool):
     """Another tool, with one line at info for each of its calls."""
 
     def __init__(self, tool: Tool, supervisor: Supervisor) -> None:
         super().__init__(tool, log)
         self._supervisor = supervisor
 
-    def told(self, context: CallContext, status: str) -> str:
-        """Whose call it was, and how it went."""
+    def call_line(self, context: CallContext, status: str) -> str:
         facts = {"tool": self.spec.name, "turn": context.turn, "status": status}
         live = self._supervisor.live(context.run_id)
         if live is not None and is_subagent(live.run.accepted):

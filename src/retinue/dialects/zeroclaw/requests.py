@@ -14,8 +14,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, decode
-from retinue.dialects.text import compact
+from retinue.dialects.arguments import CallRefused, compact, decode
 
 SPAWN = "spawn_subagent"
 DELEGATE = "delegate"
